@@ -1,0 +1,19 @@
+//! Tool calls between a voice assistant and the apps in its LiveKit room, each with exactly one outcome.
+
+pub mod body;
+pub mod link;
+pub mod tool;
+pub mod wire;
+
+#[cfg(feature = "runtime")]
+pub mod source;
+#[cfg(feature = "runtime")]
+pub mod transport;
+
+pub use body::{Body, DecodeError, EncodeError};
+pub use link::*;
+#[cfg(feature = "runtime")]
+pub use source::{Prefixed, ToolContext, ToolSource};
+pub use tool::*;
+#[cfg(feature = "runtime")]
+pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};

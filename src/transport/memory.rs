@@ -1,0 +1,1 @@
+//! A room inside the process.
