@@ -6,12 +6,21 @@ pub mod tool;
 pub mod wire;
 
 #[cfg(feature = "runtime")]
+#[cfg_attr(not(test), expect(dead_code, reason = "driven by the bridge"))]
+mod executor;
+#[cfg(feature = "runtime")]
+pub mod registry;
+#[cfg(feature = "runtime")]
+mod schema;
+#[cfg(feature = "runtime")]
 pub mod source;
 #[cfg(feature = "runtime")]
 pub mod transport;
 
 pub use body::{Body, DecodeError, EncodeError};
 pub use link::*;
+#[cfg(feature = "runtime")]
+pub use registry::{Handler, State, Tools, check_tool};
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};
 pub use tool::*;
