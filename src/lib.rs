@@ -10,7 +10,7 @@ pub mod source;
 #[cfg(feature = "runtime")]
 pub mod transport;
 
-pub use body::{Body, DecodeError, EncodeError};
+pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 pub use link::*;
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};

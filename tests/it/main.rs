@@ -1,1 +1,3 @@
 //! One binary for all integration tests: what needs more than one room of the house.
+
+mod wire;
