@@ -17,7 +17,7 @@ pub mod source;
 #[cfg(feature = "runtime")]
 pub mod transport;
 
-pub use body::{Body, DecodeError, EncodeError};
+pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 pub use link::*;
 #[cfg(feature = "runtime")]
 pub use registry::{Handler, State, Tools, check_tool};

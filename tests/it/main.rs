@@ -4,3 +4,4 @@
 mod layers;
 // mod programs_of_the_api;
 mod tools;
+mod wire;
