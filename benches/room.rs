@@ -26,8 +26,13 @@ fn main() {
         return;
     };
     let key = env::var("LIVEKIT_API_KEY").expect("LIVEKIT_API_KEY");
-    let key = AccessKey::new(&key, &env::var("LIVEKIT_API_SECRET").expect("LIVEKIT_API_SECRET")).expect("a key");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let key =
+        AccessKey::new(&key, &env::var("LIVEKIT_API_SECRET").expect("LIVEKIT_API_SECRET")).expect("a key");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         first_result(&url, &key).await;
         round_trip(&url, &key).await;
@@ -67,16 +72,26 @@ async fn round_trip(url: &str, key: &AccessKey) {
 async fn join(url: &str, key: &AccessKey, room: &str) -> (Client, Assistant) {
     let phone = key.client(room, "phone").sign().expect("a token");
     let assistant = key.assistant(room, "assistant").sign().expect("a token");
-    let client = Client::builder().tool("get_battery", "", get_battery).assistant("assistant").calls_per_second(1_000_000);
-    let (client, assistant) = tokio::join!(
-        client.join(url, &phone),
-        Assistant::builder().client("phone").join(url, &assistant)
-    );
+    let client = Client::builder()
+        .tool("get_battery", "", get_battery)
+        .assistant("assistant")
+        .calls_per_second(1_000_000);
+    let (client, assistant) =
+        tokio::join!(client.join(url, &phone), Assistant::builder().client("phone").join(url, &assistant));
     (client.expect("joined"), assistant.expect("joined"))
 }
 
 fn report(what: &str, times: &mut [Duration]) {
     times.sort_unstable();
-    let at = |share: f64| times[((times.len() as f64 * share).ceil() as usize).clamp(1, times.len()) - 1].as_secs_f64() * 1e3;
-    println!("{what} (n = {}): p50 {:.2} ms, p90 {:.2}, p99 {:.2}, max {:.2}", times.len(), at(0.5), at(0.9), at(0.99), at(1.0));
+    let at = |share: f64| {
+        times[((times.len() as f64 * share).ceil() as usize).clamp(1, times.len()) - 1].as_secs_f64() * 1e3
+    };
+    println!(
+        "{what} (n = {}): p50 {:.2} ms, p90 {:.2}, p99 {:.2}, max {:.2}",
+        times.len(),
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(1.0)
+    );
 }

@@ -77,7 +77,11 @@ fn model(messages: &[Value], tools: &[Value]) -> Value {
         return json!({"role": "assistant", "content": texts.join(" | ")});
     }
     let said = messages[turn]["content"].as_str().unwrap_or_default();
-    let wanted = [("battery", "get_battery", "{}"), ("where", "get_location", "{}"), ("Look up", "search_web", "{\"query\": \"the Colosseum\"}")];
+    let wanted = [
+        ("battery", "get_battery", "{}"),
+        ("where", "get_location", "{}"),
+        ("Look up", "search_web", "{\"query\": \"the Colosseum\"}"),
+    ];
     let calls: Vec<_> = wanted
         .into_iter()
         .filter(|(word, tool, _)| said.contains(word) && tools.iter().any(|it| it["function"]["name"] == *tool))

@@ -36,7 +36,11 @@ struct Export {
     album: String,
 }
 
-async fn export_album(cx: ToolContext, State(db): State<Arc<Db>>, export: Export) -> Result<usize, ToolError> {
+async fn export_album(
+    cx: ToolContext,
+    State(db): State<Arc<Db>>,
+    export: Export,
+) -> Result<usize, ToolError> {
     let photos = db.photos(&export.album).await?;
     for (n, photo) in photos.iter().enumerate() {
         if cx.is_cancelled() {
@@ -56,7 +60,8 @@ async fn main() -> anyhow::Result<()> {
         .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
         .tool("find_contact", "Phone number of a contact", find_contact)
         .tool("export_album", "Copy an album to the cloud", export_album);
-    let client = Client::builder().tools(tools).join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
+    let client =
+        Client::builder().tools(tools).join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
     println!("left: {}", client.closed().await);
     Ok(())
 }

@@ -22,7 +22,10 @@ async fn repl(tools: impl ToolSource) -> anyhow::Result<()> {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let (name, json) = line.split_once(' ').unwrap_or((&line, "{}"));
         let cx = ToolContext::new("terminal", Duration::from_secs(30));
-        println!("{:?}", tools.execute(&name.parse()?, Body::from_json(json)?, cx).await.map(|it| it.to_json()));
+        println!(
+            "{:?}",
+            tools.execute(&name.parse()?, Body::from_json(json)?, cx).await.map(|it| it.to_json())
+        );
     }
     Ok(())
 }
@@ -31,7 +34,11 @@ async fn repl(tools: impl ToolSource) -> anyhow::Result<()> {
 async fn main() -> anyhow::Result<()> {
     let room = memory::Room::new();
     let programs = ProgramTools::from_file("examples/tools.toml")?;
-    let client = Client::builder().tool("shout", "Upper case", shout).tools(programs).join_over(room.client("desk")).await?;
+    let client = Client::builder()
+        .tool("shout", "Upper case", shout)
+        .tools(programs)
+        .join_over(room.client("desk"))
+        .await?;
     repl(Assistant::builder().join_over(room.assistant("assistant")).await?).await?;
     client.close().await;
     Ok(())
