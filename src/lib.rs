@@ -8,6 +8,8 @@ pub mod wire;
 #[cfg(feature = "runtime")]
 #[cfg_attr(not(test), expect(dead_code, reason = "driven by the bridge"))]
 mod executor;
+#[cfg(all(feature = "runtime", unix))]
+pub mod programs;
 #[cfg(feature = "runtime")]
 pub mod registry;
 #[cfg(feature = "runtime")]
@@ -19,6 +21,8 @@ pub mod transport;
 
 pub use body::{Body, DecodeError, EncodeError};
 pub use link::*;
+#[cfg(all(feature = "runtime", unix))]
+pub use programs::{ProgramTools, ProgramsError};
 #[cfg(feature = "runtime")]
 pub use registry::{Handler, State, Tools, check_tool};
 #[cfg(feature = "runtime")]
