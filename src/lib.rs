@@ -8,6 +8,8 @@ pub mod wire;
 #[cfg(feature = "runtime")]
 #[cfg_attr(not(test), expect(dead_code, reason = "driven by the bridge"))]
 mod executor;
+#[cfg(all(feature = "runtime", unix))]
+pub mod programs;
 #[cfg(feature = "runtime")]
 pub mod registry;
 #[cfg(feature = "runtime")]

@@ -101,3 +101,34 @@ fn text_of(payload: &(dyn Any + Send)) -> &str {
     let owned = payload.downcast_ref::<String>().map(String::as_str);
     owned.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("not a text")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_its_text_and_place() {
+        assert_eq!(quietly(|| 1), Ok(1));
+        let text = quietly(|| panic!("number {}", 7)).unwrap_err();
+        assert!(text.starts_with("number 7 (src/executor/caught.rs:"), "{text}");
+        let text = quietly(|| panic::resume_unwind(Box::new(7))).unwrap_err();
+        assert_eq!(text, "not a text ()");
+        assert!(!QUIET.get());
+    }
+
+    #[tokio::test]
+    async fn a_panic_at_the_very_end_is_caught_too() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        let bomb = Bomb;
+        let forever = Caught::new(async move {
+            let _bomb = bomb;
+            std::future::pending().await
+        });
+        drop(forever);
+    }
+}

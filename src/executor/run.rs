@@ -51,12 +51,12 @@ async fn wait<K>(slot: Entry, job: &Job<K>, cancelled: &CancellationToken) -> Re
     tokio::select! {
         biased;
         () = cancelled.cancelled() => Err(ToolError::cancelled()),
-        slot = slot.wait() => Ok(slot),
         () = sleep_until(job.deadline) => {
             let limit = job.limit.as_millis();
             let text = format!("too many calls were running for it to begin within {limit} ms; nothing ran");
             Err(ToolError::new(ErrorCode::TIMEOUT, text))
         }
+        slot = slot.wait() => Ok(slot),
     }
 }
 

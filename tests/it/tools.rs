@@ -5,13 +5,15 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use toolbridge::{
-    ErrorCode, RegisterError, State, ToolContext, ToolError, ToolOptions, ToolSource, Tools, check_tool,
+    Body, ErrorCode, Outcome, RegisterError, State, Tool, ToolContext, ToolError, ToolName, ToolOptions,
+    ToolSource, Tools, check_tool,
 };
 
 #[derive(Serialize)]
@@ -174,6 +176,35 @@ async fn a_function_has_any_of_eight_forms() {
     }
     let text: String = tools.call("with_all", json!({"album": "Rome"})).await.unwrap().decode().unwrap();
     assert_eq!(text, "7 Rome");
+}
+
+/// A source of one's own, and a sink for any source.
+#[tokio::test]
+async fn a_sink_takes_any_source() -> anyhow::Result<()> {
+    struct Echo;
+    impl ToolSource for Echo {
+        fn list(&self) -> Vec<Tool> {
+            Vec::new()
+        }
+        async fn execute(&self, tool: &ToolName, arguments: Body, _cx: ToolContext) -> Outcome {
+            let fields: serde_json::Map<String, serde_json::Value> = arguments.decode()?;
+            if fields.is_empty() {
+                Err(serde_json::to_string(&fields)?)?;
+            }
+            Ok(Body::encode(&(tool.as_str(), fields))?)
+        }
+    }
+    async fn repl(tools: impl ToolSource, line: &str) -> anyhow::Result<String> {
+        let (name, json) = line.split_once(' ').unwrap_or((line, "{}"));
+        let cx = ToolContext::new("terminal", Duration::from_secs(30));
+        let outcome = tools.execute(&name.parse()?, Body::from_json(json)?, cx).await;
+        Ok(format!("{:?}", outcome.map(|it| it.to_json().to_string())))
+    }
+    assert_eq!(repl(tools(), "export_album {\"album\": \"Rome\"}").await?, "Ok(\"3\")");
+    assert!(repl(Echo, "x").await?.contains("execution_error"));
+    assert!(repl(Arc::new(Echo.prefixed("fs")), "fs.x {\"a\":1}").await?.starts_with("Ok(\"[\\\"x\\\""));
+    assert!(repl(Echo, "no/name {}").await.is_err());
+    Ok(())
 }
 
 #[test]
