@@ -96,19 +96,19 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-fn read(json: serde_json::Value) -> Result<Message, DecodeError> {
+fn read(json: impl ToString) -> Result<Message, DecodeError> {
     Frame::from_json(&json.to_string())?.message()
 }
 
-fn read_result(body: serde_json::Value) -> Result<ToolUseResult, DecodeError> {
-    match read(json!({"stanzaId": 1, "type": 7, "body": body}))? {
+fn read_result(body: impl Into<serde_json::Value>) -> Result<ToolUseResult, DecodeError> {
+    match read(json!({"stanzaId": 1, "type": 7, "body": body.into()}))? {
         Message::ToolUseResult(result) => Ok(result),
         other => panic!("{other:?}"),
     }
 }
 
-fn read_request(body: serde_json::Value) -> Result<ToolUseRequest, DecodeError> {
-    match read(json!({"stanzaId": -1, "type": 6, "body": body}))? {
+fn read_request(body: impl Into<serde_json::Value>) -> Result<ToolUseRequest, DecodeError> {
+    match read(json!({"stanzaId": -1, "type": 6, "body": body.into()}))? {
         Message::ToolUseRequest(request) => Ok(request),
         other => panic!("{other:?}"),
     }
