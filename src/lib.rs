@@ -2,6 +2,7 @@
 
 pub mod body;
 pub mod link;
+pub mod session;
 pub mod tool;
 pub mod wire;
 
@@ -12,6 +13,10 @@ pub mod transport;
 
 pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 pub use link::*;
+pub use session::{
+    CallKey, Config, Counter, Destination, Event, Job, JobKey, Output, Request, SendFrameError, Session,
+    Stats, Unsent,
+};
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};
 pub use tool::*;
