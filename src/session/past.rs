@@ -104,12 +104,6 @@ impl Past {
         let found = self.calls.iter_mut().find(|(_, gone)| gone.owner == *owner && which(gone))?;
         Some((found.0.clone(), found.1))
     }
-
-    /// How many are remembered.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.calls.len()
-    }
 }
 
 impl Session {

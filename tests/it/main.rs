@@ -1,3 +1,5 @@
 //! One binary for all integration tests: what needs more than one room of the house.
 
+mod session_calls;
+mod session_world;
 mod wire;
