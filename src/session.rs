@@ -1,0 +1,444 @@
+//! The state machine of the protocol: no socket, no clock, no randomness.
+//!
+//! A [`Session`] is one end of the bridge. Whoever drives it does four things, in a loop:
+//!
+//! 1. after every input or command, [`poll_output`](Session::poll_output) until it gives nothing, and do
+//!    what each [`Output`] says;
+//! 2. wait for a packet, for news of the room, or until [`poll_timeout`](Session::poll_timeout);
+//! 3. hand that to the `handle_*` method of its name, with the time;
+//! 4. begin again.
+//!
+//! Bytes from outside can neither panic it nor make it grow past the caps in [`Caps`]. A panic in here
+//! is a bug in here.
+
+mod codec;
+mod config;
+mod event;
+mod handshake;
+mod ids;
+mod inbound;
+mod job;
+mod life;
+mod outbound;
+mod own;
+mod owner;
+mod past;
+mod peer;
+mod presence;
+mod receive;
+mod register;
+mod roles;
+mod send;
+mod stats;
+mod stop;
+mod table;
+mod timers;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Instant,
+};
+
+pub use self::{
+    config::{Caps, Config, Rule, Times},
+    event::{CallKey, Destination, Event, Job, JobKey, Output, Request, SendFrameError, Unsent},
+    send::COMPLAINT_INTERVAL,
+    stats::{Counter, Stats},
+};
+use self::{
+    ids::Ids,
+    job::Running,
+    outbound::Call,
+    past::Past,
+    peer::Remote,
+    presence::Held,
+    roles::Observed,
+    send::Complaints,
+    table::Table,
+    timers::{Timer, Timers},
+};
+use crate::{
+    body::Body,
+    link::{CloseReason, Identity, LinkState, Participant, Peer, Role},
+    tool::{CallError, CallId, Offer, Outcome, Progress, RegisterError, Tool},
+    wire::{Kind, Meta},
+};
+
+/// One end of the bridge: a client that offers tools, or the assistant that asks for them.
+///
+/// See the [module](self) for how to drive it.
+#[derive(Debug)]
+pub struct Session {
+    role: Role,
+    local: Participant,
+    config: Config,
+    ids: Ids,
+    /// The last stanza that was given, as an absolute value.
+    stanza: u32,
+    next_packet: u64,
+    next_key: u64,
+    phase: Phase,
+    link: LinkState,
+    peers: BTreeMap<Identity, Remote>,
+    held: Held,
+    tools: Vec<Tool>,
+    bound: Option<Identity>,
+    /// The candidates of the last ambiguity that was told.
+    ambiguous: Vec<Identity>,
+    observed: Observed,
+    calls: BTreeMap<CallKey, Call>,
+    calls_by_id: BTreeMap<CallId, CallKey>,
+    past: Past,
+    jobs: BTreeMap<JobKey, Running>,
+    tables: BTreeMap<Identity, Table>,
+    complaints: Complaints,
+    stats: Stats,
+    timers: Timers,
+    outputs: VecDeque<Output>,
+}
+
+/// No input is taken beyond this stanza; what one input makes us say still has numbers (`wire.md`, 2).
+const LAST_STANZA: u32 = i32::MAX as u32 - 100_000;
+
+/// How far the session itself has come.
+#[derive(Debug)]
+enum Phase {
+    /// No time was heard yet: those whom the author named are not greeted.
+    Fresh,
+    /// At work.
+    Open,
+    /// Over.
+    Closed(CloseReason),
+}
+
+impl Session {
+    /// The end that offers tools. The seed must be random and new for each process.
+    pub fn client(local: Participant, config: Config, seed: [u8; 32]) -> Self {
+        Self::new(Role::Client, local, config, seed)
+    }
+
+    /// The end that asks for tools, and may offer its own. The seed must be random and new for each process.
+    pub fn assistant(local: Participant, config: Config, seed: [u8; 32]) -> Self {
+        Self::new(Role::Assistant, local, config, seed)
+    }
+
+    fn new(role: Role, local: Participant, config: Config, seed: [u8; 32]) -> Self {
+        Self {
+            role,
+            local,
+            config,
+            ids: Ids::new(seed),
+            stanza: 0,
+            next_packet: 0,
+            next_key: 0,
+            phase: Phase::Fresh,
+            link: LinkState::Up,
+            peers: BTreeMap::new(),
+            held: Held::default(),
+            tools: Vec::new(),
+            bound: None,
+            ambiguous: Vec::new(),
+            observed: Observed::default(),
+            calls: BTreeMap::new(),
+            calls_by_id: BTreeMap::new(),
+            past: Past::default(),
+            jobs: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            complaints: Complaints::default(),
+            stats: Stats::default(),
+            timers: Timers::default(),
+            outputs: VecDeque::new(),
+        }
+    }
+}
+
+/// Getters.
+impl Session {
+    /// Ourselves, in this join.
+    pub fn local(&self) -> &Participant {
+        &self.local
+    }
+
+    /// Which end this is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Client: the assistant that is bound, which alone may ask for tools.
+    pub fn bound(&self) -> Option<&Identity> {
+        self.bound.as_ref()
+    }
+
+    /// Everybody whom the room announced, ourselves left out.
+    pub fn participants(&self) -> Vec<Participant> {
+        self.peers
+            .values()
+            .filter(|remote| remote.is_here())
+            .filter_map(|remote| remote.who.clone())
+            .collect()
+    }
+
+    /// The tools that can be asked for: ours, and to an assistant those of its clients.
+    pub fn tools(&self) -> Vec<Offer> {
+        let ours = self.tools.iter().map(|tool| Offer::new(tool.clone(), self.local.identity().clone()));
+        let theirs = self.peers.iter().flat_map(|(owner, remote)| {
+            remote.tools.iter().map(|tool| Offer::new(tool.clone(), owner.clone()))
+        });
+        ours.chain(theirs).collect()
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Calls of ours that have no outcome yet.
+    pub fn open_calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Jobs that run.
+    pub fn open_jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// The id on the wire of an open call.
+    pub fn call_id(&self, key: CallKey) -> Option<&CallId> {
+        self.calls.get(&key).map(|call| &call.id)
+    }
+
+    /// Whether nothing is left to do: no open call, no job, no answer that waits for its acknowledgement.
+    pub fn is_drained(&self) -> bool {
+        self.calls.is_empty() && self.jobs.is_empty() && !self.tables.values().any(Table::has_unacknowledged)
+    }
+}
+
+/// Inputs.
+impl Session {
+    /// A participant is in the room: it was there, it came, or what is known of it has changed.
+    pub fn handle_joined(&mut self, now: Instant, who: Participant) {
+        if self.begin(now) {
+            self.joined(now, who);
+        }
+    }
+
+    /// A participant left.
+    pub fn handle_left(&mut self, now: Instant, who: &Peer) {
+        if self.begin(now) {
+            self.left(now, who);
+        }
+    }
+
+    /// Packets can pass again, or not. While they cannot, nobody's absence is judged.
+    pub fn handle_link(&mut self, now: Instant, state: LinkState) {
+        if self.begin(now) {
+            self.link_changed(now, state);
+        }
+    }
+
+    /// We joined anew: another sid of ours, and the room as it is now. Our instance stays.
+    pub fn handle_rejoined(&mut self, now: Instant, local: Participant, present: Vec<Participant>) {
+        if self.begin(now) {
+            self.rejoined(now, local, present);
+        }
+    }
+
+    /// A packet came, from this sender as the room says.
+    pub fn handle_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
+        if self.begin(now) {
+            self.receive(now, from, payload);
+        }
+    }
+
+    /// The packet of this id was not handed to the room.
+    pub fn handle_unsent(&mut self, now: Instant, id: u64, why: Unsent) {
+        if self.begin(now) {
+            self.unsent(now, id, why);
+        }
+    }
+
+    /// The time that [`poll_timeout`](Session::poll_timeout) gave has come. Too early or too late does no harm.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if !self.begin(now) {
+            return;
+        }
+        while let Some(timer) = self.timers.pop(now) {
+            self.timer_due(now, timer);
+        }
+    }
+
+    /// The connection is gone for good: open calls are lost, jobs stop.
+    pub fn handle_closed(&mut self, now: Instant, reason: CloseReason) {
+        if self.begin(now) {
+            self.end(now, reason, false);
+        }
+    }
+}
+
+/// Commands.
+impl Session {
+    /// Offers these tools, in place of those before.
+    ///
+    /// # Errors
+    /// A name that is reserved or double; a tool that needs a person's consent, which nobody can give
+    /// here; more or larger tools than allowed. Nothing has changed then.
+    pub fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
+        self.begin(now);
+        self.offer_tools(now, tools)
+    }
+
+    /// Asks for a call. Unless an error is returned, exactly one [`Output::Settled`] follows for the key.
+    ///
+    /// # Errors
+    /// What is known at once: nobody can own it, too many are open, it is too large, the limit is not
+    /// allowed, the session is closed.
+    pub fn call(&mut self, now: Instant, request: Request) -> Result<CallKey, CallError> {
+        self.begin(now);
+        self.ask(now, request)
+    }
+
+    /// Ends a call of ours: it settles at once as cancelled, and its owner is told to stop.
+    pub fn cancel(&mut self, now: Instant, key: CallKey) {
+        if self.begin(now) {
+            self.settle_call(now, key, Err(CallError::Cancelled));
+        }
+    }
+
+    /// Lets a call of ours finish unseen: it settles at once, and nobody is told to stop.
+    pub fn detach(&mut self, now: Instant, key: CallKey) {
+        if self.begin(now) {
+            self.detach_call(now, key);
+        }
+    }
+
+    /// Brings the outcome of a job. Of a job that was aborted or is unknown, nothing happens.
+    pub fn settle(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
+        if self.begin(now) {
+            self.finish_job(now, key, outcome);
+        }
+    }
+
+    /// Tells a job's caller how far it has come. At most ten a second are sent; the last is kept.
+    pub fn progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
+        if self.begin(now) {
+            self.job_progress(now, key, progress);
+        }
+    }
+
+    /// Sends a frame of a type that is not the session's.
+    ///
+    /// # Errors
+    /// A type of the session's own, a frame that is too large or for nobody, a closed session.
+    #[expect(clippy::needless_pass_by_value, reason = "a command takes what it is given")]
+    pub fn send(
+        &mut self,
+        now: Instant,
+        to: Destination,
+        kind: Kind,
+        meta: Meta,
+        body: Body,
+    ) -> Result<(), SendFrameError> {
+        self.begin(now);
+        self.send_frame(to, kind, &meta, body)
+    }
+
+    /// Leaves in order: goodbye to everybody we shook hands with. Our calls settle as closed, our jobs
+    /// stop. What is to be sent still comes out of [`poll_output`](Session::poll_output); every later
+    /// input does nothing.
+    pub fn close(&mut self, now: Instant) {
+        if self.begin(now) {
+            self.end(now, CloseReason::Closed, true);
+        }
+    }
+}
+
+/// Polls.
+impl Session {
+    /// The next thing to do, until there is none.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`handle_timeout`](Session::handle_timeout) is due, if ever.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+}
+
+impl Session {
+    /// Whether the session is open. The first time greets those whom the author named.
+    fn begin(&mut self, now: Instant) -> bool {
+        match self.phase {
+            Phase::Open if self.stanza < LAST_STANZA => true,
+            Phase::Open => {
+                let reason = "all stanza numbers are used; join again";
+                self.end(now, CloseReason::ConnectionLost(Arc::from(reason)), false);
+                false
+            }
+            Phase::Closed(_) => false,
+            Phase::Fresh => {
+                self.phase = Phase::Open;
+                self.greet_named(now);
+                true
+            }
+        }
+    }
+
+    fn timer_due(&mut self, now: Instant, timer: Timer) {
+        match timer {
+            Timer::Greet(who) => self.greet_again(now, &who),
+            Timer::Provisional(who) => self.never_announced(now, &who),
+            Timer::Hold(who) => self.hold_over(&who),
+            Timer::Unannounced => self.unannounced_over(now),
+            Timer::Grace(who) => self.grace_over(now, &who),
+            Timer::Silent(who) => self.silent(now, &who),
+            Timer::Register(who) => self.register_again(now, &who),
+            Timer::Heartbeat(who) => self.heartbeat_stopped(now, &who),
+            Timer::Ping(who) => self.look_after(now, &who),
+            Timer::OwnerWait(key) => self.no_owner(now, key),
+            Timer::Deadline(key) => self.deadline(now, key),
+            Timer::JobDeadline(key) => self.job_deadline(now, key),
+            Timer::Progress(key) => self.progress_due(now, key),
+            Timer::Tables => self.expire_tables(now),
+            Timer::Past => self.expire_past(now),
+            Timer::Complaints => self.tell_complaints(now),
+        }
+    }
+
+    fn end(&mut self, now: Instant, reason: CloseReason, orderly: bool) {
+        let calls: Vec<_> = self.calls.keys().copied().collect();
+        if orderly {
+            self.say_goodbye();
+        } else {
+            self.peers.clear(); // nobody can be told anything
+        }
+        for key in calls {
+            let error = match self.calls.get(&key).and_then(Call::owner) {
+                Some(owner) if !orderly => CallError::Lost { owner },
+                _ => CallError::Closed(reason.clone()),
+            };
+            self.settle_call(now, key, Err(error));
+        }
+        let jobs: Vec<_> = self.jobs.keys().copied().collect();
+        for key in jobs {
+            self.abort_job(now, key);
+        }
+        self.timers.clear();
+        self.peers.clear();
+        self.tables.clear();
+        self.past = Past::default();
+        self.held = Held::default();
+        self.bound = None;
+        self.event(Event::Closed(reason.clone()));
+        self.phase = Phase::Closed(reason);
+    }
+
+    fn event(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    fn is_client(&self) -> bool {
+        self.role == Role::Client
+    }
+}

@@ -1,0 +1,255 @@
+//! What an author can set: who has which rights, how long is waited, how much is allowed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    link::{Capabilities, Identity, Participant},
+    tool::{DEFAULT_TIMEOUT, ToolName},
+};
+
+/// A rule that judges a participant.
+pub type Rule = Arc<dyn Fn(&Participant) -> bool + Send + Sync>;
+
+/// How a session behaves. The defaults are those of `wire.md`.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// The room's name, which is the conversation's. Default: none, and a frame of any room is taken.
+    pub room: String,
+    /// Client: the assistant to bind. Default: the only eligible one that speaks.
+    pub assistant: Option<Identity>,
+    /// Assistant: the clients that are admitted by name, and greeted before they are announced.
+    pub admitted: BTreeSet<Identity>,
+    /// Assistant: a further rule for whom to admit. Default: none; a token's role `client` always counts.
+    pub admit_rule: Option<Rule>,
+    /// Assistant: which clients may stop calls. Default: none.
+    pub stop_rule: Option<Rule>,
+    /// Assistant: tools that only one identity may run.
+    pub pins: BTreeMap<ToolName, Identity>,
+    /// The program and version that we tell peers.
+    pub version: String,
+    /// Times.
+    pub times: Times,
+    /// Caps.
+    pub caps: Caps,
+}
+
+impl Config {
+    /// In the room of this name.
+    #[must_use]
+    pub fn room(mut self, name: impl Into<String>) -> Self {
+        self.room = name.into();
+        self
+    }
+
+    /// Client: binds this assistant and no other.
+    #[must_use]
+    pub fn assistant(mut self, identity: impl Into<Identity>) -> Self {
+        self.assistant = Some(identity.into());
+        self
+    }
+
+    /// Assistant: admits this client, whatever its token says.
+    #[must_use]
+    pub fn admit(mut self, identity: impl Into<Identity>) -> Self {
+        self.admitted.insert(identity.into());
+        self
+    }
+
+    /// Assistant: admits the participants that this rule likes.
+    #[must_use]
+    pub fn admit_rule(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
+        self.admit_rule = Some(Arc::new(rule));
+        self
+    }
+
+    /// Assistant: lets the clients that this rule likes stop calls.
+    #[must_use]
+    pub fn allow_stop(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
+        self.stop_rule = Some(Arc::new(rule));
+        self
+    }
+
+    /// Assistant: only this identity may run the tool, whoever else offers it.
+    #[must_use]
+    pub fn pin(mut self, tool: ToolName, owner: impl Into<Identity>) -> Self {
+        self.pins.insert(tool, owner.into());
+        self
+    }
+
+    /// Tells peers this program and version.
+    #[must_use]
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.version = version.into();
+        self
+    }
+
+    /// With these times.
+    #[must_use]
+    pub fn times(mut self, times: Times) -> Self {
+        self.times = times;
+        self
+    }
+
+    /// With these caps.
+    #[must_use]
+    pub fn caps(mut self, caps: Caps) -> Self {
+        self.caps = caps;
+        self
+    }
+
+    /// How long a peer that left or fell silent may take to come back. Default: 5 s.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.times.grace = grace;
+        self
+    }
+
+    /// The largest packet that the transport carries, in bytes. Default: 15,000.
+    #[must_use]
+    pub fn max_packet(mut self, bytes: usize) -> Self {
+        self.caps.max_packet = bytes;
+        self
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            room: String::new(),
+            assistant: None,
+            admitted: BTreeSet::new(),
+            admit_rule: None,
+            stop_rule: None,
+            pins: BTreeMap::new(),
+            version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
+            times: Times::default(),
+            caps: Caps::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("room", &self.room)
+            .field("assistant", &self.assistant)
+            .field("admitted", &self.admitted)
+            .field("admit_rule", &self.admit_rule.is_some())
+            .field("stop_rule", &self.stop_rule.is_some())
+            .field("pins", &self.pins)
+            .field("version", &self.version)
+            .field("times", &self.times)
+            .field("caps", &self.caps)
+            .finish()
+    }
+}
+
+/// How long is waited for what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Times {
+    /// The budget of a call that names none. Default: 30 s.
+    pub call: Duration,
+    /// The longest budget that a call may have. Default: 10 min.
+    pub longest_call: Duration,
+    /// How long a call waits for somebody who offers its tool, inside its budget. Default: 5 s, since
+    /// announcements take 3.
+    pub owner_wait: Duration,
+    /// How long a peer that left or fell silent may take to come back. Default: 5 s.
+    pub grace: Duration,
+    /// The silence after which a peer that sent heartbeats is gone. Default: 30 s.
+    pub heartbeat: Duration,
+    /// How long an answered request is remembered beyond its own budget. Default: 60 s.
+    pub memory: Duration,
+    /// How long a frame waits for its sender's announcement or Configuration. Default: 4 s.
+    pub hold: Duration,
+    /// The silence, after our Configuration, after which a peer that a caller named is asked as a plain
+    /// one; and the silence after which a sign of life is asked for. Default: 1 s.
+    pub silence: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            call: DEFAULT_TIMEOUT,
+            longest_call: Duration::from_secs(600),
+            owner_wait: Duration::from_secs(5),
+            grace: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(30),
+            memory: Duration::from_secs(60),
+            hold: Duration::from_secs(4),
+            silence: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How much of anything there may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Caps {
+    /// The largest packet that we send, in bytes. Default: 15,000.
+    pub max_packet: usize,
+    /// The largest packet that is looked at, in bytes. Default: 256 KiB, far above what one packet can be.
+    pub max_incoming: usize,
+    /// Calls that are open at once with one owner, stopped ones included until their owner knows. Default: 64.
+    pub open_per_peer: usize,
+    /// Calls that are open at once with all owners and none. Default: 1,024.
+    pub open_calls: usize,
+    /// Requests taken from one caller in a second. Default: 50; models make fewer than 5.
+    pub calls_per_second: u32,
+    /// Requests of one caller that are remembered. Default: 4,096.
+    pub table_entries: usize,
+    /// Bytes of results of one caller that wait to be sent or acknowledged. Default: 16 MiB.
+    pub table_bytes: usize,
+    /// Tools that one participant offers. Default: 128.
+    pub tools: usize,
+    /// A tool's description, in bytes. Default: 1 KiB.
+    pub description_bytes: usize,
+    /// A tool's schema, in bytes of JSON. Default: 16 KiB.
+    pub schema_bytes: usize,
+    /// All descriptions and schemas of one participant, in bytes. Default: 256 KiB; one packet carries less.
+    pub registration_bytes: usize,
+    /// A call's id, in bytes. Default: 128.
+    pub id_bytes: usize,
+    /// Frames of one sender that wait for its announcement or Configuration. Default: 32.
+    pub held_frames: usize,
+    /// Bytes of all frames that wait, and of those of one sender that wait for its Configuration.
+    /// Default: 1 MiB.
+    pub held_bytes: usize,
+    /// Progress of one job that is sent in a second. Default: 10; it is for eyes.
+    pub progress_per_second: u32,
+    /// One progress, in bytes. Default: 4 KiB.
+    pub progress_bytes: usize,
+    /// A tool's error message, in bytes; the rest is cut off. Default: 4 KiB.
+    pub message_bytes: usize,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self {
+            max_packet: Capabilities::MAX_PACKET,
+            max_incoming: 256 * 1024,
+            open_per_peer: 64,
+            open_calls: 1024,
+            calls_per_second: 50,
+            table_entries: 4096,
+            table_bytes: 16 * 1024 * 1024,
+            tools: 128,
+            description_bytes: 1024,
+            schema_bytes: 16 * 1024,
+            registration_bytes: 256 * 1024,
+            id_bytes: 128,
+            held_frames: 32,
+            held_bytes: 1024 * 1024,
+            progress_per_second: 10,
+            progress_bytes: 4096,
+            message_bytes: 4096,
+        }
+    }
+}

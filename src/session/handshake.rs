@@ -1,0 +1,194 @@
+//! Two Configurations, one round trip (`wire.md`, section 6).
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Counter, Event, Session, Timer, codec,
+    codec::Incoming,
+    peer::{Features, Presence, Remote},
+};
+use crate::{
+    link::Identity,
+    wire::{Configuration, Message, Meta},
+};
+
+/// After the first Configuration it is sent again after 1, 2, 4 and 8 s, until the other's comes.
+const GREETINGS: u32 = 5;
+
+/// A Configuration that says that ours was not heard is no news while ours may be on its way.
+const IN_FLIGHT: Duration = Duration::from_millis(900);
+
+impl Session {
+    /// Greets those whom the author named, whether the room announced them or not.
+    pub(super) fn greet_named(&mut self, now: Instant) {
+        let named: Vec<_> = match &self.config.assistant {
+            Some(assistant) if self.is_client() => vec![assistant.clone()],
+            _ if self.is_client() => Vec::new(),
+            _ => self.config.admitted.iter().cloned().collect(),
+        };
+        for id in named {
+            if id != *self.local.identity() {
+                self.peers.entry(id.clone()).or_insert_with(|| Remote::new(now, true));
+                self.greet(now, &id);
+            }
+        }
+    }
+
+    /// Sends our Configuration to a peer of ours, once under a pair of sids.
+    pub(super) fn greet(&mut self, now: Instant, id: &Identity) {
+        let due = self.peers.get(id).is_some_and(|remote| {
+            let away = matches!(remote.presence, Presence::Away(_));
+            remote.pair.greetings == 0 && !remote.pair.left && !away && self.is_counterpart(id, remote)
+        });
+        if due {
+            self.send_configuration(now, id);
+            self.timers.set(now, Timer::Greet(id.clone()), Duration::from_secs(1));
+            self.register_early(now, id);
+        }
+    }
+
+    pub(super) fn greet_again(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get(id) else { return };
+        let greetings = remote.pair.greetings;
+        if remote.pair.heard || remote.pair.left || greetings >= GREETINGS {
+            return;
+        }
+        self.send_configuration(now, id);
+        if greetings + 1 < GREETINGS {
+            self.timers.set(now, Timer::Greet(id.clone()), Duration::from_secs(1 << greetings));
+        }
+    }
+
+    /// A peer's Configuration came.
+    pub(super) fn configured(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        incoming: &Incoming,
+        its: &Configuration,
+    ) {
+        let Some(remote) = self.peers.get(id) else { return };
+        if !self.is_counterpart(id, remote) {
+            self.complain(now, id, Counter::Stranger);
+            return self.deny_registration(now, id);
+        }
+        if self.is_other_room(incoming.conversation()) || self.is_other_room(its.conversation_id.as_deref()) {
+            self.complain(now, id, Counter::WrongRoom);
+            return self.refuse_frame(id, 201, "this room carries another conversation", None);
+        }
+        self.learn_room(incoming.conversation().or(its.conversation_id.as_deref()));
+        let instance = incoming.instance().map(str::to_owned);
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        remote.features = Features::of(its);
+        remote.spoke = true;
+        if remote.pair.heard && remote.instance == instance {
+            return self.configured_again(now, id, incoming.has_heard_us());
+        }
+        let before = std::mem::replace(&mut remote.instance, instance.clone());
+        if before.is_some() && before != instance {
+            self.new_instance(now, id);
+        }
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        remote.pair.heard = true;
+        remote.pair.plain = instance.is_none();
+        let never_greeted = remote.pair.greetings == 0;
+        let unheard = !incoming.has_heard_us() && was_long_ago(now, remote.pair.greeted_at);
+        self.timers.cancel(&Timer::Greet(id.clone()));
+        if never_greeted || unheard {
+            self.send_configuration(now, id);
+        }
+        if instance.is_none() && !self.is_client() {
+            self.acknowledge_always(id, incoming.stanza(), None);
+        }
+        self.crossed(now, id);
+    }
+
+    /// Frames that waited for this peer's Configuration have waited long enough.
+    pub(super) fn hold_over(&mut self, id: &Identity) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let dropped = std::mem::take(&mut remote.pair.waiting).len();
+        remote.pair.waiting_bytes = 0;
+        self.stats.add(Counter::HoldExpired, dropped);
+    }
+
+    /// Whether a name is another room's than ours.
+    pub(super) fn is_other_room(&self, name: Option<&str>) -> bool {
+        let ours = self.config.room.as_str();
+        !ours.is_empty() && name.is_some_and(|name| !name.is_empty() && name != ours)
+    }
+
+    /// It repeats itself: either ours was lost, or it has news of its own.
+    fn configured_again(&mut self, now: Instant, id: &Identity, has_heard_us: bool) {
+        self.stats.add(Counter::Duplicate, 1);
+        let Some(remote) = self.peers.get(id) else { return };
+        if !has_heard_us && was_long_ago(now, remote.pair.greeted_at) {
+            self.send_configuration(now, id);
+            self.register_once_more(now, id);
+        }
+    }
+
+    /// Both Configurations have come: whatever waited for that goes on.
+    fn crossed(&mut self, now: Instant, id: &Identity) {
+        self.timers.cancel(&Timer::Grace(id.clone()));
+        self.timers.cancel(&Timer::Silent(id.clone()));
+        self.timers.cancel(&Timer::Hold(id.clone()));
+        if self.is_client() {
+            self.judge_candidates(now);
+            if self.bound.as_ref() == Some(id) {
+                self.register(now, id);
+            }
+            self.send_waiting_answers(now, id);
+        } else {
+            self.calls_go_on(now, id);
+            self.send_waiting_stops(id);
+            self.look_for_owners(now);
+        }
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let waiting = std::mem::take(&mut remote.pair.waiting);
+        remote.pair.waiting_bytes = 0;
+        for incoming in waiting {
+            self.take(now, id, incoming);
+        }
+    }
+
+    /// The same identity, but another run of its program: nothing of the old one is left.
+    fn new_instance(&mut self, now: Instant, id: &Identity) {
+        tracing::debug!(peer = %id, "another instance");
+        self.lose_calls_of_other_instances(now, id);
+        self.past.give_up(id);
+        self.forget_registration(id);
+        self.drop_jobs_for(id);
+        self.tables.remove(id);
+    }
+
+    fn send_configuration(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        remote.pair.greetings += 1;
+        remote.pair.greeted_at = Some(now);
+        let meta: Meta = codec::greeting(&self.ids.instance_for(id), remote.pair.heard);
+        let configuration = Configuration {
+            conversation_id: Some(self.config.room.clone()),
+            client_version: Some(self.config.version.clone()),
+            features: Some(Features::OURS.map(str::to_owned).to_vec()),
+            ..Configuration::default()
+        };
+        if let Err(error) = self.post(id, &meta, &Message::Configuration(configuration)) {
+            tracing::warn!(peer = %id, ?error, "our Configuration cannot be sent");
+        }
+    }
+
+    /// A session that was not told its room takes the name that its first peer uses.
+    fn learn_room(&mut self, name: Option<&str>) {
+        if let Some(name) = name.filter(|name| self.config.room.is_empty() && !name.is_empty()) {
+            self.config.room = name.to_owned();
+        }
+    }
+
+    pub(super) fn bound_event(&mut self) {
+        self.event(Event::Bound(self.bound.clone()));
+    }
+}
+
+fn was_long_ago(now: Instant, at: Option<Instant>) -> bool {
+    at.is_none_or(|at| now.saturating_duration_since(at) >= IN_FLIGHT)
+}

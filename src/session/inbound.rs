@@ -1,0 +1,434 @@
+//! Requests that come: judged, remembered, begun; and their answers on the way back.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Counter, Event, Session, Timer, codec,
+    codec::Incoming,
+    ids,
+    owner::ECHO,
+    send::Unfit,
+    table::{Answer, State, fingerprint},
+};
+use crate::{
+    body::Body,
+    link::Identity,
+    tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, ToolError, ToolName},
+    wire::{Message, Meta, ToolUseRequest, ToolUseResult},
+};
+
+impl Session {
+    /// Client: a request came.
+    pub(super) fn request_came(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        incoming: &Incoming,
+        request: ToolUseRequest,
+    ) {
+        let is_broadcast = request.execution == Ok(Execution::Server);
+        let speaks = self.peers.get(id).is_some_and(|remote| self.is_candidate(id, remote));
+        if speaks {
+            self.speaks_plainly(now, id, incoming, is_broadcast);
+        }
+        if self.bound.as_ref() != Some(id) {
+            self.complain(now, id, Counter::Stranger);
+            if !is_broadcast && self.may_deny(now, id) {
+                let error = ToolError::new(
+                    ErrorCode::PERMISSION_DENIED,
+                    "this client has another assistant, or none",
+                );
+                let message = result_message(&self.config.room, &request.id, Err(error));
+                self.post_small(id, &message);
+            }
+            return;
+        }
+        if self.is_other_room(incoming.conversation())
+            || self.is_other_room(request.conversation_id.as_deref())
+        {
+            self.complain(now, id, Counter::WrongRoom);
+            return self.refuse_request(id, 201, "this room carries another conversation", &request.id);
+        }
+        match request.execution {
+            Err(_) => {
+                self.stats.add(Counter::Refused, 1);
+                self.refuse_request(id, 301, "`execution` must be server, client or either", &request.id);
+            }
+            Ok(Execution::Server) => self.observed_request(now, id, &request),
+            // An assistant that lists no claims asks us, and nobody else.
+            Ok(Execution::Client | Execution::Either) => self.request_for_us(now, id, incoming, request),
+        }
+    }
+
+    /// Sends a job's or a refusal's answer, once, or keeps it until its caller can be reached.
+    pub(super) fn answer(&mut self, now: Instant, caller: &Identity, call: &CallId, outcome: Outcome) {
+        let outcome = outcome.map_err(|error| shortened(error, self.config.caps.message_bytes));
+        let message = result_message(&self.config.room, call, outcome);
+        let Some(table) = self.tables.get_mut(caller) else { return };
+        let size = size_of_answer(&message);
+        table.answer(call, Answer { message, size, sent: None });
+        self.send_answer(now, caller, call);
+    }
+
+    /// An answer turned out too large for the transport: its caller is told so instead.
+    pub(super) fn replace_answer(
+        &mut self,
+        now: Instant,
+        caller: &Identity,
+        call: &CallId,
+        size: usize,
+        limit: usize,
+    ) {
+        let message = result_message(&self.config.room, call, Err(too_large(size, limit)));
+        let Some(answer) = self.tables.get_mut(caller).and_then(|table| table.answer_of(call)) else {
+            return;
+        };
+        let twice = size_of_answer(&answer.message) <= size_of_answer(&message);
+        answer.message = message;
+        answer.sent = None;
+        if !twice {
+            self.send_answer(now, caller, call);
+        }
+    }
+
+    /// A caller can be reached again: the answers that it was never sent go.
+    pub(super) fn send_waiting_answers(&mut self, now: Instant, caller: &Identity) {
+        let waiting = self.tables.get(caller).map(|table| table.unsent()).unwrap_or_default();
+        for call in waiting {
+            self.send_answer(now, caller, &call);
+        }
+    }
+
+    pub(super) fn expire_tables(&mut self, now: Instant) {
+        for table in self.tables.values_mut() {
+            table.expire(now);
+        }
+        let empty: Vec<_> = self
+            .tables
+            .iter()
+            .filter(|(id, table)| table.is_empty() && !self.peers.contains_key(*id))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in empty {
+            self.tables.remove(&id);
+        }
+        self.set_table_timer(now);
+    }
+
+    pub(super) fn set_table_timer(&mut self, now: Instant) {
+        match self.tables.values().filter_map(super::Table::next_expiry).min() {
+            Some(at) => self.timers.set(now, Timer::Tables, at.saturating_duration_since(now)),
+            None => self.timers.cancel(&Timer::Tables),
+        }
+    }
+
+    /// Client: a call that the assistant runs itself: shown, and nothing else.
+    fn observed_request(&mut self, now: Instant, id: &Identity, request: &ToolUseRequest) {
+        if request.id.as_str().len() > self.config.caps.id_bytes {
+            return self.complain(now, id, Counter::Malformed);
+        }
+        self.observed.began(now, &request.id, &request.tool_name);
+        self.event(Event::Requested {
+            call: request.id.clone(),
+            tool: request.tool_name.clone(),
+            execution: Execution::Server,
+            owner: id.clone(),
+            by: id.clone(),
+        });
+    }
+
+    /// Client: the end of a call that the assistant ran itself.
+    pub(super) fn observed_result(&mut self, now: Instant, id: &Identity, result: &ToolUseResult) {
+        let Some((tool, since)) = self.observed.ended(&result.id) else {
+            return self.complain(now, id, Counter::Foreign);
+        };
+        let outcome = match result.success {
+            true => Ok(()),
+            false => Err(result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR)),
+        };
+        self.event(Event::Settled {
+            call: result.id.clone(),
+            tool,
+            execution: Execution::Server,
+            owner: Some(id.clone()),
+            outcome,
+            took: now.saturating_duration_since(since),
+        });
+    }
+
+    /// A request of a candidate is speech, and one without `bridge.to` is plain speech.
+    fn speaks_plainly(&mut self, now: Instant, id: &Identity, incoming: &Incoming, is_broadcast: bool) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        remote.spoke = true;
+        if !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none() {
+            remote.pair.plain = true;
+        }
+        self.judge_candidates(now);
+    }
+
+    /// Client: a request that we may have to run.
+    fn request_for_us(&mut self, now: Instant, id: &Identity, incoming: &Incoming, request: ToolUseRequest) {
+        let stanza = incoming.stanza();
+        if request.id.as_str().len() > self.config.caps.id_bytes {
+            return self.malformed(
+                now,
+                id,
+                codec::Malformed { kind: None, id: Some(request.id.as_str().to_owned()) },
+            );
+        }
+        let ours = ids::address_of(&self.ids.instance_for(id));
+        if incoming.addressed_to().is_some_and(|address| address != ours) {
+            return self.refuse_304(id, "the request is for another instance", &request.id);
+        }
+        let table = self.tables.entry(id.clone()).or_default();
+        if let Some(entry) = table.find(&request.id) {
+            let buried = matches!(entry.state, State::Tombstone);
+            let same = entry.fingerprint == Some(fingerprint(&request));
+            return match (buried, same) {
+                (true, _) => self.request_of_stopped(now, id, stanza, &request),
+                (false, true) => {
+                    self.stats.add(Counter::Duplicate, 1);
+                    self.acknowledge(id, stanza, Some(&request.id));
+                }
+                (false, false) => self.refuse_304(id, "another request had this id", &request.id),
+            };
+        }
+        let shows_instance = self.peers.get(id).is_some_and(|remote| remote.instance.is_some());
+        if shows_instance && table.is_below_floor(stanza) {
+            return self.refuse_304(id, "the request is older than what is remembered", &request.id);
+        }
+        if !self.has_room_for(now, id) {
+            return self.refuse_for_load(now, id, stanza, &request);
+        }
+        self.acknowledge(id, stanza, Some(&request.id));
+        let meta = incoming.frame.meta_body();
+        self.take_request(now, id, stanza, request, meta);
+    }
+
+    /// Client: the request is new, and there is room for it.
+    fn take_request(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        stanza: Option<i32>,
+        request: ToolUseRequest,
+        meta: Body,
+    ) {
+        let memory = self.config.times.memory;
+        self.event(Event::Requested {
+            call: request.id.clone(),
+            tool: request.tool_name.clone(),
+            execution: Execution::Client,
+            owner: self.local.identity().clone(),
+            by: id.clone(),
+        });
+        let refused = match self.judge_request(&request) {
+            Ok((tool, limit)) => {
+                let job = self.next_job();
+                if let Some(table) = self.tables.get_mut(id) {
+                    table.begin(&request, stanza, limit + memory, job);
+                }
+                return self.begin_job(now, job, id, request, &tool, limit, meta);
+            }
+            Err(outcome) => outcome,
+        };
+        let job = self.next_job(); // never runs; the table wants a name for it
+        if let Some(table) = self.tables.get_mut(id) {
+            table.begin(&request, stanza, DEFAULT_TIMEOUT + memory, job);
+        }
+        let outcome = refused.as_ref().map(|_| ()).map_err(ToolError::code);
+        self.event(Event::Settled {
+            call: request.id.clone(),
+            tool: request.tool_name.clone(),
+            execution: Execution::Client,
+            owner: Some(self.local.identity().clone()),
+            outcome,
+            took: Duration::ZERO,
+        });
+        self.answer(now, id, &request.id, refused);
+    }
+
+    /// The tool and budget of a request that shall run; else its answer.
+    fn judge_request(&self, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
+        let refuse = |code, message: String| Err(Err(ToolError::new(code, message)));
+        let longest = self.config.times.longest_call;
+        let limit = match request.timeout_ms {
+            None => DEFAULT_TIMEOUT,
+            Some(asked) => match u64::try_from(asked).map(Duration::from_millis) {
+                Ok(limit) if !limit.is_zero() && limit <= longest => limit,
+                _ => {
+                    let text = format!("timeoutMs is {asked}; 1 to {} are allowed", longest.as_millis());
+                    return refuse(ErrorCode::INVALID_PARAMETERS, text);
+                }
+            },
+        };
+        if !codec::is_map(&request.parameters) {
+            return refuse(ErrorCode::INVALID_PARAMETERS, "the parameters are not a map".to_owned());
+        }
+        if request.tool_name == ECHO {
+            return Err(Ok(request.parameters.clone()));
+        }
+        let known = self.tools.iter().find(|tool| tool.name().as_str() == request.tool_name);
+        match known {
+            Some(tool) => {
+                let own = tool.tool_options().timeout.unwrap_or(limit);
+                Ok((tool.name().clone(), limit.min(own)))
+            }
+            None => {
+                let name: String = request.tool_name.chars().take(crate::tool::MAX_TOOL_NAME).collect();
+                refuse(ErrorCode::UNKNOWN_TOOL, format!("no tool named {name:?} is offered here"))
+            }
+        }
+    }
+
+    /// The request of a call that was stopped before it came.
+    fn request_of_stopped(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        stanza: Option<i32>,
+        request: &ToolUseRequest,
+    ) {
+        self.acknowledge(id, stanza, Some(&request.id));
+        self.remember_refusal(now, id, stanza, request);
+        let message = result_message(&self.config.room, &request.id, Err(ToolError::cancelled()));
+        self.post_small(id, &message);
+        self.copy(&Meta::default(), &message);
+    }
+
+    fn refuse_for_load(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        stanza: Option<i32>,
+        request: &ToolUseRequest,
+    ) {
+        self.stats.add(Counter::Busy, 1);
+        self.acknowledge(id, stanza, Some(&request.id));
+        self.remember_refusal(now, id, stanza, request);
+        let error = ToolError::new(ErrorCode::BUSY, "too many calls; nothing ran");
+        let message = result_message(&self.config.room, &request.id, Err(error));
+        self.post_small(id, &message);
+        self.copy(&Meta::default(), &message);
+    }
+
+    fn remember_refusal(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        stanza: Option<i32>,
+        request: &ToolUseRequest,
+    ) {
+        let keep = DEFAULT_TIMEOUT + self.config.times.memory;
+        let table = self.tables.entry(id.clone()).or_default();
+        table.refuse(now, request, stanza, keep, &self.config.caps);
+        self.set_table_timer(now);
+    }
+
+    fn has_room_for(&mut self, now: Instant, id: &Identity) -> bool {
+        let limits = &self.config.caps;
+        let Some(remote) = self.peers.get_mut(id) else { return false };
+        if !remote.rate.admits(now, limits.calls_per_second) {
+            return false;
+        }
+        let running = self.jobs.values().filter(|job| job.caller == *id).count();
+        let table = self.tables.entry(id.clone()).or_default();
+        running < limits.open_per_peer && table.make_room(limits).is_ok()
+    }
+
+    fn send_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) {
+        let Some(remote) = self.peers.get(caller) else { return };
+        if !remote.is_reachable() {
+            return;
+        }
+        let wants_to_know = remote.lists(super::peer::Feature::Ack);
+        let Some(answer) = self.tables.get_mut(caller).and_then(|table| table.answer_of(call)) else {
+            return;
+        };
+        let mut message = answer.message.clone();
+        let sent = match self.post(caller, &Meta::default(), &message) {
+            Err(Unfit::TooLarge { size, limit }) => {
+                message = result_message(&self.config.room, call, Err(too_large(size, limit)));
+                self.post(caller, &Meta::default(), &message)
+            }
+            sent => sent,
+        };
+        self.copy(&Meta::default(), &message);
+        let Some(table) = self.tables.get_mut(caller) else { return };
+        match sent {
+            Ok(sent) if wants_to_know => {
+                if let Some(answer) = table.answer_of(call) {
+                    answer.message = message;
+                    answer.sent = Some((sent.stanza, sent.packet));
+                }
+            }
+            Ok(_) => table.acknowledged(now, call), // it tells us nothing: handing it over must do
+            Err(error) => {
+                tracing::warn!(%call, ?error, "an answer cannot be sent");
+                table.acknowledged(now, call);
+            }
+        }
+        self.set_table_timer(now);
+    }
+
+    fn refuse_304(&mut self, id: &Identity, why: &str, call: &CallId) {
+        self.stats.add(Counter::Refused, 1);
+        self.refuse_request(id, 304, why, call);
+    }
+
+    fn refuse_request(&mut self, id: &Identity, code: i32, why: &str, call: &CallId) {
+        self.refuse_frame(id, code, why, Some(call.as_str().to_owned()));
+    }
+}
+
+/// A result as it travels.
+pub(super) fn result_message(room: &str, call: &CallId, outcome: Outcome) -> Message {
+    let mut result = ToolUseResult {
+        id: call.clone(),
+        success: outcome.is_ok(),
+        result: None,
+        error_code: None,
+        error_message: None,
+        conversation_id: Some(room.to_owned()),
+        result_id: None,
+    };
+    match outcome {
+        Ok(body) => result.result = Some(body),
+        Err(error) => {
+            result.error_code = Some(error.code());
+            result.error_message = Some(error.message().to_owned());
+            result.result = error.partial().cloned();
+        }
+    }
+    Message::ToolUseResult(result)
+}
+
+fn size_of_answer(message: &Message) -> usize {
+    let Message::ToolUseResult(result) = message else { return 0 };
+    let text = result.error_message.as_ref().map_or(0, String::len);
+    result.result.as_ref().map_or(0, |body| body.as_bytes().len()) + text
+}
+
+fn too_large(size: usize, limit: usize) -> ToolError {
+    ToolError::new(
+        ErrorCode::RESULT_TOO_LARGE,
+        format!("the result has {size} bytes with its frame, {limit} can be carried"),
+    )
+}
+
+/// An error whose text is short enough to travel.
+fn shortened(error: ToolError, limit: usize) -> ToolError {
+    if error.message().len() <= limit && error.code().as_str().len() <= limit {
+        return error;
+    }
+    let (message, code) = (error.message(), error.code());
+    let code = code.as_str();
+    let short = ToolError::new(
+        &code[..super::send::floor_char(code, limit)],
+        &message[..super::send::floor_char(message, limit)],
+    );
+    match error.partial() {
+        Some(partial) => short.with_partial(partial.clone()),
+        None => short,
+    }
+}

@@ -1,0 +1,217 @@
+//! Jobs: what our own tools run, for a peer or for ourselves.
+
+use std::time::{Duration, Instant};
+
+use super::{CallKey, Counter, Event, Job, JobKey, Output, Session, Timer, peer::Feature, send::floor_char};
+use crate::{
+    body::Body,
+    link::Identity,
+    tool::{CallId, ErrorCode, Execution, Outcome, Progress, ToolError, ToolName},
+    wire::{Message, Meta, ToolProgress, ToolUseRequest},
+};
+
+/// A job that runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    /// Who asked; ourselves for a tool of our own.
+    pub(super) caller: Identity,
+    /// Our own call, if it is one.
+    pub(super) own: Option<CallKey>,
+    pub(super) call: CallId,
+    pub(super) tool: ToolName,
+    pub(super) began: Instant,
+    pub(super) limit: Duration,
+    pub(super) told: Told,
+}
+
+/// What was told of a job's progress.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    at: Option<Instant>,
+    /// The last that came too soon.
+    next: Option<Progress>,
+}
+
+impl Session {
+    pub(super) fn next_job(&mut self) -> JobKey {
+        self.next_key += 1;
+        JobKey(self.next_key)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one job, at its only call")]
+    pub(super) fn begin_job(
+        &mut self,
+        now: Instant,
+        key: JobKey,
+        caller: &Identity,
+        request: ToolUseRequest,
+        tool: &ToolName,
+        limit: Duration,
+        meta: Body,
+    ) {
+        let running = Running {
+            caller: caller.clone(),
+            own: None,
+            call: request.id.clone(),
+            tool: tool.clone(),
+            began: now,
+            limit,
+            told: Told::default(),
+        };
+        self.start(now, key, running, request.parameters, meta);
+    }
+
+    pub(super) fn start(&mut self, now: Instant, key: JobKey, running: Running, arguments: Body, meta: Body) {
+        self.stats.add(Counter::Jobs, 1);
+        let deadline = now + running.limit;
+        if running.own.is_none() {
+            self.timers.set(now, Timer::JobDeadline(key), running.limit);
+        }
+        let job = Job {
+            key,
+            call: running.call.clone(),
+            caller: running.caller.clone(),
+            tool: running.tool.clone(),
+            arguments,
+            deadline,
+            meta,
+        };
+        self.jobs.insert(key, running);
+        self.outputs.push_back(Output::Execute(job));
+        self.job_progress(now, key, Progress::started());
+    }
+
+    pub(super) fn finish_job(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
+        let Some(job) = self.take_job(now, key) else { return };
+        match job.own {
+            Some(call) => self.own_finished(now, call, &job, outcome),
+            None => self.job_settled(now, &job, outcome),
+        }
+    }
+
+    /// Stops a job of a peer, whose answer is `cancelled`.
+    pub(super) fn cancel_job(&mut self, now: Instant, key: JobKey) {
+        let Some(job) = self.take_job(now, key) else { return };
+        self.outputs.push_back(Output::Abort(key));
+        self.job_settled(now, &job, Err(ToolError::cancelled()));
+    }
+
+    pub(super) fn job_deadline(&mut self, now: Instant, key: JobKey) {
+        let Some(job) = self.take_job(now, key) else { return };
+        self.outputs.push_back(Output::Abort(key));
+        let text = format!("no result within {} ms", job.limit.as_millis());
+        let outcome = Err(ToolError::new(ErrorCode::TIMEOUT, text));
+        match job.own {
+            Some(call) => self.own_finished(now, call, &job, outcome), // a detached call of our own
+            None => self.job_settled(now, &job, outcome),
+        }
+    }
+
+    /// We leave: the job stops. A peer that was told goodbye needs no answer; a plain one gets it.
+    pub(super) fn abort_job(&mut self, now: Instant, key: JobKey) {
+        let Some(job) = self.take_job(now, key) else { return };
+        self.outputs.push_back(Output::Abort(key));
+        let plain = self.peers.get(&job.caller).is_some_and(|remote| remote.pair.plain);
+        if plain {
+            self.answer(now, &job.caller, &job.call, Err(ToolError::new(ErrorCode::LOST, "the owner left")));
+        }
+    }
+
+    /// A caller is gone: its jobs stop. Their answers wait, in case it comes back after all.
+    pub(super) fn stop_jobs_for(&mut self, now: Instant, caller: &Identity) {
+        for key in self.jobs_for(caller) {
+            self.cancel_job(now, key);
+        }
+    }
+
+    /// A caller is another instance now: nobody wants the answers.
+    pub(super) fn drop_jobs_for(&mut self, caller: &Identity) {
+        for key in self.jobs_for(caller) {
+            self.forget_job(key);
+            self.outputs.push_back(Output::Abort(key));
+        }
+    }
+
+    pub(super) fn forget_job(&mut self, key: JobKey) -> Option<Running> {
+        self.timers.cancel(&Timer::JobDeadline(key));
+        self.timers.cancel(&Timer::Progress(key));
+        self.jobs.remove(&key)
+    }
+
+    pub(super) fn job_progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
+        let interval = Duration::from_secs(1) / self.config.caps.progress_per_second.max(1);
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let since = job.told.at.map(|at| now.saturating_duration_since(at));
+        match since {
+            Some(since) if since < interval => {
+                if job.told.next.replace(progress).is_some() {
+                    self.stats.add(Counter::ProgressDropped, 1);
+                } else {
+                    self.timers.set(now, Timer::Progress(key), interval - since);
+                }
+            }
+            _ => self.tell_progress(now, key, progress),
+        }
+    }
+
+    pub(super) fn progress_due(&mut self, now: Instant, key: JobKey) {
+        if let Some(progress) = self.jobs.get_mut(&key).and_then(|job| job.told.next.take()) {
+            self.tell_progress(now, key, progress);
+        }
+    }
+
+    /// A job of ours is over: what it said last goes first.
+    fn take_job(&mut self, now: Instant, key: JobKey) -> Option<Running> {
+        self.progress_due(now, key);
+        self.forget_job(key)
+    }
+
+    fn job_settled(&mut self, now: Instant, job: &Running, outcome: Outcome) {
+        self.event(Event::Settled {
+            call: job.call.clone(),
+            tool: job.tool.to_string(),
+            execution: Execution::Client,
+            owner: Some(self.local.identity().clone()),
+            outcome: outcome.as_ref().map(|_| ()).map_err(ToolError::code),
+            took: now.saturating_duration_since(job.began),
+        });
+        self.answer(now, &job.caller, &job.call, outcome);
+    }
+
+    fn tell_progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
+        let limit = self.config.caps.progress_bytes;
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        job.told.at = Some(now);
+        let (caller, own, call) = (job.caller.clone(), job.own, job.call.clone());
+        let progress = fitted(progress, limit);
+        if own.is_some() {
+            return self.event(Event::Progress { key: own, call, progress });
+        }
+        let message = Message::ToolProgress(ToolProgress {
+            id: call,
+            status: progress.status,
+            content: progress.content,
+            message: progress.message,
+        });
+        if self.peers.get(&caller).is_some_and(|it| it.lists(Feature::Progress) && it.is_reachable()) {
+            self.post_small(&caller, &message);
+        }
+        self.copy(&Meta::default(), &message);
+    }
+
+    fn jobs_for(&self, caller: &Identity) -> Vec<JobKey> {
+        self.jobs.iter().filter(|(_, job)| job.caller == *caller).map(|(key, _)| *key).collect()
+    }
+}
+
+/// Progress that is no larger than allowed: structured content goes first, then the end of the text.
+fn fitted(mut progress: Progress, limit: usize) -> Progress {
+    let text = progress.message.as_ref().map_or(0, String::len);
+    if text + progress.content.as_ref().map_or(0, |content| content.as_bytes().len()) > limit {
+        progress.content = None;
+    }
+    if let Some(message) = &mut progress.message {
+        message.truncate(floor_char(message, limit));
+    }
+    progress
+}

@@ -1,0 +1,77 @@
+//! Signs of life: pings while a call is open, and the heartbeats of those who send them.
+
+use std::time::{Duration, Instant};
+
+use super::{Counter, Session, Timer, peer::Feature};
+use crate::{link::Identity, tool::CallError};
+
+/// How often a peer that is asked for a sign of life is looked after.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// Silence is not judged before this many asked signs of life went unanswered, however short the grace.
+const UNANSWERED: u32 = 3;
+
+impl Session {
+    /// A call was sent to this owner: its life is watched, if it speaks our form.
+    pub(super) fn watch(&mut self, now: Instant, owner: &Identity) {
+        if !self.timers.is_set(&Timer::Ping(owner.clone())) {
+            self.timers.set(now, Timer::Ping(owner.clone()), self.config.times.silence);
+        }
+    }
+
+    /// Asks a silent owner for a sign of life, and loses the calls of one that gives none.
+    pub(super) fn look_after(&mut self, now: Instant, owner: &Identity) {
+        let times = &self.config.times;
+        let patience = times.grace.max(UNANSWERED * times.silence);
+        let silence = times.silence;
+        let open: Vec<_> = self
+            .calls
+            .iter()
+            .filter_map(|(key, call)| {
+                call.asked().filter(|asked| asked.owner == *owner).map(|asked| (*key, asked.at))
+            })
+            .collect();
+        let Some(remote) = self.peers.get(owner) else { return };
+        if open.is_empty() || !remote.features_ack() || remote.pair.plain {
+            return; // nobody waits, or it cannot be asked
+        }
+        let heard = remote.heard_at;
+        let is_here = remote.is_here();
+        let reachable = remote.is_reachable();
+        for (key, asked) in &open {
+            if is_here && now.saturating_duration_since(heard.max(*asked)) >= patience {
+                self.settle_call(now, *key, Err(CallError::Lost { owner: owner.clone() }));
+            }
+        }
+        let oldest = open.iter().map(|(_, asked)| *asked).min().unwrap_or(now);
+        if reachable && now.saturating_duration_since(heard.max(oldest)) >= silence {
+            self.stats.add(Counter::Pings, 1);
+            self.sign_of_life(owner, "ping");
+        }
+        if self.calls.values().any(|call| call.asked().is_some_and(|asked| asked.owner == *owner)) {
+            self.timers.set(now, Timer::Ping(owner.clone()), ROUND.min(silence));
+        }
+    }
+
+    /// Assistant: a client sends heartbeats, and is gone when they stop.
+    pub(super) fn heartbeat_came(&mut self, now: Instant, id: &Identity) {
+        if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
+            return self.complain(now, id, Counter::Stranger);
+        }
+        self.timers.set(now, Timer::Heartbeat(id.clone()), self.config.times.heartbeat);
+    }
+
+    pub(super) fn heartbeat_stopped(&mut self, now: Instant, id: &Identity) {
+        tracing::info!(peer = %id, "its heartbeat stopped");
+        self.lose_calls(now, id, |_| true);
+        self.past.give_up(id);
+        self.forget_registration(id);
+    }
+}
+
+impl super::peer::Remote {
+    /// Whether it listed acknowledgements, in this join or its last.
+    fn features_ack(&self) -> bool {
+        self.lists(Feature::Ack)
+    }
+}

@@ -1,0 +1,152 @@
+//! Calls that the assistant runs itself: broadcast, so that the room can follow (`wire.md`, section 4).
+
+use std::time::{Duration, Instant};
+
+use super::{
+    CallKey, JobKey, Output, Session,
+    inbound::result_message,
+    job::{Running, Told},
+    outbound::{Call, Stage, milliseconds},
+    send::Unfit,
+};
+use crate::{
+    body::Body,
+    tool::{CallError, Disclose, ErrorCode, Execution, Outcome, ToolError, ToolName},
+    wire::{Message, Meta, ToolUseRequest},
+};
+
+impl Session {
+    /// Begins a call of a tool that we offer ourselves.
+    pub(super) fn run_own(&mut self, now: Instant, mut call: Call, tool: &ToolName) -> CallKey {
+        let job = self.next_job();
+        call.stage = Stage::Own(job);
+        let limit = match self.options_of(tool) {
+            Some((own, _)) => call.limit.min(own.unwrap_or(call.limit)),
+            None => call.limit,
+        };
+        call.limit = limit;
+        let request = ToolUseRequest {
+            id: call.id.clone(),
+            tool_name: tool.to_string(),
+            parameters: call.arguments.clone(),
+            execution: Ok(Execution::Server),
+            timeout_ms: Some(milliseconds(limit)),
+            conversation_id: Some(self.config.room.clone()),
+            message_id: None,
+        };
+        let meta = call.meta.clone();
+        self.disclose(tool, &meta, Message::ToolUseRequest(request));
+        let running = Running {
+            caller: self.local.identity().clone(),
+            own: None,
+            call: call.id.clone(),
+            tool: tool.clone(),
+            began: now,
+            limit,
+            told: Told::default(),
+        };
+        let arguments = call.arguments.clone();
+        let key = self.insert_call(now, call);
+        self.requested(now, key);
+        self.start(now, job, Running { own: Some(key), ..running }, arguments, Body::empty());
+        key
+    }
+
+    /// Our tool has its outcome.
+    pub(super) fn own_finished(&mut self, now: Instant, key: CallKey, job: &Running, outcome: Outcome) {
+        let Some(call) = self.calls.get(&key) else {
+            return self.disclose_outcome(job, outcome); // detached: nobody but the room hears of it
+        };
+        let (limit, tool) = (call.limit, call.tool.clone());
+        let (shown, result) = match outcome {
+            Ok(body) => (Ok(body.clone()), Ok(body)),
+            Err(error) => {
+                let shown = ToolError::new(error.code(), error.message());
+                let result = match error.code().as_str() {
+                    "timeout" => CallError::Timeout { limit },
+                    "cancelled" => CallError::Cancelled,
+                    "unknown_tool" => CallError::UnknownTool { tool },
+                    _ => CallError::Tool(error),
+                };
+                (Err(shown), Err(result))
+            }
+        };
+        self.disclose_outcome(job, shown);
+        self.conclude(now, key, result);
+    }
+
+    /// We end a call of our own tool: it stops.
+    pub(super) fn end_own(
+        &mut self,
+        now: Instant,
+        key: CallKey,
+        job: JobKey,
+        result: Result<Body, CallError>,
+    ) {
+        if let Some(running) = self.forget_job(job) {
+            self.outputs.push_back(Output::Abort(job));
+            let outcome = match &result {
+                Err(CallError::Timeout { limit }) => Err(ToolError::new(
+                    ErrorCode::TIMEOUT,
+                    format!("no result within {} ms", limit.as_millis()),
+                )),
+                _ => Err(ToolError::cancelled()),
+            };
+            self.disclose_outcome(&running, outcome);
+        }
+        self.conclude(now, key, result);
+    }
+
+    /// A call of our own tool goes on unseen, within the budget that it has.
+    pub(super) fn detach_own(&mut self, now: Instant, key: CallKey, job: JobKey) {
+        if let Some(running) = self.jobs.get(&job) {
+            let left: Duration = running.limit.saturating_sub(now.saturating_duration_since(running.began));
+            self.timers.set(now, super::Timer::JobDeadline(job), left);
+        }
+        self.conclude(now, key, Err(CallError::Detached));
+    }
+
+    fn disclose_outcome(&mut self, job: &Running, outcome: Outcome) {
+        let message = result_message(&self.config.room, &job.call, outcome);
+        self.disclose(&job.tool, &Meta::default(), message);
+    }
+
+    /// Broadcasts at the tool's level. What does not fit a packet is cut down to the name.
+    fn disclose(&mut self, tool: &ToolName, meta: &Meta, message: Message) {
+        let level = self.options_of(tool).map_or(Disclose::Full, |(_, level)| level);
+        let sent = match level {
+            Disclose::Nothing => return,
+            Disclose::Full => match self.broadcast(meta, &message) {
+                Err(Unfit::TooLarge { size, limit }) => {
+                    tracing::info!(%tool, size, limit, "too large for a broadcast: the room hears the name only");
+                    self.broadcast(&Meta::default(), &name_only(message))
+                }
+                sent => sent,
+            },
+            Disclose::Name => self.broadcast(&Meta::default(), &name_only(message)),
+        };
+        if let Err(error) = sent {
+            tracing::warn!(%tool, ?error, "a call of our own cannot be broadcast");
+        }
+    }
+
+    fn options_of(&self, tool: &ToolName) -> Option<(Option<Duration>, Disclose)> {
+        let options = self.tools.iter().find(|it| it.name() == tool)?.tool_options();
+        Some((options.timeout, options.disclose))
+    }
+}
+
+/// A request or result without what it is about.
+fn name_only(message: Message) -> Message {
+    match message {
+        Message::ToolUseRequest(request) => {
+            Message::ToolUseRequest(ToolUseRequest { parameters: Body::empty(), ..request })
+        }
+        Message::ToolUseResult(mut result) => {
+            result.result = None;
+            result.error_message = result.error_message.map(|_| ToolError::LOCAL_MESSAGE.to_owned());
+            Message::ToolUseResult(result)
+        }
+        other => other,
+    }
+}

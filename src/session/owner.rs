@@ -1,0 +1,131 @@
+//! Who shall run a call: chosen before it is sent (`wire.md`, section 4).
+
+use std::time::{Duration, Instant};
+
+use super::{CallKey, Session, Timer, outbound::Call, peer::Remote};
+use crate::{
+    link::{Identity, Role},
+    tool::{CallError, Tool},
+};
+
+/// The tool that every client's session answers itself, with its arguments.
+pub(super) const ECHO: &str = "bridge.echo";
+
+/// What the choice of an owner came to.
+pub(super) enum Choice {
+    /// This one is asked.
+    Ask(Identity),
+    /// Nobody yet.
+    Wait,
+    /// Nobody ever.
+    Fail(CallError),
+}
+
+impl Session {
+    pub(super) fn choose(&self, tool: &str, named: Option<&Identity>) -> Choice {
+        match named.or_else(|| self.config.pins.get(tool)) {
+            Some(owner) => self.choose_named(tool, owner),
+            None => self.choose_any(tool),
+        }
+    }
+
+    /// Calls that wait look again.
+    pub(super) fn look_for_owners(&mut self, now: Instant) {
+        let waiting: Vec<_> =
+            self.calls.iter().filter(|(_, call)| call.is_waiting()).map(|(key, _)| *key).collect();
+        for key in waiting {
+            let Some(call) = self.calls.get(&key) else { continue };
+            match self.choose(&call.tool, call.named.as_ref()) {
+                Choice::Wait => {}
+                Choice::Fail(error) => self.settle_call(now, key, Err(error)),
+                Choice::Ask(owner) => self.ask_owner(now, key, &owner),
+            }
+        }
+    }
+
+    pub(super) fn no_owner(&mut self, now: Instant, key: CallKey) {
+        if let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) {
+            let tool = call.tool.clone();
+            self.settle_call(now, key, Err(CallError::UnknownTool { tool }));
+        }
+    }
+
+    /// If a call waits for this very participant, it is greeted, and judged by its silence.
+    pub(super) fn expect(&mut self, now: Instant, id: &Identity) {
+        let waits = |call: &Call| call.is_waiting() && self.wanted(call) == Some(id);
+        if self.is_client() || !self.calls.values().any(waits) {
+            return;
+        }
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        if !remote.is_here() || remote.pair.heard {
+            return;
+        }
+        remote.named = true;
+        self.greet(now, id);
+        let Some(remote) = self.peers.get(id) else { return };
+        let greeted = remote.pair.greeted_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        // One millisecond more than our Configuration's own repetition.
+        let wait = self.config.times.silence.saturating_sub(greeted) + Duration::from_millis(1);
+        if !self.timers.is_set(&Timer::Silent(id.clone())) {
+            self.timers.set(now, Timer::Silent(id.clone()), wait);
+        }
+    }
+
+    /// A participant that a caller named did not answer our Configuration: it is asked as a plain peer.
+    pub(super) fn silent(&mut self, now: Instant, id: &Identity) {
+        let wanted = self.calls.values().any(|call| call.is_waiting() && self.wanted(call) == Some(id));
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let silent = remote.is_here() && !remote.pair.heard && !remote.pair.left && remote.instance.is_none();
+        if wanted && silent {
+            remote.pair.plain = true;
+            self.look_for_owners(now);
+        }
+    }
+
+    /// Calls that hold a place at this owner: open, or stopped without its knowing.
+    pub(super) fn places_at(&self, owner: &Identity) -> usize {
+        let open = self.calls.values().filter(|call| call.asked().is_some_and(|asked| asked.owner == *owner));
+        open.count() + self.past.places_at(owner)
+    }
+
+    fn wanted<'a>(&'a self, call: &'a Call) -> Option<&'a Identity> {
+        call.named.as_ref().or_else(|| self.config.pins.get(&*call.tool))
+    }
+
+    fn choose_named(&self, tool: &str, owner: &Identity) -> Choice {
+        let unknown = || Choice::Fail(CallError::UnknownTool { tool: tool.into() });
+        let Some(remote) = self.peers.get(owner) else { return Choice::Wait };
+        if remote.who.as_ref().is_some_and(|who| who.token_role() == Some(Role::Observer)) {
+            return unknown();
+        }
+        if !remote.is_reachable() {
+            return Choice::Wait;
+        }
+        if remote.pair.plain || tool == ECHO || offers(remote, tool) {
+            return Choice::Ask(owner.clone());
+        }
+        if remote.pair.registered { unknown() } else { Choice::Wait }
+    }
+
+    fn choose_any(&self, tool: &str) -> Choice {
+        let offers = |remote: &Remote| {
+            if tool == ECHO { !remote.pair.plain } else { offers(remote, tool) }
+        };
+        let mut owners: Vec<_> = self
+            .peers
+            .iter()
+            .filter(|(id, remote)| remote.is_reachable() && offers(remote) && self.is_admitted(id, remote))
+            .map(|(id, _)| id.clone())
+            .collect();
+        match owners.len() {
+            0 => Choice::Wait,
+            1 => Choice::Ask(owners.remove(0)),
+            _ => Choice::Fail(CallError::Ambiguous { tool: tool.into(), owners }),
+        }
+    }
+}
+
+/// Whether it offers the tool in this join.
+fn offers(remote: &Remote, tool: &str) -> bool {
+    remote.pair.registered && remote.tools.iter().any(|it: &Tool| it.name().as_str() == tool)
+}

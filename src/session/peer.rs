@@ -1,0 +1,261 @@
+//! One remote participant: where it is, what it showed us, and how far its handshake has come.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use super::codec::Incoming;
+use crate::{
+    link::{Identity, Participant, Peer, Sid},
+    tool::Tool,
+    wire::Configuration,
+};
+
+/// Dead sids that are remembered of one identity. Packets of older ones have long arrived.
+const DEAD_SIDS: usize = 8;
+
+/// An identity, with everything we know of it over all its joins.
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub(super) presence: Presence,
+    /// What the room says of it, in this join or the last one.
+    pub(super) who: Option<Participant>,
+    /// Where to go back to if the room never announces the sid that a Configuration showed.
+    pub(super) fallback: Option<Participant>,
+    dead: VecDeque<Sid>,
+    /// The state under this pair of sids.
+    pub(super) pair: Pair,
+    /// The instance that it showed last.
+    pub(super) instance: Option<String>,
+    pub(super) features: Features,
+    /// Our own author named it, in the configuration or in a call.
+    pub(super) named: bool,
+    /// Client: it sent a Configuration or a request, so it may be bound.
+    pub(super) spoke: bool,
+    /// What it offers (to an assistant).
+    pub(super) tools: Vec<Tool>,
+    pub(super) heard_at: Instant,
+    /// Requests of the current second.
+    pub(super) rate: Window,
+    /// When a frame of its was last refused in words; once a minute is enough for who has no rights.
+    pub(super) denied_at: Option<Instant>,
+    /// When it was last told of a malformed frame.
+    pub(super) corrected_at: Option<Instant>,
+    /// An observer that has our registration.
+    pub(super) shown: bool,
+}
+
+/// Where a remote participant is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// Named by our author; nothing was heard of it.
+    Unseen,
+    /// In the room; announced, or known by its Configuration only.
+    Here {
+        /// Its join.
+        sid: Sid,
+        /// Whether the room said so.
+        announced: bool,
+    },
+    /// It left this join.
+    Away(Sid),
+}
+
+/// What happened under one pair of sids, ours and the peer's.
+#[derive(Debug, Default)]
+pub(super) struct Pair {
+    /// How many Configurations we sent, and when the last.
+    pub(super) greetings: u32,
+    pub(super) greeted_at: Option<Instant>,
+    /// Whether its Configuration came.
+    pub(super) heard: bool,
+    /// It speaks without our handshake.
+    pub(super) plain: bool,
+    /// It said goodbye.
+    pub(super) left: bool,
+    /// Client: our registration is on its way, or taken.
+    pub(super) registration: Registration,
+    /// Assistant: it registered.
+    pub(super) registered: bool,
+    /// Frames that wait for its Configuration.
+    pub(super) waiting: Vec<Incoming>,
+    pub(super) waiting_bytes: usize,
+}
+
+/// How far our registration with one assistant has come.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum Registration {
+    /// Not sent.
+    #[default]
+    Idle,
+    /// Sent so many times, not answered.
+    Sent(u32),
+    /// Answered.
+    Answered,
+}
+
+impl Remote {
+    pub(super) fn new(now: Instant, named: bool) -> Self {
+        Self {
+            presence: Presence::Unseen,
+            who: None,
+            fallback: None,
+            dead: VecDeque::new(),
+            pair: Pair::default(),
+            instance: None,
+            features: Features::default(),
+            named,
+            spoke: false,
+            tools: Vec::new(),
+            heard_at: now,
+            rate: Window::default(),
+            denied_at: None,
+            corrected_at: None,
+            shown: false,
+        }
+    }
+
+    /// The sid under which it is in the room.
+    pub(super) fn sid(&self) -> Option<&Sid> {
+        match &self.presence {
+            Presence::Here { sid, .. } => Some(sid),
+            Presence::Unseen | Presence::Away(_) => None,
+        }
+    }
+
+    pub(super) fn is_here(&self) -> bool {
+        self.sid().is_some()
+    }
+
+    pub(super) fn peer(&self, identity: &Identity) -> Peer {
+        let sid = match &self.presence {
+            Presence::Here { sid, .. } | Presence::Away(sid) => sid.clone(),
+            Presence::Unseen => Sid::from(""),
+        };
+        Peer::new(identity, sid)
+    }
+
+    /// Whether Configurations crossed under this pair of sids.
+    pub(super) fn is_crossed(&self) -> bool {
+        self.is_here() && self.pair.heard && self.pair.greetings > 0 && !self.pair.left
+    }
+
+    /// Whether anything but a Configuration may be sent to it.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.is_here() && !self.pair.left && (self.is_crossed() || self.pair.plain)
+    }
+
+    /// Whether it speaks our form, and lists this.
+    pub(super) fn lists(&self, feature: Feature) -> bool {
+        !self.pair.plain && self.features.has(feature)
+    }
+
+    /// Whether this sid was replaced or left.
+    pub(super) fn is_dead(&self, sid: &Sid) -> bool {
+        self.dead.contains(sid)
+    }
+
+    pub(super) fn bury(&mut self, sid: Sid) {
+        if sid.is_empty() || self.is_dead(&sid) {
+            return;
+        }
+        if self.dead.len() == DEAD_SIDS {
+            self.dead.pop_front();
+        }
+        self.dead.push_back(sid);
+    }
+
+    pub(super) fn revive(&mut self, sid: &Sid) {
+        self.dead.retain(|dead| dead != sid);
+    }
+}
+
+/// An extension of the protocol that a peer may list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Feature {
+    /// Types 70 to 72.
+    Register = 1,
+    /// Type 1000.
+    Progress = 2,
+    /// Type 8 for 6, 7 and 10.
+    Ack = 4,
+}
+
+/// What a peer lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Features(u8);
+
+impl Features {
+    /// What we list: only what works.
+    pub(super) const OURS: [&str; 5] =
+        ["tool_use", "tool_register", "tool_progress", "tool_cancel", "tool_ack"];
+
+    pub(super) fn of(configuration: &Configuration) -> Self {
+        let bit = |name: &String| match name.as_str() {
+            "tool_register" => Feature::Register as u8,
+            "tool_progress" => Feature::Progress as u8,
+            "tool_ack" => Feature::Ack as u8,
+            _ => 0,
+        };
+        Self(configuration.features.iter().flatten().map(bit).fold(0, |all, bit| all | bit))
+    }
+
+    fn has(self, feature: Feature) -> bool {
+        self.0 & feature as u8 != 0
+    }
+}
+
+/// How often something happened in the current second.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    began: Option<Instant>,
+    count: u32,
+}
+
+impl Window {
+    /// Counts once more, and says whether that is still allowed.
+    pub(super) fn admits(&mut self, now: Instant, limit: u32) -> bool {
+        if self.began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(1)) {
+            self.began = Some(now);
+            self.count = 0;
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    fn an_instant() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn a_window_counts_one_second() {
+        let (mut window, now) = (Window::default(), an_instant());
+        assert!((0..50).all(|_| window.admits(now, 50)));
+        assert!(!window.admits(now + Duration::from_millis(999), 50));
+        assert!(window.admits(now + Duration::from_secs(1), 50));
+    }
+
+    #[test]
+    fn dead_sids_are_bounded() {
+        let mut remote = Remote::new(an_instant(), false);
+        for n in 0..100 {
+            remote.bury(Sid::from(format!("PA_{n}")));
+        }
+        assert_eq!(remote.dead.len(), DEAD_SIDS);
+        assert!(remote.is_dead(&"PA_99".into()) && !remote.is_dead(&"PA_1".into()));
+    }
+
+    #[test]
+    fn only_known_features_count() {
+        let features = ["tool_ack", "flying"].map(String::from).to_vec();
+        let listed = Features::of(&Configuration { features: Some(features), ..Configuration::default() });
+        assert!(listed.has(Feature::Ack) && !listed.has(Feature::Progress));
+    }
+}

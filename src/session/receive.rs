@@ -1,0 +1,240 @@
+//! A packet's way in: who sent it, may it be heard yet, and who takes it.
+
+use std::time::Instant;
+
+use super::{Counter, Event, Session, Timer, codec, codec::Incoming, peer::Remote};
+use crate::{
+    link::{Identity, Peer},
+    tool::Execution,
+    wire::{Acknowledgement, ErrorMessage, Message, ToolProgress},
+};
+
+/// Progress that is taken of one call in a second; owners of ours send 10 at most.
+const PROGRESS_TAKEN: u32 = 20;
+
+/// Whether a frame can be taken now.
+enum Place {
+    /// Its sender is where it says.
+    Current,
+    /// Its sender is not known yet.
+    Early,
+    /// Its sender left that join, or is somewhere else now.
+    Dead,
+}
+
+impl Session {
+    pub(super) fn receive(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
+        self.stats.add(Counter::FramesIn, 1);
+        self.stats.add(Counter::BytesIn, payload.len());
+        let id = from.identity();
+        if id.is_empty() || id == self.local.identity() {
+            return self.complain(now, id, Counter::Nameless);
+        }
+        if payload.len() > self.config.caps.max_incoming {
+            return self.malformed(now, id, codec::Malformed::default());
+        }
+        match codec::decode(payload) {
+            Ok(incoming) => self.accept(now, from, incoming),
+            Err(what) => self.malformed(now, id, what),
+        }
+    }
+
+    pub(super) fn accept(&mut self, now: Instant, from: &Peer, incoming: Incoming) {
+        let id = from.identity();
+        match self.place(now, from, &incoming) {
+            Place::Current => self.take(now, id, incoming),
+            Place::Early => self.hold(now, from, incoming),
+            Place::Dead => self.stats.add(Counter::DeadSid, 1),
+        }
+    }
+
+    /// Takes a frame of a peer that is where it says, unless it must wait for its Configuration.
+    pub(super) fn take(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
+        let Some(remote) = self.peers.get(id) else { return };
+        if remote.pair.left {
+            return self.stats.add(Counter::AfterGoodbye, 1);
+        }
+        let waits = self.must_wait(id, remote, &incoming);
+        let limits = &self.config.caps;
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        remote.heard_at = now;
+        if !waits {
+            return self.dispatch(now, id, incoming);
+        }
+        let pair = &mut remote.pair;
+        if pair.waiting.len() >= limits.held_frames || pair.waiting_bytes + incoming.size > limits.held_bytes
+        {
+            return self.stats.add(Counter::HoldExpired, 1);
+        }
+        pair.waiting_bytes += incoming.size;
+        pair.waiting.push(incoming);
+        self.stats.add(Counter::Held, 1);
+        if !self.timers.is_set(&Timer::Hold(id.clone())) {
+            self.timers.set(now, Timer::Hold(id.clone()), self.config.times.hold);
+        }
+    }
+
+    fn place(&mut self, now: Instant, from: &Peer, incoming: &Incoming) -> Place {
+        let (id, sid) = (from.identity(), from.sid());
+        let is_configuration = matches!(incoming.message, Message::Configuration(_));
+        let Some(remote) = self.peers.get(id) else { return Place::Early };
+        if remote.is_dead(sid) {
+            return Place::Dead;
+        }
+        if remote.sid() == Some(sid) || (sid.is_empty() && remote.is_here()) {
+            return Place::Current;
+        }
+        if !is_configuration || !self.can_be_judged(id) {
+            return Place::Early;
+        }
+        self.move_provisionally(now, id, sid);
+        Place::Current
+    }
+
+    fn must_wait(&self, id: &Identity, remote: &Remote, incoming: &Incoming) -> bool {
+        if remote.pair.heard || remote.pair.plain || !self.is_counterpart(id, remote) {
+            return false;
+        }
+        match &incoming.message {
+            Message::Configuration(_) | Message::Other(..) => false,
+            // A broadcast, or a request of a peer without our handshake.
+            Message::ToolUseRequest(request) => {
+                request.execution != Ok(Execution::Server) && incoming.addressed_to().is_some()
+            }
+            Message::ToolUseResult(_) => !self.is_client(),
+            // Who does not admit us says so without shaking hands.
+            Message::ToolsRegisterAck(_) => false,
+            _ => true,
+        }
+    }
+
+    fn dispatch(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
+        if self.is_client() {
+            self.dispatch_as_client(now, id, incoming);
+        } else {
+            self.dispatch_as_assistant(now, id, incoming);
+        }
+    }
+
+    fn dispatch_as_client(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
+        let is_bound = self.bound.as_ref() == Some(id);
+        match incoming.message.clone() {
+            Message::ToolUseRequest(request) => self.request_came(now, id, &incoming, request),
+            Message::Configuration(its) => self.configured(now, id, &incoming, &its),
+            Message::ControlStop(stop) => self.client_stop_came(now, id, &incoming, &stop),
+            Message::Acknowledgement(it) => self.acknowledged_to_client(now, id, &it),
+            Message::ToolsRegisterAck(answer) => self.registration_answered(now, id, answer),
+            Message::ToolUseResult(result) if is_bound => self.observed_result(now, id, &result),
+            Message::ToolProgress(it) if is_bound => self.observed_progress(it),
+            Message::Error(error) if is_bound => self.peer_error(id, error),
+            Message::ToolUseResult(_) | Message::ToolProgress(_) | Message::Error(_) => {
+                self.complain(now, id, Counter::Foreign);
+            }
+            Message::ToolsRegister(_) | Message::Heartbeat => self.complain(now, id, Counter::Foreign),
+            Message::Other(..) => self.other_frame(now, id, incoming),
+        }
+    }
+
+    fn dispatch_as_assistant(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
+        match incoming.message.clone() {
+            Message::ToolUseResult(result) => self.result_came(now, id, &incoming, &result),
+            Message::Acknowledgement(it) => self.acknowledged_to_assistant(now, id, &it),
+            Message::ToolProgress(it) => self.progress_came(now, id, it),
+            Message::Configuration(its) => self.configured(now, id, &incoming, &its),
+            Message::ToolsRegister(offered) => self.registration_came(now, id, offered),
+            Message::Heartbeat => self.heartbeat_came(now, id),
+            Message::ControlStop(stop) => self.assistant_stop_came(now, id, &incoming, &stop),
+            Message::Error(error) => self.error_came(now, id, error),
+            Message::ToolUseRequest(_) | Message::ToolsRegisterAck(_) => {
+                self.complain(now, id, Counter::Stranger)
+            }
+            Message::Other(..) => self.other_frame(now, id, incoming),
+        }
+    }
+
+    /// Client: an acknowledgement of an answer of ours, or a sign of life.
+    fn acknowledged_to_client(&mut self, now: Instant, id: &Identity, it: &Acknowledgement) {
+        if !self.peers.get(id).is_some_and(|remote| self.may_be_assistant(id, remote)) {
+            return self.complain(now, id, Counter::Foreign);
+        }
+        if self.is_sign_of_life(id, it) {
+            return;
+        }
+        let Some(stanza) = it.acknowledged_stanza_id else { return };
+        let Some(table) = self.tables.get_mut(id) else { return };
+        if let Some(call) = table.sent_as(stanza) {
+            table.acknowledged(now, &call);
+            self.set_table_timer(now);
+        }
+    }
+
+    /// Assistant: an acknowledgement of a request or stop of ours, or a sign of life.
+    fn acknowledged_to_assistant(&mut self, now: Instant, id: &Identity, it: &Acknowledgement) {
+        if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
+            return self.complain(now, id, Counter::Foreign);
+        }
+        if self.is_sign_of_life(id, it) {
+            return;
+        }
+        if let Some(stanza) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
+            self.request_delivered(id, stanza);
+            self.stop_acknowledged(id, stanza);
+        }
+    }
+
+    fn is_sign_of_life(&mut self, id: &Identity, it: &Acknowledgement) -> bool {
+        match it.notes.as_deref() {
+            Some("ping") => {
+                if self.peers.get(id).is_some_and(Remote::is_crossed) {
+                    self.sign_of_life(id, "pong");
+                }
+                true
+            }
+            Some("pong") => true,
+            _ => false,
+        }
+    }
+
+    fn progress_came(&mut self, now: Instant, id: &Identity, it: ToolProgress) {
+        let Some(key) = self.call_owned_by(&it.id, id) else {
+            if self.past.is_of(&it.id, id) {
+                return self.stats.add(Counter::Late, 1);
+            }
+            return self.complain(now, id, Counter::Foreign);
+        };
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        if !call.rate.admits(now, PROGRESS_TAKEN) {
+            return self.stats.add(Counter::ProgressDropped, 1);
+        }
+        let call = it.id.clone();
+        self.event(Event::Progress { key: Some(key), call, progress: read_progress(it) });
+    }
+
+    fn observed_progress(&mut self, it: ToolProgress) {
+        let call = it.id.clone();
+        self.event(Event::Progress { key: None, call, progress: read_progress(it) });
+    }
+
+    pub(super) fn peer_error(&mut self, id: &Identity, error: ErrorMessage) {
+        let ErrorMessage { code, message, recoverable, .. } = error;
+        self.event(Event::PeerError { by: id.clone(), code, message, recoverable });
+    }
+
+    fn other_frame(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
+        self.stats.add(Counter::UnknownType, 1);
+        let Some(remote) = self.peers.get(id) else { return };
+        if !self.is_counterpart(id, remote) {
+            return self.complain(now, id, Counter::Stranger);
+        }
+        let from = remote.peer(id);
+        self.event(Event::Frame { from, frame: incoming.frame });
+    }
+}
+
+fn read_progress(it: ToolProgress) -> crate::tool::Progress {
+    let mut progress = crate::tool::Progress::started();
+    progress.status = it.status;
+    progress.message = it.message;
+    progress.content = it.content;
+    progress
+}

@@ -1,0 +1,143 @@
+//! Who may say what: candidates and the bound assistant, admitted clients, observers.
+
+use std::{collections::VecDeque, time::Instant};
+
+use super::{CallId, Event, Session, peer::Remote};
+use crate::link::{Identity, Role};
+
+/// Server-executed calls of the assistant that a client still expects to hear the end of.
+const MAX_OBSERVED: usize = 64;
+
+/// Server-executed calls that we heard of.
+#[derive(Debug, Default)]
+pub(super) struct Observed(VecDeque<(CallId, String, Instant)>);
+
+impl Observed {
+    pub(super) fn began(&mut self, now: Instant, call: &CallId, tool: &str) {
+        if self.0.len() == MAX_OBSERVED {
+            self.0.pop_front();
+        }
+        self.0.push_back((call.clone(), tool.to_owned(), now));
+    }
+
+    /// The tool of this call, and when it was heard of.
+    pub(super) fn ended(&mut self, call: &CallId) -> Option<(String, Instant)> {
+        let at = self.0.iter().position(|(id, ..)| id == call)?;
+        self.0.remove(at).map(|(_, tool, since)| (tool, since))
+    }
+}
+
+impl Session {
+    /// Whether our author named this identity as a peer of ours.
+    pub(super) fn is_named(&self, id: &Identity) -> bool {
+        if self.is_client() {
+            self.config.assistant.as_ref() == Some(id)
+        } else {
+            self.config.admitted.contains(id)
+        }
+    }
+
+    /// Client: whether it may become our assistant.
+    pub(super) fn is_candidate(&self, id: &Identity, remote: &Remote) -> bool {
+        match &self.config.assistant {
+            Some(assistant) => assistant == id,
+            None => is_eligible(remote),
+        }
+    }
+
+    /// Client: whether it may be somebody's assistant, so that its stops are taken.
+    pub(super) fn may_be_assistant(&self, id: &Identity, remote: &Remote) -> bool {
+        self.is_client() && (self.is_candidate(id, remote) || is_eligible(remote))
+    }
+
+    /// Assistant: whether it is one of our clients.
+    pub(super) fn is_admitted(&self, id: &Identity, remote: &Remote) -> bool {
+        if self.is_client() {
+            return false;
+        }
+        let by_rule = |remote: &Remote| {
+            remote.who.as_ref().is_some_and(|who| {
+                who.token_role() == Some(Role::Client)
+                    || self.config.admit_rule.as_ref().is_some_and(|rule| rule(who))
+            })
+        };
+        self.config.admitted.contains(id) || by_rule(remote)
+    }
+
+    /// Assistant: whether it may stop our calls.
+    pub(super) fn may_stop(&self, remote: &Remote) -> bool {
+        match (&self.config.stop_rule, &remote.who) {
+            (Some(rule), Some(who)) => rule(who),
+            _ => false,
+        }
+    }
+
+    /// Whether we shake hands with it.
+    pub(super) fn is_counterpart(&self, id: &Identity, remote: &Remote) -> bool {
+        if self.is_client() {
+            self.is_candidate(id, remote)
+        } else {
+            remote.named || self.is_admitted(id, remote)
+        }
+    }
+
+    /// Whether its rights can be judged: they are the author's, or the room has told what it is.
+    pub(super) fn can_be_judged(&self, id: &Identity) -> bool {
+        self.is_named(id) || self.peers.get(id).is_some_and(|remote| remote.who.is_some() || remote.named)
+    }
+
+    /// Who hears copies of what we say.
+    pub(super) fn observers(&self) -> Vec<Identity> {
+        let observes = |remote: &Remote| {
+            remote.is_here()
+                && remote.who.as_ref().is_some_and(|who| who.token_role() == Some(Role::Observer))
+        };
+        self.peers.iter().filter(|(_, remote)| observes(remote)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Client: binds the only candidate that speaks, if none is bound.
+    pub(super) fn judge_candidates(&mut self, now: Instant) {
+        if !self.is_client() || self.bound.is_some() {
+            return;
+        }
+        let candidates: Vec<_> = self
+            .peers
+            .iter()
+            .filter(|(id, it)| it.is_here() && it.spoke && !it.pair.left && self.is_candidate(id, it))
+            .map(|(id, _)| id.clone())
+            .collect();
+        match candidates.as_slice() {
+            [] => self.ambiguous.clear(),
+            [only] => {
+                let only = only.clone();
+                self.ambiguous.clear();
+                self.bound = Some(only.clone());
+                self.bound_event();
+                if self.peers.get(&only).is_some_and(Remote::is_crossed) {
+                    self.register(now, &only);
+                }
+            }
+            _ if candidates != self.ambiguous => {
+                self.ambiguous.clone_from(&candidates);
+                self.event(Event::AmbiguousAssistant { candidates });
+            }
+            _ => {}
+        }
+    }
+
+    /// Client: this identity is no longer our assistant; others are judged again.
+    pub(super) fn unbind(&mut self, now: Instant, id: &Identity) {
+        if let Some(remote) = self.peers.get_mut(id) {
+            remote.spoke = false;
+        }
+        if self.bound.as_ref() == Some(id) {
+            self.bound = None;
+            self.bound_event();
+            self.judge_candidates(now);
+        }
+    }
+}
+
+fn is_eligible(remote: &Remote) -> bool {
+    remote.who.as_ref().is_some_and(crate::link::Participant::is_eligible_assistant)
+}

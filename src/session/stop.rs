@@ -1,0 +1,164 @@
+//! Stops and goodbyes (type 10), in both directions.
+
+use std::time::Instant;
+
+use super::{Counter, JobKey, Session, codec, codec::Incoming, past::Stop, peer::Remote, table::State};
+use crate::{
+    link::Identity,
+    tool::{CallError, CallId},
+    wire::{ControlStop, Message, Meta},
+};
+
+impl Session {
+    /// Tells the owner of a call that was settled without its answer to stop, once it can be reached.
+    pub(super) fn stop_owner(&mut self, call: &CallId) {
+        let Some(gone) = self.past.get_mut(call).filter(|gone| gone.stop == Stop::Waiting) else { return };
+        let owner = gone.owner.clone();
+        if !self.peers.get(&owner).is_some_and(Remote::is_reachable) {
+            return;
+        }
+        let message = Message::ControlStop(ControlStop {
+            conversation_id: Some(self.config.room.clone()),
+            target_id: Some(call.as_str().to_owned()),
+            ..ControlStop::default()
+        });
+        let sent = self.post_small(&owner, &message);
+        self.copy(&Meta::default(), &message);
+        if let (Some(gone), Some(sent)) = (self.past.get_mut(call), sent) {
+            gone.stop = Stop::Sent(sent.stanza);
+        }
+    }
+
+    /// An owner can be reached again: the stops that it was not sent go.
+    pub(super) fn send_waiting_stops(&mut self, owner: &Identity) {
+        for call in self.past.waiting_stops(owner) {
+            self.stop_owner(&call);
+        }
+    }
+
+    pub(super) fn stop_acknowledged(&mut self, owner: &Identity, stanza: i32) {
+        if let Some((_, gone)) = self.past.find(owner, |gone| gone.stop == Stop::Sent(stanza)) {
+            gone.stop = Stop::Known;
+        }
+    }
+
+    /// The owner took a request whose call had ended: it is told to stop, if it was not.
+    pub(super) fn stop_what_was_delivered(&mut self, owner: &Identity, stanza: i32) {
+        let found = self.past.find(owner, |gone| gone.stanza == stanza && gone.stop == Stop::Waiting);
+        if let Some((call, _)) = found {
+            self.stop_owner(&call);
+        }
+    }
+
+    /// Client: a stop or goodbye came.
+    pub(super) fn client_stop_came(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        incoming: &Incoming,
+        stop: &ControlStop,
+    ) {
+        if !self.peers.get(id).is_some_and(|remote| self.may_be_assistant(id, remote)) {
+            return self.complain(now, id, Counter::Stranger);
+        }
+        if incoming.is_goodbye() {
+            return self.goodbye_came(now, id);
+        }
+        self.acknowledge_always(id, incoming.stanza(), None);
+        match &stop.target_id {
+            Some(target) if target.len() <= self.config.caps.id_bytes => {
+                self.stop_one(now, id, &target.as_str().into())
+            }
+            Some(_) => self.complain(now, id, Counter::Malformed),
+            None => self.stop_jobs_for(now, id),
+        }
+    }
+
+    /// Assistant: a stop or goodbye came.
+    pub(super) fn assistant_stop_came(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        incoming: &Incoming,
+        stop: &ControlStop,
+    ) {
+        let Some(remote) = self.peers.get(id) else { return };
+        if incoming.is_goodbye() && self.is_counterpart(id, remote) {
+            return self.goodbye_came(now, id);
+        }
+        if !self.may_stop(remote) {
+            let what = if self.is_counterpart(id, remote) { Counter::Foreign } else { Counter::Stranger };
+            return self.complain(now, id, what);
+        }
+        self.acknowledge_always(id, incoming.stanza(), None);
+        let keys: Vec<_> = match &stop.target_id {
+            Some(target) => {
+                self.calls_by_id.get(&CallId::from(target.as_str())).copied().into_iter().collect()
+            }
+            None => self.calls.keys().copied().collect(),
+        };
+        for key in keys {
+            self.settle_call(now, key, Err(CallError::Cancelled));
+        }
+    }
+
+    /// Says goodbye to everybody we shook hands with.
+    pub(super) fn say_goodbye(&mut self) {
+        let known: Vec<_> =
+            self.peers.iter().filter(|(_, remote)| remote.is_crossed()).map(|(id, _)| id.clone()).collect();
+        for id in known {
+            let message = Message::ControlStop(ControlStop {
+                conversation_id: Some(self.config.room.clone()),
+                stop_type: Some("all".to_owned()),
+                ..ControlStop::default()
+            });
+            if let Err(error) = self.post(&id, &codec::goodbye(), &message) {
+                tracing::warn!(peer = %id, ?error, "a goodbye cannot be sent");
+            }
+            if let Some(remote) = self.peers.get_mut(&id).filter(|remote| !remote.pair.plain) {
+                remote.pair.left = true; // nothing follows a goodbye
+            }
+        }
+    }
+
+    /// A peer that shook hands leaves in order: nothing of it is waited for.
+    fn goodbye_came(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        if !remote.is_crossed() {
+            return self.complain(now, id, Counter::Foreign);
+        }
+        remote.pair.left = true;
+        for timer in
+            [super::Timer::Grace, super::Timer::Heartbeat, super::Timer::Register, super::Timer::Ping]
+        {
+            self.timers.cancel(&timer(id.clone()));
+        }
+        self.lose_calls(now, id, |_| true);
+        self.past.give_up(id);
+        self.drop_jobs_for(id);
+        if let Some(table) = self.tables.get_mut(id) {
+            table.acknowledge_all(now);
+        }
+        self.set_table_timer(now);
+        self.forget_registration(id);
+        self.unbind(now, id);
+    }
+
+    /// Client: a caller stops one of its calls.
+    fn stop_one(&mut self, now: Instant, id: &Identity, call: &CallId) {
+        let table = self.tables.entry(id.clone()).or_default();
+        let running: Option<JobKey> = match table.find(call).map(|entry| &entry.state) {
+            Some(State::Running(job)) => Some(*job),
+            Some(_) => return self.stats.add(Counter::Duplicate, 1),
+            None => None,
+        };
+        match running {
+            Some(job) => self.cancel_job(now, job),
+            None if self.bound.as_ref() == Some(id) => {
+                table.bury(now, call, self.config.times.longest_call, &self.config.caps);
+                self.set_table_timer(now);
+            }
+            None => {}
+        }
+    }
+}

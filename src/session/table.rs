@@ -1,0 +1,335 @@
+//! What an owner remembers of one caller's requests, so that none runs twice (`wire.md`, 5.1).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{JobKey, config::Caps};
+use crate::{
+    body::Body,
+    tool::CallId,
+    wire::{Message, ToolUseRequest},
+};
+
+/// The requests of one caller.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    entries: BTreeMap<CallId, Entry>,
+    /// Entries that may be dropped, by the time at which they must be.
+    droppable: BTreeSet<(Instant, CallId)>,
+    /// Bytes of results that are not acknowledged.
+    bytes: usize,
+    /// The highest absolute stanza of a dropped entry. Nothing at or below it runs unless it is in the table.
+    floor: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// None in a tombstone: its request has not come.
+    pub(super) fingerprint: Option<[u8; 32]>,
+    /// The request's absolute stanza; 0 in a tombstone.
+    stanza: u32,
+    /// How long it is remembered after it settled.
+    keep: Duration,
+    pub(super) state: State,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// It runs.
+    Running(JobKey),
+    /// It has its answer, which the caller may not have yet.
+    Answered(Answer),
+    /// Its caller has the answer.
+    Done,
+    /// It was refused, and never runs.
+    Refused,
+    /// It was stopped before it came.
+    Tombstone,
+}
+
+/// A result on its way.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) message: Message,
+    pub(super) size: usize,
+    /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
+    pub(super) sent: Option<(i32, u64)>,
+}
+
+/// Why there is no place for a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+impl Table {
+    pub(super) fn find(&self, id: &CallId) -> Option<&Entry> {
+        self.entries.get(id)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether a request of this stanza is older than what was forgotten.
+    pub(super) fn is_below_floor(&self, stanza: Option<i32>) -> bool {
+        stanza.is_none_or(|stanza| stanza.unsigned_abs() <= self.floor) && self.floor > 0
+    }
+
+    pub(super) fn tombstones(&self) -> usize {
+        self.entries.values().filter(|entry| matches!(entry.state, State::Tombstone)).count()
+    }
+
+    /// Whether a result waits to be acknowledged.
+    pub(super) fn has_unacknowledged(&self) -> bool {
+        self.entries.values().any(|entry| matches!(entry.state, State::Answered(_)))
+    }
+
+    /// Whether one more request can be taken: an old one is forgotten for it if need be.
+    pub(super) fn make_room(&mut self, limits: &Caps) -> Result<(), Full> {
+        if self.bytes >= limits.table_bytes {
+            return Err(Full);
+        }
+        while self.entries.len() >= limits.table_entries {
+            let (_, id) = self.droppable.pop_first().ok_or(Full)?;
+            self.forget(&id);
+        }
+        Ok(())
+    }
+
+    /// Begins an entry for a request that runs.
+    pub(super) fn begin(
+        &mut self,
+        request: &ToolUseRequest,
+        stanza: Option<i32>,
+        keep: Duration,
+        job: JobKey,
+    ) {
+        let entry = Entry {
+            fingerprint: Some(fingerprint(request)),
+            stanza: stanza.map_or(0, i32::unsigned_abs),
+            keep,
+            state: State::Running(job),
+        };
+        self.entries.insert(request.id.clone(), entry);
+    }
+
+    /// Remembers that this request was refused. Without room the floor remembers it.
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        request: &ToolUseRequest,
+        stanza: Option<i32>,
+        keep: Duration,
+        limits: &Caps,
+    ) {
+        let stanza = stanza.map_or(0, i32::unsigned_abs);
+        if !self.entries.contains_key(&request.id) && self.make_room(limits).is_err() {
+            self.floor = self.floor.max(stanza);
+            return;
+        }
+        self.remove(&request.id);
+        let entry = Entry { fingerprint: Some(fingerprint(request)), stanza, keep, state: State::Refused };
+        self.entries.insert(request.id.clone(), entry);
+        self.droppable.insert((now + keep, request.id.clone()));
+    }
+
+    /// Remembers that a call was stopped before its request came. Without room nothing is remembered.
+    pub(super) fn bury(&mut self, now: Instant, id: &CallId, keep: Duration, limits: &Caps) {
+        if self.tombstones() >= limits.open_per_peer || self.make_room(limits).is_err() {
+            return;
+        }
+        let entry = Entry { fingerprint: None, stanza: 0, keep, state: State::Tombstone };
+        self.entries.insert(id.clone(), entry);
+        self.droppable.insert((now + keep, id.clone()));
+    }
+
+    /// The answer of a running entry.
+    pub(super) fn answer(&mut self, id: &CallId, answer: Answer) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            self.bytes += answer.size;
+            entry.state = State::Answered(answer);
+        }
+    }
+
+    /// The answer that has not been acknowledged, if any.
+    pub(super) fn answer_of(&mut self, id: &CallId) -> Option<&mut Answer> {
+        match &mut self.entries.get_mut(id)?.state {
+            State::Answered(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// The calls whose answers have not been sent.
+    pub(super) fn unsent(&self) -> Vec<CallId> {
+        let unsent = |entry: &Entry| matches!(&entry.state, State::Answered(answer) if answer.sent.is_none());
+        self.entries.iter().filter(|(_, entry)| unsent(entry)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The call whose answer was sent under this stanza.
+    pub(super) fn sent_as(&self, stanza: i32) -> Option<CallId> {
+        self.sent_where(|sent| sent.0 == stanza)
+    }
+
+    /// The call whose answer was sent in this packet.
+    pub(super) fn sent_in(&self, packet: u64) -> Option<CallId> {
+        self.sent_where(|sent| sent.1 == packet)
+    }
+
+    /// The caller has the answer, or will not have it: the bytes go.
+    pub(super) fn acknowledged(&mut self, now: Instant, id: &CallId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        if let State::Answered(answer) = &entry.state {
+            self.bytes = self.bytes.saturating_sub(answer.size);
+            entry.state = State::Done;
+            self.droppable.insert((now + entry.keep, id.clone()));
+        }
+    }
+
+    /// The caller is gone for good: nobody waits for the answers.
+    pub(super) fn acknowledge_all(&mut self, now: Instant) {
+        let all: Vec<_> = self.entries.keys().cloned().collect();
+        for id in all {
+            self.acknowledged(now, &id);
+        }
+    }
+
+    /// When the first entry must be forgotten.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.droppable.first().map(|(at, _)| *at)
+    }
+
+    /// Forgets what has been remembered long enough.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some((at, id)) = self.droppable.pop_first() {
+            if at > now {
+                self.droppable.insert((at, id));
+                return;
+            }
+            self.forget(&id);
+        }
+    }
+
+    fn sent_where(&self, is_it: impl Fn((i32, u64)) -> bool) -> Option<CallId> {
+        let found = self.entries.iter().find(
+            |(_, entry)| matches!(&entry.state, State::Answered(answer) if answer.sent.is_some_and(&is_it)),
+        );
+        found.map(|(id, _)| id.clone())
+    }
+
+    fn forget(&mut self, id: &CallId) {
+        if let Some(entry) = self.entries.remove(id) {
+            self.floor = self.floor.max(entry.stanza);
+        }
+    }
+
+    fn remove(&mut self, id: &CallId) {
+        if self.entries.remove(id).is_some() {
+            self.droppable.retain(|(_, other)| other != id);
+        }
+    }
+}
+
+/// What makes two requests the same: tool, execution and parameters.
+pub(super) fn fingerprint(request: &ToolUseRequest) -> [u8; 32] {
+    let execution = match &request.execution {
+        Ok(execution) => execution.as_str(),
+        Err(text) => text,
+    };
+    let mut hash = Sha256::new();
+    for part in [request.tool_name.as_bytes(), execution.as_bytes(), Body::as_bytes(&request.parameters)] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool::Execution;
+
+    const KEEP: Duration = Duration::from_secs(60);
+
+    fn request(id: &str) -> ToolUseRequest {
+        ToolUseRequest {
+            id: id.into(),
+            tool_name: "t".into(),
+            parameters: Body::empty(),
+            execution: Ok(Execution::Client),
+            timeout_ms: None,
+            conversation_id: None,
+            message_id: None,
+        }
+    }
+
+    fn answer(size: usize) -> Answer {
+        Answer { message: Message::Heartbeat, size, sent: None }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    fn an_instant() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn what_is_dropped_raises_the_floor() {
+        let (mut table, now) = (Table::default(), an_instant());
+        let limits = Caps { table_entries: 2, ..Caps::default() };
+        for (n, id) in ["a", "b"].into_iter().enumerate() {
+            table.begin(&request(id), Some(-(n as i32) - 5), KEEP, JobKey(n as u64));
+            table.answer(&id.into(), answer(1));
+        }
+        assert_eq!(table.make_room(&limits), Err(Full), "an answer that is not acknowledged stays");
+        table.acknowledged(now, &"a".into());
+        assert!(!table.is_below_floor(Some(-5)));
+        assert_eq!(table.make_room(&limits), Ok(()));
+        assert!(table.find(&"a".into()).is_none());
+        assert!(table.is_below_floor(Some(-5)) && !table.is_below_floor(Some(-6)));
+        table.acknowledged(now, &"b".into());
+        table.expire(now + KEEP);
+        assert!(table.is_empty() && table.next_expiry().is_none());
+    }
+
+    #[test]
+    fn bytes_of_answers_are_capped() {
+        let (mut table, now) = (Table::default(), an_instant());
+        let limits = Caps { table_bytes: 100, ..Caps::default() };
+        table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
+        table.answer(&"a".into(), answer(100));
+        assert_eq!(table.make_room(&limits), Err(Full));
+        table.acknowledged(now, &"a".into());
+        assert_eq!(table.make_room(&limits), Ok(()));
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_by_entry_or_floor() {
+        let (mut table, now) = (Table::default(), an_instant());
+        let limits = Caps { table_entries: 1, ..Caps::default() };
+        table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
+        table.refuse(now, &request("b"), Some(-2), KEEP, &limits);
+        assert!(table.find(&"b".into()).is_none() && table.is_below_floor(Some(-2)));
+    }
+
+    #[test]
+    fn tombstones_are_bounded() {
+        let (mut table, now) = (Table::default(), an_instant());
+        let limits = Caps::default();
+        for n in 0..200 {
+            table.bury(now, &CallId::from(format!("c{n}")), KEEP, &limits);
+        }
+        assert_eq!(table.tombstones(), limits.open_per_peer);
+        table.expire(now + KEEP);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn other_content_has_another_fingerprint() {
+        let mut other = request("a");
+        other.tool_name = "u".into();
+        assert_ne!(fingerprint(&request("a")), fingerprint(&other));
+        assert_eq!(fingerprint(&request("a")), fingerprint(&request("b")));
+    }
+}

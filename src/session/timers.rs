@@ -1,0 +1,181 @@
+//! One table of all deadlines.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use super::{CallKey, JobKey};
+use crate::link::Identity;
+
+/// What can be due. Each has at most one deadline.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// Send our Configuration again.
+    Greet(Identity),
+    /// The room never announced the sid that a Configuration moved this peer to.
+    Provisional(Identity),
+    /// Frames that wait for this peer's Configuration have waited long enough.
+    Hold(Identity),
+    /// Frames of senders that nobody announced have waited long enough.
+    Unannounced,
+    /// A peer that left did not come back.
+    Grace(Identity),
+    /// A peer that a caller named is silent: ask it as a plain one.
+    Silent(Identity),
+    /// Send our registration again.
+    Register(Identity),
+    /// A peer's heartbeat stopped.
+    Heartbeat(Identity),
+    /// Look whether the owner of an open call still lives.
+    Ping(Identity),
+    /// A call found no owner.
+    OwnerWait(CallKey),
+    /// A call's budget is used up.
+    Deadline(CallKey),
+    /// A job's budget is used up.
+    JobDeadline(JobKey),
+    /// Progress that came too fast may go.
+    Progress(JobKey),
+    /// Memory of requests that were answered may go.
+    Tables,
+    /// Memory of calls that were settled may go.
+    Past,
+    /// Misbehaviour that was counted in silence is reported.
+    Complaints,
+}
+
+impl Timer {
+    /// Whether it judges somebody's absence: not while we are cut off ourselves.
+    fn pauses(&self) -> bool {
+        matches!(
+            self,
+            Self::Provisional(_) | Self::Grace(_) | Self::Silent(_) | Self::Heartbeat(_) | Self::Ping(_)
+        )
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    due: BTreeSet<(Instant, Timer)>,
+    by_timer: BTreeMap<Timer, Instant>,
+    /// While we are cut off: what each paused timer has left.
+    paused: Option<BTreeMap<Timer, Duration>>,
+}
+
+impl Timers {
+    /// Sets a deadline, in place of the one that the timer had.
+    pub(super) fn set(&mut self, now: Instant, timer: Timer, after: Duration) {
+        self.cancel(&timer);
+        match &mut self.paused {
+            Some(paused) if timer.pauses() => {
+                paused.insert(timer, after);
+            }
+            _ => self.insert(now + after, timer),
+        }
+    }
+
+    pub(super) fn cancel(&mut self, timer: &Timer) {
+        if let Some(at) = self.by_timer.remove(timer) {
+            self.due.remove(&(at, timer.clone()));
+        }
+        if let Some(paused) = &mut self.paused {
+            paused.remove(timer);
+        }
+    }
+
+    pub(super) fn is_set(&self, timer: &Timer) -> bool {
+        self.by_timer.contains_key(timer)
+            || self.paused.as_ref().is_some_and(|paused| paused.contains_key(timer))
+    }
+
+    /// The earliest deadline.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Takes the earliest timer that is due.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<Timer> {
+        let (at, _) = self.due.first()?;
+        if *at > now {
+            return None;
+        }
+        let (_, timer) = self.due.pop_first()?;
+        self.by_timer.remove(&timer);
+        Some(timer)
+    }
+
+    /// Stops the clock of everything that judges somebody's absence.
+    pub(super) fn pause(&mut self, now: Instant) {
+        if self.paused.is_some() {
+            return;
+        }
+        let pausing: Vec<_> = self
+            .by_timer
+            .iter()
+            .filter(|(timer, _)| timer.pauses())
+            .map(|(timer, at)| (timer.clone(), *at))
+            .collect();
+        let mut paused = BTreeMap::new();
+        for (timer, at) in pausing {
+            self.cancel(&timer);
+            paused.insert(timer, at.saturating_duration_since(now));
+        }
+        self.paused = Some(paused);
+    }
+
+    pub(super) fn resume(&mut self, now: Instant) {
+        for (timer, left) in self.paused.take().unwrap_or_default() {
+            self.insert(now + left, timer);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn insert(&mut self, at: Instant, timer: Timer) {
+        self.by_timer.insert(timer.clone(), at);
+        self.due.insert((at, timer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_timer_has_one_deadline() {
+        let (mut timers, now) = (Timers::default(), an_instant());
+        timers.set(now, Timer::Tables, SECOND);
+        timers.set(now, Timer::Tables, 3 * SECOND);
+        assert_eq!(timers.next(), Some(now + 3 * SECOND));
+        assert_eq!(timers.pop(now + 2 * SECOND), None);
+        assert_eq!(timers.pop(now + 3 * SECOND), Some(Timer::Tables));
+        assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn a_grace_stands_still_while_we_are_cut_off() {
+        let (mut timers, now) = (Timers::default(), an_instant());
+        let grace = Timer::Grace("a".into());
+        timers.set(now, grace.clone(), 5 * SECOND);
+        timers.set(now, Timer::Past, 5 * SECOND);
+        timers.pause(now + 2 * SECOND);
+        timers.set(now + 3 * SECOND, Timer::Grace("b".into()), SECOND);
+        assert_eq!(timers.pop(now + 60 * SECOND), Some(Timer::Past));
+        assert_eq!(timers.pop(now + 60 * SECOND), None);
+        timers.resume(now + 100 * SECOND);
+        assert_eq!(timers.pop(now + 101 * SECOND), Some(Timer::Grace("b".into())));
+        assert_eq!(timers.next(), Some(now + 103 * SECOND));
+        timers.cancel(&grace);
+        assert!(!timers.is_set(&grace));
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    fn an_instant() -> Instant {
+        Instant::now()
+    }
+}

@@ -1,0 +1,387 @@
+//! A room in virtual time: sessions and plain participants, joined by a network that delays.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use toolbridge::{
+    Body, CallError, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Participant, Peer, Request,
+    Role, Session, Tool,
+    wire::{Frame, Kind, Message, Meta},
+};
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// The room, and everybody in it.
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) began: Instant,
+    /// How long a packet takes.
+    pub(crate) delay: Duration,
+    /// How long the room takes to announce who comes and goes.
+    pub(crate) announce: Duration,
+    queue: BTreeMap<(Instant, u64), Delivery>,
+    order: u64,
+    pub(crate) ends: BTreeMap<String, End>,
+    sids: u32,
+}
+
+/// One participant.
+pub(crate) struct End {
+    pub(crate) who: Participant,
+    pub(crate) here: bool,
+    /// None of a participant that the test plays itself.
+    pub(crate) session: Option<Session>,
+    pub(crate) settled: Vec<(CallKey, Result<Body, CallError>)>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) aborted: Vec<JobKey>,
+    pub(crate) events: Vec<Event>,
+    /// What it was sent, if the test plays it, or sent itself.
+    pub(crate) inbox: Vec<(Identity, Frame)>,
+    pub(crate) sent: Vec<(Vec<Identity>, Frame)>,
+    /// How jobs end, if they end by themselves.
+    pub(crate) handler: Option<Box<dyn FnMut(&Job) -> Option<Outcome>>>,
+    stanza: i32,
+}
+
+enum Delivery {
+    Packet { to: String, from: Peer, bytes: Vec<u8> },
+    Joined { to: String, who: Participant },
+    Left { to: String, who: Peer },
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "virtual time begins somewhere")]
+        let now = Instant::now();
+        Self {
+            now,
+            began: now,
+            delay: 20 * MS,
+            announce: 50 * MS,
+            queue: BTreeMap::new(),
+            order: 0,
+            ends: BTreeMap::new(),
+            sids: 0,
+        }
+    }
+
+    /// An assistant and a phone that offers `tools`, after their handshake.
+    pub(crate) fn pair(tools: &[&str]) -> Self {
+        let mut world = Self::new();
+        world.assistant("a", Config::default());
+        world.client("phone", Config::default(), tools);
+        world.run(200 * MS);
+        world
+    }
+
+    pub(crate) fn sid(&mut self) -> String {
+        self.sids += 1;
+        format!("PA_{}", self.sids)
+    }
+
+    pub(crate) fn assistant(&mut self, name: &str, config: Config) {
+        let who = Participant::new(name, self.sid()).agent(true);
+        let session = Session::assistant(who.clone(), config.room("room"), seed(name, self.sids));
+        self.enter(who, Some(session));
+    }
+
+    pub(crate) fn client(&mut self, name: &str, config: Config, tools: &[&str]) {
+        let who = Participant::new(name, self.sid()).role(Role::Client);
+        let mut session = Session::client(who.clone(), config.room("room"), seed(name, self.sids));
+        session.offer(self.now, tools.iter().map(|name| tool(name)).collect()).unwrap();
+        self.enter(who, Some(session));
+    }
+
+    /// A participant that the test plays.
+    pub(crate) fn puppet(&mut self, who: Participant) {
+        self.enter(who, None);
+    }
+
+    /// A participant of no role that the test plays.
+    pub(crate) fn stranger(&mut self, name: &str) {
+        let sid = self.sid();
+        self.enter(Participant::new(name, sid), None);
+    }
+
+    pub(crate) fn enter(&mut self, who: Participant, session: Option<Session>) {
+        let name = who.identity().to_string();
+        let old = self.ends.remove(&name);
+        let mut end = End {
+            who: who.clone(),
+            here: true,
+            session,
+            settled: Vec::new(),
+            jobs: Vec::new(),
+            aborted: Vec::new(),
+            events: Vec::new(),
+            inbox: Vec::new(),
+            sent: Vec::new(),
+            handler: None,
+            stanza: 0,
+        };
+        if let Some(old) = old {
+            (end.settled, end.aborted, end.stanza) = (old.settled, old.aborted, old.stanza);
+        }
+        self.ends.insert(name.clone(), end);
+        self.announce(&name);
+        let present: Vec<_> = self.others(&name).map(|end| end.who.clone()).collect();
+        for other in present {
+            self.with(&name, |session, now| session.handle_joined(now, other.clone()));
+        }
+        self.flush(&name);
+    }
+
+    /// Everybody hears of this one, after a while.
+    fn announce(&mut self, name: &str) {
+        let who = self.ends[name].who.clone();
+        let others: Vec<_> = self.others(name).map(|end| end.who.identity().to_string()).collect();
+        for to in others {
+            self.schedule(self.announce, Delivery::Joined { to, who: who.clone() });
+        }
+    }
+
+    fn others(&self, name: &str) -> impl Iterator<Item = &End> {
+        self.ends.values().filter(move |end| end.here && end.who.identity().as_str() != name)
+    }
+
+    /// It is gone; the room tells after a while.
+    pub(crate) fn leave(&mut self, name: &str) {
+        let end = self.ends.get_mut(name).unwrap();
+        end.here = false;
+        let who = end.who.peer().clone();
+        let others: Vec<_> = self.others(name).map(|end| end.who.identity().to_string()).collect();
+        for to in others {
+            self.schedule(self.announce, Delivery::Left { to, who: who.clone() });
+        }
+    }
+
+    /// The same program joins anew: another sid.
+    pub(crate) fn rejoin(&mut self, name: &str) {
+        let sid = self.sid();
+        let present: Vec<_> = self.others(name).map(|end| end.who.clone()).collect();
+        let end = self.ends.get_mut(name).unwrap();
+        let agent = end.who.is_agent();
+        let who = Participant::new(name, sid).agent(agent);
+        let who = if agent { who } else { who.role(Role::Client) };
+        end.who = who.clone();
+        end.here = true;
+        self.announce(name);
+        self.with(name, |session, now| session.handle_rejoined(now, who.clone(), present.clone()));
+    }
+
+    /// Gives a session something to do, and does what it says.
+    pub(crate) fn with<T>(&mut self, name: &str, act: impl FnOnce(&mut Session, Instant) -> T) -> Option<T> {
+        let now = self.now;
+        let result = self.ends.get_mut(name)?.session.as_mut().map(|session| act(session, now));
+        self.flush(name);
+        result
+    }
+
+    pub(crate) fn session(&self, name: &str) -> &Session {
+        self.ends[name].session.as_ref().unwrap()
+    }
+
+    pub(crate) fn count(&self, name: &str, counter: &str) -> u64 {
+        self.session(name).stats().named(counter)
+    }
+
+    /// Asks for a call.
+    pub(crate) fn call(&mut self, name: &str, request: Request) -> Result<CallKey, CallError> {
+        self.with(name, |session, now| session.call(now, request)).unwrap()
+    }
+
+    /// Asks for a call and waits for its end.
+    pub(crate) fn ask(&mut self, name: &str, request: Request) -> Result<Body, CallError> {
+        let key = self.call(name, request)?;
+        for _ in 0..1000 {
+            if let Some(at) = self.ends[name].settled.iter().position(|(settled, _)| *settled == key) {
+                return self.ends.get_mut(name).unwrap().settled.remove(at).1;
+            }
+            assert!(self.step(), "nothing is left to happen, and the call has no outcome");
+        }
+        panic!("the call does not end");
+    }
+
+    pub(crate) fn settled(&self, name: &str, key: CallKey) -> Option<&Result<Body, CallError>> {
+        self.ends[name].settled.iter().find(|(settled, _)| *settled == key).map(|(_, result)| result)
+    }
+
+    /// Brings the outcome of the oldest job.
+    pub(crate) fn finish(&mut self, name: &str, outcome: Outcome) {
+        let job = self.ends.get_mut(name).unwrap().jobs.remove(0);
+        self.with(name, |session, now| session.settle(now, job.key, outcome));
+    }
+
+    /// Lets every job of this participant end at once.
+    pub(crate) fn handle(&mut self, name: &str, handler: impl FnMut(&Job) -> Option<Outcome> + 'static) {
+        self.ends.get_mut(name).unwrap().handler = Some(Box::new(handler));
+    }
+
+    /// A frame of a participant that the test plays, to everybody if nobody is named.
+    pub(crate) fn say(&mut self, from: &str, to: &[&str], meta: &Meta, message: &Message) -> i32 {
+        let end = self.ends.get_mut(from).unwrap();
+        end.stanza += if end.who.is_agent() { -1 } else { 1 };
+        let stanza = end.stanza;
+        let bytes = Frame::write(stanza, "room", meta, message).unwrap();
+        self.throw(from, to, &bytes);
+        stanza
+    }
+
+    /// Bytes of a participant that the test plays.
+    pub(crate) fn throw(&mut self, from: &str, to: &[&str], bytes: &[u8]) {
+        let peer = self.ends[from].who.peer().clone();
+        self.throw_as(peer, to, bytes);
+    }
+
+    /// Bytes from whomever.
+    pub(crate) fn throw_as(&mut self, peer: Peer, to: &[&str], bytes: &[u8]) {
+        let to: Vec<String> = match to {
+            [] => self.others(peer.identity().as_str()).map(|end| end.who.identity().to_string()).collect(),
+            some => some.iter().map(ToString::to_string).collect(),
+        };
+        for to in to {
+            self.schedule(self.delay, Delivery::Packet { to, from: peer.clone(), bytes: bytes.to_vec() });
+        }
+    }
+
+    /// What a participant that the test plays was sent, of this type.
+    pub(crate) fn heard(&self, name: &str, kind: Kind) -> Vec<Message> {
+        let of_kind = self.ends[name].inbox.iter().filter(|(_, frame)| frame.kind() == kind);
+        of_kind.map(|(_, frame)| frame.message().unwrap()).collect()
+    }
+
+    /// What a session sent, of this type.
+    pub(crate) fn said(&self, name: &str, kind: Kind) -> Vec<(Vec<Identity>, Frame)> {
+        self.ends[name].sent.iter().filter(|(_, frame)| frame.kind() == kind).cloned().collect()
+    }
+
+    /// Lets so much time pass.
+    pub(crate) fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.next().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.now = end;
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let timers = self.ends.values().filter_map(|end| end.session.as_ref()?.poll_timeout());
+        let packets = self.queue.keys().next().map(|(at, _)| *at);
+        timers.chain(packets).min().map(|at| at.max(self.now))
+    }
+
+    /// The next thing happens.
+    pub(crate) fn step(&mut self) -> bool {
+        let Some(at) = self.next() else { return false };
+        self.now = at;
+        if self.queue.keys().next().is_some_and(|(due, _)| *due <= at) {
+            let (_, delivery) = self.queue.pop_first().unwrap();
+            self.deliver(delivery);
+            return true;
+        }
+        let due: Vec<_> = self
+            .ends
+            .iter()
+            .filter(|(_, end)| {
+                end.session.as_ref().is_some_and(|session| session.poll_timeout().is_some_and(|due| due <= at))
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in due {
+            self.with(&name, |session, now| session.handle_timeout(now));
+        }
+        true
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        match delivery {
+            Delivery::Joined { to, who } => {
+                if self.ends.get(&to).is_some_and(|end| end.here) {
+                    self.with(&to, |session, now| session.handle_joined(now, who));
+                }
+            }
+            Delivery::Left { to, who } => {
+                if self.ends.get(&to).is_some_and(|end| end.here) {
+                    self.with(&to, |session, now| session.handle_left(now, &who));
+                }
+            }
+            Delivery::Packet { to, from, bytes } => {
+                let Some(end) = self.ends.get_mut(&to).filter(|end| end.here) else { return };
+                match &mut end.session {
+                    None => end.inbox.push((from.identity().clone(), Frame::decode(bytes).unwrap())),
+                    Some(_) => {
+                        self.with(&to, |session, now| session.handle_packet(now, &from, &bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    fn schedule(&mut self, after: Duration, delivery: Delivery) {
+        self.order += 1;
+        self.queue.insert((self.now + after, self.order), delivery);
+    }
+
+    pub(crate) fn flush(&mut self, name: &str) {
+        loop {
+            let Some(end) = self.ends.get_mut(name) else { return };
+            let Some(output) = end.session.as_mut().and_then(Session::poll_output) else { return };
+            match output {
+                Output::Transmit(packet) => {
+                    assert!(packet.is_addressed(), "a packet for nobody: {packet:?}");
+                    assert_eq!(packet.lane, Lane::Reliable);
+                    end.sent.push((packet.to.clone(), Frame::decode(packet.payload.clone()).unwrap()));
+                    let (from, here) = (end.who.peer().clone(), end.here);
+                    let to: Vec<_> = packet.to.iter().map(Identity::as_str).collect();
+                    if here {
+                        self.throw_as(from, &to, &packet.payload);
+                    }
+                }
+                Output::Execute(job) => {
+                    let outcome = end.handler.as_mut().and_then(|handler| handler(&job));
+                    match outcome {
+                        Some(outcome) => {
+                            let now = self.now;
+                            if let Some(session) = &mut end.session {
+                                session.settle(now, job.key, outcome);
+                            }
+                        }
+                        None => end.jobs.push(job),
+                    }
+                }
+                Output::Abort(key) => end.aborted.push(key),
+                Output::Settled { key, result } => end.settled.push((key, result)),
+                Output::Event(event) => end.events.push(event),
+            }
+        }
+    }
+}
+
+pub(crate) fn tool(name: &str) -> Tool {
+    Tool::new(name.parse().unwrap(), "for a test")
+}
+
+pub(crate) fn request(tool: &str) -> Request {
+    Request::new(tool, Body::empty())
+}
+
+pub(crate) fn value(number: i32) -> Body {
+    Body::encode(&BTreeMap::from([("n", number)])).unwrap()
+}
+
+/// A seed of its own for each session.
+pub(crate) fn seed(name: &str, number: u32) -> [u8; 32] {
+    let mut seed = [0; 32];
+    for (slot, byte) in seed.iter_mut().zip(name.bytes().chain(number.to_be_bytes())) {
+        *slot = byte;
+    }
+    seed
+}
+
+/// The identities that a session sent frames of this type to.
+pub(crate) fn receivers(sent: &[(Vec<Identity>, Frame)]) -> BTreeSet<Identity> {
+    sent.iter().flat_map(|(to, _)| to.iter().cloned()).collect()
+}
