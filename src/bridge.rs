@@ -142,15 +142,20 @@ pub enum JoinError {
     Room(#[from] crate::room::ConnectError),
 }
 
-type Reply = oneshot::Sender<Result<crate::Body, CallError>>;
+type Reply = oneshot::Sender<Result<crate::body::Body, CallError>>;
 
 /// What both builders have in common, written once.
 macro_rules! setup_methods {
     ($name:ident) => {
         impl $name {
             /// Offers a plain async function as a tool. A bad or double name is an error when joining.
-            pub fn tool<M>(self, name: &str, description: &str, handler: impl crate::registry::Handler<M, ()>) -> Self {
-                self.tool_with(name, description, crate::ToolOptions::default(), handler)
+            pub fn tool<M>(
+                self,
+                name: &str,
+                description: &str,
+                handler: impl crate::registry::Handler<M, ()>,
+            ) -> Self {
+                self.tool_with(name, description, crate::tool::ToolOptions::default(), handler)
             }
 
             /// Offers a plain async function as a tool, with options.
@@ -158,7 +163,7 @@ macro_rules! setup_methods {
                 mut self,
                 name: &str,
                 description: &str,
-                options: crate::ToolOptions,
+                options: crate::tool::ToolOptions,
                 handler: impl crate::registry::Handler<M, ()>,
             ) -> Self {
                 self.setup.functions = self.setup.functions.tool_with(name, description, options, handler);
@@ -166,8 +171,8 @@ macro_rules! setup_methods {
             }
 
             /// Offers all tools of a source. Two tools of one name are an error when joining; see
-            /// [`ToolSource::prefixed`](crate::ToolSource::prefixed).
-            pub fn tools(mut self, source: impl crate::ToolSource) -> Self {
+            /// [`ToolSource::prefixed`](crate::source::ToolSource::prefixed).
+            pub fn tools(mut self, source: impl crate::source::ToolSource) -> Self {
                 self.setup.sources.push(std::sync::Arc::new(source));
                 self
             }
@@ -227,7 +232,7 @@ macro_rules! participant_methods {
                 to: crate::session::Destination,
                 kind: crate::wire::Kind,
                 meta: crate::wire::Meta,
-                body: crate::Body,
+                body: crate::body::Body,
             ) -> Result<(), crate::session::SendFrameError> {
                 let shared = &self.handle.0;
                 shared.lock().session.send(crate::bridge::now(), to, kind, meta, body)?;
@@ -240,7 +245,7 @@ macro_rules! participant_methods {
             ///
             /// # Cancel safety
             /// Once polled, the participant leaves whether or not this is awaited to the end.
-            pub async fn close(&self) -> crate::CloseReason {
+            pub async fn close(&self) -> crate::link::CloseReason {
                 self.handle.0.begin_close(crate::bridge::Closing::Drain);
                 self.handle.0.closed().await
             }
@@ -249,7 +254,7 @@ macro_rules! participant_methods {
             ///
             /// # Cancel safety
             /// Safe: nothing is lost when it is dropped.
-            pub async fn closed(&self) -> crate::CloseReason {
+            pub async fn closed(&self) -> crate::link::CloseReason {
                 self.handle.0.closed().await
             }
         }

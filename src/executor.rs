@@ -22,7 +22,6 @@ use crate::{
     tool::{CallId, ErrorCode, RegisterError, Tool, ToolError, ToolName},
 };
 
-#[cfg_attr(not(test), expect(unused_imports, reason = "taken by the bridge"))]
 pub(crate) use self::report::Done;
 pub(crate) use self::report::Reports;
 use self::{

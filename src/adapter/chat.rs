@@ -54,7 +54,8 @@ pub fn call(assistant: &Assistant, tool_call: &Value) -> impl Future<Output = Va
     let name = function["name"].as_str().unwrap_or_default();
     let offers = assistant.tools();
     let known = offers.iter().map(|offer| offer.tool.name().as_str()).find(|it| model_name(it) == name);
-    let started = arguments(&function["arguments"]).map(|body| assistant.call(known.unwrap_or(name), body).start());
+    let started =
+        arguments(&function["arguments"]).map(|body| assistant.call(known.unwrap_or(name), body).start());
     async move {
         let result = match started {
             Ok(call) => call.await,
@@ -93,8 +94,8 @@ fn arguments(written: &Value) -> Result<Body, ToolError> {
         Value::Null => Ok(Body::empty()),
         Value::String(text) if text.trim().is_empty() => Ok(Body::empty()),
         Value::String(text) => {
-            let value: Value =
-                serde_json::from_str(text).map_err(|error| bad(format!("the arguments are no JSON: {error}")))?;
+            let value: Value = serde_json::from_str(text)
+                .map_err(|error| bad(format!("the arguments are no JSON: {error}")))?;
             Ok(Body::from(value))
         }
         map => Ok(Body::from(map.clone())),

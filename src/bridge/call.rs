@@ -99,7 +99,7 @@ fn encode_arguments(arguments: &impl Serialize) -> Result<Body, EncodeError> {
     if body.is_nil() {
         return Ok(Body::empty());
     }
-    if body.is_map() { Ok(body) } else { Err(EncodeError::new("arguments must be a map, such as a struct with fields")) }
+    if body.is_map() { Ok(body) } else { Err(EncodeError::NotAMap { field: "arguments" }) }
 }
 
 impl IntoFuture for CallBuilder {

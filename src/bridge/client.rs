@@ -1,13 +1,10 @@
 //! A participant that offers tools.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{Handle, JoinError, participant_methods, setup::Setup, setup_methods};
 use crate::{
     link::{Identity, Role},
-    registry::Handler,
-    source::ToolSource,
-    tool::ToolOptions,
     transport::Transport,
 };
 
@@ -27,7 +24,7 @@ impl Client {
 
     /// The assistant that may call our tools, once it is known.
     pub fn assistant(&self) -> Option<Identity> {
-        self.handle.0.lock().session.assistant().cloned()
+        self.handle.0.lock().session.bound().cloned()
     }
 }
 

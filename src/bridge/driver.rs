@@ -9,7 +9,6 @@ use crate::{
     executor::{self, Done, Executor, Reports},
     link::{CloseReason, LinkState, Packet, Sid, TOPIC},
     session::{Event, Job, JobKey, Output, Unsent},
-    tool::Progress,
     transport::{SendError, Transport, TransportEvent},
 };
 
@@ -198,7 +197,8 @@ impl<T: Transport> Driver<T> {
     fn done(&mut self, done: Done<JobKey>) {
         let mut inner = self.shared.lock();
         match done {
-            Done::Started(key) => inner.session.progress(now(), key, Progress::started()),
+            // The session said so already.
+            Done::Started(_) => {}
             Done::Progress(key, progress) => inner.session.progress(now(), key, progress),
             Done::Settled(key, outcome) => inner.session.settle(now(), key, outcome),
         }
@@ -258,7 +258,7 @@ impl<T: Transport> Driver<T> {
         inner.closing = Closing::Now;
         self.shared.closed.send_replace(Some(reason.clone()));
         for (_, slot) in inner.calls.drain() {
-            slot.settle(Err(crate::CallError::Closed(reason.clone())));
+            slot.settle(Err(crate::tool::CallError::Closed(reason.clone())));
         }
     }
 

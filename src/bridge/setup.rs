@@ -56,7 +56,10 @@ impl Setup {
         }
         let shared = Shared::new(session);
         let driver = Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain);
-        #[expect(clippy::disallowed_methods, reason = "the participant's one task; it ends when it has left")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the participant's one task; it ends when it has left"
+        )]
         tokio::spawn(driver.run());
         Ok(Arc::new(Handle(shared)))
     }

@@ -42,10 +42,13 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         builder = builder.assistant(assistant.as_str());
     }
     let way = arguments.server.way(room, identity, "client", Role::Client)?;
-    let client = builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(|error| match error {
-        crate::JoinError::Register(error) => Failure::usage(error),
-        other => Failure::failed(other),
-    })?;
+    let client =
+        builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(|error| {
+            match error {
+                crate::JoinError::Register(error) => Failure::usage(error),
+                other => Failure::failed(other),
+            }
+        })?;
     let mut events = client.events();
     say(&format!("joined as {}", client.identity()))?;
     loop {

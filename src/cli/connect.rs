@@ -37,11 +37,23 @@ pub(super) struct Server {
 #[derive(Debug, Args)]
 pub(super) struct Key {
     /// The API key
-    #[arg(long, env = "LIVEKIT_API_KEY", hide_env_values = true, value_name = "KEY", help_heading = "Server")]
+    #[arg(
+        long,
+        env = "LIVEKIT_API_KEY",
+        hide_env_values = true,
+        value_name = "KEY",
+        help_heading = "Server"
+    )]
     pub(super) api_key: Option<String>,
 
     /// The API secret; better in the environment, where other users cannot see it
-    #[arg(long, env = "LIVEKIT_API_SECRET", hide_env_values = true, value_name = "SECRET", help_heading = "Server")]
+    #[arg(
+        long,
+        env = "LIVEKIT_API_SECRET",
+        hide_env_values = true,
+        value_name = "SECRET",
+        help_heading = "Server"
+    )]
     pub(super) api_secret: Option<String>,
 }
 
@@ -82,10 +94,13 @@ impl Server {
             None => {
                 let key = self.key.access_key()?;
                 if self.key.api_key.as_deref() == Some(DEV_KEY) && !is_loopback(&url) {
-                    let text = format!("the key {DEV_KEY:?} is known to everybody; it is used with servers on this machine only");
+                    let text = format!(
+                        "the key {DEV_KEY:?} is known to everybody; it is used with servers on this machine only"
+                    );
                     return Err(Failure::usage(text));
                 }
-                let room = room.ok_or_else(|| Failure::usage("no room: give --room, or a token that names one"))?;
+                let room =
+                    room.ok_or_else(|| Failure::usage("no room: give --room, or a token that names one"))?;
                 let made_up = || format!("toolbridge-{word}-{}", nanoid::nanoid!(6));
                 let identity = identity.map_or_else(made_up, str::to_owned);
                 token_for(&key, room, &Identity::from(identity), role)?
@@ -96,7 +111,8 @@ impl Server {
 
     fn room_options(&self) -> Result<RoomOptions, Failure> {
         let Some(path) = &self.root_certificate else { return Ok(RoomOptions::default()) };
-        let pem = std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        let pem =
+            std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
         Ok(RoomOptions::default().root_certificate(pem))
     }
 }
@@ -126,7 +142,8 @@ fn is_loopback(url: &str) -> bool {
         Some(six) => six.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -138,7 +155,9 @@ mod tests {
         for here in ["ws://127.0.0.1:7880", "ws://localhost", "wss://[::1]:7880/x", "http://127.8.8.8/"] {
             assert!(is_loopback(here), "{here}");
         }
-        for elsewhere in ["wss://127.0.0.1.example.com", "wss://localhost.example", "ws://10.0.0.1", "wss://a@b"] {
+        for elsewhere in
+            ["wss://127.0.0.1.example.com", "wss://localhost.example", "ws://10.0.0.1", "wss://a@b"]
+        {
             assert!(!is_loopback(elsewhere), "{elsewhere}");
         }
     }

@@ -98,7 +98,16 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 async fn show(server: &Server) -> Result<(), Failure> {
     let (phone, assistant) = join(server).await?;
     let mut demo = Demo { assistant, began: Instant::now(), ended: Vec::new() };
-    writeln!(io::stdout(), "{:<13} {:<10} {:<13} {:<9} {:<20} {:>11}", "time (UTC)", "who", "tool", "execution", "outcome", "round trip")?;
+    writeln!(
+        io::stdout(),
+        "{:<13} {:<10} {:<13} {:<9} {:<20} {:>11}",
+        "time (UTC)",
+        "who",
+        "tool",
+        "execution",
+        "outcome",
+        "round trip"
+    )?;
     demo.call("get_battery", json!({})).await?;
     demo.call("find_contact", json!({"name": "Ada"})).await?;
     demo.call("set_lamp", json!({"on": true})).await?;
@@ -126,13 +135,18 @@ async fn join(server: &Server) -> Result<(Client, Assistant), Failure> {
     let assistant = Assistant::builder().tool("search_web", "Searches the web", search_web).client(PHONE);
     let failed = |error: JoinError| Failure::failed(error);
     if server.url.is_none() {
-        writeln!(io::stdout(), "in a room in memory (set LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET for a LiveKit server)\n")?;
+        writeln!(
+            io::stdout(),
+            "in a room in memory (set LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET for a LiveKit server)\n"
+        )?;
         let room = memory::Room::new();
         let phone = client.join_over(room.client(PHONE)).await.map_err(failed)?;
         return Ok((phone, assistant.join_over(room.assistant(ASSISTANT)).await.map_err(failed)?));
     }
     if server.token.is_some() {
-        return Err(Failure::usage("the demo joins twice: it needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET, not a token"));
+        return Err(Failure::usage(
+            "the demo joins twice: it needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET, not a token",
+        ));
     }
     let room = format!("toolbridge-demo-{}", nanoid::nanoid!(6));
     writeln!(io::stdout(), "over the LiveKit server {}, room {room}\n", text::plain(server.url()?))?;
@@ -159,7 +173,14 @@ impl Demo {
         let mut call = self.assistant.call(tool, arguments).timeout(limit).start();
         while let Some(step) = call.progress().await {
             if let Some(message) = &step.message {
-                writeln!(io::stdout(), "{:<13} {:<10} {tool:<13} {:<9} … {}", clock::time_of_day(), "", "", text::plain(message))?;
+                writeln!(
+                    io::stdout(),
+                    "{:<13} {:<10} {tool:<13} {:<9} … {}",
+                    clock::time_of_day(),
+                    "",
+                    "",
+                    text::plain(message)
+                )?;
             }
         }
         let id = call.id().clone();
@@ -188,9 +209,14 @@ impl Demo {
         }
         let each: Vec<_> = counts.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
         let fastest = self.ended.iter().filter(|(outcome, _)| outcome == "ok").map(|(_, took)| *took).min();
-        let fastest = fastest.map(|took| format!(", fastest {:.2} ms", took.as_secs_f64() * 1e3)).unwrap_or_default();
+        let fastest =
+            fastest.map(|took| format!(", fastest {:.2} ms", took.as_secs_f64() * 1e3)).unwrap_or_default();
         let (calls, took) = (self.ended.len(), self.began.elapsed().as_secs_f64());
-        writeln!(io::stdout(), "\n{calls} calls, {calls} outcomes in {took:.1} s: {}{fastest}", each.join(", "))
+        writeln!(
+            io::stdout(),
+            "\n{calls} calls, {calls} outcomes in {took:.1} s: {}{fastest}",
+            each.join(", ")
+        )
     }
 }
 

@@ -65,6 +65,9 @@ fn read(file: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
         return Ok(bytes);
     }
     let opened = File::open(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-    opened.take(limit).read_to_end(&mut bytes).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    opened
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
     Ok(bytes)
 }

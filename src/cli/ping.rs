@@ -146,7 +146,9 @@ impl Answer {
             (Ok(()), true) => json!({"call": number, "ms": ms}).to_string(),
             (Err(error), true) => text::json(&json!({"call": number, "ms": ms, "error": error.to_string()})),
             (Ok(()), false) => format!("call={number} time={ms:.3} ms"),
-            (Err(error), false) => format!("call={number} time={ms:.3} ms {}", text::plain(&error.to_string())),
+            (Err(error), false) => {
+                format!("call={number} time={ms:.3} ms {}", text::plain(&error.to_string()))
+            }
         };
         writeln!(io::stdout(), "{line}")
     }
@@ -173,14 +175,19 @@ impl Summary {
     fn print(&mut self, as_json: bool) -> io::Result<()> {
         self.times.sort_unstable();
         let (sent, answered) = (self.sent, self.answered());
-        let [p50, p90, p99, max] = [0.5, 0.9, 0.99, 1.0].map(|share| quantile(&self.times, share).map(millis));
+        let [p50, p90, p99, max] =
+            [0.5, 0.9, 0.99, 1.0].map(|share| quantile(&self.times, share).map(millis));
         if as_json {
-            let line = json!({"sent": sent, "answered": answered, "p50": p50, "p90": p90, "p99": p99, "max": max});
+            let line =
+                json!({"sent": sent, "answered": answered, "p50": p50, "p90": p90, "p99": p99, "max": max});
             return writeln!(io::stdout(), "{line}");
         }
         let show = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}"));
         let (p50, p90, p99, max) = (show(p50), show(p90), show(p99), show(max));
-        writeln!(io::stdout(), "{sent} sent, {answered} answered; p50/p90/p99/max = {p50}/{p90}/{p99}/{max} ms")
+        writeln!(
+            io::stdout(),
+            "{sent} sent, {answered} answered; p50/p90/p99/max = {p50}/{p90}/{p99}/{max} ms"
+        )
     }
 }
 

@@ -58,7 +58,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 /// Listens until everybody who may offer something has answered, or the time is up.
 async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Failure> {
     let until = Instant::now() + wait;
-    let mut waiting: BTreeSet<Identity> = room.present().iter().filter(|who| may_offer(who)).map(identity).collect();
+    let mut waiting: BTreeSet<Identity> =
+        room.present().iter().filter(|who| may_offer(who)).map(identity).collect();
     let mut shown = Shown::new();
     while !waiting.is_empty() {
         let Ok(event) = timeout_at(until, room.recv()).await else { break };
@@ -106,7 +107,8 @@ fn print_json(shown: &Shown) -> Result<(), Failure> {
             "annotations": tool.annotations.as_ref().map(crate::Body::to_json),
         })
     };
-    let all: Vec<Value> = shown.iter().flat_map(|(owner, tools)| tools.iter().map(move |it| each(owner, it))).collect();
+    let all: Vec<Value> =
+        shown.iter().flat_map(|(owner, tools)| tools.iter().map(move |it| each(owner, it))).collect();
     writeln!(io::stdout(), "{}", text::json(&Value::from(all)))?;
     Ok(())
 }

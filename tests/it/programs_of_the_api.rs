@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, State, ToolContext, ToolError, Tools, memory,
-};
+use toolbridge::{Assistant, CallError, Client, ErrorCode, State, ToolContext, ToolError, Tools, memory};
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
