@@ -108,8 +108,11 @@ async fn a_detached_call_goes_on() {
         pair(Tools::with_state(state.clone()).tool("watched", "", watched)).await;
     assistant.call("watched", ()).start().detach();
     state.until(1).await;
-    // It ends with its caller, and not before.
+    assert_eq!(state.running.load(Ordering::SeqCst), 1);
+    // It ends with its caller, which waits for it as for any other.
+    let began = Instant::now();
     assistant.close().await;
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
     state.until(0).await;
     client.close().await;
 }
