@@ -217,7 +217,7 @@ fn what_is_wrong_with_a_tool_is_told_when_it_is_offered() {
     for (tools, expected) in [
         (
             Tools::new().tool("a b", "", get_battery),
-            RegisterError::Name("a b".parse::<toolbridge::ToolName>().unwrap_err()),
+            RegisterError::Name("a b".parse::<ToolName>().unwrap_err()),
         ),
         (
             Tools::new().tool("bridge.echo", "", get_battery),
