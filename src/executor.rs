@@ -80,8 +80,8 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
     /// An executor for these sources, and the other end of its reports. Needs a tokio runtime.
     ///
     /// # Errors
-    /// `Duplicate` if two tools have one name, `Reserved` if one is `bridge.*`, `Schema` if a schema cannot be used, and what a source says
-    /// of itself.
+    /// `Duplicate` if two tools have one name, `Reserved` if one is `bridge.*`, `Schema` if a schema cannot be
+    /// used, and what a source says of itself.
     pub(crate) fn new(sources: Vec<Arc<dyn AnySource>>) -> Result<(Self, Reports<K>), RegisterError> {
         Self::with_caps(sources, MAX_RUNNING, MAX_WAITING)
     }
