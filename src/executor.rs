@@ -79,8 +79,8 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
     /// An executor for these sources, and the other end of its reports. Needs a tokio runtime.
     ///
     /// # Errors
-    /// `Duplicate` if two tools have one name, `Schema` if a schema cannot be used, and what a source says
-    /// of itself.
+    /// `Duplicate` if two tools have one name, `Reserved` if one is `bridge.*`, `Schema` if a schema cannot be
+    /// used, and what a source says of itself.
     pub(crate) fn new(sources: Vec<Arc<dyn AnySource>>) -> Result<(Self, Reports<K>), RegisterError> {
         Self::with_caps(sources, MAX_RUNNING, MAX_WAITING)
     }
@@ -190,6 +190,10 @@ fn list(
     let mut offered: Vec<Offered> = Vec::new();
     for source in sources {
         for tool in source.list() {
+            if tool.name().is_reserved() {
+                problem(RegisterError::Reserved { name: tool.name().clone() })?;
+                continue;
+            }
             if offered.iter().any(|other| other.tool.name() == tool.name()) {
                 problem(RegisterError::Duplicate { name: tool.name().clone() })?;
                 continue;

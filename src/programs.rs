@@ -195,7 +195,7 @@ pub enum ProgramsError {
         /// What is wrong.
         reason: String,
     },
-    /// A name or a schema that no tool can have.
+    /// A name that no tool can have, or that two have.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }

@@ -80,7 +80,8 @@ pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
             panic::set_hook(Box::new(move |info| {
                 if QUIET.get() {
                     let place = info.location().map(ToString::to_string);
-                    PLACE.with_borrow_mut(|slot| *slot = place);
+                    // A thread that ends has no such place any more; a hook must not panic over it.
+                    let _ = PLACE.try_with(|slot| slot.replace(place));
                 } else {
                     before(info);
                 }
@@ -91,7 +92,7 @@ pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     let ran = panic::catch_unwind(AssertUnwindSafe(run));
     QUIET.set(outer);
     ran.map_err(|payload| {
-        let place = PLACE.take().unwrap_or_default();
+        let place = PLACE.try_with(RefCell::take).ok().flatten().unwrap_or_default();
         let text: String = text_of(&*payload).chars().take(MAX_TEXT).collect();
         format!("{text} ({place})")
     })

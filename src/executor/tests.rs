@@ -301,6 +301,9 @@ async fn sources_with_one_name_between_them_are_refused() {
     let clash = Executor::<u32>::new(vec![Arc::new(Arc::clone(&one)), Arc::new(Arc::clone(&other))]);
     let name = "echo".parse().unwrap();
     assert_eq!(clash.unwrap_err(), RegisterError::Duplicate { name });
+    let name = "bridge.echo".parse().unwrap();
+    let reserved = Executor::<u32>::new(vec![Arc::new(Arc::clone(&one).prefixed("bridge"))]);
+    assert_eq!(reserved.unwrap_err(), RegisterError::Reserved { name });
     let (executor, _) = Executor::<u32>::new(vec![Arc::new(one), Arc::new(other.prefixed("b"))]).unwrap();
     assert_eq!(executor.tools().iter().map(|it| it.name().as_str()).collect::<Vec<_>>(), ["echo", "b.echo"]);
 }

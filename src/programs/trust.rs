@@ -14,7 +14,7 @@ use rustix::{
 
 use super::ProgramsError;
 
-/// The largest `tools.toml`, in bytes: 128 tools with schemas of 16 KiB would not fit a registration.
+/// The largest `tools.toml`, in bytes: four times what all tools of one participant may say.
 const MAX_FILE: u64 = 1 << 20;
 
 /// The file's text and the folder that it is in.

@@ -137,9 +137,8 @@ impl Witness {
         mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
         let ours = File::options().read(true).write(true).open(&path).unwrap();
         let (begin, begun) = oneshot::channel();
-        let reads = path.clone();
+        let mut pipe = BufReader::new(File::open(&path).unwrap());
         let ended = tokio::task::spawn_blocking(move || {
-            let mut pipe = BufReader::new(File::open(reads).unwrap());
             pipe.read_line(&mut String::new()).unwrap();
             let _ = begin.send(());
             pipe.read_to_end(&mut Vec::new()).unwrap();
