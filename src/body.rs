@@ -1,12 +1,45 @@
 //! A MessagePack value that stays bytes until somebody asks for a type, a path or JSON.
+//!
+//! Bytes from outside pass one scan ([`Limits`]) and are then read without fear: by path without
+//! allocation, as a type by serde, or as canonical JSON (`wire.md`, section 9), which loses nothing.
+
+mod de;
+mod embed;
+mod error;
+mod json;
+pub(crate) mod scan;
+mod ser;
+pub(crate) mod token;
+pub(crate) mod write;
 
 use std::fmt;
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// One MessagePack value, kept as the bytes it travels in.
-#[derive(Clone, PartialEq, Eq)]
+pub use error::{DecodeError, EncodeError};
+pub(crate) use json::{object, text_of, to_json, write_json};
+pub use scan::Limits;
+
+use token::{Token, skip};
+
+/// The name under which a `Body` inside another value is passed through serde.
+const BODY_TOKEN: &str = "$toolbridge::Body";
+
+/// The name under which rmp passes extension values through serde.
+const EXT_TOKEN: &str = "_ExtStruct";
+
+/// One MessagePack value, kept as the bytes it travels in. Cloning it is cheap.
+///
+/// ```
+/// use toolbridge::Body;
+///
+/// let body = Body::from_json(r#"{"contacts": [{"name": "Ada", "age": 36}]}"#)?;
+/// assert_eq!(body.get("contacts/0/age").unwrap().decode::<u8>()?, 36);
+/// assert_eq!(body.to_json()["contacts"][0]["name"], "Ada");
+/// # Ok::<(), toolbridge::DecodeError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Body(Bytes);
 
 impl Body {
@@ -15,42 +48,221 @@ impl Body {
         Self(Bytes::from_static(&[0x80]))
     }
 
-    /// A value of any serializable type. Struct fields become map keys.
+    /// Nil.
+    pub fn nil() -> Self {
+        Self(Bytes::from_static(&[0xc0]))
+    }
+
+    /// The value that these bytes are, checked against the default [`Limits`].
     ///
     /// # Errors
-    /// When the type's `Serialize` fails.
+    /// When they are not exactly one valid value, or pass a limit.
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, DecodeError> {
+        Self::from_bytes_within(bytes, &Limits::default())
+    }
+
+    /// The value that these bytes are, checked against limits of your own.
+    ///
+    /// # Errors
+    /// When they are not exactly one valid value, or pass a limit.
+    pub fn from_bytes_within(bytes: impl Into<Bytes>, limits: &Limits) -> Result<Self, DecodeError> {
+        let bytes = bytes.into();
+        scan::scan(&bytes, limits, |_| {})?;
+        Ok(Self(bytes))
+    }
+
+    /// A value of any serializable type. Struct fields become map keys.
+    ///
+    /// Types that have a text form, such as addresses, take it: it is what their JSON Schema describes.
+    ///
+    /// # Errors
+    /// When the type's `Serialize` fails, or the value passes the default [`Limits`].
     pub fn encode(value: &(impl Serialize + ?Sized)) -> Result<Self, EncodeError> {
-        rmp_serde::to_vec_named(value)
-            .map(|bytes| Self(bytes.into()))
-            .map_err(|error| EncodeError(error.to_string()))
+        let mut writer = ser::Writer::default();
+        value.serialize(&mut writer)?;
+        scan::scan(&writer.out, &Limits::default(), |_| {})?;
+        Ok(Self(writer.out.into()))
     }
 
     /// The value as a type.
     ///
+    /// A whole float fits an integer, as JavaScript and Go write them. Where the type refuses a map of
+    /// the one key `value`, that value itself is tried: this is how a result that is no map travels.
+    ///
     /// # Errors
     /// When the value does not fit the type.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
-        rmp_serde::from_slice(&self.0).map_err(|error| DecodeError::Type { reason: error.to_string() })
+        let refused = match T::deserialize(&mut de::Reader::new(&self.0)) {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        match self.lone_value() {
+            Some(inner) => T::deserialize(&mut de::Reader::new(inner)).map_err(|_| refused),
+            None => Err(refused),
+        }
     }
 
-    /// The value as canonical JSON.
+    /// The value as canonical JSON (`wire.md`, section 9): `bin`, extension values, odd floats and odd
+    /// maps are told apart by `$bin`, `$ext`, `$float` and `$map`, so that [`from_json`](Body::from_json)
+    /// gives the same value back.
     pub fn to_json(&self) -> serde_json::Value {
-        rmp_serde::from_slice(&self.0).unwrap_or_default()
+        to_json(&self.0).unwrap_or_default()
     }
 
-    /// The value that a JSON text says.
+    /// The value that a text in canonical JSON says. Plain JSON is canonical.
     ///
     /// # Errors
-    /// When the text is no JSON.
+    /// When the text is no JSON, misuses one of the `$` words, or passes a limit.
     pub fn from_json(text: &str) -> Result<Self, DecodeError> {
-        let value: serde_json::Value =
-            serde_json::from_str(text).map_err(|error| DecodeError::Type { reason: error.to_string() })?;
-        Self::encode(&value).map_err(|error| DecodeError::Type { reason: error.to_string() })
+        let json = serde_json::from_str(text).map_err(|error| DecodeError::json(error.to_string()))?;
+        let mut out = Vec::with_capacity(text.len());
+        write_json(&mut out, &json, true)?;
+        Self::from_bytes(out)
+    }
+
+    /// The value at a path of map keys and array indices, `"contacts/0/name"`. Nothing is copied.
+    ///
+    /// An empty path is the value itself. A key that has a `/` in it cannot be reached so.
+    pub fn get(&self, path: &str) -> Option<Self> {
+        let mut at = 0;
+        for step in path.split('/').filter(|_| !path.is_empty()) {
+            at = self.step(at, step)?;
+        }
+        let end = skip(&self.0, at).ok()?;
+        Some(Self(self.0.slice(at..end)))
+    }
+
+    /// What kind of value it is.
+    pub fn kind(&self) -> BodyKind {
+        match Token::read(&self.0, 0).map(|(token, _)| token) {
+            Ok(Token::Bool(_)) => BodyKind::Bool,
+            Ok(Token::Unsigned(_) | Token::Negative(_)) => BodyKind::Integer,
+            Ok(Token::F32(_) | Token::F64(_)) => BodyKind::Float,
+            Ok(Token::Str(_)) => BodyKind::Text,
+            Ok(Token::Bin(_)) => BodyKind::Binary,
+            Ok(Token::Ext(..)) => BodyKind::Extension,
+            Ok(Token::Array(_)) => BodyKind::Array,
+            Ok(Token::Map(_)) => BodyKind::Map,
+            Ok(Token::Nil) | Err(_) => BodyKind::Nil,
+        }
+    }
+
+    /// Whether it is a map.
+    pub fn is_map(&self) -> bool {
+        self.kind() == BodyKind::Map
+    }
+
+    /// Whether it is nil.
+    pub fn is_nil(&self) -> bool {
+        self.kind() == BodyKind::Nil
+    }
+
+    /// Whether it is a map without entries, or an array without values.
+    pub fn is_empty(&self) -> bool {
+        matches!(Token::read(&self.0, 0), Ok((Token::Map(0) | Token::Array(0), _)))
+    }
+
+    /// The text, if it is a string.
+    pub fn as_str(&self) -> Option<&str> {
+        Token::read(&self.0, 0).ok()?.0.as_text()
     }
 
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The bytes, which other values may share.
+    pub fn into_bytes(self) -> Bytes {
+        self.0
+    }
+
+    /// A value that stands within bytes that were scanned.
+    pub(crate) fn trusted(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    fn lone_value(&self) -> Option<&[u8]> {
+        match Token::read(&self.0, 0) {
+            Ok((Token::Map(1), at)) => match Token::read(&self.0, at) {
+                Ok((Token::Str(b"value"), at)) => self.0.get(at..),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Where the entry of this name or index begins, in the container that begins at `at`.
+    fn step(&self, at: usize, step: &str) -> Option<usize> {
+        let (token, mut at) = Token::read(&self.0, at).ok()?;
+        match token {
+            Token::Map(count) => {
+                for _ in 0..count {
+                    let (key, _) = Token::read(&self.0, at).ok()?;
+                    at = skip(&self.0, at).ok()?;
+                    if matches!(key, Token::Str(text) if text == step.as_bytes()) {
+                        return Some(at);
+                    }
+                    at = skip(&self.0, at).ok()?;
+                }
+                None
+            }
+            Token::Array(count) => {
+                let index: u32 = step.parse().ok().filter(|index| *index < count)?;
+                for _ in 0..index {
+                    at = skip(&self.0, at).ok()?;
+                }
+                Some(at)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What kind of value a [`Body`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BodyKind {
+    /// Nothing.
+    Nil,
+    /// True or false.
+    Bool,
+    /// An integer of any width.
+    Integer,
+    /// A float of either width.
+    Float,
+    /// A string.
+    Text,
+    /// Bytes.
+    Binary,
+    /// An extension value: a type and bytes.
+    Extension,
+    /// A list.
+    Array,
+    /// A map.
+    Map,
+}
+
+impl Default for Body {
+    /// The empty map.
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl From<serde_json::Value> for Body {
+    /// Plain JSON, in which words like `$bin` mean nothing but themselves.
+    fn from(json: serde_json::Value) -> Self {
+        Self::from(&json)
+    }
+}
+
+impl From<&serde_json::Value> for Body {
+    fn from(json: &serde_json::Value) -> Self {
+        let mut out = Vec::new();
+        // Without the `$` words every JSON value has a form.
+        let _ = write_json(&mut out, json, false);
+        Self(out.into())
     }
 }
 
@@ -58,21 +270,4 @@ impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Body({} B)", self.0.len())
     }
-}
-
-/// Why a value could not be encoded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct EncodeError(pub(crate) String);
-
-/// Why bytes or JSON are not what they should be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// The value does not fit the type that was asked for.
-    #[error("{reason}")]
-    Type {
-        /// What does not fit.
-        reason: String,
-    },
 }

@@ -184,12 +184,6 @@ macro_rules! setup_methods {
                 self
             }
 
-            /// How many tools may run at once; others wait their turn. Default: 64.
-            pub fn concurrency(mut self, running: usize) -> Self {
-                self.setup.concurrency = running;
-                self
-            }
-
             /// How a LiveKit room is joined: certificates, limits.
             #[cfg(feature = "room")]
             pub fn room_options(mut self, options: crate::room::RoomOptions) -> Self {

@@ -14,7 +14,7 @@ use crate::{
     body::Body,
     link::{Identity, Participant, Role},
     source::{ToolContext, ToolSource},
-    tool::{Offer, Outcome, Tool, ToolName},
+    tool::{Offer, Outcome, RegisterError, Tool, ToolName},
     transport::Transport,
 };
 
@@ -100,13 +100,13 @@ impl AssistantBuilder {
     /// Named, its tools can be called as soon as both are in the room; else LiveKit must announce it
     /// first, which takes up to 3 s. Default: whoever has the token attribute `toolbridge.role: client`.
     pub fn client(mut self, identity: impl Into<Identity>) -> Self {
-        self.setup.config = self.setup.config.client(identity);
+        self.setup.config = self.setup.config.admit(identity);
         self
     }
 
     /// Admits the clients that this rule admits, in place of those whose token says that they are clients.
     pub fn admit(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
-        self.setup.config = self.setup.config.admit(rule);
+        self.setup.config = self.setup.config.admit_rule(rule);
         self
     }
 
@@ -116,9 +116,12 @@ impl AssistantBuilder {
         self
     }
 
-    /// Calls of this tool go to this client, whoever else offers it.
+    /// Calls of this tool go to this client, whoever else offers it. A bad name is an error when joining.
     pub fn pin(mut self, tool: &str, owner: impl Into<Identity>) -> Self {
-        self.setup.config = self.setup.config.pin(tool, owner);
+        match tool.parse() {
+            Ok(tool) => self.setup.config = self.setup.config.pin(tool, owner),
+            Err(error) => self.setup.problem = Some(RegisterError::Name(error)),
+        }
         self
     }
 

@@ -6,9 +6,10 @@ use tokio::time::Instant;
 
 use super::{Closing, Shared, now};
 use crate::{
-    executor::{Done, Executor},
-    link::{CloseReason, LinkState, Packet, TOPIC},
+    executor::{self, Done, Executor, Reports},
+    link::{CloseReason, LinkState, Packet, Sid, TOPIC},
     session::{Event, Job, JobKey, Output, Unsent},
+    tool::Progress,
     transport::{SendError, Transport, TransportEvent},
 };
 
@@ -23,11 +24,12 @@ pub(super) struct Driver<T: Transport> {
     shared: Arc<Shared>,
     transport: T,
     executor: Executor<JobKey>,
+    reports: Reports<JobKey>,
     outbox: VecDeque<Packet>,
     sending: Option<Sending>,
     drain: Duration,
     drain_until: Option<Instant>,
-    sid: crate::link::Sid,
+    sid: Sid,
 }
 
 /// A packet on its way to the transport.
@@ -47,9 +49,24 @@ enum Woken {
 }
 
 impl<T: Transport> Driver<T> {
-    pub(super) fn new(shared: Arc<Shared>, transport: T, executor: Executor<JobKey>, drain: Duration) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        transport: T,
+        (executor, reports): (Executor<JobKey>, Reports<JobKey>),
+        drain: Duration,
+    ) -> Self {
         let sid = transport.local().sid().clone();
-        Self { shared, transport, executor, outbox: VecDeque::new(), sending: None, drain, drain_until: None, sid }
+        Self {
+            shared,
+            transport,
+            executor,
+            reports,
+            outbox: VecDeque::new(),
+            sending: None,
+            drain,
+            drain_until: None,
+            sid,
+        }
     }
 
     /// Runs until the participant has left.
@@ -107,7 +124,15 @@ impl<T: Transport> Driver<T> {
 
     fn execute(&mut self, job: Job) {
         let deadline = Instant::from_std(job.deadline);
-        self.executor.execute(job.key, &job.tool, job.arguments, job.caller, job.call, deadline);
+        self.executor.execute(executor::Job {
+            key: job.key,
+            tool: job.tool,
+            arguments: job.arguments,
+            caller: job.caller,
+            call: job.call,
+            limit: job.limit,
+            deadline,
+        });
     }
 
     fn send_next(&mut self) {
@@ -135,7 +160,7 @@ impl<T: Transport> Driver<T> {
         tokio::select! {
             biased;
             (id, result) = sending => Woken::Sent(id, result),
-            done = self.executor.next() => Woken::Done(done),
+            Some(done) = self.reports.recv() => Woken::Done(done),
             () = self.shared.wake.notified() => Woken::Command,
             event = self.transport.recv(), if self.outbox.len() < OUTBOX_LIMIT => Woken::Transport(event),
             () = time => Woken::Time,
@@ -173,6 +198,7 @@ impl<T: Transport> Driver<T> {
     fn done(&mut self, done: Done<JobKey>) {
         let mut inner = self.shared.lock();
         match done {
+            Done::Started(key) => inner.session.progress(now(), key, Progress::started()),
             Done::Progress(key, progress) => inner.session.progress(now(), key, progress),
             Done::Settled(key, outcome) => inner.session.settle(now(), key, outcome),
         }
@@ -192,12 +218,8 @@ impl<T: Transport> Driver<T> {
     }
 
     fn offer_again(&mut self) {
-        let tools = self.executor.tools();
-        let refused = match tools {
-            Ok(tools) => self.shared.lock().session.offer(now(), tools).err(),
-            Err(error) => Some(error),
-        };
-        if let Some(error) = refused {
+        let tools = self.executor.refresh();
+        if let Err(error) = self.shared.lock().session.offer(now(), tools) {
             tracing::warn!(%error, "the changed tools are not offered; the last ones stay");
         }
     }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use super::{DRAIN, Handle, JoinError, Shared, driver::Driver, now};
 use crate::{
-    executor::Executor,
+    executor::{Executor, Reports},
     link::Role,
     registry::Tools,
     session::{Config, JobKey, Session},
@@ -13,15 +13,13 @@ use crate::{
     transport::Transport,
 };
 
-/// How many tools run at once, unless told otherwise.
-const CONCURRENCY: usize = 64;
-
 pub(super) struct Setup {
     pub(super) functions: Tools<()>,
     pub(super) sources: Vec<Arc<dyn AnySource>>,
     pub(super) config: Config,
     pub(super) drain: Duration,
-    pub(super) concurrency: usize,
+    /// What a setter was given and cannot be used: told when joining.
+    pub(super) problem: Option<RegisterError>,
     #[cfg(feature = "room")]
     pub(super) room: crate::room::RoomOptions,
 }
@@ -33,7 +31,7 @@ impl Default for Setup {
             sources: Vec::new(),
             config: Config::default(),
             drain: DRAIN,
-            concurrency: CONCURRENCY,
+            problem: None,
             #[cfg(feature = "room")]
             room: crate::room::RoomOptions::default(),
         }
@@ -42,22 +40,22 @@ impl Default for Setup {
 
 impl Setup {
     /// Starts the participant on a transport that is in its room.
-    pub(super) fn join<T: Transport>(mut self, transport: T, role: Role) -> Result<Arc<Handle>, JoinError> {
+    pub(super) fn join<T: Transport>(self, transport: T, role: Role) -> Result<Arc<Handle>, JoinError> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| JoinError::Random(error.to_string()))?;
-        let executor = self.executor()?;
+        let (executor, reports) = self.executor()?;
         let capabilities = transport.capabilities();
         let config = self.config.room(transport.room()).max_packet(capabilities.max_packet);
         let mut session = match role {
             Role::Assistant => Session::assistant(transport.local(), config, seed),
             Role::Client | Role::Observer => Session::client(transport.local(), config, seed),
         };
-        session.offer(now(), executor.tools()?)?;
+        session.offer(now(), executor.tools())?;
         for participant in transport.present() {
             session.handle_joined(now(), participant);
         }
         let shared = Shared::new(session);
-        let driver = Driver::new(Arc::clone(&shared), transport, executor, self.drain);
+        let driver = Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain);
         #[expect(clippy::disallowed_methods, reason = "the participant's one task; it ends when it has left")]
         tokio::spawn(driver.run());
         Ok(Arc::new(Handle(shared)))
@@ -65,15 +63,17 @@ impl Setup {
 
     /// Finds what is wrong with the tools before anybody joins.
     #[cfg(feature = "room")]
-    pub(super) fn check(&mut self) -> Result<(), RegisterError> {
-        self.executor()?.tools().map(drop)
+    pub(super) fn check(&self) -> Result<(), RegisterError> {
+        self.executor().map(drop)
     }
 
-    fn executor(&mut self) -> Result<Executor<JobKey>, RegisterError> {
-        self.functions.check()?;
+    fn executor(&self) -> Result<(Executor<JobKey>, Reports<JobKey>), RegisterError> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone());
+        }
         let mut sources = self.sources.clone();
         sources.push(Arc::new(self.functions.clone()));
-        Executor::new(sources, self.concurrency)
+        Executor::new(sources)
     }
 }
 

@@ -1,5 +1,6 @@
 //! One struct per message type of `wire.md`, section 3, with the dialects already resolved.
 
+use super::Kind;
 use crate::{
     body::Body,
     tool::{CallId, ErrorCode, Execution, ProgressStatus},
@@ -31,6 +32,25 @@ pub enum Message {
     ToolProgress(ToolProgress),
     /// Any other type: its code, and its body as it is.
     Other(u16, Body),
+}
+
+impl Message {
+    /// The type of its frame.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Error(_) => Kind::ERROR,
+            Self::ToolUseRequest(_) => Kind::TOOL_USE_REQUEST,
+            Self::ToolUseResult(_) => Kind::TOOL_USE_RESULT,
+            Self::Acknowledgement(_) => Kind::ACKNOWLEDGEMENT,
+            Self::ControlStop(_) => Kind::CONTROL_STOP,
+            Self::Configuration(_) => Kind::CONFIGURATION,
+            Self::ToolsRegister(_) => Kind::TOOLS_REGISTER,
+            Self::ToolsRegisterAck(_) => Kind::TOOLS_REGISTER_ACK,
+            Self::Heartbeat => Kind::HEARTBEAT,
+            Self::ToolProgress(_) => Kind::TOOL_PROGRESS,
+            Self::Other(code, _) => Kind::new(*code),
+        }
+    }
 }
 
 /// Type 1: a malformed frame or a bad state of the conversation; never a tool's failure.

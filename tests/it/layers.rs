@@ -21,12 +21,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("transport", &["link"]),
     ("token", &["link"]),
     ("room", &["link", "transport"]),
-    ("bridge", &["body", "link", "tool", "wire", "session", "source", "registry", "executor", "transport", "room"]),
+    (
+        "bridge",
+        &["body", "link", "tool", "wire", "session", "source", "registry", "executor", "transport", "room"],
+    ),
     ("adapter", &["body", "link", "tool", "source", "bridge"]),
 ];
 
 /// Words that no line of the core may hold.
-const NOT_IN_THE_CORE: &[&str] = &["tokio", "std::net", "std::thread", "std::fs", "Instant::now", "SystemTime", "rand::"];
+const NOT_IN_THE_CORE: &[&str] =
+    &["tokio", "std::net", "std::thread", "std::fs", "Instant::now", "SystemTime", "rand::"];
 
 const CORE: &[&str] = &["body", "link", "tool", "wire", "session"];
 

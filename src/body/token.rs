@@ -1,0 +1,237 @@
+//! One MessagePack head at a time: what the readers behind the scan are made of.
+
+use super::DecodeError;
+
+/// A scalar, or the head of a container whose values follow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Token<'a> {
+    Nil,
+    Bool(bool),
+    /// Any integer that is not negative.
+    Unsigned(u64),
+    /// A negative integer.
+    Negative(i64),
+    F32(f32),
+    F64(f64),
+    /// Not yet checked to be UTF-8, unless the scan has seen it.
+    Str(&'a [u8]),
+    Bin(&'a [u8]),
+    Ext(i8, &'a [u8]),
+    /// So many values follow.
+    Array(u32),
+    /// So many pairs follow.
+    Map(u32),
+}
+
+impl<'a> Token<'a> {
+    /// The token at this place, and the place behind it.
+    pub(crate) fn read(bytes: &'a [u8], at: usize) -> Result<(Self, usize), DecodeError> {
+        let mut input = Input { bytes, start: at, at };
+        let [head] = input.take()?;
+        let token = match head {
+            0x00..=0x7f => Self::Unsigned(head.into()),
+            0x80..=0x8f => Self::Map((head & 0x0f).into()),
+            0x90..=0x9f => Self::Array((head & 0x0f).into()),
+            0xa0..=0xbf => Self::Str(input.slice(usize::from(head & 0x1f))?),
+            0xc0 => Self::Nil,
+            0xc1 => return Err(DecodeError::Reserved { offset: at }),
+            0xc2 => Self::Bool(false),
+            0xc3 => Self::Bool(true),
+            0xc4..=0xc6 => {
+                let length = input.length(head - 0xc4)?;
+                Self::Bin(input.slice(length)?)
+            }
+            0xc7..=0xc9 => {
+                let length = input.length(head - 0xc7)?;
+                let [kind] = input.take()?;
+                Self::Ext(kind as i8, input.slice(length)?)
+            }
+            0xca => Self::F32(f32::from_be_bytes(input.take()?)),
+            0xcb => Self::F64(f64::from_be_bytes(input.take()?)),
+            0xcc => Self::Unsigned(u8::from_be_bytes(input.take()?).into()),
+            0xcd => Self::Unsigned(u16::from_be_bytes(input.take()?).into()),
+            0xce => Self::Unsigned(u32::from_be_bytes(input.take()?).into()),
+            0xcf => Self::Unsigned(u64::from_be_bytes(input.take()?)),
+            0xd0 => Self::signed(i8::from_be_bytes(input.take()?).into()),
+            0xd1 => Self::signed(i16::from_be_bytes(input.take()?).into()),
+            0xd2 => Self::signed(i32::from_be_bytes(input.take()?).into()),
+            0xd3 => Self::signed(i64::from_be_bytes(input.take()?)),
+            0xd4..=0xd8 => {
+                let [kind] = input.take()?;
+                Self::Ext(kind as i8, input.slice(1 << (head - 0xd4))?)
+            }
+            0xd9..=0xdb => {
+                let length = input.length(head - 0xd9)?;
+                Self::Str(input.slice(length)?)
+            }
+            0xdc => Self::Array(u16::from_be_bytes(input.take()?).into()),
+            0xdd => Self::Array(u32::from_be_bytes(input.take()?)),
+            0xde => Self::Map(u16::from_be_bytes(input.take()?).into()),
+            0xdf => Self::Map(u32::from_be_bytes(input.take()?)),
+            0xe0..=0xff => Self::Negative((head as i8).into()),
+        };
+        Ok((token, input.at))
+    }
+
+    fn signed(value: i64) -> Self {
+        u64::try_from(value).map_or(Self::Negative(value), Self::Unsigned)
+    }
+
+    /// What stands for nothing: nil, and the `undefined` of JavaScript's msgpackr.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::Nil | Self::Ext(0, [_]))
+    }
+
+    /// An integer, or a float that is one: JavaScript and Go write whole numbers either way.
+    pub(crate) fn as_integer(&self) -> Option<i128> {
+        match *self {
+            Self::Unsigned(value) => Some(value.into()),
+            Self::Negative(value) => Some(value.into()),
+            Self::F32(value) => whole(value.into()),
+            Self::F64(value) => whole(value),
+            _ => None,
+        }
+    }
+
+    /// The text of a string, if it is one.
+    pub(crate) fn as_text(&self) -> Option<&'a str> {
+        match self {
+            Self::Str(text) => std::str::from_utf8(text).ok(),
+            _ => None,
+        }
+    }
+
+    /// What it is, in words for an error.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Nil => "nil",
+            Self::Bool(_) => "a bool",
+            Self::Unsigned(_) | Self::Negative(_) => "an integer",
+            Self::F32(_) | Self::F64(_) => "a float",
+            Self::Str(_) => "a string",
+            Self::Bin(_) => "binary data",
+            Self::Ext(..) => "an extension value",
+            Self::Array(_) => "an array",
+            Self::Map(_) => "a map",
+        }
+    }
+}
+
+fn whole(value: f64) -> Option<i128> {
+    // 2^64: beyond it no integer field can hold the value anyway, and NaN fails the comparison.
+    (value.trunc() == value && value.abs() <= 18_446_744_073_709_551_616.0).then_some(value as i128)
+}
+
+/// The place behind the value that begins here.
+pub(crate) fn skip(bytes: &[u8], mut at: usize) -> Result<usize, DecodeError> {
+    let mut left = 1_u64;
+    while left > 0 {
+        let (token, next) = Token::read(bytes, at)?;
+        at = next;
+        left -= 1;
+        match token {
+            Token::Array(count) => left += u64::from(count),
+            Token::Map(count) => left += 2 * u64::from(count),
+            _ => {}
+        }
+    }
+    Ok(at)
+}
+
+/// Whether two values are the same, whatever width their integers and lengths are written in.
+pub(crate) fn alike(a: &[u8], b: &[u8]) -> bool {
+    if a == b {
+        return true;
+    }
+    let (mut at_a, mut at_b) = (0, 0);
+    while at_a < a.len() && at_b < b.len() {
+        let (Ok((one, next_a)), Ok((two, next_b))) = (Token::read(a, at_a), Token::read(b, at_b)) else {
+            return false;
+        };
+        let same = match (one, two) {
+            (Token::F32(_) | Token::F64(_), _) | (_, Token::F32(_) | Token::F64(_)) => {
+                // A whole float is its integer only where the whole value is one number.
+                let scalar = at_a == 0 && at_b == 0;
+                a[at_a..next_a] == b[at_b..next_b]
+                    || (scalar && one.as_integer().is_some() && one.as_integer() == two.as_integer())
+            }
+            _ => one == two,
+        };
+        if !same {
+            return false;
+        }
+        (at_a, at_b) = (next_a, next_b);
+    }
+    at_a == a.len() && at_b == b.len()
+}
+
+/// A map's key by its value: what makes two keys one.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key<'a> {
+    Nil,
+    Bool(bool),
+    Integer(i128),
+    /// By its bits, so that every NaN is itself.
+    Float(u64),
+    Str(&'a [u8]),
+    Bin(&'a [u8]),
+    Ext(i8, &'a [u8]),
+    /// Containers are compared as they are written.
+    Container(&'a [u8]),
+}
+
+impl<'a> Key<'a> {
+    /// The key that these bytes are.
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        match Token::read(bytes, 0) {
+            Ok((Token::Nil, _)) => Self::Nil,
+            Ok((Token::Bool(value), _)) => Self::Bool(value),
+            Ok((Token::Unsigned(value), _)) => Self::Integer(value.into()),
+            Ok((Token::Negative(value), _)) => Self::Integer(value.into()),
+            Ok((Token::F32(value), _)) => Self::Float(f64::from(value).to_bits()),
+            Ok((Token::F64(value), _)) => Self::Float(value.to_bits()),
+            Ok((Token::Str(text), _)) => Self::Str(text),
+            Ok((Token::Bin(data), _)) => Self::Bin(data),
+            Ok((Token::Ext(kind, data), _)) => Self::Ext(kind, data),
+            Ok((Token::Array(_) | Token::Map(_), _)) | Err(_) => Self::Container(bytes),
+        }
+    }
+}
+
+struct Input<'a> {
+    bytes: &'a [u8],
+    start: usize,
+    at: usize,
+}
+
+impl<'a> Input<'a> {
+    #[inline]
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let chunk = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<N>());
+        let Some(chunk) = chunk else { return Err(self.truncated(N)) };
+        self.at += N;
+        Ok(*chunk)
+    }
+
+    #[inline]
+    fn length(&mut self, width: u8) -> Result<usize, DecodeError> {
+        Ok(match width {
+            0 => u8::from_be_bytes(self.take()?).into(),
+            1 => u16::from_be_bytes(self.take()?).into(),
+            _ => u32::from_be_bytes(self.take()?) as usize,
+        })
+    }
+
+    #[inline]
+    fn slice(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        let slice = self.bytes.get(self.at..).and_then(|rest| rest.get(..length));
+        let Some(slice) = slice else { return Err(self.truncated(length)) };
+        self.at += length;
+        Ok(slice)
+    }
+
+    #[cold]
+    fn truncated(&self, needed: usize) -> DecodeError {
+        DecodeError::Truncated { offset: self.start, needed, left: self.bytes.len().saturating_sub(self.at) }
+    }
+}
