@@ -21,9 +21,9 @@ let stanza = 0;
 
 room.on(RoomEvent.DataReceived, async (payload, sender) => {
   const frame = frameOf(payload);
-  // LiveKit says who sent a packet; a `server` call is the assistant's own and only shown.
-  if (frame?.type !== 6 || !sender || frame.body.execution === "server") return;
-  const { id, toolName, parameters } = frame.body;
+  if (frame?.type !== 6 || !sender) return; // LiveKit says who sent a packet
+  const { id, toolName, parameters, execution } = frame.body;
+  if (execution !== "client" && execution !== "either") return; // a `server` call is the assistant's own
   const outcome = Object.hasOwn(tools, toolName) ? tools[toolName](parameters ?? {}) : unknown(toolName);
   if (!outcome) return;
   const body = { id, ...outcome };

@@ -51,10 +51,11 @@ async def main():
 
     while packet := await heard.get():
         frame = frame_of(packet)
-        # LiveKit says who sent a packet; a `server` call is the assistant's own and only shown.
-        if frame.get("type") != 6 or not packet.participant or frame["body"].get("execution") == "server":
+        if frame.get("type") != 6 or not packet.participant:  # LiveKit says who sent a packet
             continue
         request = frame["body"]
+        if request.get("execution") not in ("client", "either"):  # a `server` call is the assistant's own
+            continue
         outcome = run(request["toolName"], request.get("parameters") or {})
         if outcome is None:
             continue

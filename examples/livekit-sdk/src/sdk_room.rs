@@ -3,8 +3,8 @@
 use std::{future::Future, sync::Arc};
 
 use livekit::{
-    DataPacket, DataPacketKind, DisconnectReason, Room, RoomEvent, participant,
-    prelude::{Participant as RoomParticipant, RemoteParticipant},
+    DataPacket, DataPacketKind, DisconnectReason, Room, RoomEvent,
+    participant::{Participant::Remote, ParticipantKind, RemoteParticipant},
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 use toolbridge::{
@@ -65,8 +65,8 @@ impl Transport for SdkRoom {
                 }
                 // Active, not merely connected: only then can it be sent to.
                 RoomEvent::ParticipantActive(who)
-                | RoomEvent::ParticipantAttributesChanged { participant: RoomParticipant::Remote(who), .. }
-                | RoomEvent::ParticipantPermissionChanged { participant: RoomParticipant::Remote(who), .. } => {
+                | RoomEvent::ParticipantAttributesChanged { participant: Remote(who), .. }
+                | RoomEvent::ParticipantPermissionChanged { participant: Remote(who), .. } => {
                     TransportEvent::Joined(described(&who))
                 }
                 RoomEvent::ParticipantDisconnected(who) => TransportEvent::Left(peer(&who)),
@@ -85,7 +85,7 @@ fn peer(who: &RemoteParticipant) -> Peer {
 
 fn described(who: &RemoteParticipant) -> Participant {
     Participant::new(who.identity().as_str(), who.sid().as_str())
-        .agent(who.kind() == participant::ParticipantKind::Agent)
+        .agent(who.kind() == ParticipantKind::Agent)
         .attributes(who.attributes())
         // Attributes that a participant may change itself are not believed.
         .can_update_metadata(who.permission().is_none_or(|may| may.can_update_metadata))
