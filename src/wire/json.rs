@@ -10,7 +10,7 @@ use super::{
     read::{Failure, ResultIds, list},
 };
 use crate::body::{
-    DecodeError, object,
+    DecodeError, object, parse,
     scan::Span,
     to_json,
     token::{Token, skip},
@@ -46,8 +46,9 @@ impl Frame {
     /// # Errors
     /// When the text is no JSON, has a key that canonical JSON lacks, or says no valid frame.
     pub fn from_json(text: &str) -> Result<Self, DecodeError> {
-        let json: Value = serde_json::from_str(text).map_err(|error| DecodeError::json(error.to_string()))?;
-        let Value::Object(json) = json else { return Err(DecodeError::json("a frame is a JSON object")) };
+        let Value::Object(json) = parse(text)? else {
+            return Err(DecodeError::json("a frame is a JSON object"));
+        };
         let known = ["stanzaId", "conversationId", "type", "name", "meta", "body", "extra"];
         if let Some(key) = json.keys().find(|key| !known.contains(&key.as_str())) {
             return Err(DecodeError::json(format!(

@@ -1,4 +1,5 @@
 //! One binary for all integration tests: what needs more than one room of the house.
 
 mod golden;
+mod hostile;
 mod wire;
