@@ -1,5 +1,7 @@
 //! What decoding and encoding frames costs, beside the usual crates. `scripts/bench-decode` prints a table.
 
+#![expect(clippy::unwrap_used, reason = "the samples are valid")]
+
 use bytes::Bytes;
 use divan::{Bencher, black_box};
 use serde::{Deserialize, Serialize};
@@ -7,8 +9,13 @@ use toolbridge::wire::{Frame, Kind, Message, Meta};
 
 mod samples;
 
+/// With `TOOLBRIDGE_SAMPLES` set to a folder, only writes the samples there, for other languages to decode.
 fn main() {
-    divan::main();
+    let Some(folder) = std::env::var_os("TOOLBRIDGE_SAMPLES") else { return divan::main() };
+    for name in SAMPLES {
+        let path = std::path::Path::new(&folder).join(name).with_extension("msgpack");
+        std::fs::write(path, sample(name)).unwrap();
+    }
 }
 
 fn shared(bytes: Bytes) -> Bytes {
@@ -97,12 +104,6 @@ fn encode_rmpv(bencher: Bencher<'_, '_>, name: &str) {
         rmpv::encode::write_value(&mut out, black_box(&value)).unwrap();
         black_box(out.len())
     });
-}
-
-/// How long each sample is, for the table.
-#[divan::bench(args = SAMPLES, sample_count = 1, sample_size = 1)]
-fn bytes(name: &str) -> usize {
-    sample(name).len()
 }
 
 fn write_named(out: &mut Vec<u8>, value: &impl Serialize) -> usize {

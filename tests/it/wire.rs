@@ -340,6 +340,19 @@ fn alicia_a22_every_alias_reads_alike() {
 }
 
 #[test]
+fn a_word_of_canonical_json_may_be_a_key_anywhere() {
+    let word = json!({"$map": [["$bin", 1]]});
+    for place in ["meta", "body", "extra"] {
+        let mut json = json!({"stanzaId": 1, "conversationId": null, "type": 72, "name": "Heartbeat", "meta": {}, "body": {}});
+        json[place] = word.clone();
+        assert_eq!(Frame::from_json(&json.to_string()).unwrap().to_json().unwrap(), json);
+    }
+    for odd in [json!([]), json!(5), json!({"$bin": ""}), json!({"$map": [[1, 2]]})] {
+        assert!(Frame::from_json(&json!({"type": 72, "extra": odd}).to_string()).is_err());
+    }
+}
+
+#[test]
 fn sec_c2_two_readings_are_refused() {
     let both = json!({"id": "a", "toolName": "t", "execution": "client", "parameters": {"x": 1}, "arguments": {"x": 2}});
     assert!(matches!(read_request(both), Err(DecodeError::Unlike { field: "parameters", .. })));
