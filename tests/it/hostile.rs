@@ -1,6 +1,8 @@
 //! Frames that somebody spoiled, near enough to real ones to get far: nothing panics, and what is taken
 //! says the same however often it is shown and read again.
 
+#![expect(clippy::unwrap_used, reason = "the fixtures are part of the crate")]
+
 use std::sync::LazyLock;
 
 use proptest::prelude::*;

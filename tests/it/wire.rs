@@ -96,8 +96,8 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-fn read(json: impl ToString) -> Result<Message, DecodeError> {
-    Frame::from_json(&json.to_string())?.message()
+fn read(json: impl Into<serde_json::Value>) -> Result<Message, DecodeError> {
+    Frame::from_json(&json.into().to_string())?.message()
 }
 
 fn read_result(body: impl Into<serde_json::Value>) -> Result<ToolUseResult, DecodeError> {
