@@ -1,6 +1,8 @@
 //! Frames made by MessagePack libraries of other languages, against what they must read as.
 //! `fixtures/README.md` names their makers.
 
+#![expect(clippy::unwrap_used, reason = "the fixtures are part of the crate")]
+
 use std::{
     collections::BTreeMap,
     fs,
