@@ -20,7 +20,9 @@ impl Body {
     /// # Errors
     /// When the type's `Serialize` fails.
     pub fn encode(value: &(impl Serialize + ?Sized)) -> Result<Self, EncodeError> {
-        rmp_serde::to_vec_named(value).map(|bytes| Self(bytes.into())).map_err(|error| EncodeError(error.to_string()))
+        rmp_serde::to_vec_named(value)
+            .map(|bytes| Self(bytes.into()))
+            .map_err(|error| EncodeError(error.to_string()))
     }
 
     /// The value as a type.

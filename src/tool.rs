@@ -377,7 +377,9 @@ impl ProgressStatus {
 
     /// The status that the word names.
     pub fn from_text(text: &str) -> Option<Self> {
-        [Self::Pending, Self::InProgress, Self::Completed, Self::Failed].into_iter().find(|it| it.as_str() == text)
+        [Self::Pending, Self::InProgress, Self::Completed, Self::Failed]
+            .into_iter()
+            .find(|it| it.as_str() == text)
     }
 }
 

@@ -83,7 +83,12 @@ pub struct Incoming {
 
 impl Incoming {
     /// A packet on this topic.
-    pub fn new(from: Peer, lane: Lane, topic: impl Into<Cow<'static, str>>, payload: impl Into<Bytes>) -> Self {
+    pub fn new(
+        from: Peer,
+        lane: Lane,
+        topic: impl Into<Cow<'static, str>>,
+        payload: impl Into<Bytes>,
+    ) -> Self {
         Self { from, lane, topic: topic.into(), payload: payload.into() }
     }
 }
