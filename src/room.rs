@@ -4,6 +4,8 @@
 //! connection (`str0m`), the sockets under it, and the queues to and from its [`Room`]. All queues
 //! have caps: who sends too much waits, and who reads too slowly slows the sender down.
 
+#![expect(clippy::disallowed_methods, reason = "the room owns its clock and ends its tasks itself")]
+
 use std::{
     fmt,
     future::Future,

@@ -226,11 +226,11 @@ impl PeerConnection {
         /// The first byte of a STUN message ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
         const STUN: std::ops::RangeInclusive<u8> = 0..=3;
         let now = Instant::now();
-        let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return Ok(self.reject(from)) };
+        let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return self.reject(from) };
         let input = Input::Receive(now, receive);
         // The stack itself takes a DTLS record from anybody; this asks whether ICE knows the address.
         if !self.rtc.accepts(&input) {
-            return Ok(self.reject(from));
+            return self.reject(from);
         }
         self.heard = now;
         if admit == Admit::KeepAlive && !datagram.first().is_some_and(|first| STUN.contains(first)) {
@@ -243,9 +243,10 @@ impl PeerConnection {
         self.drain()
     }
 
-    fn reject(&mut self, from: SocketAddr) {
+    fn reject(&mut self, from: SocketAddr) -> Result<(), Error> {
         self.rejected += 1;
         tracing::debug!(%from, rejected = self.rejected, "a datagram from elsewhere was dropped");
+        Ok(())
     }
 
     /// Takes all that the stack has to say, until it only wants to be woken again.

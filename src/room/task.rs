@@ -177,9 +177,8 @@ impl Running {
                 return (CloseReason::Closed, leaving.map(|leaving| leaving.left));
             }
 
-            let until = leaving
-                .as_ref()
-                .map_or(self.health.poll_timeout(), |it| it.until.min(self.health.poll_timeout()));
+            let due = self.health.poll_timeout();
+            let until = leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
             let (full, waiting) = (self.inbox.is_full(), !self.inbox.is_empty());
             let admit = if full { Admit::KeepAlive } else { Admit::All };
             let [reliable, lossy] = &mut self.lanes;

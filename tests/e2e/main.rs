@@ -3,6 +3,13 @@
 //! Where there is none (see [`server`]) these tests are skipped by name; with
 //! `TOOLBRIDGE_REQUIRE_PARTS=1` they fail instead.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests own their clock and may fail"
+)]
+
 use std::{env, future::Future, process};
 
 use libtest_mimic::{Arguments, Completion, Trial};

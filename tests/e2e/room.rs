@@ -35,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![
         // The long ones first: they only wait.
         seventy_idle_seconds_cut_nothing,
+        seventy_idle_seconds_cut_nothing_of_an_ice_lite_server,
         a_server_that_stays_silent_is_lost,
         a_server_that_is_silent_for_a_while_is_a_link_that_comes_back,
         packets_pass_both_ways_on_both_lanes,
@@ -47,7 +48,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         an_expired_token_is_unauthorized,
         no_token_at_all_is_malformed,
         nobody_there_is_unreachable,
+        a_server_that_never_answers_is_given_up,
         another_web_server_is_refused,
+        no_way_for_packets_is_told_with_the_ports,
         an_untrusted_certificate_is_refused_and_its_root_accepted,
         a_server_with_tcp_alone_is_enough,
         a_client_with_tcp_alone_is_enough,
@@ -73,7 +76,7 @@ async fn join(server: &Server, room: &str, identity: &str) -> anyhow::Result<Roo
 async fn pair(server: &Server, room: &str) -> anyhow::Result<(Room, Room)> {
     let mut one = join(server, room, "one").await?;
     let two = join(server, room, "two").await?;
-    ensure!(two.present().iter().any(|it| it.identity() == &"one"), "{:?}", two.present());
+    ensure!(two.present().iter().any(|it| it.identity() == "one"), "{:?}", two.present());
     joined(&mut one, "two").await?;
     Ok((one, two))
 }
@@ -93,7 +96,7 @@ async fn until<T>(room: &mut Room, mut wanted: impl FnMut(TransportEvent) -> Opt
 
 async fn joined(room: &mut Room, identity: &str) -> anyhow::Result<toolbridge::Participant> {
     until(room, |event| match event {
-        TransportEvent::Joined(who) if who.identity() == &identity => Some(who),
+        TransportEvent::Joined(who) if who.identity() == identity => Some(who),
         _ => None,
     })
     .await
@@ -101,7 +104,7 @@ async fn joined(room: &mut Room, identity: &str) -> anyhow::Result<toolbridge::P
 
 async fn left(room: &mut Room, identity: &str) -> anyhow::Result<Peer> {
     until(room, |event| match event {
-        TransportEvent::Left(who) if who.identity() == &identity => Some(who),
+        TransportEvent::Left(who) if who.identity() == identity => Some(who),
         _ => None,
     })
     .await
@@ -459,11 +462,44 @@ async fn a_server_that_stays_silent_is_lost() -> anyhow::Result<()> {
 }
 
 async fn seventy_idle_seconds_cut_nothing() -> anyhow::Result<()> {
-    let (one, mut two) = pair(&*shared()?, "idle").await?;
+    idle(&*shared()?).await
+}
+
+/// Such a server never checks the path by itself: all that is heard are answers to our own checks.
+async fn seventy_idle_seconds_cut_nothing_of_an_ice_lite_server() -> anyhow::Result<()> {
+    idle(&Server::start("  use_ice_lite: true")?).await
+}
+
+async fn idle(server: &Server) -> anyhow::Result<()> {
+    let (one, mut two) = pair(server, "idle").await?;
     let nothing = timeout(Duration::from_secs(70), two.recv()).await;
     ensure!(nothing.is_err(), "{nothing:?}");
     one.send(to("two", "still here")).await?;
     ensure!(packet(&mut two).await?.payload == "still here");
+    Ok(())
+}
+
+async fn no_way_for_packets_is_told_with_the_ports() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().client("no-path", "one").sign()?;
+    let options = RoomOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(2));
+    match refusal(options.join(&server.url(), &token).await)? {
+        JoinError::NoNetworkPath { tried, .. } => ensure!(tried.contains("127.0.0.1:"), "{tried}"),
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+async fn a_server_that_never_answers_is_given_up() -> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("ws://{}", listener.local_addr()?);
+    let token = shared()?.key().client("no", "one").sign()?;
+    let options = RoomOptions::new().join_timeout(Duration::from_secs(1));
+    let error = refusal(options.join(&url, &token).await)?;
+    ensure!(
+        matches!(error, JoinError::Timeout { phase: toolbridge::room::JoinPhase::Signalling, .. }),
+        "{error:?}"
+    );
     Ok(())
 }
 

@@ -94,7 +94,7 @@ impl Server {
         let mut guard = Command::new("sh")
             .args([
                 "-c",
-                r#""$0" --config-body "$1" </dev/null >"$2" 2>&1 & echo $!; read -r _; kill -KILL $!"#,
+                r#""$0" --config-body "$1" </dev/null >"$2" 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null"#,
             ])
             .arg(binary)
             .arg(config)
@@ -167,10 +167,12 @@ impl Server {
     fn request(&self, method: &str, path: &str, token: &str, body: &str) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(READY))?;
+        let bearer =
+            if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
         write!(
             stream,
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
-             Authorization: Bearer {token}\r\nContent-Length: {}\r\n\r\n{body}",
+             {bearer}Content-Length: {}\r\n\r\n{body}",
             body.len()
         )?;
         let mut answer = String::new();
