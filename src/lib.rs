@@ -64,10 +64,14 @@ mod executor;
 pub mod programs;
 #[cfg(feature = "runtime")]
 pub mod registry;
+#[cfg(feature = "room")]
+pub mod room;
 #[cfg(feature = "runtime")]
 mod schema;
 #[cfg(feature = "runtime")]
 pub mod source;
+#[cfg(feature = "room")]
+pub mod token;
 #[cfg(feature = "runtime")]
 pub mod transport;
 

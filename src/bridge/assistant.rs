@@ -143,9 +143,9 @@ impl AssistantBuilder {
     /// # Cancel safety
     /// Dropped half-way, the participant leaves again.
     #[cfg(feature = "room")]
-    pub async fn join(mut self, url: &str, token: &str) -> Result<Assistant, JoinError> {
+    pub async fn join(self, url: &str, token: &str) -> Result<Assistant, JoinError> {
         self.setup.check()?;
-        let room = crate::room::Room::join_with(url, token, &self.setup.room).await?;
+        let room = self.setup.room.clone().join(url, token).await?;
         self.join_over(room).await
     }
 }

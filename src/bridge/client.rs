@@ -68,7 +68,7 @@ impl ClientBuilder {
     #[cfg(feature = "room")]
     pub async fn join(self, url: &str, token: &str) -> Result<Client, JoinError> {
         self.setup.check()?;
-        let room = crate::room::Room::join_with(url, token, &self.setup.room).await?;
+        let room = self.setup.room.clone().join(url, token).await?;
         self.join_over(room).await
     }
 }

@@ -64,7 +64,7 @@ impl Key {
         };
         let key = self.api_key.as_deref().ok_or_else(|| missing("API key", "LIVEKIT_API_KEY"))?;
         let secret = self.api_secret.as_deref().ok_or_else(|| missing("API secret", "LIVEKIT_API_SECRET"))?;
-        AccessKey::new(key, secret).map_err(Failure::usage)
+        Ok(AccessKey::new(key, secret))
     }
 }
 
@@ -113,14 +113,14 @@ impl Server {
         let Some(path) = &self.root_certificate else { return Ok(RoomOptions::default()) };
         let pem =
             std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        Ok(RoomOptions::default().root_certificate(pem))
+        RoomOptions::default().root_certificates(&pem).map_err(Failure::usage)
     }
 }
 
 impl Way {
     /// Joins without a session, to hear what is said in the room.
     pub(super) async fn join(&self) -> Result<Room, Failure> {
-        Room::join_with(&self.url, &self.token, &self.options).await.map_err(Failure::failed)
+        self.options.clone().join(&self.url, &self.token).await.map_err(Failure::failed)
     }
 }
 
