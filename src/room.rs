@@ -52,7 +52,10 @@ use websocket::Dial;
 ///
 /// It does not join again by itself: a lost connection ends with [`TransportEvent::Closed`]. Before
 /// that a silent one is told as [`TransportEvent::Link`]: down after 5 s without a datagram, lost
-/// after 15 s.
+/// after 15 s. Reliable packets that were on their way meanwhile arrive when it is up again.
+///
+/// What waits to be received has a cap (4 MiB); beyond it the network's own brakes are used, and it can
+/// take seconds until a sender that was slowed down is fast again. So receive without delay.
 ///
 /// Participants that were there at the join are in [`present`](Transport::present) and are not
 /// announced again; later ones, and changes, come as [`TransportEvent::Joined`]. A packet whose
@@ -157,6 +160,9 @@ impl RoomOptions {
     /// A dropped future leaves the room again.
     pub async fn join(self, url: &str, token: &str) -> Result<Room, ConnectError> {
         let url = ServerUrl::parse(url)?;
+        if url.is_exposed() {
+            tracing::warn!(server = %url, "the token travels unencrypted: use wss://");
+        }
         let limit = self.join_timeout;
         let start = Instant::now();
         let (peer, offer) =

@@ -1,6 +1,6 @@
 //! The server's address as the user gives it.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use url::Url;
 
@@ -35,6 +35,13 @@ impl ServerUrl {
         Ok(Self { host: host.to_owned(), port, text: url.to_string() })
     }
 
+    /// Whether the token would travel in the clear beyond this machine.
+    pub(super) fn is_exposed(&self) -> bool {
+        let local = self.host == "localhost"
+            || self.host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        !local && matches!(self.text.split_once(':'), Some(("ws" | "http", _)))
+    }
+
     /// The whole address, for the signalling.
     pub(super) fn as_str(&self) -> &str {
         &self.text
@@ -67,6 +74,20 @@ mod tests {
             "sfu.example.com:443"
         );
         assert_eq!(ServerUrl::parse("ws://[::1]").unwrap().to_string(), "[::1]:80");
+    }
+
+    #[test]
+    fn a_clear_connection_beyond_this_machine_is_known() {
+        for (text, exposed) in [
+            ("ws://127.0.0.1:7880", false),
+            ("ws://[::1]:7880", false),
+            ("http://localhost", false),
+            ("wss://sfu.example.com", false),
+            ("ws://sfu.example.com", true),
+            ("http://192.0.2.1", true),
+        ] {
+            assert_eq!(ServerUrl::parse(text).unwrap().is_exposed(), exposed, "{text}");
+        }
     }
 
     #[test]

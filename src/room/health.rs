@@ -10,7 +10,7 @@ pub(super) const SILENCE_DOWN: Duration = Duration::from_secs(5);
 /// After this long it is lost: at the same moment the server and our own ICE give up the path.
 pub(super) const SILENCE_LOST: Duration = Duration::from_secs(15);
 /// When the server ends a connection, the channels close before the word that says why.
-const FAREWELL: Duration = Duration::from_millis(300);
+pub(super) const FAREWELL: Duration = Duration::from_millis(300);
 
 /// The state of one connection.
 #[derive(Debug)]

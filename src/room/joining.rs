@@ -11,6 +11,7 @@ use tokio::{sync::mpsc, time};
 use super::{
     Room,
     error::{ConnectError, JoinPhase},
+    health::FAREWELL,
     participants::{self, Participants},
     peer_connection::{Admit, PeerConnection},
     signal::{ServerEvent, Signal},
@@ -18,8 +19,6 @@ use super::{
 };
 use crate::link::CloseReason;
 
-/// When the server ends a connection, the channels close before the word that says why.
-const FAREWELL: Duration = Duration::from_millis(300);
 /// How many of the tried addresses an error names.
 const NAMED: usize = 8;
 

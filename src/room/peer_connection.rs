@@ -350,3 +350,6 @@ impl PeerConnection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -227,6 +227,15 @@ fn refused(server: String, status: u16) -> ConnectError {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::{SinkExt, StreamExt};
+    use livekit_protocol::{ServerInfo, SignalResponse};
+    use prost::Message as _;
+    use tokio::net::TcpListener;
+    use tokio_tungstenite::{
+        accept_hdr_async,
+        tungstenite::handshake::server::{ErrorResponse, Request, Response},
+    };
+
     use super::*;
 
     fn leave(reason: DisconnectReason, action: leave_request::Action) -> CloseReason {
@@ -255,6 +264,81 @@ mod tests {
         for nothing in [r#"{"candidate":""}"#, r#"{"candidate":7}"#, "{}", "[]", "", "{"] {
             assert_eq!(candidate(nothing), None, "{nothing}");
         }
+    }
+
+    /// A server that answers each path as told: an HTTP status, or a WebSocket with this first frame.
+    async fn server(answer: impl Fn(&str) -> Result<JoinResponse, u16> + Send + Sync + 'static) -> ServerUrl {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("ws://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut join = None;
+                #[expect(clippy::result_large_err, reason = "the type is the library's")]
+                let check = |request: &Request, response: Response| match answer(request.uri().path()) {
+                    Ok(frame) => {
+                        join = Some(frame);
+                        Ok(response)
+                    }
+                    Err(status) => {
+                        let mut refusal = ErrorResponse::new(None);
+                        *refusal.status_mut() = status.try_into().unwrap();
+                        Err(refusal)
+                    }
+                };
+                let Ok(mut socket) = accept_hdr_async(stream, check).await else { continue };
+                let frame = SignalResponse { message: join.map(Message::Join) }.encode_to_vec();
+                socket.send(frame.into()).await.unwrap();
+                while socket.next().await.is_some() {}
+            }
+        });
+        ServerUrl::parse(&url).unwrap()
+    }
+
+    async fn join(url: &ServerUrl) -> ConnectError {
+        let joined =
+            Signal::join(url, "token", Dial::default(), String::new(), Duration::from_secs(20)).await;
+        joined.err().unwrap()
+    }
+
+    fn response() -> JoinResponse {
+        let info = ServerInfo { version: "1.9.8".into(), ..Default::default() };
+        JoinResponse {
+            participant: Some(ParticipantInfo::default()),
+            server_info: Some(info),
+            ping_interval: 5,
+            ping_timeout: 15,
+            ..Default::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_without_single_peer_connections_is_too_old() {
+        let url = server(|path| if path.ends_with("/v1") { Err(404) } else { Ok(response()) }).await;
+        match join(&url).await {
+            ConnectError::ServerTooOld { version } => assert_eq!(version, "1.9.8"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_incomplete_answer_is_an_error_here() {
+        for broken in [
+            JoinResponse { ping_interval: -1, ..response() },
+            JoinResponse { ping_timeout: 0, ..response() },
+            JoinResponse { participant: None, ..response() },
+        ] {
+            let url = server(move |_| Ok(broken.clone())).await;
+            assert!(matches!(join(&url).await, ConnectError::Transport(_)));
+        }
+    }
+
+    #[tokio::test]
+    async fn each_refusal_keeps_its_status() {
+        let refused = |status| async move { join(&server(move |_| Err(status)).await).await };
+        assert!(matches!(refused(401).await, ConnectError::Unauthorized { status: 401, .. }));
+        assert!(matches!(refused(403).await, ConnectError::Forbidden { status: 403, .. }));
+        assert!(matches!(refused(404).await, ConnectError::Refused { status: 404, .. }));
+        assert!(matches!(refused(503).await, ConnectError::Refused { status: 503, .. }));
     }
 
     #[test]

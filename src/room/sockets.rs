@@ -67,6 +67,12 @@ impl Sockets {
         Ok(Some(local))
     }
 
+    /// The address of the first UDP socket.
+    #[cfg(test)]
+    pub(super) fn local_udp(&self) -> SocketAddr {
+        self.udp[0].local
+    }
+
     /// Opens a TCP connection to a passive candidate.
     pub(super) fn dial_tcp(&mut self, remote: SocketAddr) {
         match self.bind {

@@ -122,8 +122,8 @@ impl Task {
         tracing::debug!(%reason, "the room was left");
         let Running { shared, signal, mut peer, mut inbox, .. } = running;
         shared.with(|state| state.closed = Some(reason.clone()));
-        peer.close();
         signal.leave().await;
+        peer.close();
         if let Some(left) = left {
             let _ = left.send(());
         }
@@ -196,6 +196,7 @@ impl Running {
                 asked = leave.recv(), if leaving.is_none() => match asked {
                     None => return (CloseReason::Closed, None),
                     Some(Leave { left }) => {
+                        self.shared.with(|state| state.closed = Some(CloseReason::Closed));
                         reliable.queue.close();
                         lossy.queue.close();
                         leaving = Some(Leaving { left, until: Instant::now() + FLUSH_LIMIT });
@@ -376,5 +377,51 @@ fn size(event: &TransportEvent) -> usize {
     match event {
         TransportEvent::Packet(packet) => packet.payload.len() + packet.topic.len(),
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        link::{LinkState, Peer},
+        transport::Incoming,
+    };
+
+    fn packet(size: usize) -> TransportEvent {
+        TransportEvent::Packet(Incoming::new(Peer::new("a", "PA_1"), Lane::Reliable, "", vec![0; size]))
+    }
+
+    #[test]
+    fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
+        let mut inbox = Inbox::default();
+        inbox.push(packet(INBOX_BYTES - 1));
+        assert!(!inbox.is_full());
+        inbox.push(packet(1));
+        assert!(inbox.is_full());
+        while inbox.pop().is_some() {}
+        assert_eq!(inbox.bytes, 0);
+        for _ in 0..INBOX_EVENTS {
+            assert!(!inbox.is_full());
+            inbox.push(TransportEvent::Link(LinkState::Up));
+        }
+        assert!(inbox.is_full());
+    }
+
+    #[tokio::test]
+    async fn an_outbox_holds_one_packet_until_it_is_written() {
+        let (sender, queue) = mpsc::channel(LANE_QUEUE);
+        let mut outbox = Outbox::new(Lane::Reliable, queue);
+        let (written, answer) = oneshot::channel();
+        assert!(sender.try_send(Outgoing { packet: DataPacket::default(), written }).is_ok());
+        let more = outbox.queue.recv().await;
+        outbox.take(more);
+        assert!(!outbox.is_idle() && !outbox.is_done());
+        outbox.done(Ok(()));
+        assert!(outbox.is_idle() && answer.await.unwrap().is_ok());
+        drop(sender);
+        let more = outbox.queue.recv().await;
+        outbox.take(more);
+        assert!(outbox.is_done(), "nothing can follow");
     }
 }

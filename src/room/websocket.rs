@@ -150,6 +150,15 @@ impl HttpClient for ScopedClient {
 }
 
 fn has_proxy(url: &Url) -> bool {
+    let loopback = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => true,
+    };
+    if loopback {
+        return false;
+    }
     let names =
         if url.scheme() == "wss" { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
     names.iter().any(|name| env::var_os(name).is_some_and(|value| !value.is_empty()))

@@ -12,7 +12,7 @@ use sha2::Sha256;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
-    time::timeout,
+    time::{interval, sleep, timeout},
 };
 use toolbridge::{
     AccessKey, Capabilities, CloseReason, ConnectError, Identity, Incoming, Lane, LinkState, Packet, Peer,
@@ -36,6 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         // The long ones first: they only wait.
         seventy_idle_seconds_cut_nothing,
         seventy_idle_seconds_cut_nothing_of_an_ice_lite_server,
+        a_slow_reader_slows_the_sender_and_stays,
         a_server_that_stays_silent_is_lost,
         a_server_that_is_silent_for_a_while_is_a_link_that_comes_back,
         packets_pass_both_ways_on_both_lanes,
@@ -60,6 +61,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_deleted_room_says_so,
         a_removed_participant_is_told,
         a_killed_server_is_noticed_at_once,
+        a_server_that_shuts_down_says_so,
+        a_join_that_fails_leaves_nobody_behind,
         leaving_is_seen,
         dropping_is_leaving,
         attributes_and_permissions_are_seen_as_they_are,
@@ -556,4 +559,73 @@ async fn a_kind_is_seen() -> anyhow::Result<()> {
     let _agent = Room::join(&server.url(), &agent).await?;
     ensure!(joined(&mut phone, "agent").await?.is_agent());
     Ok(())
+}
+
+async fn a_server_that_shuts_down_says_so() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let mut room = join(&server, "shutdown", "one").await?;
+    // Asked once it waits until everybody has left; asked again it sends them away.
+    let mut again = interval(Duration::from_millis(200));
+    let asking = async {
+        loop {
+            again.tick().await;
+            server.terminate();
+        }
+    };
+    tokio::select! {
+        reason = closed(&mut room) => ensure!(reason? == CloseReason::ServerShutdown),
+        () = asking => {}
+    }
+    Ok(())
+}
+
+/// More than our queues hold, and no reading for longer than ICE waits for a silent peer.
+async fn a_slow_reader_slows_the_sender_and_stays() -> anyhow::Result<()> {
+    const PACKETS: u32 = 1000;
+    let (one, mut two) = pair(&*shared()?, "slow").await?;
+    let reading_nothing = sleep(Duration::from_secs(17));
+    let sending = tokio::spawn(async move {
+        for n in 0..PACKETS {
+            let mut payload = vec![0; 15_000];
+            payload[..4].copy_from_slice(&n.to_be_bytes());
+            one.send(to("two", payload)).await?;
+        }
+        one.send(to("two", "the end")).await?;
+        Ok::<_, SendError>(one)
+    });
+    reading_nothing.await;
+    let mut last = None;
+    // The server may drop packets of a slow reader, but it never reorders them.
+    loop {
+        match timeout(BOUND, two.recv()).await?.context("the room ended")? {
+            TransportEvent::Packet(packet) if packet.payload == "the end" => break,
+            TransportEvent::Packet(packet) => {
+                let n = u32::from_be_bytes(packet.payload[..4].try_into()?);
+                ensure!(last.is_none_or(|last| last < n), "{n} after {last:?}");
+                last = Some(n);
+            }
+            other => bail!("{other:?}"),
+        }
+    }
+    println!("the last of {PACKETS} that a slow reader heard: {last:?}");
+    sending.await??;
+    Ok(())
+}
+
+async fn a_join_that_fails_leaves_nobody_behind() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().client("nobody", "one").sign()?;
+    let options = RoomOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(1));
+    refusal(options.join(&server.url(), &token).await)?;
+    let gone = async {
+        while server
+            .room_service("ListParticipants", "nobody", json!({"room": "nobody"}))
+            .await?
+            .contains("\"one\"")
+        {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(BOUND, gone).await.context("it is still in the room")?
 }

@@ -138,6 +138,11 @@ impl Server {
         let _ = kill_process(self.pid, Signal::KILL);
     }
 
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        kill_process(self.pid, Signal::TERM).unwrap();
+    }
+
     /// Makes it fall silent, with all sockets open.
     pub(crate) fn pause(&self) {
         kill_process(self.pid, Signal::STOP).unwrap();
@@ -154,14 +159,14 @@ impl Server {
         method: &str,
         room: &str,
         body: serde_json::Value,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<String> {
         let grants =
             VideoGrants { room_admin: true, room_create: true, room: room.into(), ..Default::default() };
         let token = AccessToken::with_api_key(KEY, SECRET).with_grants(grants).to_jwt()?;
         let path = format!("/twirp/livekit.RoomService/{method}");
         let answer = self.request("POST", &path, &token, &body.to_string())?;
         ensure!(answer.starts_with("HTTP/1.1 200"), "{method}: {answer}");
-        Ok(())
+        Ok(answer)
     }
 
     fn request(&self, method: &str, path: &str, token: &str, body: &str) -> anyhow::Result<String> {
