@@ -1,5 +1,6 @@
 //! One binary for all integration tests: what needs more than one room of the house.
 
+mod session_alicia;
 mod session_calls;
 mod session_world;
 mod wire;

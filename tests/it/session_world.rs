@@ -6,8 +6,8 @@ use std::{
 };
 
 use toolbridge::{
-    Body, CallError, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Participant, Peer, Request,
-    Role, Session, Tool,
+    Body, CallError, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Participant, Peer,
+    Request, Role, Session, Tool, Unsent,
     wire::{Frame, Kind, Message, Meta},
 };
 
@@ -286,7 +286,9 @@ impl World {
             .ends
             .iter()
             .filter(|(_, end)| {
-                end.session.as_ref().is_some_and(|session| session.poll_timeout().is_some_and(|due| due <= at))
+                end.session
+                    .as_ref()
+                    .is_some_and(|session| session.poll_timeout().is_some_and(|due| due <= at))
             })
             .map(|(name, _)| name.clone())
             .collect();
@@ -338,6 +340,8 @@ impl World {
                     let to: Vec<_> = packet.to.iter().map(Identity::as_str).collect();
                     if here {
                         self.throw_as(from, &to, &packet.payload);
+                    } else if let Some(session) = &mut end.session {
+                        session.handle_unsent(self.now, packet.id, Unsent::Closed);
                     }
                 }
                 Output::Execute(job) => {
