@@ -197,7 +197,7 @@ impl Session {
 
     fn progress_came(&mut self, now: Instant, id: &Identity, it: ToolProgress) {
         let Some(key) = self.call_owned_by(&it.id, id) else {
-            if self.past.is_of(&it.id, id) {
+            if self.peers.get(id).is_some_and(|remote| self.past.owned_by(&it.id, id, remote).is_some()) {
                 return self.stats.add(Counter::Late, 1);
             }
             return self.complain(now, id, Counter::Foreign);

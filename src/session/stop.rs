@@ -13,7 +13,7 @@ impl Session {
     /// Tells the owner of a call that was settled without its answer to stop, once it can be reached.
     pub(super) fn stop_owner(&mut self, call: &CallId) {
         let Some(gone) = self.past.get_mut(call).filter(|gone| gone.stop == Stop::Waiting) else { return };
-        let owner = gone.owner.clone();
+        let owner = gone.asked.owner.clone();
         if !self.peers.get(&owner).is_some_and(Remote::is_reachable) {
             return;
         }
@@ -44,7 +44,7 @@ impl Session {
 
     /// The owner took a request whose call had ended: it is told to stop, if it was not.
     pub(super) fn stop_what_was_delivered(&mut self, owner: &Identity, stanza: i32) {
-        let found = self.past.find(owner, |gone| gone.stanza == stanza && gone.stop == Stop::Waiting);
+        let found = self.past.find(owner, |gone| gone.asked.stanza == stanza && gone.stop == Stop::Waiting);
         if let Some((call, _)) = found {
             self.stop_owner(&call);
         }

@@ -2,5 +2,6 @@
 
 mod session_alicia;
 mod session_calls;
+mod session_security;
 mod session_world;
 mod wire;
