@@ -140,7 +140,7 @@ impl Session {
     /// Client: the end of a call that the assistant ran itself.
     pub(super) fn observed_result(&mut self, now: Instant, id: &Identity, result: &ToolUseResult) {
         let Some((tool, since)) = self.observed.ended(&result.id) else {
-            return self.complain(now, id, Counter::Foreign);
+            return self.stats.add(Counter::Late, 1); // it began before we came
         };
         let outcome = match result.success {
             true => Ok(()),

@@ -2,6 +2,7 @@
 
 mod session_alicia;
 mod session_calls;
+mod session_schedules;
 mod session_security;
 mod session_world;
 mod wire;
