@@ -259,7 +259,11 @@ impl Session {
             let repeated = std::mem::replace(&mut gone.answered, true);
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
         } else {
-            return self.complain(now, id, Counter::Foreign);
+            self.complain(now, id, Counter::Foreign);
+            if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
+                return;
+            }
+            // One of our clients answers what we have forgotten: it may forget it too.
         }
         self.acknowledge(id, incoming.stanza(), Some(&result.id));
     }
