@@ -86,7 +86,9 @@ pub use link::{
 pub use programs::{ProgramTools, ProgramsError};
 #[cfg(feature = "runtime")]
 pub use registry::{Handler, State, Tools, check_tool};
-pub use session::{Event, Session};
+pub use session::{
+    CallKey, Config, Counter, Destination, Event, Job, JobKey, Output, Request, SendFrameError, Session, Stats, Unsent,
+};
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};
 pub use tool::{

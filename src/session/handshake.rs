@@ -124,6 +124,7 @@ impl Session {
         if !has_heard_us && was_long_ago(now, remote.pair.greeted_at) {
             self.send_configuration(now, id);
             self.register_once_more(now, id);
+            self.send_waiting_answers(now, id);
         }
     }
 

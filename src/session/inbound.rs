@@ -17,6 +17,9 @@ use crate::{
     wire::{Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
+/// Answers that are sent again when a caller comes back: more could be used to make us shout.
+const ANSWERS_AGAIN: usize = 256;
+
 impl Session {
     /// Client: a request came.
     pub(super) fn request_came(
@@ -91,10 +94,11 @@ impl Session {
         }
     }
 
-    /// A caller can be reached again: the answers that it was never sent go.
+    /// A caller can be reached, under a new pair of sids: the answers that it has not acknowledged go, those
+    /// that went before under their own stanzas.
     pub(super) fn send_waiting_answers(&mut self, now: Instant, caller: &Identity) {
-        let waiting = self.tables.get(caller).map(|table| table.unsent()).unwrap_or_default();
-        for call in waiting {
+        let waiting = self.tables.get(caller).map(|table| table.unacknowledged()).unwrap_or_default();
+        for call in waiting.into_iter().take(ANSWERS_AGAIN) {
             self.send_answer(now, caller, &call);
         }
     }
@@ -140,7 +144,7 @@ impl Session {
     /// Client: the end of a call that the assistant ran itself.
     pub(super) fn observed_result(&mut self, now: Instant, id: &Identity, result: &ToolUseResult) {
         let Some((tool, since)) = self.observed.ended(&result.id) else {
-            return self.complain(now, id, Counter::Foreign);
+            return self.stats.add(Counter::Late, 1); // it began before we came
         };
         let outcome = match result.success {
             true => Ok(()),
@@ -346,14 +350,21 @@ impl Session {
             return;
         };
         let mut message = answer.message.clone();
-        let sent = match self.post(caller, &Meta::default(), &message) {
+        let before = answer.sent;
+        let sent = match before {
+            Some((stanza, _)) => self.post_again(caller, stanza, &message),
+            None => self.post(caller, &Meta::default(), &message),
+        };
+        let sent = match sent {
             Err(Unfit::TooLarge { size, limit }) => {
                 message = result_message(&self.config.room, call, Err(too_large(size, limit)));
                 self.post(caller, &Meta::default(), &message)
             }
             sent => sent,
         };
-        self.copy(&Meta::default(), &message);
+        if before.is_none() {
+            self.copy(&Meta::default(), &message);
+        }
         let Some(table) = self.tables.get_mut(caller) else { return };
         match sent {
             Ok(sent) if wants_to_know => {

@@ -7,8 +7,8 @@ use super::{
     codec::Incoming,
     ids,
     owner::{Choice, ECHO},
-    past::{Gone, Stop},
-    peer::Window,
+    past::Gone,
+    peer::{Remote, Window},
     send::Unfit,
 };
 use crate::{
@@ -57,6 +57,17 @@ pub(super) struct Asked {
     pub(super) packet: u64,
     pub(super) at: Instant,
     pub(super) delivered: bool,
+}
+
+impl Asked {
+    /// Whether this is who was asked: the identity, in the instance that it showed or the join that it was in.
+    pub(super) fn is_of(&self, id: &Identity, remote: &Remote) -> bool {
+        let same = match &self.instance {
+            Some(instance) => remote.instance.as_ref() == Some(instance),
+            None => remote.sid() == Some(&self.sid),
+        };
+        self.owner == *id && same
+    }
 }
 
 impl Call {
@@ -190,8 +201,7 @@ impl Session {
     pub(super) fn detach_call(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
         let id = call.id.clone();
-        let remembered =
-            call.asked().map(|asked| Gone { stop: Stop::Unwanted, ..Gone::unanswered(asked, now) });
+        let remembered = call.asked().map(|asked| Gone::detached(asked, now));
         if let Stage::Own(job) = call.stage {
             return self.detach_own(now, key, job);
         }
@@ -240,19 +250,20 @@ impl Session {
         if let Some(key) = self.call_owned_by(&result.id, id) {
             let Some(call) = self.calls.get(&key) else { return };
             let read = read_result(result, call, id);
-            let gone = call.asked().map(|asked| Gone {
-                answered: true,
-                stop: Stop::Unwanted,
-                ..Gone::unanswered(asked, now)
-            });
+            let gone = call.asked().map(|asked| Gone::answered(asked, now));
             self.conclude(now, key, read);
             if let Some(gone) = gone {
                 self.remember(now, result.id.clone(), gone);
             }
-        } else if let Some(repeated) = self.past.answered(&result.id, id) {
+        } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
+            let repeated = std::mem::replace(&mut gone.answered, true);
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
         } else {
-            return self.complain(now, id, Counter::Foreign);
+            self.complain(now, id, Counter::Foreign);
+            if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
+                return;
+            }
+            // One of our clients answers what we have forgotten: it may forget it too.
         }
         self.acknowledge(id, incoming.stanza(), Some(&result.id));
     }
@@ -263,11 +274,7 @@ impl Session {
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(call, id)) {
             if matches!(error.code, 301 | 304) {
                 let Some(call) = self.calls.get(&key) else { return };
-                let gone = call.asked().map(|asked| Gone {
-                    answered: true,
-                    stop: Stop::Unwanted,
-                    ..Gone::unanswered(asked, now)
-                });
+                let gone = call.asked().map(|asked| Gone::answered(asked, now));
                 let call = call.id.clone();
                 self.conclude(now, key, Err(CallError::Lost { owner: id.clone() }));
                 if let Some(gone) = gone {
@@ -285,12 +292,7 @@ impl Session {
     pub(super) fn call_owned_by(&self, call: &CallId, id: &Identity) -> Option<CallKey> {
         let key = *self.calls_by_id.get(call)?;
         let asked = self.calls.get(&key)?.asked()?;
-        let remote = self.peers.get(id)?;
-        let same = match &asked.instance {
-            Some(instance) => remote.instance.as_ref() == Some(instance),
-            None => remote.sid() == Some(&asked.sid),
-        };
-        (asked.owner == *id && same).then_some(key)
+        asked.is_of(id, self.peers.get(id)?).then_some(key)
     }
 
     /// The call whose request was sent in this packet, and its limit.

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use super::{Session, Timer, outbound::Asked};
+use super::{Session, Timer, outbound::Asked, peer::Remote};
 use crate::{link::Identity, tool::CallId};
 
 /// Settled calls that are remembered at once.
@@ -21,15 +21,12 @@ pub(super) struct Past {
 /// A call that was settled.
 #[derive(Debug)]
 pub(super) struct Gone {
-    pub(super) owner: Identity,
-    /// A plain peer acknowledges nothing, so that its stop takes no place.
-    pub(super) plain: bool,
-    /// The stanza of its request.
-    pub(super) stanza: i32,
+    /// Who was asked, and how.
+    pub(super) asked: Asked,
     /// Whether its owner answered.
     pub(super) answered: bool,
     pub(super) stop: Stop,
-    pub(super) at: Instant,
+    at: Instant,
 }
 
 /// Whether its owner was told to stop.
@@ -46,41 +43,40 @@ pub(super) enum Stop {
 }
 
 impl Gone {
+    /// A call that ends without its owner, which shall stop.
     pub(super) fn unanswered(asked: &Asked, now: Instant) -> Self {
-        Self {
-            owner: asked.owner.clone(),
-            plain: asked.instance.is_none(),
-            stanza: asked.stanza,
-            answered: false,
-            stop: Stop::Waiting,
-            at: now,
-        }
+        Self { asked: asked.clone(), answered: false, stop: Stop::Waiting, at: now }
     }
 
-    /// Whether it still counts among its owner's open calls.
+    /// A call that its owner has done with, one way or another.
+    pub(super) fn answered(asked: &Asked, now: Instant) -> Self {
+        Self { answered: true, stop: Stop::Unwanted, ..Self::unanswered(asked, now) }
+    }
+
+    /// A call that goes on, although nobody waits for it.
+    pub(super) fn detached(asked: &Asked, now: Instant) -> Self {
+        Self { stop: Stop::Unwanted, ..Self::unanswered(asked, now) }
+    }
+
+    /// Whether it still counts among its owner's open calls. A plain peer acknowledges nothing.
     fn has_place(&self) -> bool {
-        !self.plain && !self.answered && matches!(self.stop, Stop::Waiting | Stop::Sent(_))
+        self.asked.instance.is_some() && !self.answered && matches!(self.stop, Stop::Waiting | Stop::Sent(_))
     }
 }
 
 impl Past {
     pub(super) fn places_at(&self, owner: &Identity) -> usize {
-        self.calls.values().filter(|gone| gone.owner == *owner && gone.has_place()).count()
+        self.calls.values().filter(|gone| gone.asked.owner == *owner && gone.has_place()).count()
     }
 
-    pub(super) fn is_of(&self, call: &CallId, owner: &Identity) -> bool {
-        self.calls.get(call).is_some_and(|gone| gone.owner == *owner)
-    }
-
-    /// The owner's answer came after all. Whether it had come before; nothing if it is not the owner.
-    pub(super) fn answered(&mut self, call: &CallId, by: &Identity) -> Option<bool> {
-        let gone = self.calls.get_mut(call).filter(|gone| gone.owner == *by)?;
-        Some(std::mem::replace(&mut gone.answered, true))
+    /// The call, if this is who was asked.
+    pub(super) fn owned_by(&mut self, call: &CallId, id: &Identity, remote: &Remote) -> Option<&mut Gone> {
+        self.calls.get_mut(call).filter(|gone| gone.asked.is_of(id, remote))
     }
 
     /// An owner is gone for good, or another instance: it need not know of stops.
     pub(super) fn give_up(&mut self, owner: &Identity) {
-        for gone in self.calls.values_mut().filter(|gone| gone.owner == *owner) {
+        for gone in self.calls.values_mut().filter(|gone| gone.asked.owner == *owner) {
             gone.stop = Stop::Known;
         }
     }
@@ -91,7 +87,7 @@ impl Past {
 
     /// The calls of this owner whose stops wait to be sent.
     pub(super) fn waiting_stops(&self, owner: &Identity) -> Vec<CallId> {
-        let waits = |gone: &Gone| gone.owner == *owner && gone.stop == Stop::Waiting;
+        let waits = |gone: &Gone| gone.asked.owner == *owner && gone.stop == Stop::Waiting;
         self.calls.iter().filter(|(_, gone)| waits(gone)).map(|(id, _)| id.clone()).collect()
     }
 
@@ -101,7 +97,7 @@ impl Past {
         owner: &Identity,
         which: impl Fn(&Gone) -> bool,
     ) -> Option<(CallId, &mut Gone)> {
-        let found = self.calls.iter_mut().find(|(_, gone)| gone.owner == *owner && which(gone))?;
+        let found = self.calls.iter_mut().find(|(_, gone)| gone.asked.owner == *owner && which(gone))?;
         Some((found.0.clone(), found.1))
     }
 }

@@ -2,7 +2,11 @@
 
 use std::time::Instant;
 
-use super::{Counter, Event, Session, Timer, codec, codec::Incoming, peer::Remote};
+use super::{
+    Counter, Event, Session, Timer, codec,
+    codec::Incoming,
+    peer::{Pair, Remote},
+};
 use crate::{
     link::{Identity, Peer},
     tool::Execution,
@@ -50,10 +54,17 @@ impl Session {
 
     /// Takes a frame of a peer that is where it says, unless it must wait for its Configuration.
     pub(super) fn take(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
-        let Some(remote) = self.peers.get(id) else { return };
+        let Some(remote) = self.peers.get_mut(id) else { return };
         if remote.pair.left {
-            return self.stats.add(Counter::AfterGoodbye, 1);
+            // Another run of the program in the same join: only its Configuration can say so.
+            let anew = matches!(incoming.message, Message::Configuration(_))
+                && incoming.instance().is_some_and(|instance| Some(instance) != remote.instance.as_deref());
+            if !anew {
+                return self.stats.add(Counter::AfterGoodbye, 1);
+            }
+            remote.pair = Pair::default();
         }
+        let Some(remote) = self.peers.get(id) else { return };
         let waits = self.must_wait(id, remote, &incoming);
         let limits = &self.config.caps;
         let Some(remote) = self.peers.get_mut(id) else { return };
@@ -197,7 +208,7 @@ impl Session {
 
     fn progress_came(&mut self, now: Instant, id: &Identity, it: ToolProgress) {
         let Some(key) = self.call_owned_by(&it.id, id) else {
-            if self.past.is_of(&it.id, id) {
+            if self.peers.get(id).is_some_and(|remote| self.past.owned_by(&it.id, id, remote).is_some()) {
                 return self.stats.add(Counter::Late, 1);
             }
             return self.complain(now, id, Counter::Foreign);

@@ -72,11 +72,12 @@ impl Session {
         }
     }
 
-    /// Client: what this assistant has not answered is sent again, since it may not have heard it.
+    /// Client: this assistant says that it knows nothing of us under this pair of sids: an announcement may
+    /// have come after our Configuration and undone it. So our registration goes again, answered or not.
     pub(super) fn register_once_more(&mut self, now: Instant, id: &Identity) {
-        if let Some(Registration::Sent(times)) = self.peers.get(id).map(|remote| &remote.pair.registration) {
-            let times = *times;
-            self.send_registration(now, id, times);
+        let sent = self.peers.get(id).is_some_and(|remote| remote.pair.registration != Registration::Idle);
+        if sent && self.is_client() {
+            self.send_registration(now, id, 1);
         }
     }
 

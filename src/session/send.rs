@@ -51,6 +51,19 @@ impl Session {
         self.post_to(vec![to.clone()], meta, message)
     }
 
+    /// Sends a frame again, under the stanza that it had.
+    pub(super) fn post_again(
+        &mut self,
+        to: &Identity,
+        stanza: i32,
+        message: &Message,
+    ) -> Result<Sent, Unfit> {
+        let payload =
+            codec::encode(stanza, &self.config.room, &Meta::default(), message).map_err(Unfit::Encode)?;
+        let packet = self.transmit(Packet::new([to.clone()], payload));
+        Ok(Sent { stanza, packet })
+    }
+
     /// Sends a frame whose size is known to be small, or whose loss is no harm.
     pub(super) fn post_small(&mut self, to: &Identity, message: &Message) -> Option<Sent> {
         match self.post(to, &Meta::default(), message) {

@@ -13,7 +13,7 @@ impl Session {
     /// Tells the owner of a call that was settled without its answer to stop, once it can be reached.
     pub(super) fn stop_owner(&mut self, call: &CallId) {
         let Some(gone) = self.past.get_mut(call).filter(|gone| gone.stop == Stop::Waiting) else { return };
-        let owner = gone.owner.clone();
+        let owner = gone.asked.owner.clone();
         if !self.peers.get(&owner).is_some_and(Remote::is_reachable) {
             return;
         }
@@ -44,7 +44,7 @@ impl Session {
 
     /// The owner took a request whose call had ended: it is told to stop, if it was not.
     pub(super) fn stop_what_was_delivered(&mut self, owner: &Identity, stanza: i32) {
-        let found = self.past.find(owner, |gone| gone.stanza == stanza && gone.stop == Stop::Waiting);
+        let found = self.past.find(owner, |gone| gone.asked.stanza == stanza && gone.stop == Stop::Waiting);
         if let Some((call, _)) = found {
             self.stop_owner(&call);
         }
@@ -104,8 +104,12 @@ impl Session {
 
     /// Says goodbye to everybody we shook hands with.
     pub(super) fn say_goodbye(&mut self) {
-        let known: Vec<_> =
-            self.peers.iter().filter(|(_, remote)| remote.is_crossed()).map(|(id, _)| id.clone()).collect();
+        let known: Vec<_> = self
+            .peers
+            .iter()
+            .filter(|(_, remote)| remote.is_crossed() && !remote.pair.plain)
+            .map(|(id, _)| id.clone())
+            .collect();
         for id in known {
             let message = Message::ControlStop(ControlStop {
                 conversation_id: Some(self.config.room.clone()),
@@ -115,7 +119,7 @@ impl Session {
             if let Err(error) = self.post(&id, &codec::goodbye(), &message) {
                 tracing::warn!(peer = %id, ?error, "a goodbye cannot be sent");
             }
-            if let Some(remote) = self.peers.get_mut(&id).filter(|remote| !remote.pair.plain) {
+            if let Some(remote) = self.peers.get_mut(&id) {
                 remote.pair.left = true; // nothing follows a goodbye
             }
         }
@@ -146,8 +150,8 @@ impl Session {
 
     /// Client: a caller stops one of its calls.
     fn stop_one(&mut self, now: Instant, id: &Identity, call: &CallId) {
-        let table = self.tables.entry(id.clone()).or_default();
-        let running: Option<JobKey> = match table.find(call).map(|entry| &entry.state) {
+        let found = self.tables.get(id).and_then(|table| table.find(call));
+        let running: Option<JobKey> = match found.map(|entry| &entry.state) {
             Some(State::Running(job)) => Some(*job),
             Some(_) => return self.stats.add(Counter::Duplicate, 1),
             None => None,
@@ -155,6 +159,7 @@ impl Session {
         match running {
             Some(job) => self.cancel_job(now, job),
             None if self.bound.as_ref() == Some(id) => {
+                let table = self.tables.entry(id.clone()).or_default();
                 table.bury(now, call, self.config.times.longest_call, &self.config.caps);
                 self.set_table_timer(now);
             }

@@ -162,10 +162,18 @@ impl Table {
         }
     }
 
-    /// The calls whose answers have not been sent.
-    pub(super) fn unsent(&self) -> Vec<CallId> {
-        let unsent = |entry: &Entry| matches!(&entry.state, State::Answered(answer) if answer.sent.is_none());
-        self.entries.iter().filter(|(_, entry)| unsent(entry)).map(|(id, _)| id.clone()).collect()
+    /// The calls whose answers were not acknowledged: those that were sent in their order, then the others.
+    pub(super) fn unacknowledged(&self) -> Vec<CallId> {
+        let open = |entry: &Entry| match &entry.state {
+            State::Answered(answer) => {
+                Some(answer.sent.map_or(u32::MAX, |(stanza, _)| stanza.unsigned_abs()))
+            }
+            _ => None,
+        };
+        let mut found: Vec<_> =
+            self.entries.iter().filter_map(|(id, it)| Some((open(it)?, id.clone()))).collect();
+        found.sort();
+        found.into_iter().map(|(_, id)| id).collect()
     }
 
     /// The call whose answer was sent under this stanza.

@@ -2,8 +2,14 @@
 
 mod bridge;
 mod golden;
+mod hostile;
 mod layers;
 mod programs;
 mod programs_of_the_api;
+mod session_alicia;
+mod session_calls;
+mod session_schedules;
+mod session_security;
+mod session_world;
 mod tools;
 mod wire;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolbridge::{
-    Body, CallError, Config, ErrorCode, Event, Participant, Request, Role, ToolError, Unsent,
+    Body, CallError, Config, ErrorCode, Event, Participant, Request, Role, Unsent,
     session::{Caps, Times},
     wire::{Kind, Message},
 };
@@ -43,4 +43,425 @@ fn a_cancelled_call_settles_at_once_and_its_handler_stops() {
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
     assert_eq!(world.count("a", "late"), 1, "the owner's answer comes, and is late");
+}
+
+#[test]
+fn an_unknown_tool_settles_after_the_owner_wait_and_never_ran() {
+    let mut world = World::pair(&["t"]);
+    let began = world.now;
+    let error = world.ask("a", request("none")).unwrap_err();
+    assert!(matches!(&error, CallError::UnknownTool { tool } if &**tool == "none"), "{error:?}");
+    assert!(!error.may_have_run());
+    assert_eq!(world.now.duration_since(began), Times::default().owner_wait);
+    // A named owner that has said what it offers is not waited for.
+    let error = world.call("a", request("none").to("phone")).unwrap_err();
+    assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
+}
+
+#[test]
+fn a_call_waits_for_a_client_that_comes() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let key = world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    world.client("phone", Config::default(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+}
+
+#[test]
+fn two_owners_are_an_error_that_names_them_unless_one_is_named_or_pinned() {
+    let mut world = World::new();
+    let config = Config::default().pin("pinned".parse().unwrap(), "tv");
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &["t", "pinned"]);
+    world.client("tv", Config::default(), &["t", "pinned"]);
+    world.run(SECOND);
+    for name in ["phone", "tv"] {
+        world.handle(name, move |_| Some(Ok(Body::encode(&serde_json::json!({"by": name})).unwrap())));
+    }
+    match world.call("a", request("t")).unwrap_err() {
+        CallError::Ambiguous { owners, .. } => assert_eq!(owners, ["phone", "tv"]),
+        other => panic!("{other:?}"),
+    }
+    let by = |result: Body| result.to_json()["by"].as_str().unwrap().to_owned();
+    assert_eq!(by(world.ask("a", request("t").to("phone")).unwrap()), "phone");
+    assert_eq!(by(world.ask("a", request("pinned")).unwrap()), "tv");
+}
+
+#[test]
+fn the_65th_open_call_to_one_client_is_refused() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &["hang"]);
+    world.run(SECOND);
+    let mut keys = Vec::new();
+    for n in 0..64 {
+        keys.push(world.call("a", request("hang").timeout(60 * SECOND)).unwrap());
+        if n % 40 == 39 {
+            world.run(1100 * MS); // its owner takes 50 in a second
+        }
+    }
+    let error = world.call("a", request("hang")).unwrap_err();
+    assert!(matches!(error, CallError::TooManyOpen { open: 64 }), "{error:?}");
+    // A cancelled one keeps its place until its owner knows.
+    world.with("a", |session, now| session.cancel(now, keys[0]));
+    assert!(matches!(world.call("a", request("hang")), Err(CallError::TooManyOpen { open: 64 })));
+    world.run(100 * MS);
+    assert!(world.call("a", request("hang")).is_ok());
+}
+
+#[test]
+fn more_calls_than_the_owner_takes_in_a_second_are_busy_and_do_not_run() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let keys: Vec<_> = (0..60).map(|_| world.call("a", request("t")).unwrap()).collect();
+    world.run(SECOND);
+    let busy = keys
+        .iter()
+        .filter(|key| matches!(world.settled("a", **key), Some(Err(CallError::Busy { .. }))))
+        .count();
+    assert_eq!((busy, world.count("phone", "jobs")), (10, 50));
+    assert!(!CallError::Busy { owner: "phone".into() }.may_have_run());
+    world.run(SECOND);
+    assert!(world.ask("a", request("t")).is_ok());
+}
+
+#[test]
+fn a_frame_of_15_001_bytes_is_refused_with_both_numbers() {
+    let mut world = World::pair(&["t"]);
+    let arguments = |size: usize| Body::encode(&serde_json::json!({"x": "y".repeat(size)})).unwrap();
+    let (mut size, mut error) = (14_000, None);
+    while error.is_none() {
+        size += 1;
+        error = world.call("a", Request::new("t", arguments(size))).err();
+        if error.is_none() {
+            let key = world.ends["phone"].jobs.len();
+            assert!(key <= 1000);
+            world.run(50 * MS);
+            world.finish("phone", Ok(Body::empty()));
+        }
+    }
+    match error.unwrap() {
+        CallError::TooLarge { size, limit } => assert_eq!((size, limit), (15_001, 15_000)),
+        other => panic!("{other:?}"),
+    }
+    // A result that is too large becomes an outcome that says so.
+    world.handle("phone", move |_| Some(Ok(arguments(20_000))));
+    match world.ask("a", request("t")).unwrap_err() {
+        CallError::Tool(error) => {
+            assert_eq!(error.code(), ErrorCode::RESULT_TOO_LARGE);
+            assert!(error.message().contains("15000") && error.message().contains("20"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_registration_that_does_not_fit_is_a_typed_error() {
+    use toolbridge::RegisterError;
+    let mut world = World::pair(&["t"]);
+    let long = "x".repeat(1000);
+    let many: Vec<_> =
+        (0..20).map(|n| toolbridge::Tool::new(format!("t{n}").parse().unwrap(), long.as_str())).collect();
+    let offer =
+        |world: &mut World, tools| world.with("phone", |session, now| session.offer(now, tools)).unwrap();
+    let error = offer(&mut world, many).unwrap_err();
+    assert!(
+        matches!(error, RegisterError::RegistrationTooLarge { size, limit: 15_000 } if size > 20_000),
+        "{error:?}"
+    );
+    let wide = toolbridge::Tool::new("t".parse().unwrap(), "x".repeat(1025));
+    let error = offer(&mut world, vec![wide]).unwrap_err();
+    assert!(
+        matches!(error, RegisterError::TooLarge { part: "description", size: 1025, limit: 1024, .. }),
+        "{error:?}"
+    );
+    assert!(matches!(offer(&mut world, vec![tool("a"), tool("a")]), Err(RegisterError::Duplicate { .. })));
+    assert!(matches!(offer(&mut world, vec![tool("bridge.x")]), Err(RegisterError::Reserved { .. })));
+    let asks = tool("wipe").options(toolbridge::ToolOptions::destructive());
+    assert!(matches!(offer(&mut world, vec![asks]), Err(RegisterError::NoConsent { .. })));
+    let many = (0..129).map(|n| tool(&format!("t{n}"))).collect();
+    assert!(matches!(offer(&mut world, many), Err(RegisterError::TooMany { count: 129, limit: 128 })));
+    world.run(SECOND);
+    assert_eq!(world.session("a").tools().len(), 1, "what was offered before stands");
+}
+
+#[test]
+fn a_packet_that_did_not_leave_settles_its_call_as_never_delivered() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t")).unwrap();
+    // The driver says so before anything else happens.
+    let packets = world.count("a", "frames_out");
+    world.with("a", |session, now| session.handle_unsent(now, packets, Unsent::Closed));
+    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    assert!(matches!(error, CallError::NotDelivered { .. }) && !error.may_have_run());
+}
+
+#[test]
+fn two_fresh_participants_named_by_their_authors_complete_a_call_before_any_announcement() {
+    let mut world = World::new();
+    world.announce = 3600 * SECOND;
+    world.assistant("a", Config::default().admit("phone"));
+    world.ends.get_mut("a").unwrap().here = false; // the newcomer's list does not have it yet
+    world.client("phone", Config::default().assistant("a"), &["t"]);
+    world.ends.get_mut("a").unwrap().here = true;
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
+    assert!(world.session("a").participants().is_empty());
+    assert!(world.now.duration_since(world.began) < 3 * SECOND);
+}
+
+#[test]
+fn a_newcomer_is_served_before_the_room_announces_it() {
+    let mut world = World::new();
+    world.announce = 3 * SECOND;
+    world.client("phone", Config::default(), &["t"]);
+    world.assistant("a", Config::default()); // its list has the phone; the phone hears of it 3 s later
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
+    assert!(world.now.duration_since(world.began) < 4 * SECOND);
+}
+
+#[test]
+fn with_a_second_assistant_the_one_that_spoke_first_stays_bound_and_the_other_is_denied() {
+    let mut world = World::pair(&["t"]);
+    world.assistant("b", Config::default());
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    let error = world.ask("b", request("t").to("phone").timeout(8 * SECOND)).unwrap_err();
+    assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert!(world.ask("a", request("t")).is_ok());
+    // Both there from the start, and none configured: none is bound, and an event says so.
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.assistant("b", Config::default());
+    world.client("phone", Config::default(), &["t"]);
+    world.client("tv", Config::default().assistant("b"), &["t"]);
+    world.run(SECOND);
+    // The phone hears one first, and is bound until another could have been meant as well.
+    assert_eq!(world.session("tv").bound().unwrap(), "b");
+}
+
+#[test]
+fn after_a_goodbye_another_assistant_is_bound_at_once() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    world.with("a", |session, now| session.close(now));
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Closed(_)))));
+    world.run(50 * MS);
+    assert!(world.session("phone").bound().is_none());
+    assert_eq!(world.ends["phone"].aborted.len(), 1, "its job stops");
+    world.leave("a");
+    world.assistant("again", Config::default());
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let began = world.now;
+    assert_eq!(world.ask("again", request("t")).unwrap(), value(1));
+    assert!(world.now.duration_since(began) < SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "again");
+    // The same name again, as a terminal would run it twice in a row.
+    world.with("again", |session, now| session.close(now));
+    world.leave("again");
+    world.assistant("again", Config::default());
+    assert_eq!(world.ask("again", request("t")).unwrap(), value(1));
+}
+
+#[test]
+fn a_client_that_says_goodbye_loses_its_calls_at_once() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    world.with("phone", |session, now| session.close(now));
+    world.run(50 * MS);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    assert!(world.session("a").tools().is_empty());
+    assert!(matches!(world.ends["phone"].events.last(), Some(Event::Closed(_))));
+    assert_eq!(world.session("phone").poll_timeout(), None);
+}
+
+#[test]
+fn the_same_instance_may_come_back_within_the_grace() {
+    let mut world = World::pair(&["slow"]);
+    let key = world.call("a", request("slow")).unwrap();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.run(2 * SECOND);
+    world.finish("phone", Ok(value(1))); // while it is away
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+    // And the assistant.
+    let key = world.call("a", request("slow")).unwrap();
+    world.run(100 * MS);
+    world.leave("a");
+    world.run(2 * SECOND);
+    world.finish("phone", Ok(value(2)));
+    world.rejoin("a");
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(2));
+}
+
+#[test]
+fn another_instance_of_the_owner_loses_its_calls_at_once() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.client("phone", Config::default(), &["t"]); // a new process, the same identity
+    world.run(SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    world.handle("phone", |_| Some(Ok(value(3))));
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(3));
+}
+
+#[test]
+fn without_grace_a_call_is_lost_when_its_owner_leaves() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().grace(Duration::ZERO));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.run(50 * MS);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+}
+
+#[test]
+fn an_owner_that_falls_silent_is_lost_long_before_the_timeout() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(10 * SECOND);
+    assert!(world.settled("a", key).is_none(), "it answers every ping");
+    assert!(world.count("a", "pings") >= 6);
+    world.ends.get_mut("phone").unwrap().here = false; // a killed process: the room says nothing yet
+    world.run(7 * SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+}
+
+#[test]
+fn nobody_is_judged_while_we_are_cut_off() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.with("a", |session, now| session.handle_link(now, toolbridge::LinkState::Down));
+    world.ends.get_mut("a").unwrap().here = false;
+    world.run(20 * SECOND);
+    assert!(world.settled("a", key).is_none());
+    world.ends.get_mut("a").unwrap().here = true;
+    world.with("a", |session, now| session.handle_link(now, toolbridge::LinkState::Up));
+    world.run(2 * SECOND);
+    world.finish("phone", Ok(value(1)));
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+}
+
+#[test]
+fn echo_is_answered_by_the_session_itself() {
+    let mut world = World::pair(&[]);
+    assert_eq!(world.ask("a", Request::new("bridge.echo", value(9)).to("phone")).unwrap(), value(9));
+    assert_eq!(world.ask("a", Request::new("bridge.echo", value(8))).unwrap(), value(8));
+    assert!(world.ends["phone"].jobs.is_empty());
+}
+
+#[test]
+fn a_detached_call_goes_on_and_nobody_is_stopped() {
+    let mut world = World::pair(&["slow"]);
+    let key = world.call("a", request("slow")).unwrap();
+    world.run(100 * MS);
+    world.with("a", |session, now| session.detach(now, key));
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Detached))));
+    world.run(SECOND);
+    assert!(world.ends["phone"].aborted.is_empty());
+    world.finish("phone", Ok(value(1)));
+    world.run(SECOND);
+    assert_eq!(world.count("a", "late"), 1);
+    assert!(world.session("phone").is_drained());
+}
+
+#[test]
+fn a_client_may_stop_calls_if_its_author_allows_it() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().allow_stop(|who: &Participant| *who.identity() == "tv"));
+    world.client("phone", Config::default(), &["t"]);
+    let sid = world.sid();
+    world.puppet(Participant::new("tv", sid).role(Role::Client));
+    world.run(SECOND);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    let stop = Message::ControlStop(toolbridge::wire::ControlStop::default());
+    world.say("tv", &["a"], &toolbridge::wire::Meta::new(), &Message::Configuration(Default::default()));
+    world.say("tv", &["a"], &toolbridge::wire::Meta::new(), &stop);
+    world.run(100 * MS);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+    assert_eq!(world.heard("tv", Kind::ACKNOWLEDGEMENT).len(), 2, "of its Configuration and of its stop");
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
+
+#[test]
+fn an_observer_sees_every_call_and_what_is_offered_and_has_no_part() {
+    let mut world = World::pair(&["t"]);
+    let sid = world.sid();
+    world.puppet(Participant::new("watch", sid).role(Role::Observer));
+    world.run(SECOND);
+    assert_eq!(
+        world.heard("watch", Kind::TOOLS_REGISTER).len(),
+        1,
+        "it came late, and is shown the registration"
+    );
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("t")).unwrap();
+    world.run(100 * MS);
+    for kind in [Kind::TOOL_USE_REQUEST, Kind::TOOL_USE_RESULT, Kind::TOOL_PROGRESS] {
+        assert_eq!(world.heard("watch", kind).len(), 1, "{kind}");
+    }
+    let told = |kind| world.ends["watch"].inbox.iter().any(|(_, frame)| frame.kind() == kind);
+    assert!(!told(Kind::ACKNOWLEDGEMENT) && !told(Kind::CONFIGURATION));
+    assert!(world.ends["watch"].inbox.iter().all(|(_, frame)| frame.meta_str("bridge.to").is_none()));
+    assert!(matches!(world.call("a", request("t").to("watch")), Err(CallError::UnknownTool { .. })));
+}
+
+#[test]
+fn thousands_of_calls_with_a_plain_peer_leave_nothing_behind() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(Participant::new("phone", sid).role(Role::Client));
+    world.run(SECOND);
+    for n in 0..5_000 {
+        let key = world.call("a", request("t").to("phone")).unwrap();
+        world.run(if n == 0 { 1_200 * MS } else { 25 * MS });
+        let asked = world.ends.get_mut("phone").unwrap().inbox.pop().unwrap().1;
+        world.ends.get_mut("phone").unwrap().inbox.clear();
+        world.ends.get_mut("a").unwrap().events.clear();
+        world.ends.get_mut("a").unwrap().sent.clear();
+        if n % 50 == 0 {
+            world.with("a", |session, now| session.cancel(now, key));
+            continue;
+        }
+        let Message::ToolUseRequest(asked) = asked.message().unwrap() else { panic!("{asked:?}") };
+        let body = serde_json::json!({"id": asked.id.as_str(), "success": true, "result": {}});
+        let (mut bytes, body) = (Vec::new(), Body::encode(&body).unwrap());
+        let meta = toolbridge::wire::Meta::new();
+        toolbridge::wire::Frame::relay(&mut bytes, 1, "room", &meta, Kind::TOOL_USE_RESULT, body.as_bytes())
+            .unwrap();
+        world.throw("phone", &["a"], &bytes);
+        world.run(20 * MS);
+        assert!(matches!(world.settled("a", key), Some(Ok(_))), "{n}");
+        world.ends.get_mut("a").unwrap().settled.clear();
+    }
+    assert!(world.session("a").is_drained());
+    world.run(120 * SECOND);
+    assert_eq!(world.session("a").poll_timeout(), None, "nothing is remembered, so nothing is due");
+}
+
+#[test]
+fn the_caps_are_those_that_the_contract_names() {
+    let caps = Caps::default();
+    assert_eq!((caps.open_per_peer, caps.calls_per_second, caps.tools, caps.id_bytes), (64, 50, 128, 128));
+    assert_eq!((caps.table_entries, caps.table_bytes), (4_096, 16 << 20));
 }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use toolbridge::{
-    Body, CallError, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Participant, Peer,
-    Request, Role, Session, Tool,
+    Body, CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output,
+    Participant, Peer, Request, Role, Session, Tool, Unsent,
     wire::{Frame, Kind, Message, Meta},
 };
 
@@ -22,6 +22,13 @@ pub(crate) struct World {
     pub(crate) delay: Duration,
     /// How long the room takes to announce who comes and goes.
     pub(crate) announce: Duration,
+    /// By how much more a packet or an announcement may take, from 0 to this. Each receiver hears one
+    /// sender, and the room, in order.
+    pub(crate) jitter: Duration,
+    pub(crate) random: Random,
+    last: BTreeMap<(String, String), Instant>,
+    /// Every job that any session ever gave out.
+    pub(crate) executed: Vec<(String, CallId)>,
     queue: BTreeMap<(Instant, u64), Delivery>,
     order: u64,
     pub(crate) ends: BTreeMap<String, End>,
@@ -61,6 +68,10 @@ impl World {
             began: now,
             delay: 20 * MS,
             announce: 50 * MS,
+            jitter: Duration::ZERO,
+            random: Random(1),
+            last: BTreeMap::new(),
+            executed: Vec::new(),
             queue: BTreeMap::new(),
             order: 0,
             ends: BTreeMap::new(),
@@ -323,8 +334,15 @@ impl World {
     }
 
     fn schedule(&mut self, after: Duration, delivery: Delivery) {
+        let link = match &delivery {
+            Delivery::Packet { to, from, .. } => (to.clone(), from.sid().to_string()),
+            Delivery::Joined { to, .. } | Delivery::Left { to, .. } => (to.clone(), String::new()),
+        };
+        let more = self.jitter.mul_f64(self.random.below(1000) as f64 / 1000.0);
+        let last = self.last.entry(link).or_insert(self.now);
+        *last = (self.now + after + more).max(*last);
         self.order += 1;
-        self.queue.insert((self.now + after, self.order), delivery);
+        self.queue.insert((*last, self.order), delivery);
     }
 
     pub(crate) fn flush(&mut self, name: &str) {
@@ -340,9 +358,12 @@ impl World {
                     let to: Vec<_> = packet.to.iter().map(Identity::as_str).collect();
                     if here {
                         self.throw_as(from, &to, &packet.payload);
+                    } else if let Some(session) = &mut end.session {
+                        session.handle_unsent(self.now, packet.id, Unsent::Closed);
                     }
                 }
                 Output::Execute(job) => {
+                    self.executed.push((name.to_owned(), job.call.clone()));
                     let outcome = end.handler.as_mut().and_then(|handler| handler(&job));
                     match outcome {
                         Some(outcome) => {
@@ -386,4 +407,25 @@ pub(crate) fn seed(name: &str, number: u32) -> [u8; 32] {
 /// The identities that a session sent frames of this type to.
 pub(crate) fn receivers(sent: &[(Vec<Identity>, Frame)]) -> BTreeSet<Identity> {
     sent.iter().flat_map(|(to, _)| to.iter().cloned()).collect()
+}
+
+/// A small generator: the same seed, the same run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        // xorshift64*
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit.max(1)
+    }
+
+    pub(crate) fn one_in(&mut self, limit: u64) -> bool {
+        self.below(limit) == 0
+    }
+
+    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize].clone()
+    }
 }

@@ -1,0 +1,444 @@
+//! The checklist of the Alicia protocol, row by row, in virtual time.
+
+use std::collections::BTreeMap;
+
+use toolbridge::{
+    Body, CallError, Config, ErrorCode, Event, Execution, Participant, Request, Role, Tool, ToolError,
+    wire::{
+        Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
+        ToolUseRequest, ToolUseResult, ToolsRegister,
+    },
+};
+
+use crate::session_world::{MS, SECOND, World, receivers, request, tool, value};
+
+/// A request as a plain assistant writes it.
+pub(crate) fn plain_request(id: &str, tool: &str) -> ToolUseRequest {
+    ToolUseRequest {
+        id: id.into(),
+        tool_name: tool.into(),
+        parameters: Body::empty(),
+        execution: Ok(Execution::Client),
+        timeout_ms: Some(5_000),
+        conversation_id: None,
+        message_id: None,
+    }
+}
+
+/// A phone with these tools, and a plain assistant that the test plays.
+fn plain_assistant(tools: &[&str]) -> World {
+    let mut world = World::new();
+    world.client("phone", Config::default(), tools);
+    let sid = world.sid();
+    world.puppet(Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    world
+}
+
+/// Our assistant, and a plain client named `phone` that the test plays.
+fn plain_client() -> World {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world
+}
+
+fn say_request(world: &mut World, request: ToolUseRequest) {
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+}
+
+fn results(world: &World, name: &str) -> Vec<ToolUseResult> {
+    let read = |message| match message {
+        Message::ToolUseResult(result) => result,
+        other => panic!("not a result: {other:?}"),
+    };
+    world.heard(name, Kind::TOOL_USE_RESULT).into_iter().map(read).collect()
+}
+
+fn errors(world: &World, name: &str) -> Vec<ErrorMessage> {
+    let read = |message| match message {
+        Message::Error(error) => error,
+        other => panic!("not an error: {other:?}"),
+    };
+    world.heard(name, Kind::ERROR).into_iter().map(read).collect()
+}
+
+fn code(result: &ToolUseResult) -> &str {
+    result.error_code.as_ref().map_or("", ErrorCode::as_str)
+}
+
+#[test]
+fn alicia_a1_many_calls_in_flight_out_of_order_find_their_answers() {
+    let mut world = World::pair(&["echo"]);
+    let keys: Vec<_> = (0..40).map(|n| world.call("a", Request::new("echo", value(n))).unwrap()).collect();
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].jobs.len(), 40);
+    world.ends.get_mut("phone").unwrap().jobs.reverse();
+    while let Some(job) = world.ends["phone"].jobs.first().cloned() {
+        world.finish("phone", Ok(job.arguments));
+    }
+    world.run(100 * MS);
+    for (n, key) in keys.into_iter().enumerate() {
+        assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(n as i32));
+    }
+}
+
+#[test]
+fn alicia_a6_a_failure_always_has_words_and_a_timeout_names_its_limit() {
+    let mut world = plain_assistant(&["hang", "fail"]);
+    say_request(&mut world, ToolUseRequest { timeout_ms: Some(1_234), ..plain_request("1", "hang") });
+    say_request(&mut world, plain_request("2", "none"));
+    say_request(&mut world, plain_request("3", "fail"));
+    world.run(100 * MS);
+    let at = world.ends["phone"].jobs.iter().position(|job| job.tool.as_str() == "fail").unwrap();
+    let job = world.ends.get_mut("phone").unwrap().jobs.remove(at);
+    world.with("phone", |session, now| session.settle(now, job.key, Err("no such album".into())));
+    world.run(2 * SECOND);
+    let results = results(&world, "a");
+    assert_eq!(results.len(), 3);
+    assert!(
+        results
+            .iter()
+            .all(|it| !it.success && it.error_message.as_ref().is_some_and(|text| !text.is_empty()))
+    );
+    let timeout = results.iter().find(|it| code(it) == "timeout").unwrap();
+    assert!(timeout.error_message.as_ref().unwrap().contains("1234 ms"), "{timeout:?}");
+}
+
+#[test]
+fn alicia_a7_the_assistant_waits_for_a_client_call_whether_it_goes_well_or_badly() {
+    let mut world = World::pair(&["good", "bad"]);
+    world.handle("phone", |job| {
+        let failed = || ToolError::new("too_dark", "the lamp is broken");
+        Some(if job.tool.as_str() == "good" { Ok(value(1)) } else { Err(failed()) })
+    });
+    assert_eq!(world.ask("a", request("good")).unwrap(), value(1));
+    match world.ask("a", request("bad")).unwrap_err() {
+        CallError::Tool(error) => {
+            assert_eq!((error.code().as_str(), error.message()), ("too_dark", "the lamp is broken"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn alicia_a8_a_server_call_is_shown_and_never_executed_or_answered() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &["search"]);
+    world.run(200 * MS);
+    world.with("a", |session, now| session.offer(now, vec![tool("search_web")])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(5))));
+    let before = world.said("phone", Kind::TOOL_USE_RESULT).len();
+    assert_eq!(world.ask("a", request("search_web")).unwrap(), value(5));
+    world.run(SECOND);
+    assert!(world.ends["phone"].jobs.is_empty());
+    assert_eq!(world.said("phone", Kind::TOOL_USE_RESULT).len(), before);
+    let server = |event: &&Event| match event {
+        Event::Requested { execution, .. } | Event::Settled { execution, .. } => {
+            *execution == Execution::Server
+        }
+        _ => false,
+    };
+    assert_eq!(world.ends["phone"].events.iter().filter(server).count(), 2, "it is shown, and its end");
+    // A request of a tool that the phone has, but for the server: the same.
+    let mut world = plain_assistant(&["t"]);
+    say_request(&mut world, plain_request("0", "t"));
+    let server = ToolUseRequest { execution: Ok(Execution::Server), ..plain_request("1", "t") };
+    world.say("a", &[], &Meta::new(), &Message::ToolUseRequest(server));
+    world.run(SECOND);
+    assert_eq!(world.ends["phone"].jobs.len(), 1);
+}
+
+#[test]
+fn alicia_a10_every_client_request_has_exactly_one_result() {
+    let mut world = plain_assistant(&["ok", "err", "hang"]);
+    world.handle("phone", |job| match job.tool.as_str() {
+        "ok" => Some(Ok(value(1))),
+        "err" => Some(Err(std::io::Error::other("secret").into())),
+        _ => None,
+    });
+    let odd = |id: &str, parameters: Body| ToolUseRequest { parameters, ..plain_request(id, "ok") };
+    say_request(&mut world, plain_request("fine", "ok"));
+    say_request(&mut world, plain_request("thrown", "err"));
+    say_request(&mut world, ToolUseRequest { timeout_ms: Some(100), ..plain_request("late", "hang") });
+    say_request(&mut world, plain_request("unknown", "none"));
+    say_request(&mut world, ToolUseRequest { timeout_ms: Some(0), ..plain_request("zero", "ok") });
+    say_request(&mut world, ToolUseRequest { timeout_ms: Some(-5), ..plain_request("negative", "ok") });
+    say_request(&mut world, ToolUseRequest { timeout_ms: Some(600_001), ..plain_request("long", "ok") });
+    say_request(&mut world, odd("echoed", value(3)));
+    world.run(SECOND);
+    let by_id: BTreeMap<_, _> = results(&world, "a").into_iter().map(|it| (it.id.to_string(), it)).collect();
+    assert_eq!(results(&world, "a").len(), 8);
+    let expected = [
+        ("fine", ""),
+        ("thrown", "execution_error"),
+        ("late", "timeout"),
+        ("unknown", "unknown_tool"),
+        ("zero", "invalid_parameters"),
+        ("negative", "invalid_parameters"),
+        ("long", "invalid_parameters"),
+        ("echoed", ""),
+    ];
+    for (id, expected) in expected {
+        assert_eq!(code(&by_id[id]), expected, "{id}");
+    }
+    assert!(!by_id["thrown"].error_message.as_ref().unwrap().contains("secret"));
+}
+
+#[test]
+fn alicia_a11_the_default_is_30_s_and_expiry_stops_the_work_and_drops_what_comes_late() {
+    let mut world = plain_assistant(&["hang"]);
+    say_request(&mut world, ToolUseRequest { timeout_ms: None, ..plain_request("1", "hang") });
+    world.run(SECOND);
+    let job = world.ends["phone"].jobs[0].clone();
+    assert_eq!(job.deadline.duration_since(world.began).as_secs(), 30);
+    world.run(28 * SECOND);
+    assert!(results(&world, "a").is_empty());
+    world.run(2 * SECOND);
+    assert_eq!(code(&results(&world, "a")[0]), "timeout");
+    assert_eq!(world.ends["phone"].aborted, [job.key]);
+    world.with("phone", |session, now| session.settle(now, job.key, Ok(value(1))));
+    world.run(SECOND);
+    assert_eq!(results(&world, "a").len(), 1, "the late result is dropped");
+    // The caller's side: the same limit, by its own clock; the owner's answer is late.
+    let mut world = World::pair(&["hang"]);
+    let error = world.ask("a", request("hang")).unwrap_err();
+    assert!(matches!(error, CallError::Timeout { limit } if limit == 30 * SECOND), "{error:?}");
+    world.run(SECOND);
+    assert_eq!(world.count("a", "late"), 1);
+}
+
+#[test]
+fn alicia_a12_a_tools_failure_is_never_an_error_message_and_malformed_data_is() {
+    let mut world = plain_assistant(&["err"]);
+    world.handle("phone", |_| Some(Err("broken".into())));
+    say_request(&mut world, plain_request("1", "err"));
+    say_request(&mut world, plain_request("2", "none"));
+    world.run(100 * MS);
+    assert_eq!((results(&world, "a").len(), errors(&world, "a").len()), (2, 0));
+    // A request without the name of its tool.
+    let body = Body::encode(&serde_json::json!({"id": "3", "execution": "client"})).unwrap();
+    let mut bytes = Vec::new();
+    Frame::relay(&mut bytes, -9, "room", &Meta::new(), Kind::TOOL_USE_REQUEST, body.as_bytes()).unwrap();
+    world.throw("a", &["phone"], &bytes);
+    world.run(100 * MS);
+    let errors = errors(&world, "a");
+    assert_eq!((errors.len(), errors[0].code, errors[0].originating_id.as_deref()), (1, 101, Some("3")));
+    // A malformed error message is not answered: two such ends would never stop.
+    let empty = Body::encode(&serde_json::json!({})).unwrap();
+    Frame::relay(&mut bytes, -10, "room", &Meta::new(), Kind::ERROR, empty.as_bytes()).unwrap();
+    world.run(2 * SECOND);
+    world.throw("a", &["phone"], &bytes);
+    world.run(2 * SECOND);
+    assert_eq!(world.heard("a", Kind::ERROR).len(), 1);
+    assert_eq!(world.count("phone", "malformed"), 2);
+}
+
+#[test]
+fn alicia_a13_a_request_without_a_proper_execution_is_refused_and_not_run() {
+    let mut world = plain_assistant(&["t"]);
+    say_request(&mut world, plain_request("0", "t"));
+    for (id, execution) in [("1", None), ("2", Some("everywhere"))] {
+        let mut body = serde_json::json!({"id": id, "toolName": "t", "parameters": {}});
+        if let Some(execution) = execution {
+            body["execution"] = execution.into();
+        }
+        let mut bytes = Vec::new();
+        let body = Body::encode(&body).unwrap();
+        Frame::relay(&mut bytes, -5, "room", &Meta::new(), Kind::TOOL_USE_REQUEST, body.as_bytes()).unwrap();
+        world.throw("a", &["phone"], &bytes);
+    }
+    world.run(SECOND);
+    assert_eq!(world.ends["phone"].jobs.len(), 1);
+    let refused: Vec<_> =
+        errors(&world, "a").into_iter().map(|it| (it.code, it.originating_id.unwrap())).collect();
+    assert_eq!(refused, [(301, "1".to_owned()), (301, "2".to_owned())]);
+}
+
+#[test]
+fn alicia_a18_another_rooms_conversation_is_refused() {
+    let mut world = plain_assistant(&["t"]);
+    say_request(&mut world, plain_request("0", "t"));
+    let other = ToolUseRequest { conversation_id: Some("elsewhere".into()), ..plain_request("1", "t") };
+    let bytes = Frame::write(-7, "elsewhere", &Meta::new(), &Message::ToolUseRequest(other)).unwrap();
+    world.throw("a", &["phone"], &bytes);
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].jobs.len(), 1);
+    assert_eq!(errors(&world, "a")[0].code, 201);
+    // The same for a Configuration.
+    let configuration =
+        Configuration { conversation_id: Some("elsewhere".into()), ..Configuration::default() };
+    let bytes = Frame::write(-8, "elsewhere", &Meta::new(), &Message::Configuration(configuration)).unwrap();
+    world.throw("a", &["phone"], &bytes);
+    world.run(100 * MS);
+    assert_eq!(errors(&world, "a")[1].code, 201);
+    assert_eq!(world.count("phone", "wrong_room"), 2);
+}
+
+#[test]
+fn alicia_a24_requests_and_results_go_to_one_identity_and_count_from_it_alone() {
+    let mut world = World::pair(&["t"]);
+    world.stranger("x");
+    world.run(SECOND);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    let to = receivers(&world.said("a", Kind::TOOL_USE_REQUEST));
+    assert_eq!(to.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["phone"]);
+    // Somebody else answers first: it changes nothing.
+    let id = world.with("a", |session, _| session.call_id(key).cloned()).unwrap().unwrap();
+    let forged = ToolUseResult {
+        id,
+        success: true,
+        result: Some(value(666)),
+        error_code: None,
+        error_message: None,
+        conversation_id: None,
+        result_id: None,
+    };
+    world.say("x", &["a"], &Meta::new(), &Message::ToolUseResult(forged));
+    world.run(100 * MS);
+    assert!(world.settled("a", key).is_none());
+    world.finish("phone", Ok(value(1)));
+    world.run(100 * MS);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+    let to = receivers(&world.said("phone", Kind::TOOL_USE_RESULT));
+    assert_eq!(to.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["a"]);
+    assert!(world.ends["x"].inbox.is_empty());
+}
+
+#[test]
+fn alicia_a25_a_client_registers_is_told_the_count_and_what_it_offered_before_is_replaced() {
+    let mut world = World::pair(&["one", "two"]);
+    let registered = |world: &World| {
+        world.ends["phone"]
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Registered { tools, refused, .. } => Some((*tools, refused.clone())),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(registered(&world), [(2, None)]);
+    let schema = serde_json::json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    let three = Tool::new("three".parse().unwrap(), "described").schema(schema.clone());
+    world.with("phone", |session, now| session.offer(now, vec![three])).unwrap().unwrap();
+    world.run(200 * MS);
+    assert_eq!(registered(&world).len(), 2);
+    let offers = world.session("a").tools();
+    assert_eq!(offers.len(), 1);
+    assert_eq!((offers[0].tool.name().as_str(), offers[0].tool.description()), ("three", "described"));
+    assert_eq!(offers[0].tool.input_schema(), Some(&schema));
+    assert_eq!(offers[0].owner, "phone");
+    // A client that is gone fails its calls after the grace, not at their timeout.
+    let key = world.call("a", request("three")).unwrap();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.run(4 * SECOND);
+    assert!(world.settled("a", key).is_none());
+    world.run(2 * SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { owner })) if *owner == "phone"));
+    assert!(world.session("a").tools().is_empty());
+}
+
+#[test]
+fn a_plain_client_that_registers_and_stops_its_heartbeat_is_gone() {
+    let mut world = plain_client();
+    let configuration = Message::Configuration(Configuration::default());
+    world.say("phone", &["a"], &Meta::new(), &configuration);
+    let tools = vec![RegisteredTool { name: "t".into(), ..RegisteredTool::default() }];
+    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools }));
+    world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.run(200 * MS);
+    assert_eq!(world.heard("phone", Kind::CONFIGURATION).len(), 1);
+    assert_eq!(world.heard("phone", Kind::ACKNOWLEDGEMENT).len(), 1);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(29 * SECOND);
+    assert!(world.settled("a", key).is_none());
+    world.run(2 * SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+}
+
+#[test]
+fn a_plain_client_is_asked_after_a_second_of_silence_and_its_answer_counts() {
+    let mut world = plain_client();
+    let key = world.call("a", request("t").to("phone").timeout(10 * SECOND)).unwrap();
+    world.run(1500 * MS);
+    let asked = world.heard("phone", Kind::TOOL_USE_REQUEST);
+    let Some(Message::ToolUseRequest(asked)) = asked.first() else { panic!("it was not asked") };
+    let frame =
+        &world.ends["phone"].inbox.iter().find(|(_, it)| it.kind() == Kind::TOOL_USE_REQUEST).unwrap().1;
+    assert_eq!(frame.meta_str("bridge.to"), None);
+    let answer = ToolUseResult {
+        id: asked.id.clone(),
+        success: true,
+        result: Some(value(2)),
+        error_code: None,
+        error_message: None,
+        conversation_id: None,
+        result_id: None,
+    };
+    world.say("phone", &["a"], &Meta::new(), &Message::ToolUseResult(answer));
+    world.run(100 * MS);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(2));
+}
+
+#[test]
+fn a_repeated_request_is_acknowledged_again_and_other_content_is_refused() {
+    let mut world = plain_assistant(&["t"]);
+    // It shakes hands and lists acknowledgements, by hand.
+    let features = Some(vec!["tool_ack".to_owned()]);
+    let configuration = Message::Configuration(Configuration { features, ..Configuration::default() });
+    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    world.say("a", &["phone"], &meta, &configuration);
+    world.run(100 * MS);
+    say_request(&mut world, plain_request("1", "t"));
+    say_request(&mut world, plain_request("1", "t"));
+    say_request(&mut world, ToolUseRequest { parameters: value(1), ..plain_request("1", "t") });
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].jobs.len(), 1);
+    let acknowledged: Vec<_> = world
+        .heard("a", Kind::ACKNOWLEDGEMENT)
+        .into_iter()
+        .map(|message| match message {
+            Message::Acknowledgement(Acknowledgement { acknowledged_stanza_id, .. }) => {
+                acknowledged_stanza_id.unwrap()
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(acknowledged, [-2, -3]);
+    assert_eq!(errors(&world, "a")[0].code, 304);
+    let meta = Meta::new().with_text("bridge.to", "0011223344556677");
+    world.say("a", &["phone"], &meta, &Message::ToolUseRequest(plain_request("2", "t")));
+    world.run(100 * MS);
+    assert_eq!(errors(&world, "a")[1].code, 304, "yesterday's recording");
+    assert_eq!(world.ends["phone"].jobs.len(), 1);
+}
+
+#[test]
+fn the_first_progress_says_that_the_owner_has_begun_and_the_last_is_kept() {
+    let mut world = World::pair(&["export"]);
+    let key = world.call("a", request("export")).unwrap();
+    world.run(100 * MS);
+    let job = world.ends["phone"].jobs[0].key;
+    for n in 0..100 {
+        world.with("phone", |session, now| session.progress(now, job, format!("{n} of 100").into()));
+        world.run(5 * MS);
+    }
+    world.finish("phone", Ok(value(1)));
+    world.run(100 * MS);
+    let mut told = Vec::new();
+    for event in &world.ends["a"].events {
+        if let Event::Progress { key: Some(of), progress, .. } = event {
+            assert_eq!(*of, key);
+            told.push(progress.to_string());
+        }
+    }
+    assert_eq!(told.first().unwrap(), "in_progress");
+    assert_eq!(told.last().unwrap(), "99 of 100");
+    assert!(told.len() <= 8, "{told:?}");
+}

@@ -1,0 +1,281 @@
+//! Abuse, row by row: what others try moves counters, and nothing else.
+
+use toolbridge::{
+    Body, CallError, Config, Event, Participant, Peer, ROLE_ATTRIBUTE, Role,
+    wire::{
+        Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
+        RegisteredTool, ToolProgress, ToolUseResult, ToolsRegister,
+    },
+};
+
+use crate::{
+    session_alicia::plain_request,
+    session_world::{MS, SECOND, World, receivers, request, tool, value},
+};
+
+fn forged_result(id: &str) -> Message {
+    Message::ToolUseResult(ToolUseResult {
+        id: id.into(),
+        success: true,
+        result: Some(value(666)),
+        error_code: None,
+        error_message: None,
+        conversation_id: None,
+        result_id: None,
+    })
+}
+
+fn registration(names: &[&str]) -> Message {
+    let tools =
+        names.iter().map(|name| RegisteredTool { name: (*name).to_owned(), ..RegisteredTool::default() });
+    Message::ToolsRegister(ToolsRegister { tools: tools.collect() })
+}
+
+fn configuration() -> Message {
+    Message::Configuration(Configuration::default())
+}
+
+/// A pair with one open call, whose id is given too, and a stranger `x`.
+fn under_attack() -> (World, toolbridge::CallKey, String) {
+    let mut world = World::pair(&["t"]);
+    world.stranger("x");
+    world.run(SECOND);
+    let key = world.call("a", request("t").timeout(300 * SECOND)).unwrap();
+    world.run(100 * MS);
+    let id = world.session("a").call_id(key).unwrap().to_string();
+    (world, key, id)
+}
+
+#[test]
+fn sec_i1_forged_results_acknowledgements_and_progress_are_foreign() {
+    let (mut world, key, id) = under_attack();
+    let progress = |events: &[Event]| events.iter().filter(|it| matches!(it, Event::Progress { .. })).count();
+    let before = (world.count("a", "foreign"), progress(&world.ends["a"].events));
+    let none = Meta::new();
+    world.say("x", &["a"], &none, &forged_result(&id));
+    let acknowledgement = Acknowledgement {
+        acknowledged_stanza_id: Some(-2),
+        acknowledged_message_id: Some(id.clone()),
+        notes: Some("claim".to_owned()),
+        ..Acknowledgement::default()
+    };
+    world.say("x", &["a"], &none, &Message::Acknowledgement(acknowledgement));
+    let done = ToolProgress {
+        id: id.as_str().into(),
+        status: toolbridge::ProgressStatus::Completed,
+        content: None,
+        message: Some("pay me".to_owned()),
+    };
+    world.say("x", &["a"], &none, &Message::ToolProgress(done));
+    world.run(SECOND);
+    assert_eq!(world.count("a", "foreign"), before.0 + 3);
+    assert_eq!(progress(&world.ends["a"].events), before.1);
+    assert!(world.settled("a", key).is_none());
+    let told = |event: &&Event| matches!(event, Event::Misbehaved { by, .. } if *by == "x");
+    assert_eq!(world.ends["a"].events.iter().filter(told).count(), 1);
+    world.finish("phone", Ok(value(1)));
+    world.run(100 * MS);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+}
+
+#[test]
+fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
+    let mut world = World::pair(&["t"]);
+    world.stranger("x");
+    let sid = world.sid();
+    world.puppet(Participant::new("b", sid).agent(true)); // a second agent
+    world.run(SECOND);
+    let none = Meta::new();
+    for n in 0..30 {
+        let request = Message::ToolUseRequest(plain_request(&format!("r{n}"), "t"));
+        for message in [&request, &configuration(), &registration(&["t"])] {
+            let bytes = Frame::write(-1, "room", &none, message).unwrap();
+            for who in ["x", "b"] {
+                world.throw(who, &["phone"], &bytes);
+                world.throw(who, &["a"], &bytes);
+            }
+            for hidden in [Peer::new("", "PA_hidden"), Peer::new("", "")] {
+                world.throw_as(hidden.clone(), &["phone"], &bytes);
+                world.throw_as(hidden, &["a"], &bytes);
+            }
+        }
+        world.run(SECOND);
+    }
+    assert!(world.ends["phone"].jobs.is_empty());
+    assert!(world.session("a").tools().iter().all(|offer| offer.owner == "phone"));
+    assert_eq!(world.heard("x", Kind::TOOL_USE_RESULT).len(), 1, "permission_denied, once a minute");
+    assert_eq!(world.heard("b", Kind::TOOL_USE_RESULT).len(), 1);
+    assert_eq!(world.heard("x", Kind::TOOLS_REGISTER_ACK).len(), 1, "not admitted, once a minute");
+    assert!(world.ends["x"].inbox.len() <= 2);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    assert!(world.count("phone", "nameless") >= 180);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert!(world.ask("a", request("t")).is_ok());
+}
+
+#[test]
+fn sec_i3_a_takeover_of_an_identity_inherits_nothing() {
+    let (mut world, key, id) = under_attack();
+    let sid = world.sid();
+    world.puppet(Participant::new("phone", sid).role(Role::Client));
+    world.run(100 * MS);
+    let mine = Meta::new().with_text("bridge.instance", "another").with_bool("bridge.heard", true);
+    world.say("phone", &["a"], &mine, &configuration());
+    world.say("phone", &["a"], &Meta::new(), &forged_result(&id));
+    world.run(100 * MS);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    assert_eq!(world.count("a", "foreign"), 1);
+    assert!(world.session("a").tools().is_empty());
+    assert!(
+        world.heard("phone", Kind::TOOL_USE_REQUEST).is_empty()
+            && world.heard("phone", Kind::CONTROL_STOP).is_empty()
+    );
+}
+
+#[test]
+fn a_role_that_its_bearer_could_have_set_gives_no_right() {
+    let mut world = World::pair(&["t"]);
+    let sid = world.sid();
+    world.puppet(Participant::new("x", sid).attributes([(ROLE_ATTRIBUTE, "assistant")]));
+    let sid = world.sid();
+    world.puppet(Participant::new("y", sid).attributes([(ROLE_ATTRIBUTE, "observer")]));
+    world.run(SECOND);
+    world.say("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
+    world.run(SECOND);
+    assert!(world.ends["phone"].jobs.is_empty());
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("t")).unwrap();
+    world.run(SECOND);
+    assert!(world.ends["y"].inbox.is_empty());
+}
+
+#[test]
+fn sec_i5_a_stranger_ends_no_session_and_leaves_no_tombstone() {
+    let (mut world, key, id) = under_attack();
+    let none = Meta::new();
+    let fatal = ErrorMessage {
+        id: "e".to_owned(),
+        conversation_id: "room".to_owned(),
+        code: 501,
+        message: "the end".to_owned(),
+        severity: 3,
+        recoverable: false,
+        originating_id: Some(id.clone()),
+    };
+    for to in ["a", "phone"] {
+        world.say("x", &[to], &none, &Message::Error(fatal.clone()));
+        let bye = ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() };
+        world.say("x", &[to], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(bye));
+    }
+    for n in 0..10_000 {
+        let target = if n % 2 == 0 { id.clone() } else { format!("next{n}") };
+        let stop = ControlStop { target_id: Some(target), ..ControlStop::default() };
+        world.say("x", &["phone"], &none, &Message::ControlStop(stop.clone()));
+        if n % 100 == 0 {
+            world.say("x", &["a"], &none, &Message::ControlStop(stop));
+            world.run(10 * MS);
+        }
+    }
+    world.run(SECOND);
+    assert!(world.ends["phone"].aborted.is_empty() && world.ends["x"].inbox.is_empty());
+    assert!(world.settled("a", key).is_none());
+    // A later call whose id it guessed would run all the same.
+    let bound_request = Message::ToolUseRequest(plain_request("next1", "t"));
+    let a = world.ends["a"].who.peer().clone();
+    let bytes = Frame::write(-1000, "room", &none, &bound_request).unwrap();
+    world.throw_as(a, &["phone"], &bytes);
+    world.run(SECOND);
+    assert_eq!(world.ends["phone"].jobs.len(), 2);
+    let told = |event: &&Event| matches!(event, Event::Misbehaved { by, .. } if *by == "x");
+    assert!(world.ends["phone"].events.iter().filter(told).count() <= 4, "told rarely");
+}
+
+#[test]
+fn sec_i6_names_that_are_taken_reserved_or_not_ascii_are_refused_in_the_answer() {
+    let mut world = World::pair(&["t"]);
+    world.with("a", |session, now| session.offer(now, vec![tool("search_web")])).unwrap().unwrap();
+    let sid = world.sid();
+    world.puppet(Participant::new("tv", sid).role(Role::Client));
+    world.run(SECOND);
+    world.say("tv", &["a"], &Meta::new(), &configuration());
+    let names = ["good", "search_web", "se\u{430}rch", "bridge.permission", "bridge.echo", "good"];
+    world.say("tv", &["a"], &Meta::new(), &registration(&names));
+    world.run(SECOND);
+    let answers = world.heard("tv", Kind::TOOLS_REGISTER_ACK);
+    let [Message::ToolsRegisterAck(answer)] = answers.as_slice() else { panic!("{answers:?}") };
+    assert!(!answer.success);
+    assert_eq!(answer.tool_count, 1);
+    let error = answer.error.as_ref().unwrap();
+    for name in ["search_web", "bridge.permission", "bridge.echo", "good: registered twice"] {
+        assert!(error.contains(name), "{error}");
+    }
+    let of_tv: Vec<_> = world.session("a").tools().into_iter().filter(|offer| offer.owner == "tv").collect();
+    assert_eq!(of_tv.len(), 1);
+    // A pinned tool is never ambiguous, whoever else registers it.
+    let mut world = World::new();
+    world.assistant("a", Config::default().pin("t".parse().unwrap(), "phone"));
+    world.client("phone", Config::default(), &["t"]);
+    world.client("tv", Config::default(), &["t"]);
+    world.run(SECOND);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
+}
+
+#[test]
+fn one_that_is_not_admitted_is_told_what_it_lacks() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    let who = Participant::new("tablet", sid); // its token says no role
+    let mut session = toolbridge::Session::client(who.clone(), Config::default().room("room"), [3; 32]);
+    session.offer(world.now, vec![tool("t")]).unwrap();
+    world.enter(who, Some(session));
+    world.run(2 * SECOND);
+    let refused = world.ends["tablet"].events.iter().find_map(|event| match event {
+        Event::Registered { refused, .. } => refused.clone(),
+        _ => None,
+    });
+    assert!(refused.unwrap().contains("toolbridge.role"));
+    assert!(world.session("a").tools().is_empty());
+}
+
+#[test]
+fn sec_p1_a_stranger_hears_nothing_of_client_calls() {
+    let mut world = World::new();
+    world.stranger("x");
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &["t", "hang"]);
+    world.run(SECOND);
+    world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(value(1))));
+    world.ask("a", request("t")).unwrap();
+    let key = world.call("a", request("hang")).unwrap();
+    world.run(SECOND);
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(SECOND);
+    world.with("phone", |session, now| session.close(now));
+    world.run(SECOND);
+    assert!(world.ends["x"].inbox.is_empty());
+    for name in ["a", "phone"] {
+        let to = receivers(&world.ends[name].sent);
+        assert_eq!(to.len(), 1, "{to:?}");
+        assert!(world.ends[name].sent.iter().all(|(to, _)| !to.is_empty()));
+    }
+}
+
+#[test]
+fn bytes_that_are_no_frame_are_counted_and_corrected_rarely() {
+    let mut world = World::pair(&["t"]);
+    world.stranger("x");
+    world.run(SECOND);
+    for n in 0..100_u8 {
+        for from in ["x", "phone"] {
+            world.throw(from, &["a"], &[n, 0xc1, n]);
+        }
+    }
+    world.run(SECOND);
+    assert_eq!(world.count("a", "malformed"), 200);
+    assert!(world.ends["x"].inbox.is_empty());
+    assert_eq!(world.said("a", Kind::ERROR).len(), 1);
+    world.handle("phone", |_| Some(Ok(Body::empty())));
+    assert!(world.ask("a", request("t")).is_ok());
+}
