@@ -20,19 +20,13 @@ use toolbridge::{
 };
 
 use crate::{
+    BOUND,
     server::{KEY, SECRET, Server, shared},
     tls::TlsProxy,
-    trial,
 };
 
-/// When a test has failed because what it waits for does not come.
-const BOUND: Duration = Duration::from_secs(30);
-
 pub(crate) fn trials() -> Vec<Trial> {
-    macro_rules! trials {
-        ($($test:ident),* $(,)?) => { vec![$(trial(concat!("room::", stringify!($test)), $test)),*] };
-    }
-    trials![
+    trials![room:
         // The long ones first: they only wait.
         seventy_idle_seconds_cut_nothing,
         seventy_idle_seconds_cut_nothing_of_an_ice_lite_server,
