@@ -48,7 +48,7 @@ pub trait Transport: Send + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportEvent {
-    /// A participant is there, or what is known of it has changed.
+    /// A participant is there, or what is known of it has changed. Ourselves: the others have been told of us.
     Joined(Participant),
     /// A participant is gone.
     Left(Peer),

@@ -465,3 +465,16 @@ fn the_caps_are_those_that_the_contract_names() {
     assert_eq!((caps.open_per_peer, caps.calls_per_second, caps.tools, caps.id_bytes), (64, 50, 128, 128));
     assert_eq!((caps.table_entries, caps.table_bytes), (4_096, 16 << 20));
 }
+
+#[test]
+fn a_plain_client_is_not_asked_before_it_can_know_us() {
+    let mut world = World::new();
+    world.announce = 3_000 * MS;
+    world.puppet(Participant::new("watch", "PA_w"));
+    world.assistant("a", Config::default());
+    world.call("a", request("t").to("watch")).unwrap();
+    world.run(2_900 * MS);
+    assert!(world.heard("watch", Kind::TOOL_USE_REQUEST).is_empty(), "it would hear us without a sender");
+    world.run(200 * MS);
+    assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1);
+}
