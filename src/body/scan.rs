@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::{
     DecodeError,
-    token::{Key, Token},
+    token::{Key, Token, is_short_text, width},
 };
 
 /// What a value from outside may have at most.
@@ -55,6 +55,10 @@ impl Span {
         self.start as usize..self.end as usize
     }
 
+    pub(crate) fn len(self) -> u32 {
+        self.end - self.start
+    }
+
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.range()).unwrap_or_default()
     }
@@ -70,45 +74,36 @@ pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -
     }
     let max_depth = limits.depth.min(Limits::MAX_DEPTH);
     let mut keys = Keys { small: [Span::default(); KEY_ROOM], top: 0, large: Vec::new() };
-    let mut stack = [Open::default(); Limits::MAX_DEPTH];
+    // Below the outermost container stands a place that is never looked at.
+    let mut stack = [Open::default(); Limits::MAX_DEPTH + 1];
     let mut depth = 0;
-    let mut open = Open::default();
     let mut values = 1_usize;
     let mut at = 0_usize;
 
     loop {
+        if depth > 1 {
+            at = run(bytes, at, &mut stack[depth], &mut keys)?;
+        }
         let start = at;
         let Some(&head) = bytes.get(at) else {
             return Err(DecodeError::Truncated { offset: at, needed: 1, left: 0 });
         };
-        // The three kinds that nearly all values are of, without the detour of a token.
-        let container = match head {
-            0xa0..=0xbf => {
-                let end = at + 1 + usize::from(head & 0x1f);
-                let Some(text) = bytes.get(at + 1..end) else {
-                    let needed = usize::from(head & 0x1f);
-                    return Err(DecodeError::Truncated { offset: at, needed, left: bytes.len() - at - 1 });
-                };
-                check_text(text, at + 1)?;
-                at = end;
-                None
-            }
-            0x00..=0x7f | 0xe0..=0xff => {
-                at += 1;
-                None
-            }
-            _ => {
-                let (token, next) = Token::read(bytes, at)?;
-                at = next;
-                match token {
-                    Token::Str(text) => {
-                        check_text(text, at - text.len())?;
-                        None
-                    }
-                    Token::Array(count) => Some((count, u64::from(count), false)),
-                    Token::Map(count) => Some((count, 2 * u64::from(count), true)),
-                    _ => None,
+        let container = if head & 0xe0 == 0x80 {
+            at += 1;
+            let count = u32::from(head & 0x0f);
+            let is_map = head & 0x10 == 0;
+            Some((count, u64::from(count) << u32::from(is_map), is_map))
+        } else {
+            let (token, next) = Token::read(bytes, at)?;
+            at = next;
+            match token {
+                Token::Str(text) => {
+                    check_text(text, at - text.len())?;
+                    None
                 }
+                Token::Array(count) => Some((count, u64::from(count), false)),
+                Token::Map(count) => Some((count, 2 * u64::from(count), true)),
+                _ => None,
             }
         };
 
@@ -129,11 +124,13 @@ pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -
             if depth == max_depth {
                 return Err(DecodeError::TooDeep { offset: start, depth: depth + 1, limit: max_depth });
             }
-            stack[depth] = open;
             depth += 1;
-            open = Open { start: start as u32, left: children as u32, is_map, ..Open::default() };
+            let open = &mut stack[depth];
+            open.start = start as u32;
+            open.left = children as u32;
+            open.is_map = is_map;
             if is_map {
-                keys.open(&mut open, count as usize);
+                keys.open(open, count as usize);
             }
             if children > 0 {
                 continue;
@@ -145,12 +142,12 @@ pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -
         let mut closing = container.is_some();
         loop {
             if closing {
+                let open = &stack[depth];
                 if open.is_map {
-                    keys.close(&open, bytes)?;
+                    keys.close(open, bytes)?;
                 }
                 done.start = open.start;
                 depth -= 1;
-                open = stack[depth];
             }
             if depth == 0 {
                 return match bytes.len() - at {
@@ -158,9 +155,13 @@ pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -
                     left => Err(DecodeError::Trailing { offset: at, left }),
                 };
             }
+            let open = &mut stack[depth];
             open.left -= 1;
-            if open.is_map && open.left % 2 == 1 {
-                keys.add(&mut open, done, bytes)?;
+            if open.is_map
+                && open.left % 2 == 1
+                && let Some(first) = keys.add(open, done, bit_of(bytes, done), bytes)
+            {
+                return Err(duplicate(first, done));
             }
             if depth == 1 {
                 child(done);
@@ -173,11 +174,46 @@ pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -
     }
 }
 
+/// Passes over the scalars and short strings that come next in a container, keys included, up to its last
+/// value: nearly all values are such, and here they need little more than a glance at their first byte.
+#[inline(never)]
+fn run(bytes: &[u8], mut at: usize, open: &mut Open, keys: &mut Keys) -> Result<usize, DecodeError> {
+    let is_map = open.is_map;
+    let mut left = open.left;
+    while left > 1
+        && let Some(&head) = bytes.get(at)
+    {
+        let width = width(head);
+        if width == 0 || width > bytes.len() - at {
+            break;
+        }
+        let mut bit = ANY_KEY;
+        if is_short_text(head) {
+            let first = word(bytes, at + 1, width - 1);
+            bit = filter_bit(head, first);
+            if first & HIGH != 0 || (width > 9 && !is_ascii(&bytes[at + 9..at + width])) {
+                check_text(&bytes[at + 1..at + width], at + 1)?;
+            }
+        }
+        let done = Span { start: at as u32, end: (at + width) as u32 };
+        at += width;
+        left -= 1;
+        if is_map
+            && left % 2 == 1
+            && let Some(first) = keys.add(open, done, bit, bytes)
+        {
+            return Err(duplicate(first, done));
+        }
+    }
+    open.left = left;
+    Ok(at)
+}
+
 /// Maps up to this many keys are compared in place.
 const SMALL_MAP: usize = 32;
 
 /// Room for the keys of all small maps that are open at once; a map that finds it full is a large one.
-const KEY_ROOM: usize = 192;
+const KEY_ROOM: usize = 128;
 
 /// A container whose values are still coming.
 #[derive(Clone, Copy, Default)]
@@ -201,6 +237,7 @@ struct Keys {
 
 impl Keys {
     fn open(&mut self, map: &mut Open, count: usize) {
+        map.seen = 0;
         map.is_large = count > SMALL_MAP || self.top + count > KEY_ROOM;
         if map.is_large {
             map.base = self.large.len() as u32;
@@ -210,31 +247,22 @@ impl Keys {
         }
     }
 
-    #[inline]
-    fn add(&mut self, map: &mut Open, key: Span, bytes: &[u8]) -> Result<(), DecodeError> {
+    /// Notes a key, and gives its place if the map has it already. Large maps wait until they close.
+    #[inline(always)]
+    fn add(&mut self, map: &mut Open, key: Span, bit: u64, bytes: &[u8]) -> Option<Span> {
         if map.is_large {
             self.large.push(key);
-            return Ok(());
+            return None;
         }
-        // Only short strings have one spelling, so only they can be told apart by their bytes.
-        let bit = match bytes[key.start as usize] {
-            head @ 0xa0..=0xbf => {
-                let last = bytes[key.end as usize - 1];
-                let middle = bytes[(key.start + key.end) as usize / 2];
-                1_u64 << ((head ^ last.wrapping_mul(5) ^ middle.wrapping_mul(11)) & 63)
-            }
-            _ => u64::MAX,
-        };
+        let mut first = None;
         if map.seen & bit != 0 {
-            let earlier = &self.small[map.base as usize..self.top];
-            if let Some(first) = earlier.iter().find(|first| same_key(first.of(bytes), key.of(bytes))) {
-                return Err(duplicate(*first, key));
-            }
+            let only_short = bit != ANY_KEY && map.seen != ANY_KEY;
+            first = find(&self.small[map.base as usize..self.top], key, only_short, bytes);
         }
         map.seen |= bit;
         self.small[self.top] = key;
         self.top += 1;
-        Ok(())
+        first
     }
 
     fn close(&mut self, map: &Open, bytes: &[u8]) -> Result<(), DecodeError> {
@@ -248,7 +276,7 @@ impl Keys {
             let by_value = Key::of(a.of(bytes)).cmp(&Key::of(b.of(bytes)));
             by_value.then(a.start.cmp(&b.start))
         });
-        let twice = keys.windows(2).find(|pair| same_key(pair[0].of(bytes), pair[1].of(bytes)));
+        let twice = keys.windows(2).find(|pair| Key::of(pair[0].of(bytes)) == Key::of(pair[1].of(bytes)));
         if let Some(pair) = twice {
             return Err(duplicate(pair[0], pair[1]));
         }
@@ -257,13 +285,58 @@ impl Keys {
     }
 }
 
-fn same_key(a: &[u8], b: &[u8]) -> bool {
-    match (a, b) {
-        ([0xa0..=0xbf, ..], [0xa0..=0xbf, ..]) => a == b,
-        _ => Key::of(a) == Key::of(b),
+/// The same key among earlier ones. Short strings have one spelling each, and can be told apart by their
+/// bytes; anything else only by its value.
+#[inline(never)]
+fn find(earlier: &[Span], key: Span, only_short: bool, bytes: &[u8]) -> Option<Span> {
+    let (length, text) = (key.len(), key.of(bytes));
+    let mut earlier = earlier.iter().copied();
+    if only_short {
+        earlier.find(|first| first.len() == length && first.of(bytes) == text)
+    } else {
+        let value = Key::of(text);
+        earlier.find(|first| Key::of(first.of(bytes)) == value)
     }
 }
 
+/// The bits of a key that is no short string: it must be compared with all others.
+const ANY_KEY: u64 = u64::MAX;
+
+/// One bit that equal short strings share and others mostly do not, from their head and first bytes.
+#[inline]
+fn filter_bit(head: u8, first: u64) -> u64 {
+    // The multiplier of Fibonacci hashing: it spreads all bits into the topmost six.
+    1 << ((first ^ u64::from(head)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
+}
+
+fn bit_of(bytes: &[u8], key: Span) -> u64 {
+    let (head, start) = (bytes[key.start as usize], key.start as usize);
+    if is_short_text(head) {
+        filter_bit(head, word(bytes, start + 1, key.len() as usize - 1))
+    } else {
+        ANY_KEY
+    }
+}
+
+/// The first eight bytes of a text, or all of them, the first one lowest.
+#[inline]
+fn word(bytes: &[u8], start: usize, length: usize) -> u64 {
+    if length == 0 {
+        return 0;
+    }
+    let mask = u64::MAX >> (64 - 8 * length.min(8));
+    match bytes[start..].first_chunk::<8>() {
+        Some(chunk) => u64::from_le_bytes(*chunk) & mask,
+        None => {
+            let mut chunk = [0; 8];
+            let near_the_end = &bytes[start..];
+            chunk[..near_the_end.len()].copy_from_slice(near_the_end);
+            u64::from_le_bytes(chunk) & mask
+        }
+    }
+}
+
+#[cold]
 fn duplicate(first: Span, second: Span) -> DecodeError {
     DecodeError::DuplicateKey { offset: second.start as usize, first: first.start as usize }
 }
@@ -280,9 +353,11 @@ fn check_text(text: &[u8], offset: usize) -> Result<(), DecodeError> {
     }
 }
 
+/// The bits that no ASCII byte has.
+const HIGH: u64 = 0x8080_8080_8080_8080;
+
 #[inline]
 fn is_ascii(text: &[u8]) -> bool {
-    const HIGH: u64 = 0x8080_8080_8080_8080;
     if let Some(last) = text.last_chunk::<8>() {
         let (words, _) = text.as_chunks::<8>();
         let all = words.iter().fold(u64::from_ne_bytes(*last), |all, word| all | u64::from_ne_bytes(*word));
