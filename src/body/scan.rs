@@ -3,15 +3,16 @@
 //!
 //! No recursion and, but for one case, no allocation. Open containers stand in a fixed array, and so do
 //! the keys of open maps; a map's keys are compared as they come, which a 64-bit filter makes cheap.
-//! A map of more than [`SMALL_MAP`] keys puts their places into a `Vec` instead (8 bytes a key, so at most
-//! four times the bytes that are left and never more than 4 MB under the default limits) and sorts
-//! them once: no input makes the pass quadratic.
+//! A map of more than 32 keys puts their places into a `Vec` instead (8 bytes a key, and never more than
+//! 8 MB under the default limits) and sorts them once: no input makes the pass quadratic.
 
 use std::ops::Range;
 
 use super::{
     DecodeError,
-    token::{Key, Token, is_short_text, width},
+    keys::{ANY_KEY, Keys, Open, bit_of, duplicate, filter_bit},
+    text::{HIGH, check_text, is_ascii, word},
+    token::{Token, is_short_text, width},
 };
 
 /// What a value from outside may have at most.
@@ -73,7 +74,7 @@ pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -
         return Err(DecodeError::TooLarge { size: bytes.len(), limit });
     }
     let max_depth = limits.depth.min(Limits::MAX_DEPTH);
-    let mut keys = Keys { small: [Span::default(); KEY_ROOM], top: 0, large: Vec::new() };
+    let mut keys = Keys::new();
     // Below the outermost container stands a place that is never looked at.
     let mut stack = [Open::default(); Limits::MAX_DEPTH + 1];
     let mut depth = 0;
@@ -207,167 +208,6 @@ fn run(bytes: &[u8], mut at: usize, open: &mut Open, keys: &mut Keys) -> Result<
     }
     open.left = left;
     Ok(at)
-}
-
-/// Maps up to this many keys are compared in place.
-const SMALL_MAP: usize = 32;
-
-/// Room for the keys of all small maps that are open at once; a map that finds it full is a large one.
-const KEY_ROOM: usize = 128;
-
-/// A container whose values are still coming.
-#[derive(Clone, Copy, Default)]
-struct Open {
-    start: u32,
-    left: u32,
-    is_map: bool,
-    is_large: bool,
-    /// Its first key in `Keys::small` or `Keys::large`.
-    base: u32,
-    /// A filter of its keys: a bit for each value of a small hash.
-    seen: u64,
-}
-
-/// The keys of the maps that are open.
-struct Keys {
-    small: [Span; KEY_ROOM],
-    top: usize,
-    large: Vec<Span>,
-}
-
-impl Keys {
-    fn open(&mut self, map: &mut Open, count: usize) {
-        map.seen = 0;
-        map.is_large = count > SMALL_MAP || self.top + count > KEY_ROOM;
-        if map.is_large {
-            map.base = self.large.len() as u32;
-            self.large.reserve_exact(count);
-        } else {
-            map.base = self.top as u32;
-        }
-    }
-
-    /// Notes a key, and gives its place if the map has it already. Large maps wait until they close.
-    #[inline(always)]
-    fn add(&mut self, map: &mut Open, key: Span, bit: u64, bytes: &[u8]) -> Option<Span> {
-        if map.is_large {
-            self.large.push(key);
-            return None;
-        }
-        let mut first = None;
-        if map.seen & bit != 0 {
-            let only_short = bit != ANY_KEY && map.seen != ANY_KEY;
-            first = find(&self.small[map.base as usize..self.top], key, only_short, bytes);
-        }
-        map.seen |= bit;
-        self.small[self.top] = key;
-        self.top += 1;
-        first
-    }
-
-    fn close(&mut self, map: &Open, bytes: &[u8]) -> Result<(), DecodeError> {
-        let base = map.base as usize;
-        if !map.is_large {
-            self.top = base;
-            return Ok(());
-        }
-        let keys = &mut self.large[base..];
-        keys.sort_unstable_by(|a, b| {
-            let by_value = Key::of(a.of(bytes)).cmp(&Key::of(b.of(bytes)));
-            by_value.then(a.start.cmp(&b.start))
-        });
-        let twice = keys.windows(2).find(|pair| Key::of(pair[0].of(bytes)) == Key::of(pair[1].of(bytes)));
-        if let Some(pair) = twice {
-            return Err(duplicate(pair[0], pair[1]));
-        }
-        self.large.truncate(base);
-        Ok(())
-    }
-}
-
-/// The same key among earlier ones. Short strings have one spelling each, and can be told apart by their
-/// bytes; anything else only by its value.
-#[inline(never)]
-fn find(earlier: &[Span], key: Span, only_short: bool, bytes: &[u8]) -> Option<Span> {
-    let (length, text) = (key.len(), key.of(bytes));
-    let mut earlier = earlier.iter().copied();
-    if only_short {
-        earlier.find(|first| first.len() == length && first.of(bytes) == text)
-    } else {
-        let value = Key::of(text);
-        earlier.find(|first| Key::of(first.of(bytes)) == value)
-    }
-}
-
-/// The bits of a key that is no short string: it must be compared with all others.
-const ANY_KEY: u64 = u64::MAX;
-
-/// One bit that equal short strings share and others mostly do not, from their head and first bytes.
-#[inline]
-fn filter_bit(head: u8, first: u64) -> u64 {
-    // The multiplier of Fibonacci hashing: it spreads all bits into the topmost six.
-    1 << ((first ^ u64::from(head)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
-}
-
-fn bit_of(bytes: &[u8], key: Span) -> u64 {
-    let (head, start) = (bytes[key.start as usize], key.start as usize);
-    if is_short_text(head) {
-        filter_bit(head, word(bytes, start + 1, key.len() as usize - 1))
-    } else {
-        ANY_KEY
-    }
-}
-
-/// The first eight bytes of a text, or all of them, the first one lowest.
-#[inline]
-fn word(bytes: &[u8], start: usize, length: usize) -> u64 {
-    if length == 0 {
-        return 0;
-    }
-    let mask = u64::MAX >> (64 - 8 * length.min(8));
-    match bytes[start..].first_chunk::<8>() {
-        Some(chunk) => u64::from_le_bytes(*chunk) & mask,
-        None => {
-            let mut chunk = [0; 8];
-            let near_the_end = &bytes[start..];
-            chunk[..near_the_end.len()].copy_from_slice(near_the_end);
-            u64::from_le_bytes(chunk) & mask
-        }
-    }
-}
-
-#[cold]
-fn duplicate(first: Span, second: Span) -> DecodeError {
-    DecodeError::DuplicateKey { offset: second.start as usize, first: first.start as usize }
-}
-
-/// Most strings are short and ASCII: a handful of word-wide tests, before the real check.
-#[inline]
-fn check_text(text: &[u8], offset: usize) -> Result<(), DecodeError> {
-    if is_ascii(text) {
-        return Ok(());
-    }
-    match std::str::from_utf8(text) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(DecodeError::Utf8 { offset: offset + error.valid_up_to() }),
-    }
-}
-
-/// The bits that no ASCII byte has.
-const HIGH: u64 = 0x8080_8080_8080_8080;
-
-#[inline]
-fn is_ascii(text: &[u8]) -> bool {
-    if let Some(last) = text.last_chunk::<8>() {
-        let (words, _) = text.as_chunks::<8>();
-        let all = words.iter().fold(u64::from_ne_bytes(*last), |all, word| all | u64::from_ne_bytes(*word));
-        return all & HIGH == 0;
-    }
-    if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
-        let all = u32::from_ne_bytes(*first) | u32::from_ne_bytes(*last);
-        return all & HIGH as u32 == 0;
-    }
-    text.iter().fold(0, |all, byte| all | byte) < 0x80
 }
 
 #[cfg(test)]

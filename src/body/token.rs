@@ -135,7 +135,7 @@ pub(crate) fn is_short_text(head: u8) -> bool {
 pub(crate) fn width(head: u8) -> usize {
     if is_short_text(head) {
         1 + usize::from(head & 0x1f)
-    } else if head < 0x80 || head >= 0xe0 {
+    } else if matches!(head, 0x00..=0x7f | 0xe0..=0xff) {
         1
     } else {
         WIDTH[usize::from(head)].into()
