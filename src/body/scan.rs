@@ -175,7 +175,10 @@ pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -
     }
 }
 
-/// Passes over the scalars and short strings that come next in a container, keys included, up to its last
+/// The head of a string of up to 255 bytes; its length follows.
+const STR8: u8 = 0xd9;
+
+/// Passes over the scalars and shorter strings that come next in a container, keys included, up to its last
 /// value: nearly all values are such, and here they need little more than a glance at their first byte.
 #[inline(never)]
 fn run(bytes: &[u8], mut at: usize, open: &mut Open, keys: &mut Keys) -> Result<usize, DecodeError> {
@@ -184,7 +187,10 @@ fn run(bytes: &[u8], mut at: usize, open: &mut Open, keys: &mut Keys) -> Result<
     while left > 1
         && let Some(&head) = bytes.get(at)
     {
-        let width = width(head);
+        let width = match head {
+            STR8 => bytes.get(at + 1).map_or(0, |length| 2 + usize::from(*length)),
+            _ => width(head),
+        };
         if width == 0 || width > bytes.len() - at {
             break;
         }
@@ -195,6 +201,8 @@ fn run(bytes: &[u8], mut at: usize, open: &mut Open, keys: &mut Keys) -> Result<
             if first & HIGH != 0 || (width > 9 && !is_ascii(&bytes[at + 9..at + width])) {
                 check_text(&bytes[at + 1..at + width], at + 1)?;
             }
+        } else if head == STR8 {
+            check_text(&bytes[at + 2..at + width], at + 2)?;
         }
         let done = Span { start: at as u32, end: (at + width) as u32 };
         at += width;
