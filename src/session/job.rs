@@ -124,14 +124,6 @@ impl Session {
         }
     }
 
-    /// A caller is another instance now: nobody wants the answers.
-    pub(super) fn drop_jobs_for(&mut self, caller: &Identity) {
-        for key in self.jobs_for(caller) {
-            self.forget_job(key);
-            self.outputs.push_back(Output::Abort(key));
-        }
-    }
-
     pub(super) fn forget_job(&mut self, key: JobKey) -> Option<Running> {
         self.timers.cancel(&Timer::JobDeadline(key));
         self.timers.cancel(&Timer::Progress(key));

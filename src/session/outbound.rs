@@ -6,6 +6,7 @@ use super::{
     CallKey, Counter, Event, JobKey, Output, Phase, Request, Session, Timer, codec,
     codec::Incoming,
     ids,
+    ids::Instance,
     owner::{Choice, ECHO},
     past::Gone,
     peer::{Remote, Window},
@@ -50,7 +51,7 @@ pub(super) enum Stage {
 pub(super) struct Asked {
     pub(super) owner: Identity,
     /// None of a plain peer.
-    pub(super) instance: Option<String>,
+    pub(super) instance: Option<Instance>,
     /// The join in which the owner was seen last.
     pub(super) sid: Sid,
     pub(super) stanza: i32,
@@ -156,8 +157,12 @@ impl Session {
         self.timers.cancel(&Timer::OwnerWait(key));
         match sent {
             Ok(asked) => {
+                let first = call.is_waiting();
                 call.stage = Stage::Asked(asked);
-                self.requested(now, key);
+                if first {
+                    self.requested(now, key);
+                }
+                self.watch(now, owner);
             }
             Err(error) => self.settle_call(now, key, Err(error)),
         }
@@ -325,12 +330,14 @@ impl Session {
         let mut lost = Vec::new();
         for (key, call) in &mut self.calls {
             let Some(asked) = call.asked_mut().filter(|asked| asked.owner == *id) else { continue };
-            if asked.instance == instance {
-                asked.sid = sid.clone().unwrap_or_else(|| asked.sid.clone());
-            } else if Some(&asked.sid) == sid.as_ref() && asked.instance.is_none() {
-                again.push(*key); // asked as a plain peer, and it speaks our form after all
-            } else {
-                lost.push(*key);
+            let same_join = Some(&asked.sid) == sid.as_ref();
+            match (&asked.instance, &instance) {
+                (Some(before), Some(now)) if before == now => {
+                    asked.sid = sid.clone().unwrap_or_else(|| asked.sid.clone());
+                }
+                (None, None) if same_join => {}
+                (None, Some(_)) if same_join => again.push(*key), // it speaks our form after all
+                _ => lost.push(*key),
             }
         }
         for key in lost {
@@ -408,7 +415,7 @@ impl Session {
             message_id: None,
         });
         let meta = match &instance {
-            Some(instance) => codec::addressed(&call.meta, &ids::address_of(instance)),
+            Some(instance) => codec::addressed(&call.meta, &ids::address_of(instance.as_str())),
             None => call.meta.clone(),
         };
         let sent = self.post(owner, &meta, &message).map_err(|unfit| match unfit {
