@@ -18,7 +18,7 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use error::{DecodeError, EncodeError};
-pub(crate) use json::{object, text_of, to_json, write_json};
+pub(crate) use json::{object, parse, text_of, to_json, write_json};
 pub use scan::Limits;
 
 use token::{Token, skip};
@@ -114,7 +114,7 @@ impl Body {
     /// # Errors
     /// When the text is no JSON, misuses one of the `$` words, or passes a limit.
     pub fn from_json(text: &str) -> Result<Self, DecodeError> {
-        let json = serde_json::from_str(text).map_err(|error| DecodeError::json(error.to_string()))?;
+        let json = parse(text)?;
         let mut out = Vec::with_capacity(text.len());
         write_json(&mut out, &json, true)?;
         Self::from_bytes(out)
@@ -269,5 +269,127 @@ impl From<&serde_json::Value> for Body {
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Body({} B)", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::{BTreeMap, HashMap},
+        net::IpAddr,
+    };
+
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    enum Shape {
+        Point,
+        Circle(f64),
+        Box { width: u32, height: u32 },
+        Line(i8, i8),
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Everything {
+        shapes: Vec<Shape>,
+        address: IpAddr,
+        by_number: BTreeMap<i32, char>,
+        maybe: Option<u8>,
+        unit: (),
+        pair: (u64, f32),
+        #[serde(flatten)]
+        rest: HashMap<String, Body>,
+    }
+
+    #[test]
+    fn any_type_comes_back() {
+        let value = Everything {
+            shapes: vec![
+                Shape::Point,
+                Shape::Circle(1.5),
+                Shape::Box { width: 1, height: 70_000 },
+                Shape::Line(-1, 2),
+            ],
+            address: "127.0.0.1".parse().unwrap(),
+            by_number: [(-5, 'x'), (700, 'é')].into(),
+            maybe: None,
+            unit: (),
+            pair: (u64::MAX, 0.1),
+            rest: HashMap::from([("kept".into(), Body::from_json(r#"{"a":[1.0]}"#).unwrap())]),
+        };
+        let body = Body::encode(&value).unwrap();
+        assert_eq!(body.decode::<Everything>().unwrap(), value);
+        assert_eq!(body.to_json()["address"], "127.0.0.1");
+        assert_eq!(body.to_json()["shapes"][0], "point");
+    }
+
+    #[test]
+    fn numbers_may_be_written_as_other_languages_do() {
+        assert_eq!(Body::encode(&5.0).unwrap().decode::<u8>().unwrap(), 5);
+        assert_eq!(Body::encode(&-5.0_f32).unwrap().decode::<i64>().unwrap(), -5);
+        assert_eq!(Body::encode(&-0.0).unwrap().decode::<u32>().unwrap(), 0);
+        assert_eq!(Body::encode(&5).unwrap().decode::<f64>().unwrap(), 5.0);
+        assert_eq!(Body::encode(&[1.0, 2.0]).unwrap().decode::<Vec<i32>>().unwrap(), [1, 2]);
+        for refused in [5.5, 300.0, -1.0, f64::NAN, 1e300] {
+            assert!(Body::encode(&refused).unwrap().decode::<u8>().is_err(), "{refused}");
+        }
+        assert_eq!(Body::from_bytes(vec![0xd4, 0, 0]).unwrap().decode::<Option<u8>>().unwrap(), None);
+        assert_eq!(Body::from_bytes(vec![0xc4, 2, 8, 9]).unwrap().decode::<Vec<u8>>().unwrap(), [8, 9]);
+        assert!(Body::encode(&u128::MAX).is_err());
+    }
+
+    #[test]
+    fn a_lone_value_is_unwrapped_where_the_map_is_refused() {
+        let wrapped: Body = json!({"value": 7}).into();
+        assert_eq!(wrapped.decode::<u8>().unwrap(), 7);
+        assert_eq!(wrapped.decode::<BTreeMap<String, u8>>().unwrap()["value"], 7);
+        assert_eq!(Body::from(json!({"value": null})).decode::<()>().ok(), Some(()));
+        assert!(Body::from(json!({"value": 7, "more": 1})).decode::<u8>().is_err());
+        assert!(Body::from(json!({"values": 7})).decode::<u8>().is_err());
+        let error = Body::from(json!({"value": "x"})).decode::<u8>().unwrap_err().to_string();
+        assert!(error.contains("map"), "{error}");
+        assert!(Body::empty().decode::<()>().is_ok() && Body::nil().decode::<()>().is_ok());
+    }
+
+    #[test]
+    fn a_path_leads_to_a_value() {
+        let body: Body = json!({"a": {"b": [10, {"c": "x"}]}, "": 1}).into();
+        assert_eq!(body.get("a/b/0").unwrap().decode::<u8>().unwrap(), 10);
+        assert_eq!(body.get("a/b/1/c").unwrap().as_str(), Some("x"));
+        assert_eq!(body.get("").unwrap(), body);
+        assert_eq!(body.get("/").map(|body| body.kind()), None);
+        for nowhere in ["b", "a/b/2", "a/b/-1", "a/b/x", "a/b/0/0", "a/"] {
+            assert_eq!(body.get(nowhere), None, "{nowhere}");
+        }
+        assert_eq!(format!("{:?}", body), format!("Body({} B)", body.as_bytes().len()));
+        assert_eq!(Body::default(), Body::empty());
+    }
+
+    #[test]
+    fn a_body_passes_through_other_formats() {
+        let body =
+            Body::from_json(r#"{"a":{"$bin":"AA=="},"b":{"$ext":[5,"AQ=="]},"c":[1.5,-7,null]}"#).unwrap();
+        let named = rmp_serde::to_vec_named(&BTreeMap::from([("body", &body)])).unwrap();
+        let read: BTreeMap<String, Body> = rmp_serde::from_slice(&named).unwrap();
+        assert_eq!(read["body"], body);
+        assert_eq!(Body::from_bytes(named).unwrap().get("body").unwrap(), body);
+        let inside = Body::encode(&BTreeMap::from([("x", &body)])).unwrap();
+        assert_eq!(inside.decode::<BTreeMap<String, Body>>().unwrap()["x"], body);
+        assert_eq!(serde_json::to_value(&body).unwrap(), body.to_json());
+        assert_eq!(serde_json::from_value::<Body>(body.to_json()).unwrap(), body);
+    }
+
+    #[test]
+    fn a_value_too_deep_is_no_body() {
+        let deep = (0..64).fold(json!(1), |inner, _| json!([inner]));
+        assert!(Body::encode(&deep).is_ok());
+        assert!(matches!(
+            Body::encode(&json!([deep])),
+            Err(EncodeError::Invalid(DecodeError::TooDeep { .. }))
+        ));
     }
 }

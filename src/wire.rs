@@ -1,4 +1,4 @@
-//! Frames and bytes: the one door for bytes from outside. The contract is `wire.md`.
+#![doc = include_str!("wire/wire.md")]
 
 mod dialect;
 mod envelope;

@@ -1,9 +1,10 @@
 //! Canonical JSON (`wire.md`, section 9), both ways.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use serde::Deserialize;
 use serde_json::{Map, Number, Value, json};
 
-use super::{DecodeError, token::Token, write::Write};
+use super::{DecodeError, Limits, token::Token, write::Write};
 
 /// Binary data: `{"$bin": "base64"}`.
 const BIN: &str = "$bin";
@@ -23,6 +24,35 @@ pub(super) fn known_word(key: &str) -> bool {
 pub(crate) fn to_json(bytes: &[u8]) -> Result<Value, DecodeError> {
     let mut at = 0;
     value(bytes, &mut at)
+}
+
+/// Brackets inside one another in a JSON text. The deepest value that the limits allow needs three for
+/// each level, as `{"$map": [[key, value]]}`, and a frame two more.
+const MAX_JSON_DEPTH: usize = 3 * Limits::MAX_DEPTH + 2;
+
+/// A JSON text, in which canonical JSON may be deeper than a plain parser would allow.
+pub(crate) fn parse(text: &str) -> Result<Value, DecodeError> {
+    let (mut depth, mut deepest, mut quoted, mut escaped) = (0_usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => depth += 1,
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    if deepest > MAX_JSON_DEPTH {
+        return Err(DecodeError::json(format!(
+            "{deepest} brackets inside one another, {MAX_JSON_DEPTH} are allowed"
+        )));
+    }
+    let mut reader = serde_json::Deserializer::from_str(text);
+    reader.disable_recursion_limit();
+    let json = Value::deserialize(&mut reader).and_then(|json| reader.end().map(|()| json));
+    json.map_err(|error| DecodeError::json(error.to_string()))
 }
 
 /// A string's own text; of anything else, its JSON text.
@@ -166,4 +196,104 @@ pub(super) fn write_word(out: &mut Vec<u8>, word: &str, value: &Value) -> Result
 
 fn base64(text: &str) -> Result<Vec<u8>, DecodeError> {
     BASE64.decode(text).map_err(|error| DecodeError::json(format!("no base64: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{super::Body, *};
+
+    fn round_trip(text: &str) {
+        let body = Body::from_json(text).unwrap();
+        assert_eq!(body.to_json().to_string(), text);
+        assert_eq!(Body::from_json(&body.to_json().to_string()).unwrap(), body);
+    }
+
+    #[test]
+    fn canonical_json_loses_nothing() {
+        for text in [
+            "null",
+            "[1,1.0,-0.0,1e-7,18446744073709551615,-9223372036854775808]",
+            r#"{"$bin":"AAEC/w=="}"#,
+            r#"{"$ext":[-1,""]}"#,
+            r#"[{"$float":"NaN"},{"$float":"Infinity"},{"$float":"-Infinity"}]"#,
+            r#"{"$map":[[1,"a"],[{},"b"],[null,{"$bin":""}]]}"#,
+            r#"{"$map":[["$bin","a map of one key"]]}"#,
+            r#"{"$bin":"a map","of":"two keys"}"#,
+        ] {
+            round_trip(text);
+        }
+        // An empty `$map` is the empty map, which has a plainer form.
+        assert_eq!(Body::from_json(r#"{"$map":[]}"#).unwrap().to_json(), json!({}));
+    }
+
+    #[test]
+    fn misused_words_are_refused() {
+        for text in [
+            r#"{"$bin":5}"#,
+            r#"{"$bin":"?"}"#,
+            r#"{"$ext":[128,""]}"#,
+            r#"{"$ext":[1]}"#,
+            r#"{"$float":"nan"}"#,
+            r#"{"$map":[[1]]}"#,
+            r#"{"$map":[[1,2],[1,3]]}"#,
+            r#"{"$map":{}}"#,
+            "{",
+            "1 2",
+        ] {
+            assert!(Body::from_json(text).is_err(), "{text}");
+        }
+        assert!(parse(&"[".repeat(100_000)).unwrap_err().to_string().contains("100000 brackets"));
+        assert!(parse(r#""[[[\"[[[""#).is_ok());
+    }
+
+    #[test]
+    fn the_deepest_odd_maps_come_back() {
+        let mut bytes = [0x81, 0x01].repeat(64);
+        bytes.push(0x02);
+        let body = Body::from_bytes(bytes).unwrap();
+        assert_eq!(Body::from_json(&body.to_json().to_string()).unwrap(), body);
+    }
+
+    #[test]
+    fn plain_json_is_taken_as_it_is() {
+        let json = json!({"$bin": "AA=="});
+        let body = Body::from(json.clone());
+        assert_eq!(body.decode::<Value>().unwrap(), json);
+        assert_eq!(body.to_json(), json!({"$map": [["$bin", "AA=="]]}));
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".{0,40}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(5, 64, 8, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..20).prop_map(Value::from),
+                prop::collection::btree_map("[$a-c]{0,3}|\\$bin|\\$map|.{0,40}", inner, 0..40)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_json_value_survives(json in any_json()) {
+            let body = Body::from(&json);
+            prop_assert!(Body::from_bytes(body.as_bytes().to_vec()).is_ok());
+            prop_assert_eq!(&body.decode::<Value>().unwrap(), &json);
+            prop_assert_eq!(&Body::encode(&json).unwrap(), &body);
+            prop_assert_eq!(&Body::encode(&body).unwrap(), &body);
+            prop_assert_eq!(&body.decode::<Body>().unwrap(), &body);
+            let text = serde_json::to_string(&body).unwrap();
+            prop_assert_eq!(&serde_json::from_str::<Body>(&text).unwrap(), &body);
+            prop_assert_eq!(&Body::from_json(&text).unwrap(), &body);
+        }
+    }
 }

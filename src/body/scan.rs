@@ -294,3 +294,182 @@ fn is_ascii(text: &[u8]) -> bool {
     }
     text.iter().fold(0, |all, byte| all | byte) < 0x80
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(bytes: &[u8]) -> Result<(), DecodeError> {
+        scan(bytes, &Limits::default(), |_| {})
+    }
+
+    #[test]
+    fn depth_counts_containers_only() {
+        let nested = |levels: usize| [vec![0x91; levels], vec![0x01]].concat();
+        assert_eq!(check(&nested(64)), Ok(()));
+        assert_eq!(check(&nested(65)), Err(DecodeError::TooDeep { offset: 64, depth: 65, limit: 64 }));
+        assert_eq!(check(&[vec![0x91; 63], vec![0x90]].concat()), Ok(()));
+        let limits = Limits { depth: 2, ..Limits::default() };
+        assert!(scan(&nested(2), &limits, |_| {}).is_ok() && scan(&nested(3), &limits, |_| {}).is_err());
+    }
+
+    #[test]
+    fn values_count_keys_and_are_known_from_their_heads() {
+        let limits = Limits { values: 5, ..Limits::default() };
+        assert_eq!(scan(&[0x82, 1, 2, 3, 4], &limits, |_| {}), Ok(()));
+        let error = scan(&[0x82, 1, 2, 3, 0x91, 4], &limits, |_| {});
+        assert_eq!(error, Err(DecodeError::TooManyValues { offset: 4, count: 6, limit: 5 }));
+        let million = [vec![0xdd, 0x00, 0x0f, 0x42, 0x3f], vec![0xc0; 999_999]].concat();
+        assert_eq!(check(&million), Ok(()));
+        let more = [vec![0xdd, 0x00, 0x0f, 0x42, 0x40], vec![0xc0; 1_000_000]].concat();
+        assert_eq!(
+            check(&more),
+            Err(DecodeError::TooManyValues { offset: 0, count: 1_000_001, limit: 1_000_000 })
+        );
+    }
+
+    #[test]
+    fn exactly_the_limit_in_bytes_is_allowed() {
+        let text =
+            |length: u32| [vec![0xdb], length.to_be_bytes().to_vec(), vec![b'x'; length as usize]].concat();
+        assert_eq!(check(&text(Limits::BYTES as u32 - 5)), Ok(()));
+        let error = check(&text(Limits::BYTES as u32 - 4));
+        assert_eq!(error, Err(DecodeError::TooLarge { size: Limits::BYTES + 1, limit: Limits::BYTES }));
+    }
+
+    #[test]
+    fn one_key_has_one_value_however_it_is_written() {
+        let twice: [&[u8]; 8] = [
+            b"\x82\xa1a\x01\xa1a\x02",
+            b"\x82\xa1a\x01\xd9\x01a\x02",
+            b"\x82\x05\x01\xcd\x00\x05\x02",
+            b"\x82\xff\x01\xd3\xff\xff\xff\xff\xff\xff\xff\xff\x02",
+            b"\x82\xc4\x01a\x01\xc5\x00\x01a\x02",
+            b"\x82\xca\x3f\xc0\x00\x00\x01\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00\x02",
+            b"\x82\x92\x01\x02\x01\x92\x01\x02\x02",
+            b"\x82\xd4\x05\x01\x01\xc7\x01\x05\x01\x02",
+        ];
+        for bytes in twice {
+            assert!(matches!(check(bytes), Err(DecodeError::DuplicateKey { first: 1, .. })), "{bytes:x?}");
+        }
+        let apart: [&[u8]; 5] = [
+            b"\x82\xa1a\x01\xa1b\x02",
+            b"\x82\x01\x01\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00\x02",
+            b"\x82\xa1a\x01\xc4\x01a\x02",
+            b"\x83\xc0\x01\xc2\x02\xc3\x03",
+            b"\x92\x81\xa1a\x01\x81\xa1a\x01",
+        ];
+        for bytes in apart {
+            assert_eq!(check(bytes), Ok(()), "{bytes:x?}");
+        }
+    }
+
+    /// A map of so many keys of different first letters, and one more key at its end.
+    fn map_of(count: u32, last: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0xdf];
+        bytes.extend_from_slice(&(count + 1).to_be_bytes());
+        for n in 0..count {
+            let key = format!("k{n:05}");
+            bytes.push(0xa0 | key.len() as u8);
+            bytes.extend_from_slice(key.as_bytes());
+            bytes.push(0xc0);
+        }
+        bytes.extend_from_slice(last);
+        bytes.push(0xc0);
+        bytes
+    }
+
+    #[test]
+    fn duplicates_are_found_in_maps_of_any_size() {
+        for count in [1, 5, 31, 32, 33, 200, 5000] {
+            assert_eq!(check(&map_of(count, b"\xa1x")), Ok(()), "{count}");
+            let error = check(&map_of(count, b"\xd9\x06k00000"));
+            assert!(matches!(error, Err(DecodeError::DuplicateKey { first: 5, .. })), "{count}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn small_maps_inside_one_another_may_use_up_the_room_for_keys() {
+        // Each level has 30 keys, the last of which holds the next level: more keys than there is room for.
+        let level = |inner: Vec<u8>| {
+            let mut bytes = map_of(29, b"\xa4last");
+            bytes.pop();
+            bytes.extend_from_slice(&inner);
+            bytes
+        };
+        let nested = (0..20).fold(vec![0x01], |inner, _| level(inner));
+        assert_eq!(check(&nested), Ok(()));
+        let hidden = (0..20).fold(b"\x82\x01\x01\xcc\x01\x02".to_vec(), |inner, _| level(inner));
+        assert!(matches!(check(&hidden), Err(DecodeError::DuplicateKey { .. })));
+    }
+
+    #[test]
+    fn containers_can_be_keys_and_their_keys_are_checked_too() {
+        assert_eq!(check(b"\x81\x82\xa1a\x01\xa1b\x02\xc0"), Ok(()));
+        assert!(matches!(check(b"\x81\x82\xa1a\x01\xa1a\x02\xc0"), Err(DecodeError::DuplicateKey { .. })));
+        let hostile = (0..60).fold(vec![0xc0], |inner, _| [vec![0x81], inner, vec![0xc0]].concat());
+        assert_eq!(check(&hostile), Ok(()));
+    }
+
+    #[test]
+    fn text_must_be_utf_8_wherever_it_is_odd() {
+        for length in 1..40 {
+            for place in 0..length {
+                let mut text = vec![b'a'; length];
+                text[place] = 0xff;
+                let bytes = [vec![0xd9, length as u8], text].concat();
+                assert_eq!(check(&bytes), Err(DecodeError::Utf8 { offset: place + 2 }));
+            }
+        }
+        assert_eq!(check(&[&[0xa6], "日本".as_bytes()].concat()), Ok(()));
+    }
+
+    #[test]
+    fn the_children_of_the_outermost_container_are_told() {
+        let mut children = Vec::new();
+        let bytes = b"\x82\xa1a\x92\x01\x90\xa1b\x80";
+        scan(bytes, &Limits::default(), |span| children.push(span.of(bytes).to_vec())).unwrap();
+        assert_eq!(
+            children,
+            [b"\xa1a".to_vec(), b"\x92\x01\x90".to_vec(), b"\xa1b".to_vec(), b"\x80".to_vec()]
+        );
+    }
+
+    /// What another reader makes of the same bytes: `None` if it is not exactly one value.
+    fn other_reader(mut bytes: &[u8]) -> Option<rmpv::Value> {
+        let value = rmpv::decode::read_value_with_max_depth(&mut bytes, 70).ok()?;
+        bytes.is_empty().then_some(value)
+    }
+
+    fn is_valid(value: &rmpv::Value) -> bool {
+        match value {
+            rmpv::Value::String(text) => text.is_str(),
+            rmpv::Value::Array(items) => items.iter().all(is_valid),
+            rmpv::Value::Map(pairs) => {
+                let distinct = |n: usize| pairs[..n].iter().all(|(key, _)| *key != pairs[n].0);
+                pairs.iter().all(|(key, value)| is_valid(key) && is_valid(value))
+                    && (0..pairs.len()).all(distinct)
+            }
+            _ => true,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn another_reader_agrees(bytes in prop::collection::vec(
+            prop_oneof![any::<u8>(), 0x80_u8..0x94, 0xa0_u8..0xa3, Just(b'a'), 0_u8..4], 0..40,
+        )) {
+            match (check(&bytes), other_reader(&bytes)) {
+                (Ok(()), Some(value)) => prop_assert!(is_valid(&value), "{value}"),
+                (Ok(()), None) => prop_assert!(false, "only we take {bytes:x?}"),
+                // Both floats of one value, and equal containers with other widths inside, are rare enough.
+                (Err(error), Some(value)) => prop_assert!(!is_valid(&value), "only we refuse: {error}"),
+                (Err(_), None) => {}
+            }
+        }
+    }
+}

@@ -10,7 +10,7 @@ use super::{
     read::{Failure, ResultIds, list},
 };
 use crate::body::{
-    DecodeError, object,
+    DecodeError, object, parse,
     scan::Span,
     to_json,
     token::{Token, skip},
@@ -46,8 +46,9 @@ impl Frame {
     /// # Errors
     /// When the text is no JSON, has a key that canonical JSON lacks, or says no valid frame.
     pub fn from_json(text: &str) -> Result<Self, DecodeError> {
-        let json: Value = serde_json::from_str(text).map_err(|error| DecodeError::json(error.to_string()))?;
-        let Value::Object(json) = json else { return Err(DecodeError::json("a frame is a JSON object")) };
+        let Value::Object(json) = parse(text)? else {
+            return Err(DecodeError::json("a frame is a JSON object"));
+        };
         let known = ["stanzaId", "conversationId", "type", "name", "meta", "body", "extra"];
         if let Some(key) = json.keys().find(|key| !known.contains(&key.as_str())) {
             return Err(DecodeError::json(format!(
@@ -55,24 +56,24 @@ impl Frame {
             )));
         }
         check_name(&json)?;
-        let none = Map::new();
-        let extra = match json.get("extra") {
-            None => &none,
-            Some(Value::Object(extra)) => extra,
-            Some(_) => return Err(DecodeError::json("\"extra\" is a JSON object")),
+        let mut extra = Vec::new();
+        if let Some(json) = json.get("extra") {
+            write_json(&mut extra, json, true)?;
+        }
+        let (count, entries) = match Token::read(&extra, 0) {
+            Ok((Token::Map(count), at)) => (count as usize, at),
+            _ if extra.is_empty() => (0, 0),
+            _ => return Err(DecodeError::json("\"extra\" is a JSON object")),
         };
         let empty = Value::Object(Map::new());
         let mut out = Vec::with_capacity(text.len());
-        out.map(5 + extra.len());
+        out.map(5 + count);
         for key in ["stanzaId", "conversationId", "type", "meta", "body"] {
             let absent = if key == "meta" { &empty } else { &Value::Null };
             out.str(key);
             write_json(&mut out, json.get(key).unwrap_or(absent), true)?;
         }
-        for (key, value) in extra {
-            out.str(key);
-            write_json(&mut out, value, true)?;
-        }
+        out.extend_from_slice(&extra[entries..]);
         Self::decode(out)
     }
 

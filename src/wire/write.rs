@@ -276,6 +276,6 @@ impl<'a> MapWriter<'a> {
 
     /// The room's name: the message's own, else the envelope's, else none.
     fn conversation(&mut self, own: Option<&str>, room: &str) {
-        self.maybe("conversationId", own.or((!room.is_empty()).then_some(room)));
+        self.maybe("conversationId", own.or_else(|| (!room.is_empty()).then_some(room)));
     }
 }

@@ -96,19 +96,19 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-fn read(json: serde_json::Value) -> Result<Message, DecodeError> {
-    Frame::from_json(&json.to_string())?.message()
+fn read(json: impl Into<serde_json::Value>) -> Result<Message, DecodeError> {
+    Frame::from_json(&json.into().to_string())?.message()
 }
 
-fn read_result(body: serde_json::Value) -> Result<ToolUseResult, DecodeError> {
-    match read(json!({"stanzaId": 1, "type": 7, "body": body}))? {
+fn read_result(body: impl Into<serde_json::Value>) -> Result<ToolUseResult, DecodeError> {
+    match read(json!({"stanzaId": 1, "type": 7, "body": body.into()}))? {
         Message::ToolUseResult(result) => Ok(result),
         other => panic!("{other:?}"),
     }
 }
 
-fn read_request(body: serde_json::Value) -> Result<ToolUseRequest, DecodeError> {
-    match read(json!({"stanzaId": -1, "type": 6, "body": body}))? {
+fn read_request(body: impl Into<serde_json::Value>) -> Result<ToolUseRequest, DecodeError> {
+    match read(json!({"stanzaId": -1, "type": 6, "body": body.into()}))? {
         Message::ToolUseRequest(request) => Ok(request),
         other => panic!("{other:?}"),
     }
@@ -336,6 +336,19 @@ fn alicia_a22_every_alias_reads_alike() {
         let mut body = json!({"id": "a", "success": false});
         body.as_object_mut().unwrap().extend(unlike.as_object().unwrap().clone());
         assert!(matches!(read_result(body), Err(DecodeError::Unlike { .. })));
+    }
+}
+
+#[test]
+fn a_word_of_canonical_json_may_be_a_key_anywhere() {
+    let word = json!({"$map": [["$bin", 1]]});
+    for place in ["meta", "body", "extra"] {
+        let mut json = json!({"stanzaId": 1, "conversationId": null, "type": 72, "name": "Heartbeat", "meta": {}, "body": {}});
+        json[place] = word.clone();
+        assert_eq!(Frame::from_json(&json.to_string()).unwrap().to_json().unwrap(), json);
+    }
+    for odd in [json!([]), json!(5), json!({"$bin": ""}), json!({"$map": [[1, 2]]})] {
+        assert!(Frame::from_json(&json!({"type": 72, "extra": odd}).to_string()).is_err());
     }
 }
 

@@ -1,0 +1,191 @@
+//! What decoding and encoding frames costs, beside the usual crates. `scripts/bench-decode` prints a table.
+
+#![expect(clippy::unwrap_used, reason = "the samples are valid")]
+
+use bytes::Bytes;
+use divan::{Bencher, black_box};
+use serde::{Deserialize, Serialize};
+use toolbridge::wire::{Frame, Kind, Message, Meta};
+
+mod samples;
+
+/// With `TOOLBRIDGE_SAMPLES` set to a folder, only writes the samples there, for other languages to decode.
+fn main() {
+    let Some(folder) = std::env::var_os("TOOLBRIDGE_SAMPLES") else { return divan::main() };
+    for name in SAMPLES {
+        let path = std::path::Path::new(&folder).join(name).with_extension("msgpack");
+        std::fs::write(path, sample(name)).unwrap();
+    }
+}
+
+fn shared(bytes: Bytes) -> Bytes {
+    drop(bytes.clone());
+    bytes
+}
+
+fn sample(name: &str) -> Bytes {
+    shared(if name == "request" { samples::request() } else { samples::result() })
+}
+
+const SAMPLES: [&str; 2] = ["request", "result"];
+
+/// All checks, the envelope's fields, the body as a slice.
+#[divan::bench(args = SAMPLES)]
+fn decode_envelope(bencher: Bencher<'_, '_>, name: &str) {
+    let bytes = sample(name);
+    bencher.bench(|| {
+        let frame = Frame::decode(black_box(&bytes).clone()).unwrap();
+        black_box((frame.stanza_id(), frame.body()))
+    });
+}
+
+/// As `decode_envelope`, and the typed message.
+#[divan::bench(args = SAMPLES)]
+fn decode_message(bencher: Bencher<'_, '_>, name: &str) {
+    let bytes = sample(name);
+    bencher.bench(|| Frame::decode(black_box(&bytes).clone()).unwrap().message().unwrap());
+}
+
+#[divan::bench(args = SAMPLES)]
+fn decode_rmp_serde_typed(bencher: Bencher<'_, '_>, name: &str) {
+    let bytes = sample(name);
+    if name == "request" {
+        bencher.bench(|| rmp_serde::from_slice::<Envelope<Request>>(black_box(&bytes)).unwrap());
+    } else {
+        bencher.bench(|| rmp_serde::from_slice::<Envelope<Answer>>(black_box(&bytes)).unwrap());
+    }
+}
+
+#[divan::bench(args = SAMPLES)]
+fn decode_rmpv(bencher: Bencher<'_, '_>, name: &str) {
+    let bytes = sample(name);
+    bencher.bench(|| rmpv::decode::read_value(&mut black_box(bytes.as_ref())).unwrap());
+}
+
+/// A header and a copy of the finished body, into a buffer that is used again.
+#[divan::bench(args = SAMPLES)]
+fn encode_relay(bencher: Bencher<'_, '_>, name: &str) {
+    let frame = Frame::decode(sample(name)).unwrap();
+    let (mut out, meta) = (Vec::new(), Meta::new());
+    bencher.bench_local(|| {
+        let body = black_box(frame.body_bytes());
+        Frame::relay(&mut out, -3, "conv_7Hq2", &meta, Kind::TOOL_USE_RESULT, body).unwrap();
+        black_box(out.len())
+    });
+}
+
+/// The live writer: a typed message, checked like a frame from outside before it goes.
+#[divan::bench(args = SAMPLES)]
+fn encode_message(bencher: Bencher<'_, '_>, name: &str) {
+    let message: Message = Frame::decode(sample(name)).unwrap().message().unwrap();
+    let meta = Meta::new();
+    bencher.bench(|| Frame::write(-3, "conv_7Hq2", &meta, black_box(&message)).unwrap());
+}
+
+#[divan::bench(args = SAMPLES)]
+fn encode_rmp_serde_typed(bencher: Bencher<'_, '_>, name: &str) {
+    let bytes = sample(name);
+    let mut out = Vec::new();
+    if name == "request" {
+        let value: Envelope<Request> = rmp_serde::from_slice(&bytes).unwrap();
+        bencher.bench_local(|| write_named(&mut out, black_box(&value)));
+    } else {
+        let value: Envelope<Answer> = rmp_serde::from_slice(&bytes).unwrap();
+        bencher.bench_local(|| write_named(&mut out, black_box(&value)));
+    }
+}
+
+#[divan::bench(args = SAMPLES)]
+fn encode_rmpv(bencher: Bencher<'_, '_>, name: &str) {
+    let value = rmpv::decode::read_value(&mut sample(name).as_ref()).unwrap();
+    let mut out = Vec::new();
+    bencher.bench_local(|| {
+        out.clear();
+        rmpv::encode::write_value(&mut out, black_box(&value)).unwrap();
+        black_box(out.len())
+    });
+}
+
+fn write_named(out: &mut Vec<u8>, value: &impl Serialize) -> usize {
+    out.clear();
+    rmp_serde::encode::write_named(out, value).unwrap();
+    black_box(out.len())
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope<T> {
+    stanza_id: i32,
+    conversation_id: String,
+    r#type: u16,
+    meta: Nothing,
+    body: T,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Nothing {}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    id: String,
+    tool_name: String,
+    parameters: Find,
+    execution: String,
+    timeout_ms: i32,
+    conversation_id: String,
+    message_id: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Find {
+    name: String,
+    limit: u32,
+    fuzzy: bool,
+    fields: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    id: String,
+    success: bool,
+    result: Records,
+    request_id: String,
+    conversation_id: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Records {
+    results: Vec<Record>,
+    total_results: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    id: u64,
+    name: String,
+    city: String,
+    rating: f64,
+    open: bool,
+    visits: u64,
+    geo: Geo,
+    delta: i64,
+    tags: Vec<String>,
+    note: Option<String>,
+    phone: String,
+    price: Price,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Geo {
+    lat: f64,
+    lon: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Price {
+    low: u32,
+    high: u32,
+}

@@ -1,0 +1,51 @@
+//! The two frames that measurements use: a request of about 220 bytes and a result of about 10 KB.
+
+#![expect(clippy::unwrap_used, reason = "what is written here is valid")]
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use toolbridge::{
+    CallId, Execution,
+    wire::{Frame, Message, Meta, ToolUseRequest, ToolUseResult},
+};
+
+pub(crate) fn request() -> Bytes {
+    let request = Message::ToolUseRequest(ToolUseRequest {
+        id: CallId::from("V1StGXR8_Z5jdHi6B-myT"),
+        tool_name: "find_contact".into(),
+        parameters: json!({"name": "Ada Lovelace", "limit": 3, "fuzzy": true, "fields": ["mobile", "mail"]})
+            .into(),
+        execution: Ok(Execution::Client),
+        timeout_ms: Some(5000),
+        conversation_id: None,
+        message_id: Some("msg_8Zq1xLr0".into()),
+    });
+    Frame::write(-3, "conv_7Hq2", &Meta::new(), &request).unwrap()
+}
+
+pub(crate) fn result() -> Bytes {
+    let result = Message::ToolUseResult(ToolUseResult {
+        id: CallId::from("V1StGXR8_Z5jdHi6B-myT"),
+        success: true,
+        result: Some(records().into()),
+        error_code: None,
+        error_message: None,
+        conversation_id: None,
+        result_id: None,
+    });
+    Frame::write(4, "conv_7Hq2", &Meta::new(), &result).unwrap()
+}
+
+/// Fifty records with nested maps, integers of all widths and some text that is not ASCII.
+pub(crate) fn records() -> Value {
+    let record = |n: u64| {
+        json!({
+            "id": n * 7919, "name": format!("Trattoria numero {n}"), "city": if n.is_multiple_of(5) { "Città" } else { "Roma" },
+            "rating": 3.5 + (n % 3) as f64 * 0.25, "open": n.is_multiple_of(2), "visits": n * n * 104_729,
+            "geo": {"lat": 41.9 + n as f64 / 1000.0, "lon": 12.5}, "delta": -(n as i64) * 40,
+            "tags": ["vino", "pasta", "日本"], "note": Value::Null,
+            "phone": format!("+39 06 {:07}", n * 1357), "price": {"low": 12, "high": 300},
+        })
+    };
+    json!({"results": (0..50).map(record).collect::<Vec<_>>(), "totalResults": 50})
+}

@@ -1,0 +1,109 @@
+//! Frames that somebody spoiled, near enough to real ones to get far: nothing panics, and what is taken
+//! says the same however often it is shown and read again.
+
+#![expect(clippy::unwrap_used, reason = "the fixtures are part of the crate")]
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use toolbridge::{Body, wire::Frame};
+
+/// Where to start from: every real frame of the fixtures.
+static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/frames");
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|it| it == "msgpack"));
+    paths.sort();
+    paths.into_iter().map(|path| std::fs::read(path).unwrap()).collect()
+});
+
+/// One way to spoil bytes.
+#[derive(Clone, Debug)]
+enum Spoil {
+    /// Another byte, often one that begins a value of another kind.
+    Set(prop::sample::Index, u8),
+    /// Nothing from here on.
+    Cut(prop::sample::Index),
+    /// These bytes in between.
+    Insert(prop::sample::Index, Vec<u8>),
+    /// A piece of the frame once more, somewhere else.
+    Repeat(prop::sample::Index, prop::sample::Index, usize),
+    /// Without these bytes.
+    Remove(prop::sample::Index, usize),
+}
+
+fn spoil() -> impl Strategy<Value = Spoil> {
+    let head = prop_oneof![any::<u8>(), 0x80_u8..=0xa4, 0xc0_u8..=0xdf];
+    let place = any::<prop::sample::Index>;
+    prop_oneof![
+        4 => (place(), head).prop_map(|(at, byte)| Spoil::Set(at, byte)),
+        1 => place().prop_map(Spoil::Cut),
+        2 => (place(), prop::collection::vec(any::<u8>(), 1..6)).prop_map(|(at, bytes)| Spoil::Insert(at, bytes)),
+        2 => (place(), place(), 1_usize..40).prop_map(|(from, to, length)| Spoil::Repeat(from, to, length)),
+        1 => (place(), 1_usize..8).prop_map(|(at, length)| Spoil::Remove(at, length)),
+    ]
+}
+
+fn apply(bytes: &mut Vec<u8>, spoil: Spoil) {
+    if bytes.is_empty() {
+        return;
+    }
+    match spoil {
+        Spoil::Set(at, byte) => *at.get_mut(bytes) = byte,
+        Spoil::Cut(at) => bytes.truncate(at.index(bytes.len())),
+        Spoil::Insert(at, piece) => {
+            let at = at.index(bytes.len());
+            bytes.splice(at..at, piece);
+        }
+        Spoil::Repeat(from, to, length) => {
+            let from = from.index(bytes.len());
+            let piece = bytes[from..(from + length).min(bytes.len())].to_vec();
+            let to = to.index(bytes.len());
+            bytes.splice(to..to, piece);
+        }
+        Spoil::Remove(at, length) => {
+            let at = at.index(bytes.len());
+            bytes.drain(at..(at + length).min(bytes.len()));
+        }
+    }
+}
+
+/// Everything that can be asked of bytes from outside.
+fn exercise(bytes: Vec<u8>) {
+    let _ = Body::from_bytes(bytes.clone()).map(|body| {
+        assert_eq!(Body::from_json(&body.to_json().to_string()).unwrap().to_json(), body.to_json());
+        let _ = (body.decode::<Vec<u64>>(), body.get("body/result/0/x"), body.kind());
+    });
+    let Ok(frame) = Frame::decode(bytes) else { return };
+    let _ =
+        (frame.peek_id(), frame.meta_str("bridge.to"), frame.meta_bool("bridge.heard"), format!("{frame:?}"));
+    let message = frame.message();
+    let shown = frame.to_json();
+    assert_eq!(message.is_ok(), shown.is_ok());
+    let (Ok(message), Ok(shown)) = (message, shown) else { return };
+    assert_eq!(message.kind(), frame.kind());
+    let again = Frame::from_json(&shown.to_string()).unwrap();
+    assert_eq!(again.to_json().unwrap().to_string(), shown.to_string());
+    assert_eq!(again.message().unwrap().kind(), message.kind());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn a_spoiled_frame_is_refused_or_read(
+        start in any::<prop::sample::Index>(),
+        spoils in prop::collection::vec(spoil(), 1..6),
+    ) {
+        let mut bytes = start.get(&FRAMES).clone();
+        for spoil in spoils {
+            apply(&mut bytes, spoil);
+        }
+        exercise(bytes);
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        exercise(bytes);
+    }
+}
