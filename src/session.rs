@@ -305,10 +305,10 @@ impl Session {
         }
     }
 
-    /// Lets a call of ours finish unseen: it settles at once, and nobody is told to stop.
+    /// Lets a call of ours finish unseen: it goes on as it would have, and no [`Output::Settled`] follows.
     pub fn detach(&mut self, now: Instant, key: CallKey) {
         if self.begin(now) {
-            self.detach_call(now, key);
+            self.detach_call(key);
         }
     }
 

@@ -54,6 +54,8 @@ pub struct Job {
     pub arguments: Body,
     /// When it ends as a timeout.
     pub deadline: Instant,
+    /// The whole time it may take.
+    pub limit: Duration,
     /// What the caller wrote beside the request: a map.
     pub meta: Body,
 }

@@ -74,6 +74,7 @@ impl Session {
             tool: running.tool.clone(),
             arguments,
             deadline,
+            limit: running.limit,
             meta,
         };
         self.jobs.insert(key, running);
@@ -101,10 +102,7 @@ impl Session {
         self.outputs.push_back(Output::Abort(key));
         let text = format!("no result within {} ms", job.limit.as_millis());
         let outcome = Err(ToolError::new(ErrorCode::TIMEOUT, text));
-        match job.own {
-            Some(call) => self.own_finished(now, call, &job, outcome), // a detached call of our own
-            None => self.job_settled(now, &job, outcome),
-        }
+        self.job_settled(now, &job, outcome);
     }
 
     /// We leave: the job stops. A peer that was told goodbye needs no answer; a plain one gets it.

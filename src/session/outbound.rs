@@ -31,6 +31,8 @@ pub(super) struct Call {
     pub(super) began: Instant,
     pub(super) limit: Duration,
     pub(super) stage: Stage,
+    /// Nobody waits for its outcome.
+    pub(super) detached: bool,
     /// Progress of the current second.
     pub(super) rate: Window,
 }
@@ -133,6 +135,7 @@ impl Session {
             began: now,
             limit,
             stage: Stage::Waiting,
+            detached: false,
             rate: Window::default(),
         };
         if ours {
@@ -203,16 +206,10 @@ impl Session {
         }
     }
 
-    pub(super) fn detach_call(&mut self, now: Instant, key: CallKey) {
-        let Some(call) = self.calls.get(&key) else { return };
-        let id = call.id.clone();
-        let remembered = call.asked().map(|asked| Gone::detached(asked, now));
-        if let Stage::Own(job) = call.stage {
-            return self.detach_own(now, key, job);
-        }
-        self.conclude(now, key, Err(CallError::Detached));
-        if let Some(gone) = remembered {
-            self.remember(now, id, gone);
+    /// Nobody waits for the outcome any more; the call goes on as it would have.
+    pub(super) fn detach_call(&mut self, key: CallKey) {
+        if let Some(call) = self.calls.get_mut(&key) {
+            call.detached = true;
         }
     }
 
@@ -241,7 +238,9 @@ impl Session {
         let outcome = result.as_ref().map(|_| ()).map_err(code_of);
         let took = now.saturating_duration_since(call.began);
         self.event(Event::Settled { call: call.id, tool: call.tool.into(), execution, owner, outcome, took });
-        self.outputs.push_back(Output::Settled { key, result });
+        if !call.detached {
+            self.outputs.push_back(Output::Settled { key, result });
+        }
     }
 
     /// A result came: of an open call from its owner, or not.
