@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     CallKey, JobKey, Output, Session,
-    inbound::result_message,
+    answer::result_message,
     job::{Running, Told},
     outbound::{Call, Stage, milliseconds},
     send::Unfit,

@@ -234,15 +234,19 @@ fn with_a_second_assistant_the_one_that_spoke_first_stays_bound_and_the_other_is
     assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
     world.handle("phone", |_| Some(Ok(value(1))));
     assert!(world.ask("a", request("t")).is_ok());
-    // Both there from the start, and none configured: none is bound, and an event says so.
-    let mut world = World::new();
-    world.assistant("a", Config::default());
-    world.assistant("b", Config::default());
-    world.client("phone", Config::default(), &["t"]);
+    // A third, and the bound one leaves: two could be meant, so none is, and an event says so.
+    world.assistant("c", Config::default());
     world.client("tv", Config::default().assistant("b"), &["t"]);
     world.run(SECOND);
-    // The phone hears one first, and is bound until another could have been meant as well.
     assert_eq!(world.session("tv").bound().unwrap(), "b");
+    world.with("a", |session, now| session.close(now));
+    world.run(SECOND);
+    assert!(world.session("phone").bound().is_none());
+    let two = |event: &&Event| matches!(event, Event::AmbiguousAssistant { candidates } if *candidates == ["b", "c"]);
+    assert_eq!(world.ends["phone"].events.iter().filter(two).count(), 1);
+    world.leave("b");
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "c");
 }
 
 #[test]
