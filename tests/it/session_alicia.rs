@@ -30,7 +30,7 @@ fn plain_assistant(tools: &[&str]) -> World {
     let mut world = World::new();
     world.client("phone", Config::default(), tools);
     let sid = world.sid();
-    world.puppet(Participant::new("a", sid).agent(true));
+    world.puppet(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
     world
 }
@@ -40,7 +40,7 @@ fn plain_client() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(Participant::new("phone", sid).role(Role::Client));
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     world
 }

@@ -393,7 +393,7 @@ fn a_client_may_stop_calls_if_its_author_allows_it() {
     world.assistant("a", Config::default().allow_stop(|who: &Participant| *who.identity() == "tv"));
     world.client("phone", Config::default(), &["t"]);
     let sid = world.sid();
-    world.puppet(Participant::new("tv", sid).role(Role::Client));
+    world.puppet(&Participant::new("tv", sid).role(Role::Client));
     world.run(SECOND);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
@@ -411,7 +411,7 @@ fn a_client_may_stop_calls_if_its_author_allows_it() {
 fn an_observer_sees_every_call_and_what_is_offered_and_has_no_part() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
-    world.puppet(Participant::new("watch", sid).role(Role::Observer));
+    world.puppet(&Participant::new("watch", sid).role(Role::Observer));
     world.run(SECOND);
     assert_eq!(
         world.heard("watch", Kind::TOOLS_REGISTER).len(),
@@ -435,7 +435,7 @@ fn thousands_of_calls_with_a_plain_peer_leave_nothing_behind() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(Participant::new("phone", sid).role(Role::Client));
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
     world.run(SECOND);
     for n in 0..5_000 {
         let key = world.call("a", request("t").to("phone")).unwrap();
