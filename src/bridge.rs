@@ -177,9 +177,9 @@ macro_rules! setup_methods {
                 self
             }
 
-            /// All numbers and rules of the session at once: what other setters said before is replaced.
-            pub fn config(mut self, config: crate::session::Config) -> Self {
-                self.setup.config = config;
+            /// Changes any number or rule of the session: see [`Config`](crate::session::Config).
+            pub fn configure(mut self, change: impl FnOnce(&mut crate::session::Config)) -> Self {
+                change(&mut self.setup.config);
                 self
             }
 

@@ -45,8 +45,10 @@ pub(crate) struct Executor<K> {
     sources: Vec<Arc<dyn AnySource>>,
     offered: Vec<Offered>,
     slots: Slots,
-    open: HashMap<K, CancellationToken>,
-    running: JoinSet<K>,
+    open: HashMap<K, (u64, CancellationToken)>,
+    /// Each task answers with its number: by the time it has tidied up, its key may be another call's.
+    running: JoinSet<(K, u64)>,
+    begun: u64,
     reports: mpsc::UnboundedSender<report::Notice<K>>,
     changes: mpsc::Receiver<()>,
     _watching: JoinSet<()>,
@@ -55,7 +57,7 @@ pub(crate) struct Executor<K> {
 /// One call to run.
 #[derive(Debug)]
 pub(crate) struct Job<K> {
-    /// What the reports name it by. Unique among the calls that are open.
+    /// What the reports name it by. Unique among the calls that are not settled.
     pub(crate) key: K,
     pub(crate) tool: ToolName,
     pub(crate) arguments: Body,
@@ -105,6 +107,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
             slots: Slots::new(running, waiting),
             open: HashMap::new(),
             running: JoinSet::new(),
+            begun: 0,
             reports: notices,
             changes,
             _watching: watching,
@@ -152,20 +155,28 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
             Err(full) => return reporter.settle(Err(ToolError::new(ErrorCode::BUSY, full))),
         };
         let cancelled = CancellationToken::new();
-        self.open.insert(job.key, cancelled.clone());
-        self.running.spawn(run(Run { job, offered: offered.clone(), slot, cancelled, reporter }));
+        self.begun += 1;
+        let (key, number) = (job.key, self.begun);
+        self.open.insert(key, (number, cancelled.clone()));
+        let call = run(Run { job, offered: offered.clone(), slot, cancelled, reporter });
+        self.running.spawn(async move {
+            call.await;
+            (key, number)
+        });
     }
 
     /// Stops a call. One that has ended already is left alone.
     pub(crate) fn abort(&mut self, key: K) {
-        if let Some(token) = self.open.get(&key) {
+        if let Some((_, token)) = self.open.get(&key) {
             token.cancel();
         }
     }
 
     fn forget_ended(&mut self) {
         while let Some(ended) = self.running.try_join_next() {
-            if let Ok(key) = ended {
+            if let Ok((key, number)) = ended
+                && self.open.get(&key).is_some_and(|(of, _)| *of == number)
+            {
                 self.open.remove(&key);
             }
         }

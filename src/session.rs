@@ -10,7 +10,42 @@
 //!
 //! Bytes from outside can neither panic it nor make it grow past the caps in [`Caps`]. A panic in here
 //! is a bug in here.
+//!
+//! ```no_run
+//! use std::time::Instant;
+//!
+//! use toolbridge::{Body, Config, Output, Participant, Peer, Session, Tool};
+//!
+//! # enum Heard { Joined(Participant), Packet(Peer, Vec<u8>), Nothing }
+//! # struct Link;
+//! # impl Link {
+//! #     fn publish(&self, _to: &[toolbridge::Identity], _bytes: &[u8]) {}
+//! #     fn wait_until(&self, _when: Option<Instant>) -> Heard { Heard::Nothing }
+//! # }
+//! # fn seed() -> [u8; 32] { [0; 32] }
+//! # #[expect(clippy::disallowed_methods, reason = "a driver owns the clock")]
+//! # fn drive(link: Link) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut session = Session::client(Participant::new("phone", "PA_1"), Config::default(), seed());
+//! session.offer(Instant::now(), vec![Tool::new("get_battery".parse()?, "Battery level, 0 to 1")])?;
+//! loop {
+//!     while let Some(output) = session.poll_output() {
+//!         match output {
+//!             Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
+//!             Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Body::encode(&0.8)?)),
+//!             Output::Abort(_) | Output::Settled { .. } => {} // our jobs are done at once; we call nobody
+//!             Output::Event(event) => eprintln!("{event:?}"),
+//!         }
+//!     }
+//!     match link.wait_until(session.poll_timeout()) {
+//!         Heard::Joined(who) => session.handle_joined(Instant::now(), who),
+//!         Heard::Packet(from, bytes) => session.handle_packet(Instant::now(), &from, &bytes),
+//!         Heard::Nothing => session.handle_timeout(Instant::now()),
+//!     }
+//! }
+//! # }
+//! ```
 
+mod answer;
 mod codec;
 mod config;
 mod event;
@@ -20,6 +55,7 @@ mod inbound;
 mod job;
 mod life;
 mod outbound;
+mod outcome;
 mod own;
 mod owner;
 mod past;
@@ -80,6 +116,8 @@ pub struct Session {
     next_key: u64,
     phase: Phase,
     link: LinkState,
+    /// Until then others may not have been told that we are here, and cannot answer what they hear of us.
+    unknown_until: Option<Instant>,
     peers: BTreeMap<Identity, Remote>,
     held: Held,
     tools: Vec<Tool>,
@@ -134,6 +172,7 @@ impl Session {
             next_key: 0,
             phase: Phase::Fresh,
             link: LinkState::Up,
+            unknown_until: None,
             peers: BTreeMap::new(),
             held: Held::default(),
             tools: Vec::new(),
@@ -217,6 +256,8 @@ impl Session {
 /// Inputs.
 impl Session {
     /// A participant is in the room: it was there, it came, or what is known of it has changed.
+    ///
+    /// Ourselves too: it says that the others have now been told of us.
     pub fn handle_joined(&mut self, now: Instant, who: Participant) {
         if self.begin(now) {
             self.joined(now, who);
@@ -305,10 +346,10 @@ impl Session {
         }
     }
 
-    /// Lets a call of ours finish unseen: it settles at once, and nobody is told to stop.
+    /// Lets a call of ours finish unseen: it goes on as it would have, and no [`Output::Settled`] follows.
     pub fn detach(&mut self, now: Instant, key: CallKey) {
         if self.begin(now) {
-            self.detach_call(now, key);
+            self.detach_call(key);
         }
     }
 
@@ -379,6 +420,7 @@ impl Session {
             Phase::Closed(_) => false,
             Phase::Fresh => {
                 self.phase = Phase::Open;
+                self.unknown_until = Some(now + self.config.times.announcement);
                 self.greet_named(now);
                 true
             }

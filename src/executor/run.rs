@@ -27,9 +27,8 @@ pub(super) struct Run<K: Copy> {
     pub(super) reporter: Reporter<K>,
 }
 
-/// Runs the call to its end and answers with its key.
-pub(super) async fn run<K: Copy + Send + Sync + 'static>(call: Run<K>) -> K {
-    let key = call.job.key;
+/// Runs the call to its end, tidying up included.
+pub(super) async fn run<K: Copy + Send + Sync + 'static>(call: Run<K>) {
     let span = tracing::info_span!("tool", name = %call.job.tool, call = %call.job.call);
     async move {
         let Run { job, offered, slot, cancelled, reporter } = call;
@@ -43,7 +42,6 @@ pub(super) async fn run<K: Copy + Send + Sync + 'static>(call: Run<K>) -> K {
     }
     .instrument(span)
     .await;
-    key
 }
 
 /// Waits for a place to run.

@@ -219,7 +219,7 @@ async fn a_timeout_answers_first_and_tidies_up_after() {
     executor.execute(job(1, "tidy"));
     assert_eq!(error(&mut reports).await.code(), ErrorCode::TIMEOUT);
     assert_eq!((begun.elapsed(), source.dropped.load(Ordering::SeqCst)), (Duration::from_secs(5), 0));
-    assert_eq!(executor.running.join_next().await.unwrap().unwrap(), 1);
+    assert_eq!(executor.running.join_next().await.unwrap().unwrap().0, 1);
     assert_eq!(begun.elapsed(), Duration::from_millis(5_900));
     drop(executor);
     assert!(reports.recv().await.is_none(), "what it answers after its outcome goes nowhere");
@@ -332,4 +332,18 @@ async fn nothing_is_kept_of_calls_that_ended() {
     }
     executor.forget_ended();
     assert!(executor.open.is_empty() && executor.running.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_used_again_stops_its_new_call() {
+    let source = Deeds::new(&["tidy", "never"]);
+    let (mut executor, mut reports) = executor(&source);
+    executor.execute(job(1, "tidy"));
+    assert_eq!(error(&mut reports).await.code(), ErrorCode::TIMEOUT);
+    executor.execute(job(1, "never"));
+    started(&mut reports).await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // the first has tidied up
+    executor.forget_ended();
+    executor.abort(1);
+    assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
 }

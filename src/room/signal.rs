@@ -29,8 +29,7 @@ pub(super) struct Signal {
     events: SignalEvents,
 }
 
-/// What the server tells.
-#[derive(Debug)]
+/// What the server tells. Not to be shown: a token may be in it.
 pub(super) enum ServerEvent {
     /// Its half of the peer connection.
     Answer(String),
@@ -228,7 +227,7 @@ fn refused(server: String, status: u16) -> ConnectError {
 #[cfg(test)]
 mod tests {
     use futures_util::{SinkExt, StreamExt};
-    use livekit_protocol::{ServerInfo, SignalResponse};
+    use livekit_protocol::{ServerInfo, SignalRequest, SignalResponse};
     use prost::Message as _;
     use tokio::net::TcpListener;
     use tokio_tungstenite::{
@@ -318,6 +317,29 @@ mod tests {
             ConnectError::ServerTooOld { version } => assert_eq!(version, "1.9.8"),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[tokio::test]
+    async fn a_join_that_nobody_waits_for_leaves_the_room_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let joining = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
+        let mut socket = tokio::select! {
+            _ = joining => panic!("nobody has answered yet"),
+            socket = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio_tungstenite::accept_async(stream).await.unwrap()
+            } => socket,
+        };
+        // The future is dropped now; only then does the server take the join.
+        let frame = SignalResponse { message: Some(Message::Join(response())) }.encode_to_vec();
+        socket.send(frame.into()).await.unwrap();
+        let mut left = false;
+        while let Some(Ok(frame)) = socket.next().await {
+            let request = SignalRequest::decode(frame.into_data()).unwrap();
+            left |= matches!(request.message, Some(signal_request::Message::Leave(_)));
+        }
+        assert!(left);
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use livekit_protocol::{DataPacket, ParticipantInfo};
+use livekit_protocol::{DataPacket, ParticipantInfo, participant_info};
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 
@@ -295,10 +295,15 @@ impl Running {
         let own = self.shared.with(|state| state.local.peer().clone());
         for info in infos {
             if own.sid() == &*info.sid {
+                let local = participants::participant(info);
                 self.shared.with(|state| {
-                    state.local = participants::participant(info);
+                    state.local = local.clone();
                     state.can_publish_data = can_publish_data(info);
                 });
+                // The server tells us of ourselves on the same tick as it tells the others.
+                if info.state() == participant_info::State::Active {
+                    self.inbox.push(TransportEvent::Joined(local));
+                }
             } else if own.identity() != &*info.identity {
                 for event in self.participants.update(info) {
                     self.inbox.push(event);

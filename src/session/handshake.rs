@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::{
     Counter, Event, Session, Timer, codec,
     codec::Incoming,
+    ids::Instance,
     peer::{Features, Presence, Remote},
 };
 use crate::{
@@ -77,7 +78,7 @@ impl Session {
             return self.refuse_frame(id, 201, "this room carries another conversation", None);
         }
         self.learn_room(incoming.conversation().or(its.conversation_id.as_deref()));
-        let instance = incoming.instance().map(str::to_owned);
+        let instance = incoming.instance().map(Instance::new);
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.features = Features::of(its);
         remote.spoke = true;
@@ -86,6 +87,7 @@ impl Session {
         }
         let before = std::mem::replace(&mut remote.instance, instance.clone());
         if before.is_some() && before != instance {
+            remote.pair.heard = false; // nothing of the old one is sent to the new one
             self.new_instance(now, id);
         }
         let Some(remote) = self.peers.get_mut(id) else { return };
@@ -158,7 +160,7 @@ impl Session {
         self.lose_calls_of_other_instances(now, id);
         self.past.give_up(id);
         self.forget_registration(id);
-        self.drop_jobs_for(id);
+        self.stop_jobs_for(now, id);
         self.tables.remove(id);
     }
 

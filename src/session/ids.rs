@@ -1,5 +1,7 @@
 //! Everything that looks random: derived from the seed, so that a run can be repeated exactly.
 
+use std::{fmt, sync::Arc};
+
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
@@ -7,6 +9,26 @@ use crate::{link::Identity, tool::CallId};
 
 /// The length of a NanoID, in characters: 126 bits.
 const ID_CHARS: usize = 21;
+
+/// What a peer shows of its run. It is for us alone, so it is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Instance(Arc<str>);
+
+impl Instance {
+    pub(super) fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Instance")
+    }
+}
 
 /// The source of ids and of what we show each peer of ourselves.
 pub(super) struct Ids {
@@ -47,8 +69,8 @@ impl Ids {
     }
 }
 
-impl std::fmt::Debug for Ids {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Ids {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ids").field("given", &self.counter).finish_non_exhaustive()
     }
 }
@@ -61,7 +83,7 @@ pub(super) fn address_of(instance: &str) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
+    use fmt::Write;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}"); // writing to a String cannot fail
         text

@@ -3,22 +3,20 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Counter, Event, Session, Timer, codec,
+    Counter, Event, Session,
+    answer::result_message,
+    codec,
     codec::Incoming,
     ids,
     owner::ECHO,
-    send::Unfit,
-    table::{Answer, State, fingerprint},
+    table::{State, fingerprint},
 };
 use crate::{
     body::Body,
     link::Identity,
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, ToolError, ToolName},
-    wire::{Message, Meta, ToolUseRequest, ToolUseResult},
+    wire::{Meta, ToolUseRequest, ToolUseResult},
 };
-
-/// Answers that are sent again when a caller comes back: more could be used to make us shout.
-const ANSWERS_AGAIN: usize = 256;
 
 impl Session {
     /// Client: a request came.
@@ -60,69 +58,6 @@ impl Session {
             Ok(Execution::Server) => self.observed_request(now, id, &request),
             // An assistant that lists no claims asks us, and nobody else.
             Ok(Execution::Client | Execution::Either) => self.request_for_us(now, id, incoming, request),
-        }
-    }
-
-    /// Sends a job's or a refusal's answer, once, or keeps it until its caller can be reached.
-    pub(super) fn answer(&mut self, now: Instant, caller: &Identity, call: &CallId, outcome: Outcome) {
-        let outcome = outcome.map_err(|error| shortened(error, self.config.caps.message_bytes));
-        let message = result_message(&self.config.room, call, outcome);
-        let Some(table) = self.tables.get_mut(caller) else { return };
-        let size = size_of_answer(&message);
-        table.answer(call, Answer { message, size, sent: None });
-        self.send_answer(now, caller, call);
-    }
-
-    /// An answer turned out too large for the transport: its caller is told so instead.
-    pub(super) fn replace_answer(
-        &mut self,
-        now: Instant,
-        caller: &Identity,
-        call: &CallId,
-        size: usize,
-        limit: usize,
-    ) {
-        let message = result_message(&self.config.room, call, Err(too_large(size, limit)));
-        let Some(answer) = self.tables.get_mut(caller).and_then(|table| table.answer_of(call)) else {
-            return;
-        };
-        let twice = size_of_answer(&answer.message) <= size_of_answer(&message);
-        answer.message = message;
-        answer.sent = None;
-        if !twice {
-            self.send_answer(now, caller, call);
-        }
-    }
-
-    /// A caller can be reached, under a new pair of sids: the answers that it has not acknowledged go, those
-    /// that went before under their own stanzas.
-    pub(super) fn send_waiting_answers(&mut self, now: Instant, caller: &Identity) {
-        let waiting = self.tables.get(caller).map(|table| table.unacknowledged()).unwrap_or_default();
-        for call in waiting.into_iter().take(ANSWERS_AGAIN) {
-            self.send_answer(now, caller, &call);
-        }
-    }
-
-    pub(super) fn expire_tables(&mut self, now: Instant) {
-        for table in self.tables.values_mut() {
-            table.expire(now);
-        }
-        let empty: Vec<_> = self
-            .tables
-            .iter()
-            .filter(|(id, table)| table.is_empty() && !self.peers.contains_key(*id))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in empty {
-            self.tables.remove(&id);
-        }
-        self.set_table_timer(now);
-    }
-
-    pub(super) fn set_table_timer(&mut self, now: Instant) {
-        match self.tables.values().filter_map(super::Table::next_expiry).min() {
-            Some(at) => self.timers.set(now, Timer::Tables, at.saturating_duration_since(now)),
-            None => self.timers.cancel(&Timer::Tables),
         }
     }
 
@@ -340,48 +275,6 @@ impl Session {
         running < limits.open_per_peer && table.make_room(limits).is_ok()
     }
 
-    fn send_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) {
-        let Some(remote) = self.peers.get(caller) else { return };
-        if !remote.is_reachable() {
-            return;
-        }
-        let wants_to_know = remote.lists(super::peer::Feature::Ack);
-        let Some(answer) = self.tables.get_mut(caller).and_then(|table| table.answer_of(call)) else {
-            return;
-        };
-        let mut message = answer.message.clone();
-        let before = answer.sent;
-        let sent = match before {
-            Some((stanza, _)) => self.post_again(caller, stanza, &message),
-            None => self.post(caller, &Meta::default(), &message),
-        };
-        let sent = match sent {
-            Err(Unfit::TooLarge { size, limit }) => {
-                message = result_message(&self.config.room, call, Err(too_large(size, limit)));
-                self.post(caller, &Meta::default(), &message)
-            }
-            sent => sent,
-        };
-        if before.is_none() {
-            self.copy(&Meta::default(), &message);
-        }
-        let Some(table) = self.tables.get_mut(caller) else { return };
-        match sent {
-            Ok(sent) if wants_to_know => {
-                if let Some(answer) = table.answer_of(call) {
-                    answer.message = message;
-                    answer.sent = Some((sent.stanza, sent.packet));
-                }
-            }
-            Ok(_) => table.acknowledged(now, call), // it tells us nothing: handing it over must do
-            Err(error) => {
-                tracing::warn!(%call, ?error, "an answer cannot be sent");
-                table.acknowledged(now, call);
-            }
-        }
-        self.set_table_timer(now);
-    }
-
     fn refuse_304(&mut self, id: &Identity, why: &str, call: &CallId) {
         self.stats.add(Counter::Refused, 1);
         self.refuse_request(id, 304, why, call);
@@ -389,57 +282,5 @@ impl Session {
 
     fn refuse_request(&mut self, id: &Identity, code: i32, why: &str, call: &CallId) {
         self.refuse_frame(id, code, why, Some(call.as_str().to_owned()));
-    }
-}
-
-/// A result as it travels.
-pub(super) fn result_message(room: &str, call: &CallId, outcome: Outcome) -> Message {
-    let mut result = ToolUseResult {
-        id: call.clone(),
-        success: outcome.is_ok(),
-        result: None,
-        error_code: None,
-        error_message: None,
-        conversation_id: Some(room.to_owned()),
-        result_id: None,
-    };
-    match outcome {
-        Ok(body) => result.result = Some(body),
-        Err(error) => {
-            result.error_code = Some(error.code());
-            result.error_message = Some(error.message().to_owned());
-            result.result = error.partial().cloned();
-        }
-    }
-    Message::ToolUseResult(result)
-}
-
-fn size_of_answer(message: &Message) -> usize {
-    let Message::ToolUseResult(result) = message else { return 0 };
-    let text = result.error_message.as_ref().map_or(0, String::len);
-    result.result.as_ref().map_or(0, |body| body.as_bytes().len()) + text
-}
-
-fn too_large(size: usize, limit: usize) -> ToolError {
-    ToolError::new(
-        ErrorCode::RESULT_TOO_LARGE,
-        format!("the result has {size} bytes with its frame, {limit} can be carried"),
-    )
-}
-
-/// An error whose text is short enough to travel.
-fn shortened(error: ToolError, limit: usize) -> ToolError {
-    if error.message().len() <= limit && error.code().as_str().len() <= limit {
-        return error;
-    }
-    let (message, code) = (error.message(), error.code());
-    let code = code.as_str();
-    let short = ToolError::new(
-        &code[..super::send::floor_char(code, limit)],
-        &message[..super::send::floor_char(message, limit)],
-    );
-    match error.partial() {
-        Some(partial) => short.with_partial(partial.clone()),
-        None => short,
     }
 }

@@ -102,10 +102,7 @@ impl Session {
         self.outputs.push_back(Output::Abort(key));
         let text = format!("no result within {} ms", job.limit.as_millis());
         let outcome = Err(ToolError::new(ErrorCode::TIMEOUT, text));
-        match job.own {
-            Some(call) => self.own_finished(now, call, &job, outcome), // a detached call of our own
-            None => self.job_settled(now, &job, outcome),
-        }
+        self.job_settled(now, &job, outcome);
     }
 
     /// We leave: the job stops. A peer that was told goodbye needs no answer; a plain one gets it.
@@ -122,14 +119,6 @@ impl Session {
     pub(super) fn stop_jobs_for(&mut self, now: Instant, caller: &Identity) {
         for key in self.jobs_for(caller) {
             self.cancel_job(now, key);
-        }
-    }
-
-    /// A caller is another instance now: nobody wants the answers.
-    pub(super) fn drop_jobs_for(&mut self, caller: &Identity) {
-        for key in self.jobs_for(caller) {
-            self.forget_job(key);
-            self.outputs.push_back(Output::Abort(key));
         }
     }
 

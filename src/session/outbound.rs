@@ -3,19 +3,17 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    CallKey, Counter, Event, JobKey, Output, Phase, Request, Session, Timer, codec,
-    codec::Incoming,
-    ids,
+    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, codec, ids,
+    ids::Instance,
     owner::{Choice, ECHO},
-    past::Gone,
     peer::{Remote, Window},
     send::Unfit,
 };
 use crate::{
     body::{Body, EncodeError},
     link::{Identity, Sid},
-    tool::{CallError, CallId, ErrorCode, Execution, ToolError, ToolName},
-    wire::{ErrorMessage, Message, Meta, ToolUseRequest, ToolUseResult},
+    tool::{CallError, CallId, Execution, ToolName},
+    wire::{Message, Meta, ToolUseRequest},
 };
 
 /// A call that has no outcome yet.
@@ -30,6 +28,8 @@ pub(super) struct Call {
     pub(super) began: Instant,
     pub(super) limit: Duration,
     pub(super) stage: Stage,
+    /// Nobody waits for its outcome.
+    pub(super) detached: bool,
     /// Progress of the current second.
     pub(super) rate: Window,
 }
@@ -50,7 +50,7 @@ pub(super) enum Stage {
 pub(super) struct Asked {
     pub(super) owner: Identity,
     /// None of a plain peer.
-    pub(super) instance: Option<String>,
+    pub(super) instance: Option<Instance>,
     /// The join in which the owner was seen last.
     pub(super) sid: Sid,
     pub(super) stanza: i32,
@@ -132,6 +132,7 @@ impl Session {
             began: now,
             limit,
             stage: Stage::Waiting,
+            detached: false,
             rate: Window::default(),
         };
         if ours {
@@ -156,8 +157,12 @@ impl Session {
         self.timers.cancel(&Timer::OwnerWait(key));
         match sent {
             Ok(asked) => {
+                let first = call.is_waiting();
                 call.stage = Stage::Asked(asked);
-                self.requested(now, key);
+                if first {
+                    self.requested(now, key);
+                }
+                self.watch(now, owner);
             }
             Err(error) => self.settle_call(now, key, Err(error)),
         }
@@ -171,121 +176,6 @@ impl Session {
         self.calls_by_id.insert(call.id.clone(), key);
         self.calls.insert(key, call);
         key
-    }
-
-    pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
-        let Some(call) = self.calls.get(&key) else { return };
-        let error = if call.is_waiting() {
-            CallError::UnknownTool { tool: call.tool.clone() }
-        } else {
-            CallError::Timeout { limit: call.limit }
-        };
-        self.settle_call(now, key, Err(error));
-    }
-
-    /// We end a call: its owner, if any, is told to stop.
-    pub(super) fn settle_call(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
-        let Some(call) = self.calls.get(&key) else { return };
-        let id = call.id.clone();
-        let remembered = call.asked().map(|asked| Gone::unanswered(asked, now));
-        if let Stage::Own(job) = call.stage {
-            return self.end_own(now, key, job, result);
-        }
-        self.conclude(now, key, result);
-        if let Some(gone) = remembered {
-            self.remember(now, id.clone(), gone);
-            self.stop_owner(&id);
-        }
-    }
-
-    pub(super) fn detach_call(&mut self, now: Instant, key: CallKey) {
-        let Some(call) = self.calls.get(&key) else { return };
-        let id = call.id.clone();
-        let remembered = call.asked().map(|asked| Gone::detached(asked, now));
-        if let Stage::Own(job) = call.stage {
-            return self.detach_own(now, key, job);
-        }
-        self.conclude(now, key, Err(CallError::Detached));
-        if let Some(gone) = remembered {
-            self.remember(now, id, gone);
-        }
-    }
-
-    /// The packet with the request did not leave this process: nobody has to be told.
-    pub(super) fn never_left(&mut self, now: Instant, key: CallKey, error: CallError) {
-        self.conclude(now, key, Err(error));
-    }
-
-    /// The one place where a call ends.
-    pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
-        let Some(call) = self.calls.remove(&key) else { return };
-        self.calls_by_id.remove(&call.id);
-        for timer in [Timer::Deadline(key), Timer::OwnerWait(key)] {
-            self.timers.cancel(&timer);
-        }
-        let (owner, execution) = match &call.stage {
-            Stage::Own(_) => (Some(self.local.identity().clone()), Execution::Server),
-            stage_of_others => (
-                match stage_of_others {
-                    Stage::Asked(asked) => Some(asked.owner.clone()),
-                    _ => None,
-                },
-                Execution::Client,
-            ),
-        };
-        let outcome = result.as_ref().map(|_| ()).map_err(code_of);
-        let took = now.saturating_duration_since(call.began);
-        self.event(Event::Settled { call: call.id, tool: call.tool.into(), execution, owner, outcome, took });
-        self.outputs.push_back(Output::Settled { key, result });
-    }
-
-    /// A result came: of an open call from its owner, or not.
-    pub(super) fn result_came(
-        &mut self,
-        now: Instant,
-        id: &Identity,
-        incoming: &Incoming,
-        result: &ToolUseResult,
-    ) {
-        if let Some(key) = self.call_owned_by(&result.id, id) {
-            let Some(call) = self.calls.get(&key) else { return };
-            let read = read_result(result, call, id);
-            let gone = call.asked().map(|asked| Gone::answered(asked, now));
-            self.conclude(now, key, read);
-            if let Some(gone) = gone {
-                self.remember(now, result.id.clone(), gone);
-            }
-        } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
-            let repeated = std::mem::replace(&mut gone.answered, true);
-            self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
-        } else {
-            self.complain(now, id, Counter::Foreign);
-            if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
-                return;
-            }
-            // One of our clients answers what we have forgotten: it may forget it too.
-        }
-        self.acknowledge(id, incoming.stanza(), Some(&result.id));
-    }
-
-    /// An error (type 1) of a peer: a refusal of a call settles it.
-    pub(super) fn error_came(&mut self, now: Instant, id: &Identity, error: ErrorMessage) {
-        let originating = error.originating_id.as_deref().map(CallId::from);
-        if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(call, id)) {
-            if matches!(error.code, 301 | 304) {
-                let Some(call) = self.calls.get(&key) else { return };
-                let gone = call.asked().map(|asked| Gone::answered(asked, now));
-                let call = call.id.clone();
-                self.conclude(now, key, Err(CallError::Lost { owner: id.clone() }));
-                if let Some(gone) = gone {
-                    self.remember(now, call, gone);
-                }
-                return;
-            }
-        } else if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
-            return self.complain(now, id, Counter::Foreign);
-        }
-        self.peer_error(id, error);
     }
 
     /// The open call of this id, if this is its owner: the identity, and the instance or join that was asked.
@@ -325,12 +215,14 @@ impl Session {
         let mut lost = Vec::new();
         for (key, call) in &mut self.calls {
             let Some(asked) = call.asked_mut().filter(|asked| asked.owner == *id) else { continue };
-            if asked.instance == instance {
-                asked.sid = sid.clone().unwrap_or_else(|| asked.sid.clone());
-            } else if Some(&asked.sid) == sid.as_ref() && asked.instance.is_none() {
-                again.push(*key); // asked as a plain peer, and it speaks our form after all
-            } else {
-                lost.push(*key);
+            let same_join = Some(&asked.sid) == sid.as_ref();
+            match (&asked.instance, &instance) {
+                (Some(before), Some(now)) if before == now => {
+                    asked.sid = sid.clone().unwrap_or_else(|| asked.sid.clone());
+                }
+                (None, None) if same_join => {}
+                (None, Some(_)) if same_join => again.push(*key), // it speaks our form after all
+                _ => lost.push(*key),
             }
         }
         for key in lost {
@@ -338,25 +230,6 @@ impl Session {
         }
         for key in again {
             self.ask_owner(now, key, id);
-        }
-    }
-
-    /// A peer's grace is over: what was asked of it in another join than its present one is lost.
-    pub(super) fn lose_calls_of_other_joins(&mut self, now: Instant, id: &Identity) {
-        let here = self.peers.get(id).and_then(|remote| remote.sid()).cloned();
-        self.lose_calls(now, id, |asked| Some(&asked.sid) != here.as_ref());
-    }
-
-    pub(super) fn lose_calls_of_other_instances(&mut self, now: Instant, id: &Identity) {
-        let instance = self.peers.get(id).and_then(|remote| remote.instance.clone());
-        self.lose_calls(now, id, |asked| asked.instance.is_some() && asked.instance != instance);
-    }
-
-    pub(super) fn lose_calls(&mut self, now: Instant, id: &Identity, which: impl Fn(&Asked) -> bool) {
-        let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.owner == *id && which(asked));
-        let lost: Vec<_> = self.calls.iter().filter(|(_, call)| is_it(call)).map(|(key, _)| *key).collect();
-        for key in lost {
-            self.settle_call(now, key, Err(CallError::Lost { owner: id.clone() }));
         }
     }
 
@@ -408,7 +281,7 @@ impl Session {
             message_id: None,
         });
         let meta = match &instance {
-            Some(instance) => codec::addressed(&call.meta, &ids::address_of(instance)),
+            Some(instance) => codec::addressed(&call.meta, &ids::address_of(instance.as_str())),
             None => call.meta.clone(),
         };
         let sent = self.post(owner, &meta, &message).map_err(|unfit| match unfit {
@@ -432,45 +305,4 @@ impl Session {
 /// A duration as `timeoutMs`: at least 1.
 pub(super) fn milliseconds(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1)
-}
-
-/// What an owner's answer means.
-fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<Body, CallError> {
-    if result.success {
-        return Ok(result.result.clone().unwrap_or_else(Body::empty));
-    }
-    let code = result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR);
-    Err(match code.as_str() {
-        "timeout" => CallError::Timeout { limit: call.limit },
-        "cancelled" => CallError::Cancelled,
-        "unknown_tool" => CallError::UnknownTool { tool: call.tool.clone() },
-        "busy" => CallError::Busy { owner: owner.clone() },
-        "lost" => CallError::Lost { owner: owner.clone() },
-        _ => {
-            let message = result.error_message.as_deref().unwrap_or(ToolError::LOCAL_MESSAGE);
-            let error = ToolError::new(code, message);
-            CallError::Tool(match &result.result {
-                Some(partial) => error.with_partial(partial.clone()),
-                None => error,
-            })
-        }
-    })
-}
-
-/// The word for how a call failed.
-fn code_of(error: &CallError) -> ErrorCode {
-    match error {
-        CallError::Tool(error) => error.code(),
-        CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
-        CallError::Timeout { .. } => ErrorCode::TIMEOUT,
-        CallError::Lost { .. } => ErrorCode::LOST,
-        CallError::Cancelled => ErrorCode::CANCELLED,
-        CallError::Busy { .. } | CallError::TooManyOpen { .. } => ErrorCode::BUSY,
-        CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
-        CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
-        CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
-        CallError::Detached => ErrorCode::from("detached"),
-        CallError::TooLarge { .. } => ErrorCode::from("too_large"),
-        CallError::Closed(_) => ErrorCode::from("closed"),
-    }
 }

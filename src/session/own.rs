@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     CallKey, JobKey, Output, Session,
-    inbound::result_message,
+    answer::result_message,
     job::{Running, Told},
     outbound::{Call, Stage, milliseconds},
     send::Unfit,
@@ -54,9 +54,7 @@ impl Session {
 
     /// Our tool has its outcome.
     pub(super) fn own_finished(&mut self, now: Instant, key: CallKey, job: &Running, outcome: Outcome) {
-        let Some(call) = self.calls.get(&key) else {
-            return self.disclose_outcome(job, outcome); // detached: nobody but the room hears of it
-        };
+        let Some(call) = self.calls.get(&key) else { return };
         let (limit, tool) = (call.limit, call.tool.clone());
         let (shown, result) = match outcome {
             Ok(body) => (Ok(body.clone()), Ok(body)),
@@ -95,15 +93,6 @@ impl Session {
             self.disclose_outcome(&running, outcome);
         }
         self.conclude(now, key, result);
-    }
-
-    /// A call of our own tool goes on unseen, within the budget that it has.
-    pub(super) fn detach_own(&mut self, now: Instant, key: CallKey, job: JobKey) {
-        if let Some(running) = self.jobs.get(&job) {
-            let left: Duration = running.limit.saturating_sub(now.saturating_duration_since(running.began));
-            self.timers.set(now, super::Timer::JobDeadline(job), left);
-        }
-        self.conclude(now, key, Err(CallError::Detached));
     }
 
     fn disclose_outcome(&mut self, job: &Running, outcome: Outcome) {

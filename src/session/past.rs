@@ -53,11 +53,6 @@ impl Gone {
         Self { answered: true, stop: Stop::Unwanted, ..Self::unanswered(asked, now) }
     }
 
-    /// A call that goes on, although nobody waits for it.
-    pub(super) fn detached(asked: &Asked, now: Instant) -> Self {
-        Self { stop: Stop::Unwanted, ..Self::unanswered(asked, now) }
-    }
-
     /// Whether it still counts among its owner's open calls. A plain peer acknowledges nothing.
     fn has_place(&self) -> bool {
         self.asked.instance.is_some() && !self.answered && matches!(self.stop, Stop::Waiting | Stop::Sent(_))

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::codec::Incoming;
+use super::{codec::Incoming, ids::Instance};
 use crate::{
     link::{Identity, Participant, Peer, Sid},
     tool::Tool,
@@ -27,7 +27,7 @@ pub(super) struct Remote {
     /// The state under this pair of sids.
     pub(super) pair: Pair,
     /// The instance that it showed last.
-    pub(super) instance: Option<String>,
+    pub(super) instance: Option<Instance>,
     pub(super) features: Features,
     /// Our own author named it, in the configuration or in a call.
     pub(super) named: bool,

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::{
     Counter, Event, Session, Timer, codec,
     codec::Incoming,
+    ids::Instance,
     peer::{Pair, Remote},
 };
 use crate::{
@@ -58,7 +59,9 @@ impl Session {
         if remote.pair.left {
             // Another run of the program in the same join: only its Configuration can say so.
             let anew = matches!(incoming.message, Message::Configuration(_))
-                && incoming.instance().is_some_and(|instance| Some(instance) != remote.instance.as_deref());
+                && incoming
+                    .instance()
+                    .is_some_and(|instance| Some(instance) != remote.instance.as_ref().map(Instance::as_str));
             if !anew {
                 return self.stats.add(Counter::AfterGoodbye, 1);
             }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     time::{Duration, Instant},
 };
 
@@ -52,12 +53,17 @@ pub(super) enum State {
 }
 
 /// A result on its way.
-#[derive(Debug)]
 pub(super) struct Answer {
     pub(super) message: Message,
     pub(super) size: usize,
     /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
     pub(super) sent: Option<(i32, u64)>,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("bytes", &self.size).field("sent", &self.sent).finish_non_exhaustive()
+    }
 }
 
 /// Why there is no place for a request.

@@ -124,10 +124,11 @@ impl Room {
         let participant = describe(format!("PA_{}", state.joins).into());
         let identity = participant.identity().clone();
         state.remove(identity.as_str(), CloseReason::DuplicateIdentity);
-        state.tell_all(&TransportEvent::Joined(participant.clone()));
         let inbox = Arc::new(Inbox::default());
         let seat = Seat { participant: participant.clone(), inbox: Arc::clone(&inbox), held: Vec::new() };
         state.seats.insert(identity, seat);
+        // Ourselves too: all are told at once here.
+        state.tell_all(&TransportEvent::Joined(participant.clone()));
         drop(state);
         Connection { room: Arc::clone(&self.0), local: participant, inbox, ended: false }
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use toolbridge::{
     Body, CallError, Config, ErrorCode, Event, Execution, Participant, Request, Role, Tool, ToolError,
     wire::{
-        Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
-        ToolUseRequest, ToolUseResult, ToolsRegister,
+        Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
+        RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister,
     },
 };
 
@@ -30,7 +30,7 @@ fn plain_assistant(tools: &[&str]) -> World {
     let mut world = World::new();
     world.client("phone", Config::default(), tools);
     let sid = world.sid();
-    world.puppet(Participant::new("a", sid).agent(true));
+    world.puppet(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
     world
 }
@@ -40,7 +40,7 @@ fn plain_client() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(Participant::new("phone", sid).role(Role::Client));
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     world
 }
@@ -441,4 +441,96 @@ fn the_first_progress_says_that_the_owner_has_begun_and_the_last_is_kept() {
     assert_eq!(told.first().unwrap(), "in_progress");
     assert_eq!(told.last().unwrap(), "99 of 100");
     assert!(told.len() <= 8, "{told:?}");
+}
+
+/// A phone, and an assistant that the test plays and that showed an instance.
+fn shown_assistant(tools: &[&str]) -> World {
+    let mut world = plain_assistant(tools);
+    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    world.say("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+    world.run(100 * MS);
+    world
+}
+
+fn say_stop(world: &mut World, id: Option<&str>) {
+    let stop = ControlStop { target_id: id.map(str::to_owned), ..ControlStop::default() };
+    world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
+}
+
+#[test]
+fn a_stop_that_overtakes_its_request_is_remembered() {
+    let mut world = shown_assistant(&["t"]);
+    say_stop(&mut world, Some("1"));
+    say_request(&mut world, plain_request("1", "t"));
+    say_request(&mut world, plain_request("2", "t"));
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].jobs.len(), 1);
+    assert_eq!(results(&world, "a").iter().map(code).collect::<Vec<_>>(), ["cancelled"]);
+    assert_eq!(world.heard("a", Kind::ACKNOWLEDGEMENT).len(), 1, "a stop is acknowledged");
+    // And one without a target stops everything.
+    say_stop(&mut world, None);
+    world.run(100 * MS);
+    assert_eq!(results(&world, "a").iter().map(code).collect::<Vec<_>>(), ["cancelled", "cancelled"]);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
+
+#[test]
+fn a_request_that_was_forgotten_never_runs_again() {
+    let mut world = shown_assistant(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let first =
+        Frame::write(-2, "room", &Meta::new(), &Message::ToolUseRequest(plain_request("c0", "t"))).unwrap();
+    for n in 0..4_097 {
+        say_request(&mut world, plain_request(&format!("c{n}"), "t"));
+        world.run(21 * MS);
+        let end = world.ends.get_mut("phone").unwrap();
+        (end.events, end.sent) = Default::default();
+    }
+    world.run(SECOND);
+    assert_eq!((world.count("phone", "jobs"), results(&world, "a").len()), (4_097, 4_097));
+    assert!(errors(&world, "a").is_empty());
+    world.throw("a", &["phone"], &first);
+    world.run(SECOND);
+    assert_eq!(errors(&world, "a")[0].code, 304);
+    assert_eq!(world.count("phone", "jobs"), 4_097);
+    world.run(700 * SECOND);
+    world.throw("a", &["phone"], &first);
+    world.run(SECOND);
+    assert_eq!(errors(&world, "a").len(), 2, "nor when all of them are forgotten");
+}
+
+#[test]
+fn a_new_program_in_the_same_join_is_heard_after_the_goodbye_of_the_old() {
+    let mut world = shown_assistant(&["t"]);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    let bye =
+        Message::ControlStop(ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() });
+    world.say("a", &["phone"], &Meta::new().with_bool("bridge.bye", true), &bye);
+    say_request(&mut world, plain_request("1", "t"));
+    world.run(100 * MS);
+    assert!(world.session("phone").bound().is_none() && world.ends["phone"].jobs.is_empty());
+    assert_eq!(world.count("phone", "after_goodbye"), 1);
+    let meta = Meta::new().with_text("bridge.instance", "4567");
+    world.say("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+    say_request(&mut world, plain_request("2", "t"));
+    world.run(100 * MS);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    assert_eq!(world.ends["phone"].jobs.len(), 1);
+}
+
+#[test]
+fn a_session_prints_no_instance_and_no_result() {
+    let mut world = World::pair(&["t"]);
+    let secret = Body::encode(&serde_json::json!({"pin": "hunter2"})).unwrap();
+    let key = world.call("a", Request::new("t", secret.clone())).unwrap();
+    world.run(100 * MS);
+    let instance =
+        world.said("phone", Kind::CONFIGURATION)[0].1.meta_str("bridge.instance").unwrap().to_owned();
+    world.ends.get_mut("a").unwrap().here = false; // so that the answer stays
+    world.finish("phone", Err(ToolError::new("odd", "hunter2")));
+    for name in ["a", "phone"] {
+        let printed = format!("{:?} {:?}", world.session(name), world.ends[name].events);
+        assert!(!printed.contains("hunter2") && !printed.contains(&instance), "{printed}");
+    }
+    assert!(world.settled("a", key).is_none());
 }

@@ -1,6 +1,8 @@
 //! Random schedules on a network that loses nothing, but delays, and announces late: what must hold whatever
 //! happens.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -39,7 +41,7 @@ struct Run {
 #[test]
 fn every_call_has_one_outcome_in_time_and_runs_at_most_once() {
     let mut calls = 0;
-    for seed in 1..=300 {
+    for seed in 1..=200 {
         let mut run = Run::new(seed);
         for _ in 0..150 {
             run.something_happens();
@@ -49,7 +51,7 @@ fn every_call_has_one_outcome_in_time_and_runs_at_most_once() {
         run.ends(seed);
         calls += run.counted;
     }
-    assert!(calls > 3_000, "only {calls} calls were made");
+    assert!(calls > 5_000, "only {calls} calls were made");
 }
 
 const MS32: Milliseconds = Milliseconds;
@@ -142,7 +144,7 @@ impl Run {
         self.counted += 1;
         if let Ok(key) = self.world.call("a", asked) {
             // It may have settled at once, if its owner was chosen and refused it.
-            let id = self.world.session("a").call_id(key).cloned().expect("a new call is open");
+            let id = self.world.session("a").call_id(key).cloned().unwrap();
             self.open.insert(key, Open { id, asked: self.world.now, limit });
         }
     }
@@ -178,7 +180,8 @@ impl Run {
     }
 
     fn attack(&mut self, client: &str) {
-        let guessed = self.open.values().next().map_or("guess".to_owned(), |open| open.id.to_string());
+        let guessed =
+            self.open.values().next().map_or_else(|| "guess".to_owned(), |open| open.id.to_string());
         let target = self.random.pick(&[client, "a"]);
         let bye = Meta::new().with_bool("bridge.bye", true).with_text("bridge.instance", "x");
         let body = serde_json::json!({"id": guessed, "success": true, "result": {"n": 666}});
@@ -214,7 +217,7 @@ impl Run {
         let now = self.world.now;
         let Some(end) = self.world.ends.get_mut("a") else { return };
         for (key, result) in std::mem::take(&mut end.settled) {
-            let open = self.open.remove(&key).expect("a call settles once, and only if it was asked");
+            let open = self.open.remove(&key).unwrap();
             let took = now - open.asked;
             assert!(took <= open.limit + 100 * MS, "{key:?} took {took:?} of {:?}", open.limit);
             match result {

@@ -1,5 +1,7 @@
 //! Abuse, row by row: what others try moves counters, and nothing else.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 use toolbridge::{
     Body, CallError, Config, Event, Participant, Peer, ROLE_ATTRIBUTE, Role,
     wire::{
@@ -83,7 +85,7 @@ fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     let sid = world.sid();
-    world.puppet(Participant::new("b", sid).agent(true)); // a second agent
+    world.puppet(&Participant::new("b", sid).agent(true)); // a second agent
     world.run(SECOND);
     let none = Meta::new();
     for n in 0..30 {
@@ -95,8 +97,8 @@ fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
                 world.throw(who, &["a"], &bytes);
             }
             for hidden in [Peer::new("", "PA_hidden"), Peer::new("", "")] {
-                world.throw_as(hidden.clone(), &["phone"], &bytes);
-                world.throw_as(hidden, &["a"], &bytes);
+                world.throw_as(&hidden, &["phone"], &bytes);
+                world.throw_as(&hidden, &["a"], &bytes);
             }
         }
         world.run(SECOND);
@@ -117,7 +119,7 @@ fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
 fn sec_i3_a_takeover_of_an_identity_inherits_nothing() {
     let (mut world, key, id) = under_attack();
     let sid = world.sid();
-    world.puppet(Participant::new("phone", sid).role(Role::Client));
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
     world.run(100 * MS);
     let mine = Meta::new().with_text("bridge.instance", "another").with_bool("bridge.heard", true);
     world.say("phone", &["a"], &mine, &configuration());
@@ -136,9 +138,9 @@ fn sec_i3_a_takeover_of_an_identity_inherits_nothing() {
 fn a_role_that_its_bearer_could_have_set_gives_no_right() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
-    world.puppet(Participant::new("x", sid).attributes([(ROLE_ATTRIBUTE, "assistant")]));
+    world.puppet(&Participant::new("x", sid).attributes([(ROLE_ATTRIBUTE, "assistant")]));
     let sid = world.sid();
-    world.puppet(Participant::new("y", sid).attributes([(ROLE_ATTRIBUTE, "observer")]));
+    world.puppet(&Participant::new("y", sid).attributes([(ROLE_ATTRIBUTE, "observer")]));
     world.run(SECOND);
     world.say("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
     world.run(SECOND);
@@ -183,7 +185,7 @@ fn sec_i5_a_stranger_ends_no_session_and_leaves_no_tombstone() {
     let bound_request = Message::ToolUseRequest(plain_request("next1", "t"));
     let a = world.ends["a"].who.peer().clone();
     let bytes = Frame::write(-1000, "room", &none, &bound_request).unwrap();
-    world.throw_as(a, &["phone"], &bytes);
+    world.throw_as(&a, &["phone"], &bytes);
     world.run(SECOND);
     assert_eq!(world.ends["phone"].jobs.len(), 2);
     let told = |event: &&Event| matches!(event, Event::Misbehaved { by, .. } if *by == "x");
@@ -195,7 +197,7 @@ fn sec_i6_names_that_are_taken_reserved_or_not_ascii_are_refused_in_the_answer()
     let mut world = World::pair(&["t"]);
     world.with("a", |session, now| session.offer(now, vec![tool("search_web")])).unwrap().unwrap();
     let sid = world.sid();
-    world.puppet(Participant::new("tv", sid).role(Role::Client));
+    world.puppet(&Participant::new("tv", sid).role(Role::Client));
     world.run(SECOND);
     world.say("tv", &["a"], &Meta::new(), &configuration());
     let names = ["good", "search_web", "se\u{430}rch", "bridge.permission", "bridge.echo", "good"];
@@ -229,7 +231,7 @@ fn one_that_is_not_admitted_is_told_what_it_lacks() {
     let who = Participant::new("tablet", sid); // its token says no role
     let mut session = toolbridge::Session::client(who.clone(), Config::default().room("room"), [3; 32]);
     session.offer(world.now, vec![tool("t")]).unwrap();
-    world.enter(who, Some(session));
+    world.enter(&who, Some(session));
     world.run(2 * SECOND);
     let refused = world.ends["tablet"].events.iter().find_map(|event| match event {
         Event::Registered { refused, .. } => refused.clone(),
@@ -278,4 +280,79 @@ fn bytes_that_are_no_frame_are_counted_and_corrected_rarely() {
     assert_eq!(world.said("a", Kind::ERROR).len(), 1);
     world.handle("phone", |_| Some(Ok(Body::empty())));
     assert!(world.ask("a", request("t")).is_ok());
+}
+
+#[test]
+fn frames_with_changed_bytes_neither_panic_nor_grow() {
+    let mut world = World::pair(&["t", "u"]);
+    world.with("a", |session, now| session.offer(now, vec![tool("own")])).unwrap().unwrap();
+    for name in ["t", "u", "own"] {
+        world.handle("a", |_| Some(Ok(value(1))));
+        world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(value(1))));
+        let key = world.call("a", request(name)).unwrap();
+        world.run(200 * MS);
+        world.with("a", |session, now| session.cancel(now, key));
+        world.run(200 * MS);
+    }
+    let samples: Vec<(&str, Vec<u8>)> = [("a", "phone"), ("phone", "a")]
+        .into_iter()
+        .flat_map(|(from, to)| {
+            world.ends[from].sent.iter().map(move |(_, frame)| (to, frame.as_bytes().to_vec()))
+        })
+        .collect();
+    assert!(samples.len() > 15);
+    let mut random = crate::session_world::Random(11);
+    for _ in 0..10_000 {
+        let (to, mut bytes) = random.pick(&samples);
+        for _ in 0..=random.below(4) {
+            let at = random.below(bytes.len() as u64) as usize;
+            match random.below(3) {
+                0 => bytes[at] = random.below(256) as u8,
+                1 => drop(bytes.drain(at..(at + random.below(4) as usize).min(bytes.len()))),
+                _ => bytes.insert(at, random.below(256) as u8),
+            }
+            if bytes.is_empty() {
+                bytes.push(0xc0);
+            }
+        }
+        let from = world.ends[if to == "a" { "phone" } else { "a" }].who.peer().clone();
+        world.with(to, |session, now| session.handle_packet(now, &from, &bytes));
+        if random.one_in(20) {
+            world.run(50 * MS);
+        }
+    }
+    assert!(world.session("phone").open_jobs() <= 64);
+    world.run(700 * SECOND);
+    assert_eq!((world.session("a").open_calls(), world.session("phone").open_jobs()), (0, 0));
+}
+
+#[test]
+fn a_flood_of_a_stranger_costs_counters_only() {
+    let mut world = World::pair(&["t"]);
+    world.stranger("x");
+    world.run(SECOND);
+    let x = world.ends["x"].who.peer().clone();
+    let none = Meta::new();
+    let frames: Vec<_> = [
+        Message::ToolUseRequest(plain_request("1", "t")),
+        forged_result("1"),
+        Message::Acknowledgement(Acknowledgement::default()),
+        configuration(),
+        registration(&["t"]),
+    ]
+    .iter()
+    .map(|message| Frame::write(1, "room", &none, message).unwrap())
+    .collect();
+    let before = (world.count("a", "frames_out"), world.count("phone", "frames_out"));
+    let size = |world: &World, name: &str| format!("{:?}", world.session(name)).len();
+    let first = (size(&world, "a"), size(&world, "phone"));
+    for n in 0..20_000 {
+        for to in ["a", "phone"] {
+            world.with(to, |session, now| session.handle_packet(now, &x, &frames[n % frames.len()]));
+        }
+    }
+    let after = (world.count("a", "frames_out"), world.count("phone", "frames_out"));
+    assert!(after.0 - before.0 <= 1 && after.1 - before.1 <= 1, "one answer a minute");
+    let last = (size(&world, "a"), size(&world, "phone"));
+    assert!(last.0 < first.0 + 2_000 && last.1 < first.1 + 2_000, "{first:?} {last:?}");
 }

@@ -1,5 +1,7 @@
 //! A room in virtual time: sessions and plain participants, joined by a network that delays.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -35,6 +37,9 @@ pub(crate) struct World {
     sids: u32,
 }
 
+/// How jobs end; one without an outcome waits for the test.
+type Handler = Box<dyn FnMut(&Job) -> Option<Outcome>>;
+
 /// One participant.
 pub(crate) struct End {
     pub(crate) who: Participant,
@@ -49,7 +54,7 @@ pub(crate) struct End {
     pub(crate) inbox: Vec<(Identity, Frame)>,
     pub(crate) sent: Vec<(Vec<Identity>, Frame)>,
     /// How jobs end, if they end by themselves.
-    pub(crate) handler: Option<Box<dyn FnMut(&Job) -> Option<Outcome>>>,
+    pub(crate) handler: Option<Handler>,
     stanza: i32,
 }
 
@@ -96,28 +101,28 @@ impl World {
     pub(crate) fn assistant(&mut self, name: &str, config: Config) {
         let who = Participant::new(name, self.sid()).agent(true);
         let session = Session::assistant(who.clone(), config.room("room"), seed(name, self.sids));
-        self.enter(who, Some(session));
+        self.enter(&who, Some(session));
     }
 
     pub(crate) fn client(&mut self, name: &str, config: Config, tools: &[&str]) {
         let who = Participant::new(name, self.sid()).role(Role::Client);
         let mut session = Session::client(who.clone(), config.room("room"), seed(name, self.sids));
         session.offer(self.now, tools.iter().map(|name| tool(name)).collect()).unwrap();
-        self.enter(who, Some(session));
+        self.enter(&who, Some(session));
     }
 
     /// A participant that the test plays.
-    pub(crate) fn puppet(&mut self, who: Participant) {
+    pub(crate) fn puppet(&mut self, who: &Participant) {
         self.enter(who, None);
     }
 
     /// A participant of no role that the test plays.
     pub(crate) fn stranger(&mut self, name: &str) {
         let sid = self.sid();
-        self.enter(Participant::new(name, sid), None);
+        self.enter(&Participant::new(name, sid), None);
     }
 
-    pub(crate) fn enter(&mut self, who: Participant, session: Option<Session>) {
+    pub(crate) fn enter(&mut self, who: &Participant, session: Option<Session>) {
         let name = who.identity().to_string();
         let old = self.ends.remove(&name);
         let mut end = End {
@@ -145,11 +150,11 @@ impl World {
         self.flush(&name);
     }
 
-    /// Everybody hears of this one, after a while.
+    /// Everybody hears of this one after a while, and it hears that they did.
     fn announce(&mut self, name: &str) {
         let who = self.ends[name].who.clone();
         let others: Vec<_> = self.others(name).map(|end| end.who.identity().to_string()).collect();
-        for to in others {
+        for to in others.into_iter().chain([name.to_owned()]) {
             self.schedule(self.announce, Delivery::Joined { to, who: who.clone() });
         }
     }
@@ -244,11 +249,11 @@ impl World {
     /// Bytes of a participant that the test plays.
     pub(crate) fn throw(&mut self, from: &str, to: &[&str], bytes: &[u8]) {
         let peer = self.ends[from].who.peer().clone();
-        self.throw_as(peer, to, bytes);
+        self.throw_as(&peer, to, bytes);
     }
 
     /// Bytes from whomever.
-    pub(crate) fn throw_as(&mut self, peer: Peer, to: &[&str], bytes: &[u8]) {
+    pub(crate) fn throw_as(&mut self, peer: &Peer, to: &[&str], bytes: &[u8]) {
         let to: Vec<String> = match to {
             [] => self.others(peer.identity().as_str()).map(|end| end.who.identity().to_string()).collect(),
             some => some.iter().map(ToString::to_string).collect(),
@@ -357,7 +362,7 @@ impl World {
                     let (from, here) = (end.who.peer().clone(), end.here);
                     let to: Vec<_> = packet.to.iter().map(Identity::as_str).collect();
                     if here {
-                        self.throw_as(from, &to, &packet.payload);
+                        self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
                         session.handle_unsent(self.now, packet.id, Unsent::Closed);
                     }

@@ -99,9 +99,9 @@ impl Remote {
         Some((buffer, from))
     }
 
-    fn handle(&mut self, datagram: Option<(Vec<u8>, SocketAddr)>) {
+    fn handle(&mut self, datagram: Option<&(Vec<u8>, SocketAddr)>) {
         let now = Instant::now();
-        let input = match &datagram {
+        let input = match datagram {
             Some((bytes, from)) => {
                 Input::Receive(now, Receive::new(Protocol::Udp, *from, self.local, bytes).unwrap())
             }
@@ -134,7 +134,7 @@ async fn drive(
         assert!(Instant::now() < until, "it never happened");
         tokio::select! {
             woken = connection.wait(until) => connection.handle(woken, admit).unwrap(),
-            datagram = remote.wait() => remote.handle(datagram),
+            datagram = remote.wait() => remote.handle(datagram.as_ref()),
         }
     }
 }

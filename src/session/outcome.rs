@@ -1,0 +1,188 @@
+//! How calls of ours end: by their owner's answer, by our clock, by our own wish, by somebody's absence.
+
+use std::time::Instant;
+
+use super::{
+    CallKey, Counter, Event, Output, Session, Timer,
+    codec::Incoming,
+    outbound::{Asked, Call, Stage},
+    past::Gone,
+};
+use crate::{
+    body::Body,
+    link::Identity,
+    tool::{CallError, CallId, ErrorCode, Execution, ToolError},
+    wire::{ErrorMessage, ToolUseResult},
+};
+
+impl Session {
+    /// A result came: of an open call from its owner, or not.
+    pub(super) fn result_came(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        incoming: &Incoming,
+        result: &ToolUseResult,
+    ) {
+        if let Some(key) = self.call_owned_by(&result.id, id) {
+            let Some(call) = self.calls.get(&key) else { return };
+            let read = read_result(result, call, id);
+            self.settle_by_owner(now, key, read);
+        } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
+            let repeated = std::mem::replace(&mut gone.answered, true);
+            self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
+        } else {
+            self.complain(now, id, Counter::Foreign);
+            if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
+                return;
+            }
+            // One of our clients answers what we have forgotten: it may forget it too.
+        }
+        self.acknowledge(id, incoming.stanza(), Some(&result.id));
+    }
+
+    /// An error (type 1) of a peer: a refusal of a call settles it.
+    pub(super) fn error_came(&mut self, now: Instant, id: &Identity, error: ErrorMessage) {
+        let originating = error.originating_id.as_deref().map(CallId::from);
+        if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(call, id)) {
+            if matches!(error.code, 301 | 304) {
+                return self.settle_by_owner(now, key, Err(CallError::Lost { owner: id.clone() }));
+            }
+        } else if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
+            return self.complain(now, id, Counter::Foreign);
+        }
+        self.peer_error(id, error);
+    }
+
+    /// A call's owner ends it, and needs not be told.
+    fn settle_by_owner(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let remembered = call.asked().map(|asked| (call.id.clone(), Gone::answered(asked, now)));
+        self.conclude(now, key, result);
+        if let Some((id, gone)) = remembered {
+            self.remember(now, id, gone);
+        }
+    }
+
+    /// We end a call: its owner, if any, is told to stop.
+    pub(super) fn settle_call(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let id = call.id.clone();
+        let remembered = call.asked().map(|asked| Gone::unanswered(asked, now));
+        if let Stage::Own(job) = call.stage {
+            return self.end_own(now, key, job, result);
+        }
+        self.conclude(now, key, result);
+        if let Some(gone) = remembered {
+            self.remember(now, id.clone(), gone);
+            self.stop_owner(&id);
+        }
+    }
+
+    /// Nobody waits for the outcome any more; the call goes on as it would have.
+    pub(super) fn detach_call(&mut self, key: CallKey) {
+        if let Some(call) = self.calls.get_mut(&key) {
+            call.detached = true;
+        }
+    }
+
+    /// The packet with the request did not leave this process: nobody has to be told.
+    pub(super) fn never_left(&mut self, now: Instant, key: CallKey, error: CallError) {
+        self.conclude(now, key, Err(error));
+    }
+
+    pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let error = if call.is_waiting() {
+            CallError::UnknownTool { tool: call.tool.clone() }
+        } else {
+            CallError::Timeout { limit: call.limit }
+        };
+        self.settle_call(now, key, Err(error));
+    }
+
+    /// A peer's grace is over: what was asked of it in another join than its present one is lost.
+    pub(super) fn lose_calls_of_other_joins(&mut self, now: Instant, id: &Identity) {
+        let here = self.peers.get(id).and_then(|remote| remote.sid()).cloned();
+        self.lose_calls(now, id, |asked| Some(&asked.sid) != here.as_ref());
+    }
+
+    pub(super) fn lose_calls_of_other_instances(&mut self, now: Instant, id: &Identity) {
+        let instance = self.peers.get(id).and_then(|remote| remote.instance.clone());
+        self.lose_calls(now, id, |asked| asked.instance.is_some() && asked.instance != instance);
+    }
+
+    pub(super) fn lose_calls(&mut self, now: Instant, id: &Identity, which: impl Fn(&Asked) -> bool) {
+        let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.owner == *id && which(asked));
+        let lost: Vec<_> = self.calls.iter().filter(|(_, call)| is_it(call)).map(|(key, _)| *key).collect();
+        for key in lost {
+            self.settle_call(now, key, Err(CallError::Lost { owner: id.clone() }));
+        }
+    }
+
+    /// The one place where a call ends.
+    pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
+        let Some(call) = self.calls.remove(&key) else { return };
+        self.calls_by_id.remove(&call.id);
+        for timer in [Timer::Deadline(key), Timer::OwnerWait(key)] {
+            self.timers.cancel(&timer);
+        }
+        let (owner, execution) = match &call.stage {
+            Stage::Own(_) => (Some(self.local.identity().clone()), Execution::Server),
+            stage_of_others => (
+                match stage_of_others {
+                    Stage::Asked(asked) => Some(asked.owner.clone()),
+                    _ => None,
+                },
+                Execution::Client,
+            ),
+        };
+        let outcome = result.as_ref().map(|_| ()).map_err(code_of);
+        let took = now.saturating_duration_since(call.began);
+        self.event(Event::Settled { call: call.id, tool: call.tool.into(), execution, owner, outcome, took });
+        if !call.detached {
+            self.outputs.push_back(Output::Settled { key, result });
+        }
+    }
+}
+
+/// What an owner's answer means.
+fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<Body, CallError> {
+    if result.success {
+        return Ok(result.result.clone().unwrap_or_else(Body::empty));
+    }
+    let code = result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR);
+    Err(match code.as_str() {
+        "timeout" => CallError::Timeout { limit: call.limit },
+        "cancelled" => CallError::Cancelled,
+        "unknown_tool" => CallError::UnknownTool { tool: call.tool.clone() },
+        "busy" => CallError::Busy { owner: owner.clone() },
+        "lost" => CallError::Lost { owner: owner.clone() },
+        _ => {
+            let message = result.error_message.as_deref().unwrap_or(ToolError::LOCAL_MESSAGE);
+            let error = ToolError::new(code, message);
+            CallError::Tool(match &result.result {
+                Some(partial) => error.with_partial(partial.clone()),
+                None => error,
+            })
+        }
+    })
+}
+
+/// The word for how a call failed.
+fn code_of(error: &CallError) -> ErrorCode {
+    match error {
+        CallError::Tool(error) => error.code(),
+        CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
+        CallError::Timeout { .. } => ErrorCode::TIMEOUT,
+        CallError::Lost { .. } => ErrorCode::LOST,
+        CallError::Cancelled => ErrorCode::CANCELLED,
+        CallError::Busy { .. } | CallError::TooManyOpen { .. } => ErrorCode::BUSY,
+        CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
+        CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
+        CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
+        CallError::Detached => ErrorCode::from("detached"),
+        CallError::TooLarge { .. } => ErrorCode::from("too_large"),
+        CallError::Closed(_) => ErrorCode::from("closed"),
+    }
+}
