@@ -512,6 +512,7 @@ impl ToolError {
             CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
             CallError::NotDelivered { .. } | CallError::Timeout { .. } => ErrorCode::TIMEOUT,
             CallError::Lost { .. } => ErrorCode::LOST,
+            CallError::NotAllowed => ErrorCode::PERMISSION_DENIED,
             CallError::Cancelled | CallError::Detached => ErrorCode::CANCELLED,
             CallError::TooLarge { .. } => ErrorCode::RESULT_TOO_LARGE,
             CallError::TooManyOpen { .. } | CallError::Busy { .. } => ErrorCode::BUSY,
@@ -590,11 +591,14 @@ pub enum CallError {
         owners: Vec<Identity>,
     },
     /// The request never left this process: nothing ran, asking again is safe.
-    #[error("the request could not be sent within {limit:?}; nothing ran")]
+    #[error("the request never left this process; nothing ran")]
     NotDelivered {
         /// The call's limit.
         limit: Duration,
     },
+    /// Our token does not allow us to send data: nothing ran.
+    #[error("our token does not allow us to send data (`canPublishData`); nothing ran")]
+    NotAllowed,
     /// No answer within the limit; it may have run.
     #[error("no answer within {} ms", limit.as_millis())]
     Timeout {
@@ -656,6 +660,7 @@ impl CallError {
             Self::UnknownTool { .. }
             | Self::Ambiguous { .. }
             | Self::NotDelivered { .. }
+            | Self::NotAllowed
             | Self::TooManyOpen { .. }
             | Self::Busy { .. }
             | Self::Limit { .. }

@@ -64,12 +64,11 @@ async fn what_a_tool_answers_survives() -> anyhow::Result<()> {
         panic!("the text of a panic stays here")
     }
     let server = shared()?;
-    let phone =
-        Client::builder().tool("fail", "", fail).tool("read", "", read).tool("panics", "", panics).tool(
-            "double",
-            "",
-            double,
-        );
+    let phone = Client::builder()
+        .tool("fail", "", fail)
+        .tool("read", "", read)
+        .tool("panics", "", panics)
+        .tool("double", "", double);
     let (_phone, brain) = pair(&server, "survives", phone, Assistant::builder()).await?;
     match brain.call("fail", ()).await {
         Err(CallError::Tool(error)) => {
@@ -99,8 +98,7 @@ async fn what_a_tool_answers_survives() -> anyhow::Result<()> {
 async fn a_call_of_the_assistants_own_tool_is_heard_by_the_client() -> anyhow::Result<()> {
     let server = shared()?;
     let brain = Assistant::builder().tool("search", "", double);
-    let (phone, brain) =
-        pair(&server, "own", Client::builder().tool("hello", "", hang), brain).await?;
+    let (phone, brain) = pair(&server, "own", Client::builder().tool("hello", "", hang), brain).await?;
     let mut events = phone.events();
     // The two have met: else the broadcast is of somebody who is not known.
     let mut hello = brain.call("hello", ()).start();
@@ -358,9 +356,8 @@ async fn two_candidates_and_none_configured_bind_none() -> anyhow::Result<()> {
     let server = shared()?;
     let phone = client(&server, "ambiguous", "phone", Client::builder().tool("double", "", double)).await?;
     let mut events = phone.events();
-    let mut join = async |name: &str| {
-        assistant(&server, "ambiguous", name, Assistant::builder().client("phone")).await
-    };
+    let join =
+        async |name: &str| assistant(&server, "ambiguous", name, Assistant::builder().client("phone")).await;
     let one = join("one").await?;
     one.call("double", json!({"n": 1})).await?;
     let mut others = Vec::new();
@@ -398,16 +395,21 @@ async fn two_who_are_named_need_no_announcement() -> anyhow::Result<()> {
     let joined = began.elapsed();
     let (mut of_phone, mut of_brain) = (phone.events(), brain.events());
     ensure!(brain.call("double", json!({"n": 1})).await?.decode::<u64>()? == 2);
-    let took = began.elapsed();
-    println!("two joins {joined:?}, to the first result, both named: {took:?}");
-    println!("phone knew of {:?}, assistant of {:?}", phone.participants(), brain.participants());
-    let announced = |event| match event {
-        Event::Joined(who) => Some(who.identity().clone()),
-        _ => None,
-    };
-    let first = event(&mut of_phone, "the announcement", announced).await?;
-    println!("the phone heard of {first} after {:?}", began.elapsed());
-    let _ = &mut of_brain;
+    println!("named by their authors: two joins {joined:?}, to the first result {:?}", began.elapsed());
+    // Whoever joined last was told at its join of who was there; the other has still to hear of it.
+    let known = [phone.participants().len(), brain.participants().len()];
+    ensure!(known.iter().sum::<usize>() <= 1, "{known:?}");
+    for (events, known, other) in [(&mut of_phone, known[0], "assistant"), (&mut of_brain, known[1], "phone")]
+    {
+        if known == 0 {
+            event(events, "the announcement", |event| match event {
+                Event::Joined(who) if who.identity() == other => Some(()),
+                _ => None,
+            })
+            .await?;
+            println!("{other} was announced after {:?}", began.elapsed());
+        }
+    }
     Ok(())
 }
 
@@ -419,7 +421,7 @@ async fn a_client_known_by_its_attribute_waits_for_the_announcement() -> anyhow:
     let (phone, brain) = tokio::try_join!(phone, brain)?;
     let joined = began.elapsed();
     ensure!(brain.call("double", json!({"n": 1})).await?.decode::<u64>()? == 2);
-    println!("two joins {joined:?}, to the first result, by attribute: {:?}", began.elapsed());
+    println!("known by attribute: two joins {joined:?}, to the first result {:?}", began.elapsed());
     ensure!(brain.participants().iter().any(|who| who.identity() == "phone"));
     ensure!(phone.participants().iter().any(|who| who.identity() == "assistant"));
     Ok(())
@@ -431,7 +433,18 @@ async fn who_may_not_publish_is_told_why() -> anyhow::Result<()> {
     let brain = Assistant::builder().client("phone").join(&server.url(), &token).await?;
     let phone = client(&server, "muted", "phone", Client::builder().tool("double", "", double)).await?;
     let error = brain.call("double", json!({"n": 1})).await.unwrap_err();
-    println!("{error}");
+    ensure!(matches!(error, CallError::NotAllowed) && !error.may_have_run(), "{error:?}");
+    ensure!(error.to_string().contains("canPublishData"), "{error}");
+    brain.close().await;
     phone.close().await;
+
+    let token = server.key().client("muted", "phone").listen_only().sign()?;
+    let phone = Client::builder().assistant("assistant").tool("double", "", double);
+    let phone = phone.join(&server.url(), &token).await?;
+    let mut events = phone.events();
+    let brain = assistant(&server, "muted", "assistant", Assistant::builder().client("phone")).await?;
+    event(&mut events, "the reason", |event| matches!(event, Event::NotAllowed).then_some(())).await?;
+    let error = brain.call("double", json!({"n": 1})).owner_wait(Duration::from_secs(1)).await.unwrap_err();
+    ensure!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
     Ok(())
 }

@@ -24,8 +24,8 @@ macro_rules! trials {
 
 mod calls;
 mod cli;
-mod ends;
 mod endings;
+mod ends;
 mod peers;
 mod program;
 mod room;

@@ -51,7 +51,8 @@ pub(crate) struct Output {
 pub(crate) fn has_peers() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let found = StdCommand::new(script()).arg("find").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let found =
+            StdCommand::new(script()).arg("find").stdout(Stdio::null()).stderr(Stdio::null()).status();
         found.is_ok_and(|status| status.success())
     })
 }
