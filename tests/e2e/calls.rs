@@ -192,7 +192,7 @@ async fn two_hundred_calls_over_four_clients_each_get_their_own_answer() -> anyh
 async fn the_sixty_fifth_open_call_to_one_client_is_too_many() -> anyhow::Result<()> {
     let server = shared()?;
     // 64 calls within a second are more than the client's own rate limit.
-    let phone = Client::builder().config(unhurried()).tool("hang", "", hang).tool("double", "", double);
+    let phone = Client::builder().configure(unhurried).tool("hang", "", hang).tool("double", "", double);
     let (phone, brain) = pair(&server, "sixty-four", phone, Assistant::builder()).await?;
     brain.call("double", json!({"n": 1})).await?;
     let mut open = Vec::new();

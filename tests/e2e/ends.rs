@@ -11,7 +11,6 @@ use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use toolbridge::{
     Assistant, AssistantBuilder, Client, ClientBuilder, Config, Event, Events, State, ToolError, Tools,
-    session::Caps,
 };
 
 use crate::{server::Server, soon};
@@ -91,16 +90,10 @@ async fn gate_of_many(State(gate): State<Gate>, number: Number) -> Result<u64, T
     Ok(2 * number.n)
 }
 
-/// A configuration without the rate limit of 50 calls a second, which a burst in a test would meet.
-pub(crate) fn unhurried() -> Config {
-    Config::default().caps(generous())
-}
-
-pub(crate) fn generous() -> Caps {
-    let mut caps = Caps::default();
-    caps.calls_per_second = 1_000_000;
-    caps.table_entries = 100_000;
-    caps
+/// Without the limits of 50 calls a second and of 4,096 that are remembered, which a test can meet.
+pub(crate) fn unhurried(config: &mut Config) {
+    config.caps.calls_per_second = 1_000_000;
+    config.caps.table_entries = 100_000;
 }
 
 pub(crate) async fn client(

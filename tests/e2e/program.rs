@@ -8,18 +8,22 @@ use std::{
     path::{Path, PathBuf},
     process::{Command as StdCommand, Stdio},
     sync::OnceLock,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines},
-    process::{Child, ChildStdout, Command},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    process::{Child, Command},
+    sync::mpsc,
     task::JoinHandle,
+    time::timeout,
 };
 
 use crate::{
+    BOUND,
     server::{KEY, SECRET, Server},
     soon,
 };
@@ -31,7 +35,8 @@ pub(crate) struct Planned(Command);
 pub(crate) struct Program {
     child: Child,
     pid: Pid,
-    lines: Lines<BufReader<ChildStdout>>,
+    /// Read all the time, since a program that nobody reads stands still.
+    lines: mpsc::UnboundedReceiver<String>,
     seen: Vec<String>,
     errors: Option<JoinHandle<String>>,
 }
@@ -117,7 +122,7 @@ impl Program {
         mut wanted: impl FnMut(&str) -> Option<T>,
     ) -> anyhow::Result<T> {
         let search = async {
-            while let Some(line) = self.lines.next_line().await? {
+            while let Some(line) = self.lines.recv().await {
                 let found = wanted(&line);
                 self.seen.push(line);
                 if let Some(found) = found {
@@ -151,15 +156,20 @@ impl Program {
     }
 
     /// Waits for its end.
-    pub(crate) async fn finish(mut self) -> anyhow::Result<Output> {
+    pub(crate) async fn finish(self) -> anyhow::Result<Output> {
+        self.finish_within(BOUND).await
+    }
+
+    /// Waits for its end, which may take so long.
+    pub(crate) async fn finish_within(mut self, bound: Duration) -> anyhow::Result<Output> {
         drop(self.child.stdin.take());
         let rest = async {
-            while let Some(line) = self.lines.next_line().await? {
+            while let Some(line) = self.lines.recv().await {
                 self.seen.push(line);
             }
             self.child.wait().await
         };
-        let status = soon("the program's end", rest).await??;
+        let status = timeout(bound, rest).await.context("the program did not end")??;
         let stderr = self.errors.take().context("its errors were read")?.await?;
         let stdout = self.seen.iter().map(|line| format!("{line}\n")).collect();
         Ok(Output { code: status.code(), stdout, stderr })
@@ -190,7 +200,13 @@ impl Planned {
     pub(crate) fn start(mut self) -> anyhow::Result<Program> {
         let mut child = self.0.spawn()?;
         let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32)).context("no process id")?;
-        let lines = BufReader::new(child.stdout.take().context("no output")?).lines();
+        let mut stdout = BufReader::new(child.stdout.take().context("no output")?).lines();
+        let (read, lines) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = stdout.next_line().await {
+                let _ = read.send(line);
+            }
+        });
         let mut stderr = child.stderr.take().context("no errors")?;
         let errors = tokio::spawn(async move {
             let mut bytes = Vec::new();
