@@ -1,6 +1,6 @@
 //! The command line: one file a verb, one meaning a status.
 
-use std::{fmt, io, process::ExitCode};
+use std::{fmt, io, io::Write as _, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -69,11 +69,11 @@ impl Failure {
     fn report(self) -> ExitCode {
         match self {
             Self::Usage(text) => {
-                eprintln!("toolbridge: {}", text::plain(&text));
+                hint(&format!("toolbridge: {text}"));
                 ExitCode::from(2)
             }
             Self::Failed(text) => {
-                eprintln!("toolbridge: {}", text::plain(&text));
+                hint(&format!("toolbridge: {text}"));
                 ExitCode::from(1)
             }
             Self::Interrupted => ExitCode::from(130),
@@ -115,6 +115,11 @@ impl Verb {
             Self::Frame(arguments) => frame::run(&arguments),
         }
     }
+}
+
+/// A line for people, on stderr; whether they read it is their business.
+fn hint(line: &str) {
+    let _ = writeln!(io::stderr(), "{}", text::plain(line));
 }
 
 /// Logs go to stderr, and only if asked for: `RUST_LOG=toolbridge=debug`.

@@ -6,12 +6,19 @@ use std::{
 };
 
 use clap::Args;
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Failure, connect::Server, interrupted, text};
-use crate::{Assistant, Body, Call, CallError, Role, ToolError};
+use super::{Failure, connect::Server, hint, interrupted, text};
+use crate::{Assistant, Body, CallError, Participant, Role, ToolError};
 
 /// After this long without a start we say what we are waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long to wait for somebody who offers the tool: announcements take up to 3 s.
+const OWNER_WAIT: Duration = Duration::from_secs(5);
+
+/// When one client has offered the tool, how long the others in the room have to say what they offer.
+const OTHERS_WAIT: Duration = Duration::from_secs(1);
 
 /// On the way out nothing of ours is open but what was stopped.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -58,32 +65,67 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         builder = builder.client(owner.as_str());
     }
     let assistant = builder.join(&way.url, &way.token).await.map_err(Failure::failed)?;
-    let mut call = assistant.call(&arguments.tool, Body::from(json)).timeout(arguments.timeout);
-    if let Some(owner) = &arguments.to {
-        call = call.to(owner.as_str());
-    }
-    let result = outcome(call.start(), &arguments).await;
+    let result = tokio::select! {
+        biased;
+        () = interrupted() => Err(Failure::Interrupted),
+        result = ask(&assistant, Body::from(json), &arguments) => Ok(result),
+    };
+    // A call that was interrupted is dropped by now, and so cancelled; its owner hears of it.
     assistant.close().await;
     show(result?)
 }
 
-/// The call's outcome, or that it was stopped from outside.
-async fn outcome(mut call: Call, arguments: &Arguments) -> Result<Result<Body, CallError>, Failure> {
-    let mut hinted = false;
+async fn ask(assistant: &Assistant, json: Body, arguments: &Arguments) -> Result<Body, CallError> {
+    let began = Instant::now();
+    let hint = async {
+        sleep(PATIENCE).await;
+        let who = arguments.to.as_deref().unwrap_or("a client that offers it");
+        hint(&format!("waiting for {who} (LiveKit announces participants up to 3 s late) …"));
+        std::future::pending::<()>().await;
+    };
+    let call = async {
+        let call = match &arguments.to {
+            Some(owner) => assistant.call(&arguments.tool, json).to(owner.as_str()),
+            None => {
+                let wait = OWNER_WAIT.min(arguments.timeout);
+                offers(assistant, &arguments.tool, wait).await;
+                assistant.call(&arguments.tool, json).owner_wait(Duration::ZERO)
+            }
+        };
+        let left = arguments.timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+        call.timeout(left).await
+    };
+    tokio::select! {
+        result = call => result.map_err(|error| match error {
+            CallError::Timeout { .. } => CallError::Timeout { limit: arguments.timeout },
+            other => other,
+        }),
+        () = hint => Err(CallError::Cancelled), // it never ends
+    }
+}
+
+/// Waits until somebody offers the tool, and a little longer for those who may offer it too: the first
+/// to answer us is no better than the others.
+async fn offers(assistant: &Assistant, tool: &str, wait: Duration) {
+    let mut events = assistant.events();
+    let mut until = Instant::now() + wait;
+    let mut found = false;
     loop {
-        tokio::select! {
-            biased;
-            () = interrupted() => {
-                call.cancel();
-                return Err(Failure::Interrupted);
-            }
-            result = &mut call => return Ok(result),
-            () = tokio::time::sleep(PATIENCE), if !hinted => {
-                hinted = true;
-                let who = arguments.to.as_deref().unwrap_or("a client that offers it");
-                let who = text::plain(who);
-                eprintln!("waiting for {who} (LiveKit announces participants up to 3 s late) …");
-            }
+        let offers = assistant.tools();
+        if !found && offers.iter().any(|offer| offer.tool.name().as_str() == tool) {
+            found = true;
+            until = until.min(Instant::now() + OTHERS_WAIT);
+        }
+        let silent = |who: &Participant| {
+            who.token_role() == Some(Role::Client)
+                && !offers.iter().any(|offer| offer.owner == *who.identity())
+        };
+        if found && !assistant.participants().iter().any(silent) {
+            return;
+        }
+        match timeout_at(until, events.recv()).await {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return,
         }
     }
 }

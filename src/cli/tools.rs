@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Failure, connect::Server, interrupted, text};
+use super::{Failure, connect::Server, hint, interrupted, text};
 use crate::{
     Identity, Participant, Role,
     transport::{Transport, TransportEvent},
@@ -84,7 +84,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
         }
     }
     for silent in &waiting {
-        eprintln!("{}: no answer within {wait:?}", text::plain(silent.as_str()));
+        hint(&format!("{silent}: no answer within {wait:?}"));
     }
     Ok(shown)
 }
@@ -125,7 +125,7 @@ fn print_text(shown: &Shown) -> Result<(), Failure> {
         }
     }
     if shown.values().all(Vec::is_empty) {
-        eprintln!("nobody offers a tool");
+        hint("nobody offers a tool");
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, clock, connect::Server, interrupted, text};
+use super::{Failure, clock, connect::Server, hint, interrupted, text};
 use crate::{
     CloseReason, Lane, Role,
     transport::{Incoming, Transport as _, TransportEvent},
@@ -33,7 +33,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
     let mut room = arguments.server.way(room, identity, "watch", Role::Observer)?.join().await?;
-    eprintln!("watching {} as {}", text::plain(&room.room()), text::plain(room.local().identity().as_str()));
+    hint(&format!("watching {} as {}", room.room(), room.local().identity()));
     loop {
         let event = tokio::select! {
             biased;

@@ -197,6 +197,12 @@ impl Planned {
         self
     }
 
+    /// Without key and secret in its environment.
+    pub(crate) fn without_key(mut self) -> Self {
+        self.0.env_remove("LIVEKIT_API_KEY").env_remove("LIVEKIT_API_SECRET");
+        self
+    }
+
     pub(crate) fn start(mut self) -> anyhow::Result<Program> {
         let mut child = self.0.spawn()?;
         let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32)).context("no process id")?;

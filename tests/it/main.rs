@@ -1,9 +1,13 @@
 //! One binary for all integration tests: what needs more than one room of the house.
 
 mod bridge;
+#[cfg(all(feature = "cli", unix))]
+mod cli;
 mod golden;
 mod hostile;
 mod layers;
+#[cfg(feature = "cli")]
+mod logs;
 mod programs;
 mod programs_of_the_api;
 mod session_alicia;

@@ -1,0 +1,331 @@
+//! The built program where no server is: what it says, where, and with which status.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+use toolbridge::wire::Frame;
+
+fn toolbridge(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_toolbridge"));
+    for name in ["LIVEKIT_URL", "LIVEKIT_API_KEY", "LIVEKIT_API_SECRET", "LIVEKIT_TOKEN", "RUST_LOG"] {
+        command.env_remove(name);
+    }
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    toolbridge(arguments).output().unwrap()
+}
+
+/// Runs it with these bytes on its standard input.
+fn feed(arguments: &[&str], bytes: &[u8]) -> Output {
+    let mut child = toolbridge(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let bytes = bytes.to_vec();
+    // It may answer before it has read all.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&bytes)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    output
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Its one line on stderr: it failed with this status and printed nothing else.
+#[track_caller]
+fn complaint(output: &Output, status: i32) -> String {
+    assert_eq!(output.status.code(), Some(status), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    text(&output.stderr).to_owned()
+}
+
+fn fixtures(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(folder);
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|it| it == "msgpack"));
+    paths.sort();
+    assert!(paths.len() >= 40);
+    paths
+}
+
+/// The file of the same case, by whichever maker.
+fn beside(path: &Path, extension: &str) -> PathBuf {
+    let case = path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap();
+    path.with_file_name(format!("{case}.{extension}"))
+}
+
+#[test]
+fn help_names_every_verb() {
+    let output = run(&["--help"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    let help = text(&output.stdout);
+    for verb in ["demo", "token", "client", "call", "tools", "watch", "ping", "frame"] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(verb)), "{verb}: {help}");
+        let of_verb = run(&[verb, "--help"]);
+        assert!(of_verb.status.success() && !of_verb.stdout.is_empty(), "{verb}");
+    }
+    assert!(!help.contains("LIVEKIT_API_SECRET="), "{help}");
+    let version = run(&["--version"]);
+    assert_eq!(text(&version.stdout).trim_end(), concat!("toolbridge ", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn help_shows_no_secret_of_the_environment() {
+    for verb in ["call", "client", "token", "watch", "ping", "tools", "demo"] {
+        let output = toolbridge(&[verb, "--help"])
+            .env("LIVEKIT_API_SECRET", "hunter2")
+            .env("LIVEKIT_TOKEN", "hunter2")
+            .env("LIVEKIT_API_KEY", "hunter2")
+            .output()
+            .unwrap();
+        assert!(output.status.success() && !text(&output.stdout).contains("hunter2"), "{verb}");
+    }
+}
+
+#[test]
+fn what_is_asked_wrongly_has_status_2() {
+    let url = ["--url", "ws://127.0.0.1:1"];
+    let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
+    let known = [&url[..], &key].concat();
+    let with = |words: &[&'static str]| [words, &known].concat();
+    for (arguments, says) in [
+        (vec![], "Usage"),
+        (vec!["dance"], "dance"),
+        (vec!["call"], "TOOL"),
+        (with(&["call", "t", "--room", "r", "--timeout", "soon"]), "soon"),
+        (with(&["ping", "--room", "r", "--count", "0"]), "0"),
+        (with(&["call", "t", "{not json", "--room", "r"]), "no JSON"),
+        (with(&["call", "t", "[1]", "--room", "r"]), "JSON object"),
+        (with(&["call", "t"]), "--room"),
+        (with(&["watch"]), "--room"),
+        (with(&["client", "--room", "r", "--tools", "/no/such/tools.toml"]), "/no/such/tools.toml"),
+        (with(&["call", "t", "--room", "r", "--root-certificate", "/no/such.pem"]), "/no/such.pem"),
+        ([&["call", "t", "--room", "r"], &key[..]].concat(), "LIVEKIT_URL"),
+        ([&["call", "t", "--room", "r"], &url[..]].concat(), "LIVEKIT_API_KEY"),
+        (vec!["token", "--room", "r", "--identity", "i"], "LIVEKIT_API_KEY"),
+        ([&["token", "--room", "", "--identity", "i"], &key[..]].concat(), "room"),
+        ([&["token", "--room", "r", "--identity", "i", "--ttl", "48h"], &key[..]].concat(), "172800s"),
+        (vec!["frame", "decode", "/no/such/frame"], "/no/such/frame"),
+        (vec!["frame"], "decode"),
+    ] {
+        let output = run(&arguments);
+        let complaint = complaint(&output, 2);
+        assert!(complaint.contains(says), "{arguments:?}: {complaint}");
+    }
+}
+
+#[test]
+fn the_well_known_key_is_for_this_machine_alone() {
+    let key = ["--api-key", "devkey", "--api-secret", "secretsecretsecretsecretsecretsecret"];
+    for url in ["wss://example.com", "ws://127.0.0.1.example.com:7880", "ws://10.0.0.1:7880"] {
+        for verb in [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"]] {
+            let arguments = [verb, &["--room", "r", "--url", url], &key].concat();
+            let complaint = complaint(&run(&arguments), 2);
+            assert!(complaint.contains("devkey") && complaint.lines().count() == 1, "{complaint}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_has_status_1_and_advice() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("ws://127.0.0.1:{port}");
+    let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
+    for verb in [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"]] {
+        let arguments = [verb, &["--room", "r", "--url", &url], &key].concat();
+        let complaint = complaint(&run(&arguments), 1);
+        assert!(complaint.contains(&format!("127.0.0.1:{port} cannot be reached")), "{complaint}");
+        assert!(complaint.contains("check the name, the port"), "{complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    }
+}
+
+#[test]
+fn a_bad_address_or_token_says_what_to_do() {
+    let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
+    let output = run(&[&["call", "t", "--room", "r", "--url", "not an address"], &key[..]].concat());
+    assert!(complaint(&output, 1).contains("wss://HOST"), "{output:?}");
+    let output = run(&["call", "t", "--url", "ws://127.0.0.1:1", "--token", "hunter2 is no token"]);
+    let complaint = complaint(&output, 1);
+    assert!(complaint.contains("not a JWT") && !complaint.contains("hunter2"), "{complaint}");
+}
+
+#[test]
+fn decode_prints_the_canonical_json_of_every_fixture() {
+    for path in fixtures("frames") {
+        let output = run(&["frame", "decode", path.to_str().unwrap()]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{path:?}: {output:?}");
+        let shown = text(&output.stdout);
+        assert!(shown.ends_with('\n') && shown.lines().count() == 1, "{path:?}: {shown}");
+        let value: Value = serde_json::from_str(shown).unwrap();
+        let expected: Value = serde_json::from_slice(&fs::read(beside(&path, "json")).unwrap()).unwrap();
+        assert_eq!(value.to_string(), expected.to_string(), "{path:?}");
+    }
+}
+
+#[test]
+fn decode_refuses_with_one_line_that_says_what_and_where() {
+    for path in fixtures("refused") {
+        let output = run(&["frame", "decode", path.to_str().unwrap()]);
+        let complaint = complaint(&output, 1);
+        assert_eq!(complaint.lines().count(), 1, "{path:?}: {complaint}");
+        let reason = fs::read_to_string(beside(&path, "txt")).unwrap();
+        assert!(complaint.contains(reason.trim()), "{path:?}: {complaint}");
+        // What is not there has no place.
+        let has_place = complaint.contains("byte ") || complaint.contains("bytes ");
+        assert!(has_place || complaint.trim_end().ends_with("` is missing"), "{path:?}: {complaint}");
+    }
+}
+
+#[test]
+fn encode_undoes_decode() {
+    for path in fixtures("frames") {
+        let json = run(&["frame", "decode", path.to_str().unwrap()]).stdout;
+        let bytes = feed(&["frame", "encode", "-"], &json);
+        assert!(bytes.status.success() && bytes.stderr.is_empty(), "{path:?}: {bytes:?}");
+        assert!(Frame::decode(bytes.stdout.clone()).is_ok(), "{path:?}");
+        let again = feed(&["frame", "decode", "-"], &bytes.stdout);
+        assert_eq!(text(&again.stdout), text(&json), "{path:?}");
+        // What was written once is written alike ever after.
+        assert_eq!(feed(&["frame", "encode", "-"], &again.stdout).stdout, bytes.stdout, "{path:?}");
+    }
+}
+
+#[test]
+fn encode_refuses_what_is_no_frame() {
+    for bad in ["", "{", "[]", "{\"type\": \"six\"}", "\u{1b}[31m"] {
+        let output = feed(&["frame", "encode", "-"], bad.as_bytes());
+        let complaint = complaint(&output, 1);
+        assert_eq!(complaint.lines().count(), 1, "{bad:?}: {complaint}");
+        assert!(!complaint.trim_end().contains(char::is_control), "{bad:?}: {complaint:?}");
+    }
+    assert_eq!(feed(&["frame", "encode", "-"], b"\xff\xfe").status.code(), Some(1));
+}
+
+#[test]
+fn a_frame_above_the_limit_is_refused_by_its_size() {
+    let output = feed(&["frame", "decode", "-"], &vec![0; 17 * 1024 * 1024]);
+    let complaint = complaint(&output, 1);
+    assert!(complaint.contains("16777216"), "{complaint}");
+}
+
+#[test]
+fn a_reader_that_stops_reading_is_no_error() {
+    for arguments in [&["demo"][..], &["frame", "decode", "-"], &["--help"], &["call", "--help"]] {
+        let mut child = toolbridge(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let frame = fs::read(&fixtures("frames")[0]).unwrap();
+        let _ = child.stdin.take().unwrap().write_all(&frame);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn nobody_has_to_read_the_errors() {
+    let mut child = toolbridge(&["frame", "decode", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    child.stdin.take().unwrap().write_all(b"\xc1").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let Ok(full) = File::options().write(true).open("/dev/full") else { return };
+    let path = &fixtures("frames")[0];
+    let output =
+        toolbridge(&["frame", "decode", path.to_str().unwrap()]).stdout(full).stderr(Stdio::piped()).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(text(&output.stderr).lines().count(), 1, "{output:?}");
+}
+
+#[test]
+fn the_demo_needs_nothing() {
+    let output = run(&["demo"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let shown = text(&output.stdout);
+    for row in [
+        ["get_battery", "ok"],
+        ["find_contact", "ok"],
+        ["set_lamp", "ok"],
+        ["export_album", "3 of 3"],
+        ["export_album", "ok"],
+        ["search_web", "server"],
+        ["find_contact", "invalid_parameters"],
+        ["find_contact", "execution_error"],
+        ["export_album", "timeout"],
+        ["open_garage", "unknown_tool"],
+    ] {
+        assert!(shown.lines().any(|line| row.iter().all(|word| line.contains(word))), "{row:?}: {shown}");
+    }
+    assert!(shown.contains("9 calls, 9 outcomes"), "{shown}");
+}
+
+#[test]
+fn a_demo_with_a_finished_token_says_why_not() {
+    let output = run(&["demo", "--url", "ws://127.0.0.1:1", "--token", "t"]);
+    assert!(complaint(&output, 2).contains("joins twice"), "{output:?}");
+}
+
+#[test]
+fn sec_x3_a_file_of_tools_that_others_may_write_is_refused() {
+    let folder = std::env::temp_dir().join(format!("toolbridge-it-cli-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("tools.toml");
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    let output = run(&["client", "--room", "r", "--tools", file.to_str().unwrap()]);
+    let complaint = complaint(&output, 2);
+    fs::remove_dir_all(&folder).unwrap();
+    assert!(complaint.contains("tools.toml") && complaint.lines().count() == 1, "{complaint}");
+}
+
+#[test]
+fn sec_c3_a_decoded_frame_cannot_steer_the_terminal() {
+    let evil = "\u{1b}[2J\u{9b}31m\u{202e}evil\u{200b}\u{7}\u{7f}";
+    let json = serde_json::json!({
+        "stanzaId": -1, "conversationId": evil, "type": 6, "name": "ToolUseRequest", "meta": {evil: evil},
+        "body": {"id": evil, "toolName": evil, "parameters": {evil: [evil]}, "execution": "client", evil: evil},
+        "extra": {evil: evil},
+    });
+    let bytes = feed(&["frame", "encode", "-"], json.to_string().as_bytes());
+    assert!(bytes.status.success(), "{bytes:?}");
+    let decoded = feed(&["frame", "decode", "-"], &bytes.stdout);
+    let shown = text(&decoded.stdout).trim_end();
+    assert!(!shown.contains(char::is_control) && !shown.contains(['\u{202e}', '\u{200b}']), "{shown:?}");
+    let value: Value = serde_json::from_str(shown).unwrap();
+    assert_eq!(value["body"]["toolName"], evil);
+    // An argument may be what an attacker chose, too.
+    for arguments in [&["frame", "decode", evil][..], &["call", "t", evil, "--url", evil]] {
+        let output = run(arguments);
+        let shown = text(&output.stderr).trim_end();
+        assert!(!shown.is_empty() && !shown.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\u{7}']), "{shown:?}");
+    }
+}

@@ -1,0 +1,203 @@
+//! What may be in a log, and in what `Debug` shows: ids, names, sizes, times. Never what was said.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use toolbridge::{
+    Assistant, Body, CallError, Client, Event, Execution, Progress, Request, ToolContext, ToolError, Tools,
+    memory::Room,
+    session::Destination,
+    wire::{Frame, Kind, Meta},
+};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// All that was planted begins like this.
+const PLANTED: &str = "planted-";
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Secret {
+    secret: String,
+}
+
+async fn echo(cx: ToolContext, given: Secret) -> Result<String, ToolError> {
+    cx.progress(Progress::from("planted-progress").content(Body::from(json!({"x": "planted-content"}))));
+    Ok(format!("{} planted-result", given.secret))
+}
+
+async fn fail(given: Secret) -> Result<(), ToolError> {
+    Err(ToolError::new("planted", format!("planted-message {}", given.secret))
+        .with_partial(Body::from(json!({"x": "planted-partial"}))))
+}
+
+async fn source(given: Secret) -> Result<(), ToolError> {
+    Err(io::Error::other(format!("planted-source {}", given.secret)))?
+}
+
+async fn panics(given: Secret) -> Result<(), ToolError> {
+    panic!("planted-panic {}", given.secret)
+}
+
+async fn novel(given: Secret) -> Result<String, ToolError> {
+    Ok(given.secret.repeat(2_000))
+}
+
+async fn hang(_: Secret) -> Result<(), ToolError> {
+    std::future::pending().await
+}
+
+fn tools() -> Tools {
+    Tools::new()
+        .tool("echo", "", echo)
+        .tool("fail", "", fail)
+        .tool("source", "", source)
+        .tool("panics", "", panics)
+        .tool("novel", "", novel)
+        .tool("hang", "", hang)
+}
+
+#[tokio::test(start_paused = true)]
+async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::FULL)
+        .with_ansi(false)
+        .with_writer(log.clone())
+        .finish();
+    let _here = tracing::subscriber::set_default(subscriber);
+    let secret = || json!({"secret": "planted-argument"});
+
+    let room = Room::new();
+    let client = Client::builder().tools(tools()).join_over(room.client("phone")).await.unwrap();
+    let own = Tools::new().tool("own", "", echo).tool("own_panic", "", panics).tool("own_source", "", source);
+    let assistant = Assistant::builder().tools(own).join_over(room.assistant("assistant")).await.unwrap();
+    for tool in ["echo", "own"] {
+        let call = assistant.call(tool, secret()).meta("note", "planted-meta");
+        assert!(call.await.unwrap().decode::<String>().unwrap().contains("planted-result"));
+    }
+    for tool in ["fail", "source", "panics", "novel", "own_panic", "own_source"] {
+        assert!(matches!(assistant.call(tool, secret()).await, Err(CallError::Tool(_))), "{tool}");
+    }
+    let wrong = assistant.call("echo", json!({"secret": {"planted-key": "planted-value"}})).await;
+    assert!(matches!(wrong, Err(CallError::Tool(_))));
+    let late = assistant.call("hang", secret()).timeout(Duration::from_secs(1)).await;
+    assert!(matches!(late, Err(CallError::Timeout { .. })));
+    drop(assistant.call("hang", secret()).start());
+    let large = assistant.call("echo", json!({"secret": "planted-large".repeat(2_000)})).await;
+    assert!(matches!(large, Err(CallError::TooLarge { .. })));
+    let to = Destination::Peers(vec!["phone".into()]);
+    let body = Body::from(json!({"x": "planted-frame"}));
+    assistant.send_frame(to, Kind::new(9), Meta::default(), body).unwrap();
+    let mut open = assistant.call("hang", secret()).start();
+    open.progress().await.unwrap();
+    room.leave("phone");
+    assert!(matches!(open.await, Err(CallError::Lost { .. })));
+    assistant.close().await;
+    client.closed().await;
+
+    let text = log.text();
+    let leak = text.lines().find(|line| line.contains(PLANTED));
+    assert!(leak.is_none(), "{leak:?}");
+    for what in ["done", "failed", "panicked", "left the room", "tests/it/logs.rs"] {
+        assert!(text.contains(what), "the log says nothing of {what:?}:\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn sec_p3_tokens_and_the_queries_of_addresses_stay_out_of_logs_and_errors() {
+    let log = Log::default();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(log.clone()).finish();
+    let _here = tracing::subscriber::set_default(subscriber);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let key = toolbridge::AccessKey::new("key", "planted-secret of at least 32 characters");
+    let token = key.client("r", "i").sign().unwrap();
+    let url = format!("ws://planted-user:planted-password@127.0.0.1:{port}/?access_token=planted-query");
+    for url in [url, format!("ws://127.0.0.1:{port}")] {
+        let error = Client::builder().join(&url, &token).await.unwrap_err();
+        let shown = format!("{error} {error:?} {key:?}");
+        assert!(!shown.contains(PLANTED) && !shown.contains(&token[..20]), "{shown}");
+    }
+    let text = log.text();
+    assert!(!text.contains(PLANTED) && !text.contains(&token[..20]), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sec_p3_debug_of_what_carries_a_payload_shows_its_size() {
+    let body = || Body::from(json!({"secret": "planted-argument"}));
+    let room = Room::new();
+    let client = Client::builder().tools(tools()).join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let mut events = client.events();
+    assistant.call("echo", body()).await.unwrap();
+    let to = Destination::Peers(vec!["phone".into()]);
+    assistant.send_frame(to, Kind::new(9), Meta::default(), body()).unwrap();
+    let mut shown = String::new();
+    let mut show = |what: &dyn std::fmt::Debug| shown += &format!("{what:?}\n");
+    loop {
+        let event = events.recv().await.unwrap();
+        show(&event);
+        if matches!(event, Event::Frame { .. }) {
+            break;
+        }
+    }
+    let call = assistant.call("hang", body()).meta("note", "planted-meta");
+    show(&call);
+    let mut call = call.start();
+    show(&call);
+    call.progress().await.unwrap();
+    show(&client);
+    show(&assistant);
+    show(&body());
+    show(&Request::new("echo", body()).meta("note", body()));
+    show(&Progress::from("half").content(body()));
+    let frame = json!({"type": 6, "stanzaId": -1, "conversationId": "r", "meta": {"note": "planted-meta"},
+        "body": {"id": "c", "toolName": "echo", "parameters": {"secret": "planted-argument"},
+        "execution": Execution::Client.as_str()}});
+    let frame = Frame::from_json(&frame.to_string()).unwrap();
+    show(&frame);
+    show(&frame.message().unwrap());
+    show(&toolbridge::Packet::broadcast("planted-packet"));
+    show(&toolbridge::TransportEvent::packet(
+        toolbridge::Peer::new("a", "b"),
+        toolbridge::Lane::Reliable,
+        "planted-packet",
+    ));
+    let leak = shown.lines().find(|line| line.contains(PLANTED));
+    assert!(leak.is_none(), "{leak:?}");
+}
