@@ -87,7 +87,8 @@ pub use programs::{ProgramTools, ProgramsError};
 #[cfg(feature = "runtime")]
 pub use registry::{Handler, State, Tools, check_tool};
 pub use session::{
-    CallKey, Config, Counter, Destination, Event, Job, JobKey, Output, Request, SendFrameError, Session, Stats, Unsent,
+    CallKey, Config, Counter, Destination, Event, Job, JobKey, Output, Request, SendFrameError, Session,
+    Stats, Unsent,
 };
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};

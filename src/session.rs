@@ -325,6 +325,13 @@ impl Session {
     /// A name that is reserved or double; a tool that needs a person's consent, which nobody can give
     /// here; more or larger tools than allowed. Nothing has changed then.
     pub fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
+        if let Phase::Fresh = self.phase {
+            // Those whom the author named are greeted now, and a registration may follow at once.
+            self.check_offer(&tools)?;
+            self.tools = tools;
+            self.begin(now);
+            return Ok(());
+        }
         self.begin(now);
         self.offer_tools(now, tools)
     }

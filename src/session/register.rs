@@ -30,12 +30,19 @@ impl Session {
         self.check_offer(&tools)?;
         self.tools = tools;
         if self.is_client() {
-            if let Some(bound) = self.bound.clone() {
-                if let Some(remote) = self.peers.get_mut(&bound) {
+            let told: Vec<_> = self
+                .peers
+                .iter_mut()
+                .filter(|(_, remote)| remote.pair.registration != Registration::Idle)
+                .map(|(id, remote)| {
                     remote.pair.registration = Registration::Idle;
-                }
-                self.register(now, &bound);
-            } else {
+                    id.clone()
+                })
+                .collect();
+            for id in &told {
+                self.register(now, id);
+            }
+            if told.is_empty() {
                 self.show_registration_to(&self.observers());
             }
         } else {
@@ -206,7 +213,7 @@ impl Session {
         ToolsRegister { tools: self.tools.iter().map(written).collect() }
     }
 
-    fn check_offer(&self, tools: &[Tool]) -> Result<(), RegisterError> {
+    pub(super) fn check_offer(&self, tools: &[Tool]) -> Result<(), RegisterError> {
         let limits = &self.config.caps;
         if tools.len() > limits.tools {
             return Err(RegisterError::TooMany { count: tools.len(), limit: limits.tools });

@@ -475,11 +475,52 @@ fn the_caps_are_those_that_the_contract_names() {
 fn a_plain_client_is_not_asked_before_it_can_know_us() {
     let mut world = World::new();
     world.announce = 3_000 * MS;
-    world.puppet(Participant::new("watch", "PA_w"));
+    world.puppet(&Participant::new("watch", "PA_w"));
     world.assistant("a", Config::default());
     world.call("a", request("t").to("watch")).unwrap();
     world.run(2_900 * MS);
     assert!(world.heard("watch", Kind::TOOL_USE_REQUEST).is_empty(), "it would hear us without a sender");
     world.run(200 * MS);
     assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1);
+}
+
+#[test]
+fn the_first_registration_holds_all_tools_though_it_goes_before_anybody_answers() {
+    let mut world = World::new();
+    world.puppet(&Participant::new("a", "PA_a").agent(true));
+    world.client("phone", Config::default().assistant("a"), &["t"]);
+    world.run(SECOND);
+    let Some(Message::ToolsRegister(first)) = world.heard("a", Kind::TOOLS_REGISTER).into_iter().next()
+    else {
+        panic!("no registration came");
+    };
+    assert_eq!(first.tools.len(), 1);
+}
+
+#[test]
+fn tools_that_change_before_the_assistant_answers_are_registered_anew() {
+    let mut world = World::new();
+    world.puppet(&Participant::new("a", "PA_a").agent(true));
+    world.client("phone", Config::default().assistant("a"), &["t"]);
+    world.run(50 * MS);
+    world.with("phone", |session, now| session.offer(now, vec![tool("t"), tool("u")]).unwrap());
+    world.flush("phone");
+    world.run(50 * MS);
+    let counts: Vec<_> = world
+        .heard("a", Kind::TOOLS_REGISTER)
+        .into_iter()
+        .map(|message| match message {
+            Message::ToolsRegister(register) => register.tools.len(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(counts.last(), Some(&2), "{counts:?}");
+}
+
+#[test]
+fn the_echo_is_answered_as_fast_as_it_is_asked() {
+    let mut world = World::pair(&[]);
+    for _ in 0..500 {
+        world.ask("a", request("bridge.echo").to("phone")).unwrap();
+    }
 }
