@@ -140,7 +140,7 @@ impl Session {
             Message::ToolsRegisterAck(answer) => self.registration_answered(now, id, answer),
             Message::ToolUseResult(result) if is_bound => self.observed_result(now, id, &result),
             Message::ToolProgress(it) if is_bound => self.observed_progress(it),
-            Message::Error(error) if is_bound => self.peer_error(id, error),
+            Message::Error(error) if is_bound => self.assistant_error(now, id, error),
             Message::ToolUseResult(_) | Message::ToolProgress(_) | Message::Error(_) => {
                 self.complain(now, id, Counter::Foreign);
             }
@@ -227,6 +227,15 @@ impl Session {
     fn observed_progress(&mut self, it: ToolProgress) {
         let call = it.id.clone();
         self.event(Event::Progress { key: None, call, progress: read_progress(it) });
+    }
+
+    /// Client: an error of our assistant. One that it cannot recover from ends what we have with it.
+    fn assistant_error(&mut self, now: Instant, id: &Identity, error: ErrorMessage) {
+        let recoverable = error.recoverable;
+        self.peer_error(id, error);
+        if !recoverable {
+            self.part_with(now, id);
+        }
     }
 
     pub(super) fn peer_error(&mut self, id: &Identity, error: ErrorMessage) {

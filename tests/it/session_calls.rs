@@ -470,3 +470,92 @@ fn the_caps_are_those_that_the_contract_names() {
     assert_eq!((caps.open_per_peer, caps.calls_per_second, caps.tools, caps.id_bytes), (64, 50, 128, 128));
     assert_eq!((caps.table_entries, caps.table_bytes), (4_096, 16 << 20));
 }
+
+#[test]
+fn an_assistant_that_just_leaves_has_its_jobs_stopped_after_the_grace() {
+    let mut world = World::pair(&["t"]);
+    world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    world.leave("a");
+    world.run(4 * SECOND);
+    assert!(world.ends["phone"].aborted.is_empty());
+    world.run(2 * SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+    assert!(world.session("phone").bound().is_none() && world.session("phone").is_drained());
+}
+
+#[test]
+fn a_peer_asked_as_a_plain_one_is_asked_in_our_form_when_its_configuration_comes_late() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(SECOND);
+    world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+    world.run(1500 * MS);
+    let requests = |world: &World| {
+        let all =
+            world.ends["phone"].inbox.iter().filter(|(_, frame)| frame.kind() == Kind::TOOL_USE_REQUEST);
+        all.map(|(_, it)| (it.peek_id().unwrap().to_owned(), it.meta_str("bridge.to").is_some()))
+            .collect::<Vec<_>>()
+    };
+    let meta =
+        toolbridge::wire::Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    world.say("phone", &["a"], &meta, &Message::Configuration(Default::default()));
+    world.run(100 * MS);
+    let asked = requests(&world);
+    assert_eq!(asked.iter().map(|(_, ours)| *ours).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(asked[0].0, asked[1].0, "the same call");
+}
+
+#[test]
+fn a_call_of_the_assistants_own_tool_is_disclosed_at_its_level() {
+    use toolbridge::{Disclose, ToolOptions};
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.stranger("x");
+    world.run(SECOND);
+    let at = |name: &str, level| tool(name).options(ToolOptions::default().disclose(level));
+    let tools =
+        vec![at("full", Disclose::Full), at("name", Disclose::Name), at("nothing", Disclose::Nothing)];
+    world.with("a", |session, now| session.offer(now, tools)).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(2))));
+    for name in ["full", "name", "nothing"] {
+        assert_eq!(world.ask("a", Request::new(name, value(1))).unwrap(), value(2));
+    }
+    world.run(SECOND);
+    let parameters: Vec<_> = world
+        .heard("x", Kind::TOOL_USE_REQUEST)
+        .into_iter()
+        .map(|message| match message {
+            Message::ToolUseRequest(request) => (request.tool_name, request.parameters),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(parameters, [("full".to_owned(), value(1)), ("name".to_owned(), Body::empty())]);
+    let results: Vec<_> = world
+        .heard("x", Kind::TOOL_USE_RESULT)
+        .into_iter()
+        .map(|message| match message {
+            Message::ToolUseResult(result) => result.result,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(results, [Some(value(2)), None]);
+}
+
+#[test]
+fn a_call_of_the_assistants_own_tool_can_be_cancelled_and_times_out() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.with("a", |session, now| session.offer(now, vec![tool("hang")])).unwrap().unwrap();
+    let key = world.call("a", request("hang")).unwrap();
+    let started = |event: &&Event| matches!(event, Event::Progress { key: Some(of), .. } if *of == key);
+    assert_eq!(world.ends["a"].events.iter().filter(started).count(), 1);
+    world.with("a", |session, now| session.cancel(now, key));
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+    let error = world.ask("a", request("hang").timeout(SECOND)).unwrap_err();
+    assert!(matches!(error, CallError::Timeout { .. }));
+    assert_eq!(world.ends["a"].aborted.len(), 2);
+    assert!(world.session("a").is_drained());
+}
