@@ -30,7 +30,7 @@ fn sample(name: &str) -> Bytes {
 const SAMPLES: [&str; 2] = ["request", "result"];
 
 /// All checks, the envelope's fields, the body as a slice.
-#[divan::bench(args = SAMPLES)]
+#[divan::bench(args = SAMPLES, sample_size = 200)]
 fn decode_envelope(bencher: Bencher<'_, '_>, name: &str) {
     let bytes = sample(name);
     bencher.bench(|| {
@@ -40,13 +40,13 @@ fn decode_envelope(bencher: Bencher<'_, '_>, name: &str) {
 }
 
 /// As `decode_envelope`, and the typed message.
-#[divan::bench(args = SAMPLES)]
+#[divan::bench(args = SAMPLES, sample_size = 200)]
 fn decode_message(bencher: Bencher<'_, '_>, name: &str) {
     let bytes = sample(name);
     bencher.bench(|| Frame::decode(black_box(&bytes).clone()).unwrap().message().unwrap());
 }
 
-#[divan::bench(args = SAMPLES)]
+#[divan::bench(args = SAMPLES, sample_size = 200)]
 fn decode_rmp_serde_typed(bencher: Bencher<'_, '_>, name: &str) {
     let bytes = sample(name);
     if name == "request" {
@@ -56,14 +56,14 @@ fn decode_rmp_serde_typed(bencher: Bencher<'_, '_>, name: &str) {
     }
 }
 
-#[divan::bench(args = SAMPLES)]
+#[divan::bench(args = SAMPLES, sample_size = 200)]
 fn decode_rmpv(bencher: Bencher<'_, '_>, name: &str) {
     let bytes = sample(name);
     bencher.bench(|| rmpv::decode::read_value(&mut black_box(bytes.as_ref())).unwrap());
 }
 
 /// A header and a copy of the finished body, into a buffer that is used again.
-#[divan::bench(args = SAMPLES)]
+#[divan::bench(args = SAMPLES, sample_size = 200)]
 fn encode_relay(bencher: Bencher<'_, '_>, name: &str) {
     let frame = Frame::decode(sample(name)).unwrap();
     let (mut out, meta) = (Vec::new(), Meta::new());
@@ -75,14 +75,14 @@ fn encode_relay(bencher: Bencher<'_, '_>, name: &str) {
 }
 
 /// The live writer: a typed message, checked like a frame from outside before it goes.
-#[divan::bench(args = SAMPLES)]
+#[divan::bench(args = SAMPLES, sample_size = 200)]
 fn encode_message(bencher: Bencher<'_, '_>, name: &str) {
     let message: Message = Frame::decode(sample(name)).unwrap().message().unwrap();
     let meta = Meta::new();
     bencher.bench(|| Frame::write(-3, "conv_7Hq2", &meta, black_box(&message)).unwrap());
 }
 
-#[divan::bench(args = SAMPLES)]
+#[divan::bench(args = SAMPLES, sample_size = 200)]
 fn encode_rmp_serde_typed(bencher: Bencher<'_, '_>, name: &str) {
     let bytes = sample(name);
     let mut out = Vec::new();
@@ -95,7 +95,7 @@ fn encode_rmp_serde_typed(bencher: Bencher<'_, '_>, name: &str) {
     }
 }
 
-#[divan::bench(args = SAMPLES)]
+#[divan::bench(args = SAMPLES, sample_size = 200)]
 fn encode_rmpv(bencher: Bencher<'_, '_>, name: &str) {
     let value = rmpv::decode::read_value(&mut sample(name).as_ref()).unwrap();
     let mut out = Vec::new();
@@ -173,19 +173,11 @@ struct Record {
     geo: Geo,
     delta: i64,
     tags: Vec<String>,
-    note: Option<String>,
-    phone: String,
-    price: Price,
+    note: String,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Geo {
     lat: f64,
     lon: f64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Price {
-    low: u32,
-    high: u32,
 }

@@ -7,8 +7,10 @@ mod de;
 mod embed;
 mod error;
 mod json;
+mod keys;
 pub(crate) mod scan;
 mod ser;
+mod text;
 pub(crate) mod token;
 pub(crate) mod write;
 

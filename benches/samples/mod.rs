@@ -36,15 +36,15 @@ pub(crate) fn result() -> Bytes {
     Frame::write(4, "conv_7Hq2", &Meta::new(), &result).unwrap()
 }
 
-/// Fifty records with nested maps, integers of all widths and some text that is not ASCII.
+/// Fifty records of 28 values each: nested maps, integers of all widths, some text that is not ASCII.
 pub(crate) fn records() -> Value {
     let record = |n: u64| {
         json!({
-            "id": n * 7919, "name": format!("Trattoria numero {n}"), "city": if n.is_multiple_of(5) { "Città" } else { "Roma" },
-            "rating": 3.5 + (n % 3) as f64 * 0.25, "open": n.is_multiple_of(2), "visits": n * n * 104_729,
-            "geo": {"lat": 41.9 + n as f64 / 1000.0, "lon": 12.5}, "delta": -(n as i64) * 40,
-            "tags": ["vino", "pasta", "日本"], "note": Value::Null,
-            "phone": format!("+39 06 {:07}", n * 1357), "price": {"low": 12, "high": 300},
+            "id": n * 7919, "name": format!("Trattoria numero {n} da Luigi"), "delta": -(n as i64) * 40,
+            "city": if n.is_multiple_of(5) { "Città di Castello" } else { "Roma" }, "open": n.is_multiple_of(2),
+            "rating": 3.5 + (n % 3) as f64 * 0.25, "visits": n * n * 104_729,
+            "geo": {"lat": 41.9 + n as f64 / 1000.0, "lon": 12.5}, "tags": ["vino", "日本"],
+            "note": format!("Open until {} o'clock, closed on Mondays; ask for a table", 20 + n % 4),
         })
     };
     json!({"results": (0..50).map(record).collect::<Vec<_>>(), "totalResults": 50})

@@ -122,13 +122,63 @@ fn whole(value: f64) -> Option<i128> {
     (value.trunc() == value && value.abs() <= 18_446_744_073_709_551_616.0).then_some(value as i128)
 }
 
+/// Whether a value of this first byte is a string of up to 31 bytes.
+#[inline]
+pub(crate) fn is_short_text(head: u8) -> bool {
+    head & 0xe0 == 0xa0
+}
+
+/// How long a value is, where its first byte alone says so: scalars of fixed width and short strings. Else 0.
+///
+/// The next value cannot be looked at before this is known, so what is most frequent does not wait for a table.
+#[inline]
+pub(crate) fn width(head: u8) -> usize {
+    if is_short_text(head) {
+        1 + usize::from(head & 0x1f)
+    } else if matches!(head, 0x00..=0x7f | 0xe0..=0xff) {
+        1
+    } else {
+        WIDTH[usize::from(head)].into()
+    }
+}
+
+static WIDTH: [u8; 256] = widths();
+
+const fn widths() -> [u8; 256] {
+    let mut widths = [0; 256];
+    let mut head = 0;
+    while head < 256 {
+        widths[head] = match head {
+            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 1,
+            0xa0..=0xbf => 1 + (head & 0x1f) as u8,
+            0xcc | 0xd0 => 2,
+            0xcd | 0xd1 | 0xd4 => 3,
+            0xd5 => 4,
+            0xca | 0xce | 0xd2 => 5,
+            0xd6 => 6,
+            0xcb | 0xcf | 0xd3 => 9,
+            0xd7 => 10,
+            0xd8 => 18,
+            _ => 0,
+        };
+        head += 1;
+    }
+    widths
+}
+
 /// The place behind the value that begins here.
 pub(crate) fn skip(bytes: &[u8], mut at: usize) -> Result<usize, DecodeError> {
     let mut left = 1_u64;
     while left > 0 {
+        left -= 1;
+        let head = bytes.get(at).copied().unwrap_or_default();
+        let width = width(head);
+        if width != 0 && at + width <= bytes.len() {
+            at += width;
+            continue;
+        }
         let (token, next) = Token::read(bytes, at)?;
         at = next;
-        left -= 1;
         match token {
             Token::Array(count) => left += u64::from(count),
             Token::Map(count) => left += 2 * u64::from(count),
