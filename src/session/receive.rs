@@ -122,17 +122,18 @@ impl Session {
         }
     }
 
-    fn dispatch(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
+    fn dispatch(&mut self, now: Instant, id: &Identity, mut incoming: Incoming) {
+        let message = std::mem::replace(&mut incoming.message, Message::Heartbeat);
         if self.is_client() {
-            self.dispatch_as_client(now, id, incoming);
+            self.dispatch_as_client(now, id, message, incoming);
         } else {
-            self.dispatch_as_assistant(now, id, incoming);
+            self.dispatch_as_assistant(now, id, message, incoming);
         }
     }
 
-    fn dispatch_as_client(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
+    fn dispatch_as_client(&mut self, now: Instant, id: &Identity, message: Message, incoming: Incoming) {
         let is_bound = self.bound.as_ref() == Some(id);
-        match incoming.message.clone() {
+        match message {
             Message::ToolUseRequest(request) => self.request_came(now, id, &incoming, request),
             Message::Configuration(its) => self.configured(now, id, &incoming, &its),
             Message::ControlStop(stop) => self.client_stop_came(now, id, &incoming, &stop),
@@ -149,8 +150,8 @@ impl Session {
         }
     }
 
-    fn dispatch_as_assistant(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
-        match incoming.message.clone() {
+    fn dispatch_as_assistant(&mut self, now: Instant, id: &Identity, message: Message, incoming: Incoming) {
+        match message {
             Message::ToolUseResult(result) => self.result_came(now, id, &incoming, &result),
             Message::Acknowledgement(it) => self.acknowledged_to_assistant(now, id, &it),
             Message::ToolProgress(it) => self.progress_came(now, id, it),
