@@ -556,3 +556,45 @@ fn a_call_of_the_assistants_own_tool_can_be_cancelled_and_times_out() {
     assert_eq!(world.ends["a"].aborted.len(), 2);
     assert!(world.session("a").is_drained());
 }
+
+#[test]
+fn a_name_that_the_assistant_offers_is_no_clients_any_more() {
+    let mut world = World::pair(&["t", "u"]);
+    world.with("a", |session, now| session.offer(now, vec![tool("t")])).unwrap().unwrap();
+    let offers = world.session("a").tools();
+    let owners: Vec<_> = offers.iter().map(|it| (it.tool.name().as_str(), it.owner.as_str())).collect();
+    assert_eq!(owners, [("t", "a"), ("u", "phone")]);
+}
+
+#[test]
+fn frames_of_other_types_pass_as_they_are() {
+    use toolbridge::{Destination, SendFrameError, wire::Meta};
+    let mut world = World::pair(&["t"]);
+    world.stranger("x");
+    world.run(SECOND);
+    let send = |world: &mut World, to, kind, body: Body| {
+        world.with("a", |session, now| session.send(now, to, Kind::new(kind), Meta::new(), body)).unwrap()
+    };
+    let phone = || Destination::Peers(vec!["phone".into()]);
+    send(&mut world, phone(), 33, value(1)).unwrap();
+    send(&mut world, Destination::Room, 34, value(2)).unwrap();
+    world.run(SECOND);
+    let frames: Vec<_> = world.ends["phone"]
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Frame { from, frame } => {
+                Some((from.identity().to_string(), frame.kind().code(), frame.body()))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(frames, [("a".to_owned(), 33, value(1)), ("a".to_owned(), 34, value(2))]);
+    assert_eq!(world.ends["x"].inbox.len(), 1);
+    assert_eq!(send(&mut world, phone(), 6, value(1)), Err(SendFrameError::Reserved { kind: 6 }));
+    let nobody = Destination::Peers(Vec::new());
+    assert_eq!(send(&mut world, nobody, 33, value(1)), Err(SendFrameError::NoDestination));
+    let large = Body::encode(&"x".repeat(20_000)).unwrap();
+    let error = send(&mut world, phone(), 33, large).unwrap_err();
+    assert!(matches!(error, SendFrameError::TooLarge { size, limit: 15_000 } if size > 20_000));
+}
