@@ -1,4 +1,50 @@
 //! Tool calls between a voice assistant and the apps in its LiveKit room, each with exactly one outcome.
+//!
+//! ```text
+//!    your tools (async fn, programs)                   your model's tool calls
+//!         │                                                     │
+//!    ┌────▼─────┐  Execute / settle  ┌─────────────────┐  Call  ▼  Result
+//!    │ executor │◄──────────────────►│     session     │◄── bridge (Client, Assistant)
+//!    └──────────┘                    │ sans-IO, no clock│
+//!                                    └────────┬────────┘
+//!                                      wire (MessagePack)
+//!                                             │
+//!                             transport: memory │ room (LiveKit) │ your own
+//! ```
+//!
+//! A client offers tools, and an assistant calls them:
+//!
+//! ```
+//! # #[cfg(feature = "runtime")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> anyhow::Result<()> {
+//! use toolbridge::{Assistant, Client, ToolError, memory};
+//!
+//! async fn get_battery() -> Result<f32, ToolError> {
+//!     Ok(0.8)
+//! }
+//!
+//! let room = memory::Room::new(); // a LiveKit room: `.join("wss://…", "token")` in place of `join_over`
+//! let client = Client::builder().tool("get_battery", "Battery level, 0 to 1", get_battery);
+//! let _client = client.join_over(room.client("phone")).await?;
+//!
+//! let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
+//! let level: f32 = assistant.call("get_battery", ()).await?.decode()?;
+//! assert_eq!(level, 0.8);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "runtime"))]
+//! # fn main() {}
+//! ```
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | none | the core: [`Frame`](wire::Frame), [`Body`], [`Session`](session::Session), without any async crate |
+//! | `runtime` | `Client`, `Assistant`, tools, transports in memory and of your own |
+//! | `room` | the LiveKit participant in pure Rust, and tokens |
+//! | `cli` (default) | the command line tool `toolbridge` |
 
 pub mod body;
 pub mod link;
@@ -7,18 +53,53 @@ pub mod tool;
 pub mod wire;
 
 #[cfg(feature = "runtime")]
+pub mod adapter;
+#[cfg(feature = "runtime")]
+pub mod bridge;
+#[cfg(feature = "cli")]
+pub mod cli;
+#[cfg(feature = "runtime")]
+mod executor;
+#[cfg(all(feature = "runtime", unix))]
+pub mod programs;
+#[cfg(feature = "runtime")]
+pub mod registry;
+#[cfg(feature = "room")]
+pub mod room;
+#[cfg(feature = "runtime")]
+mod schema;
+#[cfg(feature = "runtime")]
 pub mod source;
+#[cfg(feature = "room")]
+pub mod token;
 #[cfg(feature = "runtime")]
 pub mod transport;
 
 pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
-pub use link::*;
+#[cfg(feature = "runtime")]
+pub use bridge::{Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, Events, JoinError};
+pub use link::{
+    Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, ROLE_ATTRIBUTE, Role,
+    Sid, TOPIC,
+};
+#[cfg(all(feature = "runtime", unix))]
+pub use programs::{ProgramTools, ProgramsError};
+#[cfg(feature = "runtime")]
+pub use registry::{Handler, State, Tools, check_tool};
 pub use session::{
     CallKey, Config, Counter, Destination, Event, Job, JobKey, Output, Request, SendFrameError, Session,
     Stats, Unsent,
 };
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};
-pub use tool::*;
+pub use tool::{
+    BadToolName, CallError, CallId, Consent, DEFAULT_TIMEOUT, Disclose, ErrorCode, Execution, MAX_TOOL_NAME,
+    Offer, Outcome, Progress, ProgressStatus, RegisterError, Tool, ToolError, ToolName, ToolOptions,
+};
 #[cfg(feature = "runtime")]
 pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};
+
+/// The README's programs compile.
+#[cfg(all(doctest, feature = "room"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

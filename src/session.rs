@@ -116,6 +116,8 @@ pub struct Session {
     next_key: u64,
     phase: Phase,
     link: LinkState,
+    /// Until then others may not have been told that we are here, and cannot answer what they hear of us.
+    unknown_until: Option<Instant>,
     peers: BTreeMap<Identity, Remote>,
     held: Held,
     tools: Vec<Tool>,
@@ -170,6 +172,7 @@ impl Session {
             next_key: 0,
             phase: Phase::Fresh,
             link: LinkState::Up,
+            unknown_until: None,
             peers: BTreeMap::new(),
             held: Held::default(),
             tools: Vec::new(),
@@ -253,6 +256,8 @@ impl Session {
 /// Inputs.
 impl Session {
     /// A participant is in the room: it was there, it came, or what is known of it has changed.
+    ///
+    /// Ourselves too: it says that the others have now been told of us.
     pub fn handle_joined(&mut self, now: Instant, who: Participant) {
         if self.begin(now) {
             self.joined(now, who);
@@ -415,6 +420,7 @@ impl Session {
             Phase::Closed(_) => false,
             Phase::Fresh => {
                 self.phase = Phase::Open;
+                self.unknown_until = Some(now + self.config.times.announcement);
                 self.greet_named(now);
                 true
             }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     body::Body,
     link::Identity,
-    tool::{BadToolName, CallId, Outcome, Progress, Tool, ToolName},
+    tool::{BadToolName, CallId, Outcome, Progress, RegisterError, Tool, ToolName},
 };
 
 /// Something that offers tools and executes their calls.
@@ -40,6 +40,14 @@ pub trait ToolSource: Send + Sync + 'static {
     /// Default: yes, since a source is given a context and may want to tidy up.
     fn tidies_up(&self, _tool: &ToolName) -> bool {
         true
+    }
+
+    /// Whether the source is fit to be offered. Asked once, at `join`. Default: yes.
+    ///
+    /// # Errors
+    /// What makes it unfit, as the error of `join`.
+    fn check(&self) -> Result<(), RegisterError> {
+        Ok(())
     }
 
     /// The same tools, each name with `prefix` and a dot before it: for two sources with equal names.
@@ -71,6 +79,10 @@ impl<T: ToolSource> ToolSource for Arc<T> {
 
     fn tidies_up(&self, tool: &ToolName) -> bool {
         (**self).tidies_up(tool)
+    }
+
+    fn check(&self) -> Result<(), RegisterError> {
+        (**self).check()
     }
 }
 
@@ -109,6 +121,14 @@ impl<T: ToolSource> ToolSource for Prefixed<T> {
 
     fn tidies_up(&self, tool: &ToolName) -> bool {
         self.inner(tool).is_ok_and(|tool| self.source.tidies_up(&tool))
+    }
+
+    fn check(&self) -> Result<(), RegisterError> {
+        self.source.check()?;
+        for tool in self.source.list() {
+            format!("{}{}", self.prefix, tool.name()).parse::<ToolName>()?;
+        }
+        Ok(())
     }
 }
 
@@ -241,6 +261,7 @@ pub(crate) trait AnySource: Send + Sync + 'static {
     ) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     fn tidies_up(&self, tool: &ToolName) -> bool;
+    fn check(&self) -> Result<(), RegisterError>;
 }
 
 impl<T: ToolSource> AnySource for T {
@@ -263,5 +284,9 @@ impl<T: ToolSource> AnySource for T {
 
     fn tidies_up(&self, tool: &ToolName) -> bool {
         ToolSource::tidies_up(self, tool)
+    }
+
+    fn check(&self) -> Result<(), RegisterError> {
+        ToolSource::check(self)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`memory`] is a room inside the process, for tests and the demo. `room` is a LiveKit room.
 
-use std::{borrow::Cow, future::Future, sync::Arc};
+use std::{borrow::Cow, fmt, future::Future, sync::Arc};
 
 use bytes::Bytes;
 
@@ -48,7 +48,7 @@ pub trait Transport: Send + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportEvent {
-    /// A participant is there, or what is known of it has changed.
+    /// A participant is there, or what is known of it has changed. Ourselves: the others have been told of us.
     Joined(Participant),
     /// A participant is gone.
     Left(Peer),
@@ -68,7 +68,7 @@ impl TransportEvent {
 }
 
 /// A packet that came.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incoming {
     /// Who sent it, as the room says; either part may be empty.
@@ -90,6 +90,17 @@ impl Incoming {
         payload: impl Into<Bytes>,
     ) -> Self {
         Self { from, lane, topic: topic.into(), payload: payload.into() }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("from", &self.from)
+            .field("lane", &self.lane)
+            .field("topic", &self.topic)
+            .field("bytes", &self.payload.len())
+            .finish()
     }
 }
 

@@ -172,6 +172,10 @@ pub struct Times {
     /// The silence, after our Configuration, after which a peer that a caller named is asked as a plain
     /// one; and the silence after which a sign of life is asked for. Default: 1 s.
     pub silence: Duration,
+    /// How long the room may take to tell others of us. A plain peer is not asked before: it hears us without
+    /// a sender, and cannot answer. Ends early when the room tells us of ourselves. Default: 3.5 s, since LiveKit
+    /// announces participants without tracks once in 3 s.
+    pub announcement: Duration,
 }
 
 impl Default for Times {
@@ -185,6 +189,7 @@ impl Default for Times {
             memory: Duration::from_secs(60),
             hold: Duration::from_secs(4),
             silence: Duration::from_secs(1),
+            announcement: Duration::from_millis(3_500),
         }
     }
 }

@@ -63,11 +63,23 @@ impl Session {
         remote.named = true;
         self.greet(now, id);
         let Some(remote) = self.peers.get(id) else { return };
+        let unknown = self.unknown_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
         let greeted = remote.pair.greeted_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         // One millisecond more than our Configuration's own repetition.
         let wait = self.config.times.silence.saturating_sub(greeted) + Duration::from_millis(1);
         if !self.timers.is_set(&Timer::Silent(id.clone())) {
-            self.timers.set(now, Timer::Silent(id.clone()), wait);
+            self.timers.set(now, Timer::Silent(id.clone()), wait.max(unknown));
+        }
+    }
+
+    /// Others know us now: who is silent from here on is silent.
+    pub(super) fn judge_silence(&mut self, now: Instant) {
+        let silent: Vec<_> = self.peers.keys().cloned().collect();
+        for id in silent {
+            if self.timers.is_set(&Timer::Silent(id.clone())) {
+                self.timers.cancel(&Timer::Silent(id.clone()));
+                self.expect(now, &id);
+            }
         }
     }
 

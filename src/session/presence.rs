@@ -28,7 +28,10 @@ pub(super) struct Held {
 impl Session {
     pub(super) fn joined(&mut self, now: Instant, who: Participant) {
         let id = who.identity().clone();
-        if id.is_empty() || id == *self.local.identity() {
+        if id == *self.local.identity() {
+            return self.announced(now, &who);
+        }
+        if id.is_empty() {
             return;
         }
         let sid = who.sid().clone();
@@ -93,6 +96,13 @@ impl Session {
         self.event(Event::Link(state));
     }
 
+    /// The room tells us of ourselves, and so it has told the others.
+    fn announced(&mut self, now: Instant, ourselves: &Participant) {
+        if ourselves.sid() == self.local.sid() && self.unknown_until.take().is_some() {
+            self.judge_silence(now);
+        }
+    }
+
     pub(super) fn rejoined(&mut self, now: Instant, local: Participant, present: Vec<Participant>) {
         if self.link == LinkState::Down {
             self.link_changed(now, LinkState::Up);
@@ -109,6 +119,7 @@ impl Session {
             self.left(now, &peer);
         }
         if anew {
+            self.unknown_until = Some(now + self.config.times.announcement);
             self.new_pairs(now);
         }
         for who in present {

@@ -1,1 +1,463 @@
-//! A room inside the process.
+//! A room inside the process: how an app's own tests run, and the demo where no server is.
+//!
+//! It behaves as LiveKit does where that matters to a call: packets of a lane keep their order, an
+//! identity that joins again evicts its older self, a lost reliable packet comes late rather than
+//! never. All waiting is tokio's, so that a paused clock makes an hour pass in no time.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> anyhow::Result<()> {
+//! use toolbridge::{Assistant, Client, ToolError, memory};
+//!
+//! async fn get_battery() -> Result<f32, ToolError> {
+//!     Ok(0.8)
+//! }
+//! let room = memory::Room::new();
+//! let _phone = Client::builder().tool("get_battery", "Battery level", get_battery).join_over(room.client("phone")).await?;
+//! let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
+//! let level: f32 = assistant.call("get_battery", ()).await?.decode()?;
+//! assert_eq!(level, 0.8);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    link::{Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, Role, Sid},
+    transport::{Incoming, SendError, Transport, TransportEvent},
+};
+
+/// How many events may wait for one participant before its senders have to wait.
+const QUEUE_LIMIT: usize = 8_192;
+
+/// How much later a reliable packet comes that was lost once: SCTP's shortest timer.
+const RESEND_AFTER: Duration = Duration::from_secs(1);
+
+/// A room inside the process. Clones are the same room.
+#[derive(Clone, Debug)]
+pub struct Room(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    state: Mutex<State>,
+    /// Somebody's queue became shorter, or somebody left.
+    space: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    joins: u64,
+    delay: Duration,
+    loss: f64,
+    random: u64,
+    seats: HashMap<Identity, Seat>,
+}
+
+/// One participant's place.
+#[derive(Debug)]
+struct Seat {
+    participant: Participant,
+    inbox: Arc<Inbox>,
+    /// What it sent while it was paused.
+    held: Vec<Packet>,
+}
+
+/// What one participant has not heard yet, and when that is due. Its connection shares it, and so
+/// hears of its own end after its seat is gone.
+#[derive(Debug, Default)]
+struct Inbox {
+    waiting: Mutex<Waiting>,
+    arrived: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    queue: VecDeque<(Instant, TransportEvent)>,
+    paused: bool,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Room {
+    /// An empty room named `memory`, without delay or loss.
+    pub fn new() -> Self {
+        Self::named("memory")
+    }
+
+    /// An empty room of this name.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self(Arc::new(Shared { name: name.into(), state: Mutex::default(), space: Notify::new() }))
+    }
+
+    /// Joins as a client: a participant whose token says so.
+    pub fn client(&self, identity: impl Into<Identity>) -> Connection {
+        self.join(|sid| Participant::new(identity, sid).role(Role::Client))
+    }
+
+    /// Joins as an assistant: a participant of kind `AGENT`.
+    pub fn assistant(&self, identity: impl Into<Identity>) -> Connection {
+        self.join(|sid| Participant::new(identity, sid).role(Role::Assistant).agent(true))
+    }
+
+    /// Joins as an observer.
+    pub fn observer(&self, identity: impl Into<Identity>) -> Connection {
+        self.join(|sid| Participant::new(identity, sid).role(Role::Observer))
+    }
+
+    /// Joins as whatever `describe` makes of the new sid. An older join of the same identity ends.
+    pub fn join(&self, describe: impl FnOnce(Sid) -> Participant) -> Connection {
+        let mut state = self.0.lock();
+        state.joins += 1;
+        let participant = describe(format!("PA_{}", state.joins).into());
+        let identity = participant.identity().clone();
+        state.remove(identity.as_str(), CloseReason::DuplicateIdentity);
+        let inbox = Arc::new(Inbox::default());
+        let seat = Seat { participant: participant.clone(), inbox: Arc::clone(&inbox), held: Vec::new() };
+        state.seats.insert(identity, seat);
+        // Ourselves too: all are told at once here.
+        state.tell_all(&TransportEvent::Joined(participant.clone()));
+        drop(state);
+        Connection { room: Arc::clone(&self.0), local: participant, inbox, ended: false }
+    }
+
+    /// Takes a participant out at once, as when its process is killed.
+    pub fn leave(&self, identity: &str) {
+        self.0.lock().remove(identity, CloseReason::ConnectionLost("taken out of the room".into()));
+        self.0.space.notify_waiters();
+    }
+
+    /// Cuts a participant off: what it sends and what is sent to it waits.
+    pub fn pause(&self, identity: &str) {
+        if let Some(seat) = self.0.lock().seats.get(identity) {
+            seat.inbox.pause(true);
+        }
+    }
+
+    /// Ends [`pause`](Room::pause): all that waited goes on.
+    pub fn resume(&self, identity: &str) {
+        let mut state = self.0.lock();
+        let Some(seat) = state.seats.get_mut(identity) else { return };
+        seat.inbox.pause(false);
+        let sender = seat.participant.peer().clone();
+        for packet in std::mem::take(&mut seat.held) {
+            state.deliver(&sender, &packet);
+        }
+        drop(state);
+        self.0.space.notify_waiters();
+    }
+
+    /// From now on each packet takes this long. Default: no time.
+    pub fn delay(&self, each: Duration) {
+        self.0.lock().delay = each;
+    }
+
+    /// From now on this share of packets is lost, 0 to 1, drawn from `seed`. Default: none.
+    ///
+    /// A lossy packet that is lost never comes. A reliable one comes a second later, and so does
+    /// everything behind it.
+    pub fn lose(&self, share: f64, seed: u64) {
+        let mut state = self.0.lock();
+        state.loss = share;
+        state.random = seed;
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        whole(&self.state)
+    }
+}
+
+/// A panic while a lock was held leaves a state that is whole: no step here can panic half-way.
+fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn remove(&mut self, identity: &str, reason: CloseReason) {
+        let Some(seat) = self.seats.remove(identity) else { return };
+        self.tell_all(&TransportEvent::Left(seat.participant.peer().clone()));
+        seat.inbox.end(reason);
+    }
+
+    fn tell_all(&self, event: &TransportEvent) {
+        let now = Instant::now();
+        for seat in self.seats.values() {
+            seat.inbox.push(now, event.clone());
+        }
+    }
+
+    fn hearers<'a>(&'a self, from: &'a Peer, packet: &'a Packet) -> impl Iterator<Item = &'a Seat> {
+        let heard = |identity: &Identity| packet.is_broadcast() || packet.to.contains(identity);
+        self.seats.iter().filter(move |(it, _)| *it != from.identity() && heard(it)).map(|(_, seat)| seat)
+    }
+
+    fn deliver(&mut self, from: &Peer, packet: &Packet) {
+        let lost = self.loss > 0.0 && self.draw() < self.loss;
+        if lost && packet.lane == Lane::Lossy {
+            return;
+        }
+        let due = Instant::now() + self.delay + if lost { RESEND_AFTER } else { Duration::ZERO };
+        for seat in self.hearers(from, packet) {
+            let (topic, payload) = (packet.topic.clone(), packet.payload.clone());
+            seat.inbox
+                .push(due, TransportEvent::Packet(Incoming::new(from.clone(), packet.lane, topic, payload)));
+        }
+    }
+
+    /// A number in 0..1 (SplitMix64).
+    fn draw(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.random;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// What a connection finds in its inbox.
+enum Next {
+    Event(TransportEvent),
+    At(Instant),
+    Nothing,
+}
+
+impl Inbox {
+    fn push(&self, due: Instant, event: TransportEvent) {
+        whole(&self.waiting).queue.push_back((due, event));
+        self.arrived.notify_one();
+    }
+
+    fn pause(&self, paused: bool) {
+        let mut waiting = whole(&self.waiting);
+        if waiting.paused != paused {
+            waiting.paused = paused;
+            let state = if paused { LinkState::Down } else { LinkState::Up };
+            waiting.queue.push_front((Instant::now(), TransportEvent::Link(state)));
+            self.arrived.notify_one();
+        }
+    }
+
+    /// Nothing that waits is heard any more, but the reason.
+    fn end(&self, reason: CloseReason) {
+        let mut waiting = whole(&self.waiting);
+        waiting.paused = false;
+        waiting.queue = VecDeque::from([(Instant::now(), TransportEvent::Closed(reason))]);
+        self.arrived.notify_one();
+    }
+
+    fn next(&self) -> Next {
+        let mut waiting = whole(&self.waiting);
+        match waiting.queue.front() {
+            None => Next::Nothing,
+            Some((_, event)) if waiting.paused && !matches!(event, TransportEvent::Link(_)) => Next::Nothing,
+            Some((due, _)) if *due > Instant::now() => Next::At(*due),
+            Some(_) => waiting.queue.pop_front().map_or(Next::Nothing, |(_, event)| Next::Event(event)),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        whole(&self.waiting).queue.len() >= QUEUE_LIMIT
+    }
+
+    fn is_paused(&self) -> bool {
+        whole(&self.waiting).paused
+    }
+}
+
+impl Seat {
+    fn is(&self, participant: &Participant) -> bool {
+        self.participant.peer() == participant.peer()
+    }
+}
+
+/// One participant's connection to a [`Room`]. Dropping it leaves.
+#[derive(Debug)]
+pub struct Connection {
+    room: Arc<Shared>,
+    local: Participant,
+    inbox: Arc<Inbox>,
+    ended: bool,
+}
+
+impl Transport for Connection {
+    fn local(&self) -> Participant {
+        self.local.clone()
+    }
+
+    fn room(&self) -> String {
+        self.room.name.clone()
+    }
+
+    fn present(&self) -> Vec<Participant> {
+        let state = self.room.lock();
+        state
+            .seats
+            .values()
+            .filter(|seat| !seat.is(&self.local))
+            .map(|seat| seat.participant.clone())
+            .collect()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { lossy: true, ..Capabilities::default() }
+    }
+
+    fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
+        let (room, local) = (Arc::clone(&self.room), self.local.clone());
+        async move {
+            if !packet.is_addressed() {
+                return Err(SendError::NoDestination);
+            }
+            let (size, limit) = (packet.payload.len(), Capabilities::MAX_PACKET);
+            if size > limit {
+                return Err(SendError::TooLarge { size, limit });
+            }
+            loop {
+                let mut space = std::pin::pin!(room.space.notified());
+                space.as_mut().enable();
+                if room.lock().take(&local, &packet)? {
+                    return Ok(());
+                }
+                space.await;
+            }
+        }
+    }
+
+    async fn recv(&mut self) -> Option<TransportEvent> {
+        while !self.ended {
+            match self.inbox.next() {
+                Next::Event(event) => {
+                    self.ended = matches!(event, TransportEvent::Closed(_));
+                    self.room.space.notify_waiters();
+                    return Some(event);
+                }
+                Next::Nothing => self.inbox.arrived.notified().await,
+                Next::At(due) => tokio::select! {
+                    () = self.inbox.arrived.notified() => {}
+                    () = tokio::time::sleep_until(due) => {}
+                },
+            }
+        }
+        None
+    }
+
+    async fn close(&mut self) {
+        self.leave();
+    }
+}
+
+impl State {
+    /// Whether the packet was taken; if not, somebody's queue is full.
+    fn take(&mut self, from: &Participant, packet: &Packet) -> Result<bool, SendError> {
+        let full = self.hearers(from.peer(), packet).any(|seat| seat.inbox.is_full());
+        let Some(seat) = self.seats.get_mut(from.identity()).filter(|seat| seat.is(from)) else {
+            return Err(SendError::Closed(CloseReason::Closed));
+        };
+        if seat.inbox.is_paused() {
+            let room = seat.held.len() < QUEUE_LIMIT;
+            if room {
+                seat.held.push(packet.clone());
+            }
+            return Ok(room);
+        }
+        if !full {
+            self.deliver(from.peer(), packet);
+        }
+        Ok(!full)
+    }
+}
+
+impl Connection {
+    fn leave(&mut self) {
+        let mut state = self.room.lock();
+        if state.seats.get(self.local.identity()).is_some_and(|seat| seat.is(&self.local)) {
+            state.remove(self.local.identity().as_str(), CloseReason::Closed);
+        }
+        drop(state);
+        self.room.space.notify_waiters();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn packet(connection: &mut Connection) -> Incoming {
+        loop {
+            match connection.recv().await {
+                Some(TransportEvent::Packet(packet)) => return packet,
+                Some(_) => {}
+                None => panic!("the connection ended"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_packet_reaches_whom_it_names_and_nobody_else() {
+        let room = Room::new();
+        let (a, mut b, mut c) = (room.client("a"), room.client("b"), room.client("c"));
+        a.send(Packet::new(["b".into()], "for b")).await.unwrap();
+        a.send(Packet::broadcast("for all")).await.unwrap();
+        assert_eq!(packet(&mut b).await.payload, "for b");
+        assert_eq!(packet(&mut b).await.payload, "for all");
+        assert_eq!(packet(&mut c).await.payload, "for all");
+        assert!(matches!(a.send(Packet::new([], "nobody")).await, Err(SendError::NoDestination)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_reliable_packet_comes_late_and_in_order() {
+        let room = Room::new();
+        let (a, mut b) = (room.client("a"), room.client("b"));
+        let began = Instant::now();
+        room.lose(1.0, 7);
+        a.send(Packet::new(["b".into()], "first")).await.unwrap();
+        room.lose(0.0, 7);
+        a.send(Packet::new(["b".into()], "second")).await.unwrap();
+        assert_eq!(packet(&mut b).await.payload, "first");
+        assert_eq!(packet(&mut b).await.payload, "second");
+        assert_eq!(began.elapsed(), RESEND_AFTER);
+    }
+
+    #[tokio::test]
+    async fn who_is_paused_hears_and_says_nothing_until_resumed() {
+        let room = Room::new();
+        let (a, mut b) = (room.client("a"), room.client("b"));
+        room.pause("b");
+        a.send(Packet::new(["b".into()], "x")).await.unwrap();
+        assert_eq!(b.recv().await, Some(TransportEvent::Link(LinkState::Down)));
+        room.resume("b");
+        assert_eq!(b.recv().await, Some(TransportEvent::Link(LinkState::Up)));
+        assert_eq!(packet(&mut b).await.payload, "x");
+    }
+
+    #[tokio::test]
+    async fn an_identity_that_joins_again_evicts_its_older_self() {
+        let room = Room::new();
+        let mut old = room.client("phone");
+        let new = room.client("phone");
+        assert_eq!(old.recv().await, Some(TransportEvent::Closed(CloseReason::DuplicateIdentity)));
+        assert_eq!(old.recv().await, None);
+        drop(old);
+        assert!(room.assistant("a").present().iter().any(|it| it.peer() == new.local().peer()));
+    }
+}

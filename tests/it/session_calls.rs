@@ -598,3 +598,16 @@ fn frames_of_other_types_pass_as_they_are() {
     let error = send(&mut world, phone(), 33, large).unwrap_err();
     assert!(matches!(error, SendFrameError::TooLarge { size, limit: 15_000 } if size > 20_000));
 }
+
+#[test]
+fn a_plain_client_is_not_asked_before_it_can_know_us() {
+    let mut world = World::new();
+    world.announce = 3_000 * MS;
+    world.puppet(&Participant::new("watch", "PA_w"));
+    world.assistant("a", Config::default());
+    world.call("a", request("t").to("watch")).unwrap();
+    world.run(2_900 * MS);
+    assert!(world.heard("watch", Kind::TOOL_USE_REQUEST).is_empty(), "it would hear us without a sender");
+    world.run(200 * MS);
+    assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1);
+}

@@ -150,11 +150,11 @@ impl World {
         self.flush(&name);
     }
 
-    /// Everybody hears of this one, after a while.
+    /// Everybody hears of this one after a while, and it hears that they did.
     fn announce(&mut self, name: &str) {
         let who = self.ends[name].who.clone();
         let others: Vec<_> = self.others(name).map(|end| end.who.identity().to_string()).collect();
-        for to in others {
+        for to in others.into_iter().chain([name.to_owned()]) {
             self.schedule(self.announce, Delivery::Joined { to, who: who.clone() });
         }
     }

@@ -1,0 +1,53 @@
+//! An assistant that calls the tools of `examples/client.rs`: a call in one line, every failure in one flat
+//! match, progress of a long one.
+//!
+//! ```sh
+//! LIVEKIT_URL=ws://127.0.0.1:7880 LIVEKIT_TOKEN=$(toolbridge token --room r --identity assistant --role assistant) \
+//!     cargo run --example assistant
+//! ```
+
+use std::{env, time::Duration};
+
+use serde::Deserialize;
+use serde_json::json;
+use toolbridge::{Assistant, CallError, ErrorCode};
+
+#[derive(Debug, Deserialize)]
+struct Battery {
+    level: f32,
+    charging: bool,
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let assistant = Assistant::builder().join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
+
+    let battery: Battery = assistant.call("get_battery", ()).to("phone").timeout(secs(5)).await?.decode()?;
+    println!("{:.0} %, charging: {}", 100.0 * battery.level, battery.charging);
+
+    let text = match assistant.call("find_contact", json!({"name": "Ada"})).await {
+        Ok(result) => result.decode::<String>()?,
+        Err(CallError::Tool(error)) if error.code() == ErrorCode::PERMISSION_DENIED => "you said no".into(),
+        Err(CallError::Tool(error)) => format!("the phone says: {error}"),
+        Err(CallError::UnknownTool { .. }) => "no phone here".into(),
+        Err(CallError::Ambiguous { owners, .. }) => format!("which one? {owners:?}"),
+        Err(CallError::NotDelivered { .. }) => "never arrived: nothing ran, ask again".into(),
+        Err(CallError::Timeout { limit }) => format!("no answer in {limit:?}; it may have run"),
+        Err(CallError::Lost { owner }) => format!("{owner} left; it may have run"),
+        Err(other) => return Err(other.into()), // cancelled, too large, closed, arguments
+    };
+    println!("{text}");
+
+    let mut call = assistant.call("export_album", json!({"album": "Rome"})).start();
+    while let Some(progress) = call.progress().await {
+        println!("{progress}");
+    }
+    println!("{} photos", call.await?.decode::<usize>()?); // dropping `call` instead would have cancelled it
+
+    assistant.close().await;
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! A client app with three tools: no arguments, typed arguments with shared state, a long one with progress.
+//!
+//! ```sh
+//! LIVEKIT_URL=ws://127.0.0.1:7880 LIVEKIT_TOKEN=$(toolbridge token --room r --identity phone) cargo run --example client
+//! ```
+
+use std::{collections::BTreeMap, env, sync::Arc};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use toolbridge::{Client, State, ToolContext, ToolError, Tools};
+
+#[derive(Serialize)]
+struct Battery {
+    level: f32,
+    charging: bool,
+}
+
+async fn get_battery() -> Result<Battery, ToolError> {
+    Ok(Battery { level: 0.8, charging: true })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Find {
+    /// Part of a name
+    name: String,
+}
+
+async fn find_contact(State(db): State<Arc<Db>>, find: Find) -> Result<String, ToolError> {
+    let number = db.number(&find.name).await?; // any error: `execution_error`; its text stays here
+    Ok(number.ok_or("nobody of that name")?) // a text of yours: it travels, the model reads it
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Export {
+    album: String,
+}
+
+async fn export_album(
+    cx: ToolContext,
+    State(db): State<Arc<Db>>,
+    export: Export,
+) -> Result<usize, ToolError> {
+    let photos = db.photos(&export.album).await?;
+    for (n, photo) in photos.iter().enumerate() {
+        if cx.is_cancelled() {
+            // Only to tidy up; else the function is dropped at an await.
+            db.remove(&photos[..n]).await?;
+            return Err(ToolError::cancelled());
+        }
+        cx.progress(format!("{n} of {}", photos.len()));
+        db.copy(photo).await?;
+    }
+    Ok(photos.len())
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let tools = Tools::with_state(Arc::new(Db::default()))
+        .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
+        .tool("find_contact", "Phone number of a contact", find_contact)
+        .tool("export_album", "Copy an album to the cloud", export_album);
+    let client =
+        Client::builder().tools(tools).join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
+    println!("left: {}", client.closed().await);
+    Ok(())
+}
+
+/// What a real app has long since: its contacts and photos.
+#[derive(Default)]
+struct Db(BTreeMap<String, String>);
+
+impl Db {
+    async fn number(&self, name: &str) -> anyhow::Result<Option<String>> {
+        Ok(self.0.iter().find(|(contact, _)| contact.contains(name)).map(|(_, number)| number.clone()))
+    }
+
+    async fn photos(&self, album: &str) -> anyhow::Result<Vec<String>> {
+        anyhow::ensure!(album == "Rome", "no album {album}");
+        Ok((1..=3).map(|n| format!("{album}/{n}.jpg")).collect())
+    }
+
+    async fn copy(&self, _photo: &str) -> anyhow::Result<()> {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        Ok(())
+    }
+
+    async fn remove(&self, _photos: &[String]) -> anyhow::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! Tools over a room that the official LiveKit SDK has joined, and that carries audio besides.
+//!
+//! ```sh
+//! LIVEKIT_URL=wss://… LIVEKIT_TOKEN=… cargo run
+//! ```
+//! Its build downloads libwebrtc. `scripts/check-livekit-sdk` does without: it checks the types and runs nothing.
+
+use std::{env, sync::Arc, time::Duration};
+
+use livekit::{Room, RoomEvent, RoomOptions};
+use tokio::sync::mpsc::UnboundedReceiver;
+use toolbridge::Assistant;
+
+mod sdk_room;
+
+use sdk_room::SdkRoom;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let (url, token) = (env::var("LIVEKIT_URL")?, env::var("LIVEKIT_TOKEN")?);
+    let (room, events) = Room::connect(&url, &token, RoomOptions::default()).await?;
+    let room = Arc::new(room);
+    tokio::spawn(listen(events));
+
+    let assistant = Assistant::builder().join_over(SdkRoom::new(Arc::clone(&room))).await?;
+    let battery = assistant.call("get_battery", ()).timeout(Duration::from_secs(5)).await?;
+    println!("{}", battery.to_json());
+
+    assistant.close().await;
+    room.close().await?;
+    Ok(())
+}
+
+/// The app's own use of the room goes on as before.
+async fn listen(mut events: UnboundedReceiver<RoomEvent>) {
+    while let Some(event) = events.recv().await {
+        if let RoomEvent::TrackSubscribed { participant, track, .. } = event {
+            println!("{} sends {:?}", participant.identity(), track.kind());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A room of the official LiveKit SDK as toolbridge's transport.
+
+use std::{future::Future, sync::Arc};
+
+use livekit::{
+    DataPacket, DataPacketKind, DisconnectReason, Room, RoomEvent,
+    participant::{Participant::Remote, ParticipantKind, RemoteParticipant},
+};
+use tokio::sync::mpsc::UnboundedReceiver;
+use toolbridge::{
+    CloseReason, Incoming, Lane, LinkState, Packet, Participant, Peer, SendError, Transport, TransportEvent,
+};
+
+/// A room that is somebody else's as well: its audio goes on, and `close` leaves it open.
+pub struct SdkRoom {
+    events: UnboundedReceiver<RoomEvent>,
+    room: Arc<Room>,
+}
+
+impl SdkRoom {
+    /// Listens from now on, so that nobody who joins is missed.
+    pub fn new(room: Arc<Room>) -> Self {
+        Self { events: room.subscribe(), room }
+    }
+}
+
+impl Transport for SdkRoom {
+    fn local(&self) -> Participant {
+        let me = self.room.local_participant();
+        Participant::new(me.identity().as_str(), me.sid().as_str())
+    }
+
+    fn room(&self) -> String {
+        self.room.name()
+    }
+
+    fn present(&self) -> Vec<Participant> {
+        self.room.remote_participants().values().map(described).collect()
+    }
+
+    fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
+        let me = self.room.local_participant();
+        async move {
+            if !packet.is_addressed() {
+                return Err(SendError::NoDestination); // the SDK would send it to the whole room
+            }
+            let data = DataPacket {
+                payload: packet.payload.into(),
+                topic: Some(packet.topic.into()),
+                reliable: packet.lane == Lane::Reliable,
+                destination_identities: packet.to.iter().map(|to| to.as_str().to_owned().into()).collect(),
+            };
+            me.publish_data(data).await.map_err(SendError::new)
+        }
+    }
+
+    async fn recv(&mut self) -> Option<TransportEvent> {
+        loop {
+            return Some(match self.events.recv().await? {
+                // The SDK names no sender that was not announced yet; such a frame comes again.
+                RoomEvent::DataReceived { payload, topic, kind, participant: Some(from) } => {
+                    let payload = Arc::unwrap_or_clone(payload);
+                    let topic = topic.unwrap_or_default();
+                    TransportEvent::Packet(Incoming::new(peer(&from), lane(kind), topic, payload))
+                }
+                // Active, not merely connected: only then can it be sent to.
+                RoomEvent::ParticipantActive(who)
+                | RoomEvent::ParticipantAttributesChanged { participant: Remote(who), .. }
+                | RoomEvent::ParticipantPermissionChanged { participant: Remote(who), .. } => {
+                    TransportEvent::Joined(described(&who))
+                }
+                RoomEvent::ParticipantDisconnected(who) => TransportEvent::Left(peer(&who)),
+                RoomEvent::Reconnecting => TransportEvent::Link(LinkState::Down),
+                RoomEvent::Reconnected => TransportEvent::Link(LinkState::Up),
+                RoomEvent::Disconnected { reason } => TransportEvent::Closed(why(reason)),
+                _ => continue,
+            });
+        }
+    }
+}
+
+fn peer(who: &RemoteParticipant) -> Peer {
+    Peer::new(who.identity().as_str(), who.sid().as_str())
+}
+
+fn described(who: &RemoteParticipant) -> Participant {
+    Participant::new(who.identity().as_str(), who.sid().as_str())
+        .agent(who.kind() == ParticipantKind::Agent)
+        .attributes(who.attributes())
+        // Attributes that a participant may change itself are not believed.
+        .can_update_metadata(who.permission().is_none_or(|may| may.can_update_metadata))
+}
+
+fn lane(kind: DataPacketKind) -> Lane {
+    match kind {
+        DataPacketKind::Reliable => Lane::Reliable,
+        DataPacketKind::Lossy => Lane::Lossy,
+    }
+}
+
+fn why(reason: DisconnectReason) -> CloseReason {
+    match reason {
+        DisconnectReason::ClientInitiated => CloseReason::Closed,
+        DisconnectReason::DuplicateIdentity => CloseReason::DuplicateIdentity,
+        DisconnectReason::ParticipantRemoved => CloseReason::Removed,
+        DisconnectReason::RoomDeleted => CloseReason::RoomDeleted,
+        DisconnectReason::RoomClosed => CloseReason::RoomClosed,
+        DisconnectReason::ServerShutdown => CloseReason::ServerShutdown,
+        other => CloseReason::Server(other.as_str_name().into()),
+    }
+}

@@ -1,0 +1,136 @@
+//! A chat model's tool calls: the JSON that most model APIs share.
+//!
+//! [`definitions`] says what can be called, in the shape of a request's `tools`. [`call`] takes one entry
+//! of an answer's `tool_calls`, and resolves to the message that answers it, whatever happens.
+
+use std::{borrow::Cow, future::Future};
+
+use serde_json::{Value, json};
+
+use crate::{
+    body::Body,
+    bridge::Assistant,
+    tool::{CallError, ErrorCode, Offer, ToolError},
+};
+
+/// The longest answer that goes to the model, in bytes: more is cut, and says so.
+///
+/// A model's context is the scarce thing in a conversation, and a tool of somebody else's fills this.
+pub const MAX_CONTENT: usize = 32 * 1024;
+
+/// What can be called, as the `tools` of a chat request. A tool that several clients offer stands once.
+///
+/// Model APIs allow no dot in a name: one is written `__`, and [`call`] reads it back.
+pub fn definitions(offers: &[Offer]) -> Vec<Value> {
+    let mut seen = Vec::new();
+    let mut tools = Vec::new();
+    for offer in offers {
+        let name = offer.tool.name();
+        if seen.contains(&name) {
+            continue;
+        }
+        seen.push(name);
+        let any = || json!({"type": "object"});
+        let parameters = offer.tool.input_schema().cloned().unwrap_or_else(any);
+        tools.push(json!({
+            "type": "function",
+            "function": {
+                "name": model_name(name.as_str()),
+                "description": offer.tool.description(),
+                "parameters": parameters,
+            },
+        }));
+    }
+    tools
+}
+
+/// Runs one entry of an answer's `tool_calls`; resolves to the message that answers it.
+///
+/// A failure is an answer too: the model reads its code and text, and may try again or say so. The call
+/// begins when this is called, not when it is awaited; dropping the future cancels it.
+pub fn call(assistant: &Assistant, tool_call: &Value) -> impl Future<Output = Value> + Send + 'static {
+    let id = tool_call["id"].clone();
+    let function = &tool_call["function"];
+    let name = function["name"].as_str().unwrap_or_default();
+    let offers = assistant.tools();
+    let known = offers.iter().map(|offer| offer.tool.name().as_str()).find(|it| model_name(it) == name);
+    let started =
+        arguments(&function["arguments"]).map(|body| assistant.call(known.unwrap_or(name), body).start());
+    async move {
+        let result = match started {
+            Ok(call) => call.await,
+            Err(error) => Err(CallError::Tool(error)),
+        };
+        json!({"role": "tool", "tool_call_id": id, "content": content(result)})
+    }
+}
+
+/// What the model reads: the result as JSON, or the failure's code and text.
+fn content(result: Result<Body, CallError>) -> String {
+    let value = match result {
+        Ok(body) => body.decode::<Value>().unwrap_or_else(|_| body.to_json()),
+        Err(error) => {
+            let error = ToolError::from(error);
+            json!({"error": {"code": error.code().as_str(), "message": error.message()}})
+        }
+    };
+    cut(value.to_string())
+}
+
+fn cut(mut text: String) -> String {
+    let whole = text.len();
+    if whole > MAX_CONTENT {
+        let end = text.floor_char_boundary(MAX_CONTENT);
+        text.truncate(end);
+        text.push_str(&format!(" … (cut: {end} of {whole} bytes)"));
+    }
+    text
+}
+
+/// Most APIs give the arguments as a JSON text, some as the map itself; none may be an empty text.
+fn arguments(written: &Value) -> Result<Body, ToolError> {
+    let bad = |reason: String| ToolError::new(ErrorCode::INVALID_PARAMETERS, reason);
+    match written {
+        Value::Null => Ok(Body::empty()),
+        Value::String(text) if text.trim().is_empty() => Ok(Body::empty()),
+        Value::String(text) => {
+            let value: Value = serde_json::from_str(text)
+                .map_err(|error| bad(format!("the arguments are no JSON: {error}")))?;
+            Ok(Body::from(value))
+        }
+        map => Ok(Body::from(map.clone())),
+    }
+}
+
+fn model_name(name: &str) -> Cow<'_, str> {
+    if name.contains('.') { Cow::Owned(name.replace('.', "__")) } else { Cow::Borrowed(name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool::Tool;
+
+    #[test]
+    fn a_tool_of_two_clients_stands_once_and_its_dot_is_hidden() {
+        let tool = Tool::new("fs.read".parse().unwrap(), "Reads a file");
+        let offers = [Offer::new(tool.clone(), "a".into()), Offer::new(tool, "b".into())];
+        let definitions = definitions(&offers);
+        assert_eq!(definitions.len(), 1);
+        assert_eq!(definitions[0]["function"]["name"], "fs__read");
+    }
+
+    #[test]
+    fn a_long_answer_is_cut_between_characters() {
+        let cut = cut("ä".repeat(MAX_CONTENT));
+        assert!(cut.len() < MAX_CONTENT + 64 && cut.ends_with(&format!("of {} bytes)", 2 * MAX_CONTENT)));
+    }
+
+    #[test]
+    fn arguments_may_be_text_map_or_nothing() {
+        assert_eq!(arguments(&json!("{\"a\":1}")).unwrap().to_json(), json!({"a": 1}));
+        assert_eq!(arguments(&json!({"a": 1})).unwrap().to_json(), json!({"a": 1}));
+        assert_eq!(arguments(&json!("")).unwrap().to_json(), json!({}));
+        assert_eq!(arguments(&json!("{")).unwrap_err().code(), ErrorCode::INVALID_PARAMETERS);
+    }
+}

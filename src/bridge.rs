@@ -1,0 +1,263 @@
+//! Joins session, executor and transport under the real clock: [`Client`], [`Assistant`], [`Call`].
+//!
+//! State: one [`Session`] behind a lock, shared by the handles and one driver task. A handle gives
+//! the session a command and wakes the driver. The driver alone talks to the transport and the
+//! executor: it carries out what the session asks for, and tells it what happened.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::{Notify, broadcast, oneshot, watch};
+
+use crate::{
+    link::{CloseReason, Identity},
+    session::{CallKey, Event, Session},
+    tool::{CallError, RegisterError},
+};
+
+mod assistant;
+mod call;
+mod client;
+mod driver;
+mod events;
+mod setup;
+
+pub use assistant::{Assistant, AssistantBuilder};
+pub use call::{Call, CallBuilder};
+pub use client::{Client, ClientBuilder};
+pub use events::Events;
+
+use call::Slot;
+
+/// How many events a reader may be behind before it misses the oldest.
+const EVENTS_KEPT: usize = 256;
+
+/// What handles, calls and the driver share.
+#[derive(Debug)]
+struct Shared {
+    identity: Identity,
+    inner: Mutex<Inner>,
+    /// The driver has something to do.
+    wake: Notify,
+    events: broadcast::Sender<Event>,
+    /// Counts changes of what the clients offer.
+    offers: watch::Sender<u64>,
+    closed: watch::Sender<Option<CloseReason>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    session: Session,
+    calls: HashMap<CallKey, Slot>,
+    closing: Closing,
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    /// Not begun.
+    No,
+    /// Nothing new is begun; what is open may end.
+    Drain,
+    /// Now.
+    Now,
+}
+
+impl Shared {
+    fn new(session: Session) -> Arc<Self> {
+        Arc::new(Self {
+            identity: session.local().identity().clone(),
+            inner: Mutex::new(Inner { session, calls: HashMap::new(), closing: Closing::No }),
+            wake: Notify::new(),
+            events: broadcast::Sender::new(EVENTS_KEPT),
+            offers: watch::Sender::new(0),
+            closed: watch::Sender::new(None),
+        })
+    }
+
+    /// A panic while the lock was held would be a bug in the session; its state is still the best there is.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin_close(&self, how: Closing) {
+        let mut inner = self.lock();
+        if inner.closing == Closing::No || how == Closing::Now {
+            inner.closing = how;
+        }
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    async fn closed(&self) -> CloseReason {
+        let mut closed = self.closed.subscribe();
+        let reason = closed.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        // The sender lives in `self`, so the wait cannot fail; `Closed` is the harmless reading.
+        reason.unwrap_or(CloseReason::Closed)
+    }
+
+    /// Why nothing new can begin, if so.
+    fn refusal(&self, inner: &Inner) -> Option<CallError> {
+        if let Some(reason) = self.closed.borrow().clone() {
+            return Some(CallError::Closed(reason));
+        }
+        (inner.closing != Closing::No).then_some(CallError::Closed(CloseReason::Closed))
+    }
+}
+
+/// Held by handles alone: when the last one goes, the participant leaves.
+#[derive(Debug)]
+struct Handle(Arc<Shared>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.begin_close(Closing::Now);
+    }
+}
+
+/// Now, by a clock that tests can pause.
+fn now() -> std::time::Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// How long [`Client::close`] lets open work go on, unless told otherwise.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Why a participant could not join.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The tools cannot be offered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The operating system gave no random bytes for ids and secrets.
+    #[error("no random bytes from the operating system: {0}")]
+    Random(String),
+    /// The room could not be joined.
+    #[cfg(feature = "room")]
+    #[error(transparent)]
+    Room(#[from] crate::room::ConnectError),
+}
+
+type Reply = oneshot::Sender<Result<crate::body::Body, CallError>>;
+
+/// What both builders have in common, written once.
+macro_rules! setup_methods {
+    ($name:ident) => {
+        impl $name {
+            /// Offers a plain async function as a tool. A bad or double name is an error when joining.
+            pub fn tool<M>(
+                self,
+                name: &str,
+                description: &str,
+                handler: impl crate::registry::Handler<M, ()>,
+            ) -> Self {
+                self.tool_with(name, description, crate::tool::ToolOptions::default(), handler)
+            }
+
+            /// Offers a plain async function as a tool, with options.
+            pub fn tool_with<M>(
+                mut self,
+                name: &str,
+                description: &str,
+                options: crate::tool::ToolOptions,
+                handler: impl crate::registry::Handler<M, ()>,
+            ) -> Self {
+                self.setup.functions = self.setup.functions.tool_with(name, description, options, handler);
+                self
+            }
+
+            /// Offers all tools of a source. Two tools of one name are an error when joining; see
+            /// [`ToolSource::prefixed`](crate::source::ToolSource::prefixed).
+            pub fn tools(mut self, source: impl crate::source::ToolSource) -> Self {
+                self.setup.sources.push(std::sync::Arc::new(source));
+                self
+            }
+
+            /// Changes any number or rule of the session: see [`Config`](crate::session::Config).
+            pub fn configure(mut self, change: impl FnOnce(&mut crate::session::Config)) -> Self {
+                change(&mut self.setup.config);
+                self
+            }
+
+            /// How long `close` lets open work go on. Default: 5 s.
+            pub fn drain(mut self, limit: std::time::Duration) -> Self {
+                self.setup.drain = limit;
+                self
+            }
+
+            /// How a LiveKit room is joined: certificates, limits.
+            #[cfg(feature = "room")]
+            pub fn room_options(mut self, options: crate::room::RoomOptions) -> Self {
+                self.setup.room = options;
+                self
+            }
+        }
+    };
+}
+
+/// What a [`Client`] and an [`Assistant`] have in common, written once.
+macro_rules! participant_methods {
+    ($name:ident) => {
+        impl $name {
+            /// Our identity.
+            pub fn identity(&self) -> &crate::link::Identity {
+                &self.handle.0.identity
+            }
+
+            /// Who else is in the room, as far as it was announced.
+            pub fn participants(&self) -> Vec<crate::link::Participant> {
+                self.handle.0.lock().session.participants()
+            }
+
+            /// What was counted so far.
+            pub fn stats(&self) -> crate::session::Stats {
+                self.handle.0.lock().session.stats().clone()
+            }
+
+            /// What happens from now on.
+            pub fn events(&self) -> crate::bridge::Events {
+                crate::bridge::Events::new(self.handle.0.events.subscribe())
+            }
+
+            /// Sends a frame of a type that is not this protocol's, with a finished body.
+            ///
+            /// # Errors
+            /// When its type is one of ours, it is too large, or we are not in the room.
+            pub fn send_frame(
+                &self,
+                to: crate::session::Destination,
+                kind: crate::wire::Kind,
+                meta: crate::wire::Meta,
+                body: crate::body::Body,
+            ) -> Result<(), crate::session::SendFrameError> {
+                let shared = &self.handle.0;
+                shared.lock().session.send(crate::bridge::now(), to, kind, meta, body)?;
+                shared.wake.notify_one();
+                Ok(())
+            }
+
+            /// Leaves in order: begins nothing new, lets what is open end (as long as the builder's `drain`
+            /// says), says goodbye. Returns why the participant left, which may have been earlier.
+            ///
+            /// # Cancel safety
+            /// Once polled, the participant leaves whether or not this is awaited to the end.
+            pub async fn close(&self) -> crate::link::CloseReason {
+                self.handle.0.begin_close(crate::bridge::Closing::Drain);
+                self.handle.0.closed().await
+            }
+
+            /// Resolves when the participant has left the room, for whatever reason.
+            ///
+            /// # Cancel safety
+            /// Safe: nothing is lost when it is dropped.
+            pub async fn closed(&self) -> crate::link::CloseReason {
+                self.handle.0.closed().await
+            }
+        }
+    };
+}
+use {participant_methods, setup_methods};

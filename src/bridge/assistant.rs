@@ -1,0 +1,153 @@
+//! A participant that asks for tools.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+use super::{CallBuilder, Handle, JoinError, participant_methods, setup::Setup, setup_methods};
+use crate::{
+    body::Body,
+    link::{Identity, Participant, Role},
+    source::{ToolContext, ToolSource},
+    tool::{Offer, Outcome, RegisterError, Tool, ToolName},
+    transport::Transport,
+};
+
+/// A participant that asks for tools, its own and the clients', as a handle: clones are the same participant.
+///
+/// Dropping the last one leaves at once; [`close`](Assistant::close) waits for what is open.
+#[derive(Clone, Debug)]
+pub struct Assistant {
+    handle: Arc<Handle>,
+    /// What of the offers' changes a sink has seen.
+    seen: Arc<Mutex<watch::Receiver<u64>>>,
+}
+
+impl Assistant {
+    /// What an assistant is made of.
+    pub fn builder() -> AssistantBuilder {
+        AssistantBuilder::default()
+    }
+
+    /// A call of this tool, to be awaited or started. `()` stands for no arguments; else they are a map.
+    pub fn call(&self, tool: &str, arguments: impl Serialize) -> CallBuilder {
+        CallBuilder::new(Arc::clone(&self.handle), tool, &arguments)
+    }
+
+    /// What can be called just now: our own tools and those of the clients.
+    pub fn tools(&self) -> Vec<Offer> {
+        self.handle.0.lock().session.tools()
+    }
+}
+
+participant_methods!(Assistant);
+
+/// A sink may take an assistant for a source: its tools are all that can be called in the room.
+///
+/// A tool that several clients offer is listed once; calling it is ambiguous, as it is by [`Assistant::call`].
+impl ToolSource for Assistant {
+    fn list(&self) -> Vec<Tool> {
+        let mut tools: Vec<Tool> = Vec::new();
+        for offer in self.tools() {
+            if !tools.iter().any(|tool| tool.name() == offer.tool.name()) {
+                tools.push(offer.tool);
+            }
+        }
+        tools
+    }
+
+    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+        let mut call = self.call(tool.as_str(), arguments).timeout(context.time_left()).start();
+        let steps = call.steps();
+        let mut cancelled = false;
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut call => return Ok(result?),
+                Some(step) = steps.next() => context.progress(step),
+                () = context.cancelled(), if !cancelled => {
+                    cancelled = true;
+                    call.cancel();
+                }
+            }
+        }
+    }
+
+    async fn changed(&self) {
+        let mut changes = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if changes.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).mark_unchanged();
+    }
+}
+
+/// What an assistant is made of: its own tools, whom it admits, and how it chooses.
+#[derive(Debug, Default)]
+#[must_use = "a builder does nothing until it joins"]
+pub struct AssistantBuilder {
+    setup: Setup,
+}
+
+impl AssistantBuilder {
+    /// Admits this client by name, and greets it as soon as it is there.
+    ///
+    /// Named, its tools can be called as soon as both are in the room; else LiveKit must announce it
+    /// first, which takes up to 3 s. Default: whoever has the token attribute `toolbridge.role: client`.
+    pub fn client(mut self, identity: impl Into<Identity>) -> Self {
+        self.setup.config = self.setup.config.admit(identity);
+        self
+    }
+
+    /// Admits the clients that this rule admits, in place of those whose token says that they are clients.
+    pub fn admit(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
+        self.setup.config = self.setup.config.admit_rule(rule);
+        self
+    }
+
+    /// Lets the clients that this rule allows stop calls (`ControlStop`). Default: none.
+    pub fn allow_stop(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
+        self.setup.config = self.setup.config.allow_stop(rule);
+        self
+    }
+
+    /// Calls of this tool go to this client, whoever else offers it. A bad name is an error when joining.
+    pub fn pin(mut self, tool: &str, owner: impl Into<Identity>) -> Self {
+        match tool.parse() {
+            Ok(tool) => self.setup.config = self.setup.config.pin(tool, owner),
+            Err(error) => self.setup.problem = Some(RegisterError::Name(error)),
+        }
+        self
+    }
+
+    /// Joins over a transport of your own.
+    ///
+    /// # Errors
+    /// [`JoinError::Register`] when our own tools cannot be offered.
+    ///
+    /// # Cancel safety
+    /// Dropped half-way, nothing has joined.
+    pub async fn join_over(self, transport: impl Transport) -> Result<Assistant, JoinError> {
+        let handle = self.setup.join(transport, Role::Assistant)?;
+        let seen = Arc::new(Mutex::new(handle.0.offers.subscribe()));
+        Ok(Assistant { handle, seen })
+    }
+
+    /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room.
+    ///
+    /// # Errors
+    /// [`JoinError::Register`] when our own tools cannot be offered, else what kept us out and what to do
+    /// about it.
+    ///
+    /// # Cancel safety
+    /// Dropped half-way, the participant leaves again.
+    #[cfg(feature = "room")]
+    pub async fn join(self, url: &str, token: &str) -> Result<Assistant, JoinError> {
+        self.setup.check()?;
+        let room = self.setup.room.clone().join(url, token).await?;
+        self.join_over(room).await
+    }
+}
+
+setup_methods!(AssistantBuilder);

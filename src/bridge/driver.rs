@@ -1,0 +1,273 @@
+//! The one task of a participant: carries out what the session asks for, and tells it what happened.
+
+use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{Closing, Shared, now};
+use crate::{
+    executor::{self, Done, Executor, Reports},
+    link::{CloseReason, LinkState, Packet, Sid, TOPIC},
+    session::{Event, Job, JobKey, Output, Unsent},
+    transport::{SendError, Transport, TransportEvent},
+};
+
+/// How many packets may wait for the transport before nothing more is read from it.
+const OUTBOX_LIMIT: usize = 1_024;
+
+/// How long the last packets may take to be handed over when we leave.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// What the driver holds.
+pub(super) struct Driver<T: Transport> {
+    shared: Arc<Shared>,
+    transport: T,
+    executor: Executor<JobKey>,
+    reports: Reports<JobKey>,
+    outbox: VecDeque<Packet>,
+    sending: Option<Sending>,
+    drain: Duration,
+    drain_until: Option<Instant>,
+    sid: Sid,
+}
+
+/// A packet on its way to the transport.
+struct Sending {
+    id: u64,
+    handed: Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>,
+}
+
+/// What woke the driver.
+enum Woken {
+    Transport(Option<TransportEvent>),
+    Done(Done<JobKey>),
+    Sent(u64, Result<(), SendError>),
+    Sources,
+    Time,
+    Command,
+}
+
+impl<T: Transport> Driver<T> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        transport: T,
+        (executor, reports): (Executor<JobKey>, Reports<JobKey>),
+        drain: Duration,
+    ) -> Self {
+        let sid = transport.local().sid().clone();
+        Self {
+            shared,
+            transport,
+            executor,
+            reports,
+            outbox: VecDeque::new(),
+            sending: None,
+            drain,
+            drain_until: None,
+            sid,
+        }
+    }
+
+    /// Runs until the participant has left.
+    pub(super) async fn run(mut self) {
+        let reason = loop {
+            self.carry_out();
+            if self.is_over() {
+                break CloseReason::Closed;
+            }
+            match self.woken().await {
+                Woken::Transport(Some(TransportEvent::Closed(reason))) => break reason,
+                Woken::Transport(None) => break CloseReason::ConnectionLost("the transport ended".into()),
+                Woken::Transport(Some(event)) => self.heard(event),
+                Woken::Done(done) => self.done(done),
+                Woken::Sent(id, result) => self.sent(id, result),
+                Woken::Sources => self.offer_again(),
+                Woken::Time => self.shared.lock().session.handle_timeout(now()),
+                Woken::Command => {}
+            }
+        };
+        self.end(reason).await;
+    }
+
+    /// Does all that the session asks for.
+    fn carry_out(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let mut inner = shared.lock();
+        while let Some(output) = inner.session.poll_output() {
+            match output {
+                Output::Transmit(packet) => self.outbox.push_back(packet),
+                Output::Execute(job) => self.execute(job),
+                Output::Abort(key) => self.executor.abort(key),
+                Output::Settled { key, result } => {
+                    if let Some(slot) = inner.calls.remove(&key) {
+                        slot.settle(result);
+                    }
+                }
+                Output::Event(event) => {
+                    if let Event::Progress { key: Some(key), progress, .. } = &event
+                        && let Some(slot) = inner.calls.get(key)
+                    {
+                        slot.steps.push(progress.clone());
+                    }
+                    if let Event::ToolsChanged { .. } = &event {
+                        shared.offers.send_modify(|changes| *changes += 1);
+                    }
+                    // Nobody may be listening.
+                    let _ = shared.events.send(event);
+                }
+            }
+        }
+        drop(inner);
+        self.send_next();
+    }
+
+    fn execute(&mut self, job: Job) {
+        let deadline = Instant::from_std(job.deadline);
+        self.executor.execute(executor::Job {
+            key: job.key,
+            tool: job.tool,
+            arguments: job.arguments,
+            caller: job.caller,
+            call: job.call,
+            limit: job.limit,
+            deadline,
+        });
+    }
+
+    fn send_next(&mut self) {
+        if self.sending.is_none()
+            && let Some(packet) = self.outbox.pop_front()
+        {
+            self.sending = Some(Sending { id: packet.id, handed: Box::pin(self.transport.send(packet)) });
+        }
+    }
+
+    async fn woken(&mut self) -> Woken {
+        let deadline = self.deadline();
+        let sending = async {
+            match &mut self.sending {
+                Some(sending) => (sending.id, sending.handed.as_mut().await),
+                None => std::future::pending().await,
+            }
+        };
+        let time = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            (id, result) = sending => Woken::Sent(id, result),
+            Some(done) = self.reports.recv() => Woken::Done(done),
+            () = self.shared.wake.notified() => Woken::Command,
+            event = self.transport.recv(), if self.outbox.len() < OUTBOX_LIMIT => Woken::Transport(event),
+            () = time => Woken::Time,
+            () = self.executor.changed() => Woken::Sources,
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let session = self.shared.lock().session.poll_timeout().map(Instant::from_std);
+        [session, self.drain_until].into_iter().flatten().min()
+    }
+
+    fn heard(&mut self, event: TransportEvent) {
+        let mut inner = self.shared.lock();
+        let session = &mut inner.session;
+        match event {
+            TransportEvent::Joined(who) => session.handle_joined(now(), who),
+            TransportEvent::Left(who) => session.handle_left(now(), &who),
+            TransportEvent::Packet(packet) if packet.topic.is_empty() || packet.topic == TOPIC => {
+                session.handle_packet(now(), &packet.from, &packet.payload);
+            }
+            TransportEvent::Link(state) => {
+                session.handle_link(now(), state);
+                let local = self.transport.local();
+                if state == LinkState::Up && *local.sid() != self.sid {
+                    self.sid = local.sid().clone();
+                    session.handle_rejoined(now(), local, self.transport.present());
+                }
+            }
+            // A packet on a topic that is not ours is for somebody else in this app.
+            TransportEvent::Packet(_) | TransportEvent::Closed(_) => {}
+        }
+    }
+
+    fn done(&mut self, done: Done<JobKey>) {
+        let mut inner = self.shared.lock();
+        match done {
+            // The session said so already.
+            Done::Started(_) => {}
+            Done::Progress(key, progress) => inner.session.progress(now(), key, progress),
+            Done::Settled(key, outcome) => inner.session.settle(now(), key, outcome),
+        }
+    }
+
+    fn sent(&mut self, id: u64, result: Result<(), SendError>) {
+        self.sending = None;
+        let Err(error) = result else { return };
+        tracing::debug!(%error, "a packet was not handed over");
+        let why = match error {
+            SendError::TooLarge { size, limit } => Unsent::TooLarge { size, limit },
+            SendError::NotAllowed => Unsent::NotAllowed,
+            SendError::Closed(_) => Unsent::Closed,
+            other => Unsent::Other(other.to_string()),
+        };
+        self.shared.lock().session.handle_unsent(now(), id, why);
+    }
+
+    fn offer_again(&mut self) {
+        let tools = self.executor.refresh();
+        if let Err(error) = self.shared.lock().session.offer(now(), tools) {
+            tracing::warn!(%error, "the changed tools are not offered; the last ones stay");
+        }
+    }
+
+    /// Whether we have left by our own will. Begins and watches the drain.
+    fn is_over(&mut self) -> bool {
+        let inner = self.shared.lock();
+        match inner.closing {
+            Closing::No => false,
+            Closing::Now => true,
+            Closing::Drain => {
+                let until = *self.drain_until.get_or_insert_with(|| Instant::now() + self.drain);
+                let handed = self.outbox.is_empty() && self.sending.is_none();
+                (inner.session.is_drained() && handed) || Instant::now() >= until
+            }
+        }
+    }
+
+    async fn end(mut self, reason: CloseReason) {
+        {
+            let mut inner = self.shared.lock();
+            match reason {
+                CloseReason::Closed => inner.session.close(now()),
+                _ => inner.session.handle_closed(now(), reason.clone()),
+            }
+        }
+        self.carry_out();
+        if reason == CloseReason::Closed {
+            // What is not handed over by then stays behind: the goodbye is a courtesy.
+            let _ = tokio::time::timeout(FLUSH, self.flush()).await;
+            self.transport.close().await;
+        }
+        self.carry_out();
+        tracing::debug!(participant = %self.shared.identity, %reason, "left the room");
+        let mut inner = self.shared.lock();
+        inner.closing = Closing::Now;
+        self.shared.closed.send_replace(Some(reason.clone()));
+        for (_, slot) in inner.calls.drain() {
+            slot.settle(Err(crate::tool::CallError::Closed(reason.clone())));
+        }
+    }
+
+    async fn flush(&mut self) {
+        loop {
+            self.send_next();
+            let Some(sending) = &mut self.sending else { return };
+            let (id, result) = (sending.id, sending.handed.as_mut().await);
+            self.sent(id, result);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What both builders gather, and the one way into a room.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use super::{DRAIN, Handle, JoinError, Shared, driver::Driver, now};
+use crate::{
+    executor::{Executor, Reports},
+    link::Role,
+    registry::Tools,
+    session::{Config, JobKey, Session},
+    source::AnySource,
+    tool::RegisterError,
+    transport::Transport,
+};
+
+pub(super) struct Setup {
+    pub(super) functions: Tools<()>,
+    pub(super) sources: Vec<Arc<dyn AnySource>>,
+    pub(super) config: Config,
+    pub(super) drain: Duration,
+    /// What a setter was given and cannot be used: told when joining.
+    pub(super) problem: Option<RegisterError>,
+    #[cfg(feature = "room")]
+    pub(super) room: crate::room::RoomOptions,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            functions: Tools::new(),
+            sources: Vec::new(),
+            config: Config::default(),
+            drain: DRAIN,
+            problem: None,
+            #[cfg(feature = "room")]
+            room: crate::room::RoomOptions::default(),
+        }
+    }
+}
+
+impl Setup {
+    /// Starts the participant on a transport that is in its room.
+    pub(super) fn join<T: Transport>(self, transport: T, role: Role) -> Result<Arc<Handle>, JoinError> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| JoinError::Random(error.to_string()))?;
+        let (executor, reports) = self.executor()?;
+        let capabilities = transport.capabilities();
+        let config = self.config.room(transport.room()).max_packet(capabilities.max_packet);
+        let mut session = match role {
+            Role::Assistant => Session::assistant(transport.local(), config, seed),
+            Role::Client | Role::Observer => Session::client(transport.local(), config, seed),
+        };
+        session.offer(now(), executor.tools())?;
+        for participant in transport.present() {
+            session.handle_joined(now(), participant);
+        }
+        let shared = Shared::new(session);
+        let driver = Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the participant's one task; it ends when it has left"
+        )]
+        tokio::spawn(driver.run());
+        Ok(Arc::new(Handle(shared)))
+    }
+
+    /// Finds what is wrong with the tools before anybody joins.
+    #[cfg(feature = "room")]
+    pub(super) fn check(&self) -> Result<(), RegisterError> {
+        self.executor().map(drop)
+    }
+
+    fn executor(&self) -> Result<(Executor<JobKey>, Reports<JobKey>), RegisterError> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone());
+        }
+        let mut sources = self.sources.clone();
+        sources.push(Arc::new(self.functions.clone()));
+        Executor::new(sources)
+    }
+}
+
+impl fmt::Debug for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setup")
+            .field("functions", &self.functions)
+            .field("sources", &self.sources.len())
+            .field("config", &self.config)
+            .field("drain", &self.drain)
+            .finish_non_exhaustive()
+    }
+}

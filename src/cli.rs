@@ -1,0 +1,144 @@
+//! The command line: one file a verb, one meaning a status.
+
+use std::{fmt, io, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+mod call;
+mod client;
+mod clock;
+mod connect;
+mod demo;
+mod frame;
+mod ping;
+mod text;
+mod token;
+mod tools;
+mod watch;
+
+/// Tool calls between a voice assistant and the apps in its LiveKit room.
+#[derive(Debug, Parser)]
+#[command(name = "toolbridge", version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show a client with four tools and an assistant that calls them
+    Demo(demo::Arguments),
+    /// Make a token for a room
+    Token(token::Arguments),
+    /// Join as a client whose tools are programs on this machine
+    Client(client::Arguments),
+    /// Join as an assistant and call one tool
+    Call(call::Arguments),
+    /// Show who offers what in a room
+    Tools(tools::Arguments),
+    /// Show frames as they pass
+    Watch(watch::Arguments),
+    /// Measure the round trip of calls to a client
+    Ping(ping::Arguments),
+    /// Turn a frame into JSON and back
+    Frame(frame::Arguments),
+}
+
+/// Why a verb did not do what it was asked to.
+#[derive(Debug)]
+enum Failure {
+    /// It was asked wrongly: status 2.
+    Usage(String),
+    /// It was asked rightly and failed: status 1.
+    Failed(String),
+    /// It was stopped by Ctrl-C: status 130, as shells have it.
+    Interrupted,
+    /// Whoever read our output stopped reading: nothing to complain about.
+    ClosedPipe,
+}
+
+impl Failure {
+    fn failed(error: impl fmt::Display) -> Self {
+        Self::Failed(error.to_string())
+    }
+
+    fn usage(error: impl fmt::Display) -> Self {
+        Self::Usage(error.to_string())
+    }
+
+    fn report(self) -> ExitCode {
+        match self {
+            Self::Usage(text) => {
+                eprintln!("toolbridge: {}", text::plain(&text));
+                ExitCode::from(2)
+            }
+            Self::Failed(text) => {
+                eprintln!("toolbridge: {}", text::plain(&text));
+                ExitCode::from(1)
+            }
+            Self::Interrupted => ExitCode::from(130),
+            Self::ClosedPipe => ExitCode::SUCCESS,
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::ClosedPipe } else { Self::failed(error) }
+    }
+}
+
+/// Runs the command line that this process was started with.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    start_logs();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return Failure::failed(format!("no runtime: {error}")).report(),
+    };
+    let result = runtime.block_on(arguments.verb.run());
+    // A read of the terminal cannot be stopped; nothing else is left running.
+    runtime.shutdown_background();
+    result.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+}
+
+impl Verb {
+    async fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Demo(arguments) => demo::run(arguments).await,
+            Self::Token(arguments) => token::run(&arguments),
+            Self::Client(arguments) => client::run(arguments).await,
+            Self::Call(arguments) => call::run(arguments).await,
+            Self::Tools(arguments) => tools::run(arguments).await,
+            Self::Watch(arguments) => watch::run(arguments).await,
+            Self::Ping(arguments) => ping::run(arguments).await,
+            Self::Frame(arguments) => frame::run(&arguments),
+        }
+    }
+}
+
+/// Logs go to stderr, and only if asked for: `RUST_LOG=toolbridge=debug`.
+fn start_logs() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "off".into());
+    let colours = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
+}
+
+/// Resolves at the first Ctrl-C or TERM.
+async fn interrupted() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut term) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = term.recv() => {}
+            }
+            return;
+        }
+    }
+    // Without a handler the signal ends the process by itself.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,91 @@
+//! `toolbridge client`: a client whose tools are programs on this machine.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+};
+
+use clap::Args;
+
+use super::{Failure, connect::Server, interrupted, text};
+use crate::{Client, CloseReason, ErrorCode, ProgramTools, Role, session::Event};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The room
+    #[arg(long, value_name = "ROOM")]
+    room: Option<String>,
+
+    /// Our identity
+    #[arg(long, value_name = "IDENTITY")]
+    identity: Option<String>,
+
+    /// The assistant whose calls are taken; without it the only one in the room
+    #[arg(long, value_name = "IDENTITY")]
+    assistant: Option<String>,
+
+    /// The programs that are our tools
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
+    let mut builder = Client::builder();
+    if let Some(path) = &arguments.tools {
+        builder = builder.tools(ProgramTools::from_file(path).map_err(Failure::usage)?);
+    }
+    if let Some(assistant) = &arguments.assistant {
+        builder = builder.assistant(assistant.as_str());
+    }
+    let way = arguments.server.way(room, identity, "client", Role::Client)?;
+    let client =
+        builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(|error| {
+            match error {
+                crate::JoinError::Register(error) => Failure::usage(error),
+                other => Failure::failed(other),
+            }
+        })?;
+    let mut events = client.events();
+    say(&format!("joined as {}", client.identity()))?;
+    loop {
+        tokio::select! {
+            biased;
+            () = interrupted() => {
+                client.close().await;
+                return Ok(());
+            }
+            event = events.recv() => match event {
+                Some(event) => if let Some(line) = line(&event) { say(&line)?; },
+                None => break,
+            },
+        }
+    }
+    match client.closed().await {
+        CloseReason::Closed => Ok(()),
+        reason => Err(Failure::failed(reason)),
+    }
+}
+
+/// What a person wants to know of an event; never arguments or results.
+fn line(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Bound(Some(assistant)) => format!("listening to {assistant}"),
+        Event::Bound(None) => "listening to nobody".to_owned(),
+        Event::Requested { tool, by, .. } => format!("{by} asks for {tool}"),
+        Event::Settled { tool, outcome, took, .. } => {
+            let word = outcome.as_ref().map_or_else(ErrorCode::to_string, |()| "ok".to_owned());
+            format!("{tool}: {word} after {:.1} ms", took.as_secs_f64() * 1e3)
+        }
+        Event::Misbehaved { by, what, times } => format!("{by} misbehaves: {what} ({times} times)"),
+        Event::Closed(reason) => format!("left: {reason}"),
+        _ => return None,
+    })
+}
+
+fn say(line: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{}", text::plain(line))
+}

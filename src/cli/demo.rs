@@ -1,0 +1,228 @@
+//! `toolbridge demo`: a client with four tools and an assistant that calls them.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use clap::Args;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Failure, clock, connect::Server, interrupted, text};
+use crate::{
+    Assistant, Body, CallError, Client, JoinError, Role, State, ToolContext, ToolError, Tools, memory,
+    session::Event,
+};
+
+/// The client's and the assistant's names in the demo's room.
+const PHONE: &str = "phone";
+const ASSISTANT: &str = "assistant";
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Serialize)]
+struct Battery {
+    level: f32,
+    charging: bool,
+}
+
+async fn get_battery() -> Result<Battery, ToolError> {
+    Ok(Battery { level: 0.8, charging: true })
+}
+
+/// The phone's contacts.
+#[derive(Clone)]
+struct Contacts(BTreeMap<&'static str, &'static str>);
+
+#[derive(Deserialize, JsonSchema)]
+struct Find {
+    /// A name
+    name: String,
+}
+
+async fn find_contact(State(contacts): State<Contacts>, find: Find) -> Result<String, ToolError> {
+    let number = contacts.0.get(find.name.as_str()).ok_or("nobody of that name")?;
+    Ok((*number).to_owned())
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Lamp {
+    /// Whether it shall shine
+    on: bool,
+}
+
+async fn set_lamp(lamp: Lamp) -> Result<Value, ToolError> {
+    Ok(json!({"on": lamp.on}))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Export {
+    /// How many photos
+    photos: u8,
+}
+
+async fn export_album(context: ToolContext, export: Export) -> Result<Value, ToolError> {
+    for photo in 1..=export.photos {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        context.progress(format!("{photo} of {}", export.photos));
+    }
+    Ok(json!({"photos": export.photos}))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Search {
+    /// What to look for
+    query: String,
+}
+
+async fn search_web(search: Search) -> Result<Value, ToolError> {
+    Ok(json!({"results": [format!("A page about {}", search.query)]}))
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    tokio::select! {
+        biased;
+        () = interrupted() => Err(Failure::Interrupted),
+        result = show(&arguments.server) => result,
+    }
+}
+
+async fn show(server: &Server) -> Result<(), Failure> {
+    let (phone, assistant) = join(server).await?;
+    let mut demo = Demo { assistant, began: Instant::now(), ended: Vec::new() };
+    writeln!(
+        io::stdout(),
+        "{:<13} {:<10} {:<13} {:<9} {:<20} {:>11}",
+        "time (UTC)",
+        "who",
+        "tool",
+        "execution",
+        "outcome",
+        "round trip"
+    )?;
+    demo.call("get_battery", json!({})).await?;
+    demo.call("find_contact", json!({"name": "Ada"})).await?;
+    demo.call("set_lamp", json!({"on": true})).await?;
+    demo.call("export_album", json!({"photos": 3})).await?;
+    demo.call("search_web", json!({"query": "room acoustics"})).await?;
+    // What goes wrong is part of the picture: each call has one outcome all the same.
+    demo.call("find_contact", json!({"nam": "Ada"})).await?;
+    demo.call("find_contact", json!({"name": "Bob"})).await?;
+    demo.call_within("export_album", json!({"photos": 200}), Duration::from_millis(250)).await?;
+    demo.call_within("open_garage", json!({}), Duration::from_millis(250)).await?;
+    demo.summary()?;
+    demo.assistant.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+async fn join(server: &Server) -> Result<(Client, Assistant), Failure> {
+    let contacts = Contacts(BTreeMap::from([("Ada", "+44 20 7946 0018")]));
+    let tools = Tools::with_state(contacts)
+        .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
+        .tool("find_contact", "Phone number of a contact", find_contact)
+        .tool("set_lamp", "Switches the lamp", set_lamp)
+        .tool("export_album", "Copies photos to the cloud", export_album);
+    let client = Client::builder().tools(tools).assistant(ASSISTANT);
+    let assistant = Assistant::builder().tool("search_web", "Searches the web", search_web).client(PHONE);
+    let failed = |error: JoinError| Failure::failed(error);
+    if server.url.is_none() {
+        writeln!(
+            io::stdout(),
+            "in a room in memory (set LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET for a LiveKit server)\n"
+        )?;
+        let room = memory::Room::new();
+        let phone = client.join_over(room.client(PHONE)).await.map_err(failed)?;
+        return Ok((phone, assistant.join_over(room.assistant(ASSISTANT)).await.map_err(failed)?));
+    }
+    if server.token.is_some() {
+        return Err(Failure::usage(
+            "the demo joins twice: it needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET, not a token",
+        ));
+    }
+    let room = format!("toolbridge-demo-{}", nanoid::nanoid!(6));
+    writeln!(io::stdout(), "over the LiveKit server {}, room {room}\n", text::plain(server.url()?))?;
+    let way = server.way(Some(&room), Some(PHONE), "demo", Role::Client)?;
+    let phone = client.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(failed)?;
+    let way = server.way(Some(&room), Some(ASSISTANT), "demo", Role::Assistant)?;
+    Ok((phone, assistant.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(failed)?))
+}
+
+struct Demo {
+    assistant: Assistant,
+    began: Instant,
+    ended: Vec<(String, Duration)>,
+}
+
+impl Demo {
+    async fn call(&mut self, tool: &str, arguments: Value) -> io::Result<()> {
+        self.call_within(tool, arguments, Duration::from_secs(30)).await
+    }
+
+    async fn call_within(&mut self, tool: &str, arguments: Value, limit: Duration) -> io::Result<()> {
+        let mut events = self.assistant.events();
+        let began = Instant::now();
+        let mut call = self.assistant.call(tool, arguments).timeout(limit).start();
+        while let Some(step) = call.progress().await {
+            if let Some(message) = &step.message {
+                writeln!(
+                    io::stdout(),
+                    "{:<13} {:<10} {tool:<13} {:<9} … {}",
+                    clock::time_of_day(),
+                    "",
+                    "",
+                    text::plain(message)
+                )?;
+            }
+        }
+        let id = call.id().clone();
+        let outcome = word(call.await);
+        let took = began.elapsed();
+        let (mut who, mut execution) = ("-".to_owned(), "-");
+        while let Some(event) = events.recv().await {
+            if let Event::Settled { call, owner, execution: by, .. } = event
+                && call == id
+            {
+                who = owner.map_or(who, |owner| owner.to_string());
+                execution = if who == "-" { "-" } else { by.as_str() };
+                break;
+            }
+        }
+        let (at, who, ms) = (clock::time_of_day(), text::plain(&who), took.as_secs_f64() * 1e3);
+        writeln!(io::stdout(), "{at:<13} {who:<10} {tool:<13} {execution:<9} {outcome:<20} {ms:>8.2} ms")?;
+        self.ended.push((outcome, took));
+        Ok(())
+    }
+
+    fn summary(&self) -> io::Result<()> {
+        let mut counts = BTreeMap::<&str, u32>::new();
+        for (outcome, _) in &self.ended {
+            *counts.entry(outcome).or_default() += 1;
+        }
+        let each: Vec<_> = counts.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+        let fastest = self.ended.iter().filter(|(outcome, _)| outcome == "ok").map(|(_, took)| *took).min();
+        let fastest =
+            fastest.map(|took| format!(", fastest {:.2} ms", took.as_secs_f64() * 1e3)).unwrap_or_default();
+        let (calls, took) = (self.ended.len(), self.began.elapsed().as_secs_f64());
+        writeln!(
+            io::stdout(),
+            "\n{calls} calls, {calls} outcomes in {took:.1} s: {}{fastest}",
+            each.join(", ")
+        )
+    }
+}
+
+fn word(result: Result<Body, CallError>) -> String {
+    match result {
+        Ok(_) => "ok".to_owned(),
+        Err(error) => ToolError::from(error).code().to_string(),
+    }
+}

@@ -1,0 +1,216 @@
+//! `toolbridge ping`: the round trip of calls to a client, over the reserved tool `bridge.echo`.
+
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use clap::Args;
+use serde_json::json;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+
+use super::{Failure, connect::Server, interrupted, text};
+use crate::{Assistant, Body, CallError, Role, ToolError};
+
+/// The tool that our clients answer by themselves.
+const ECHO: &str = "bridge.echo";
+
+/// What a request frame has beside the padding, about: envelope, ids, names.
+const OVERHEAD: usize = 180;
+
+/// As many calls as one client takes at once.
+const MOST_IN_FLIGHT: usize = 64;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The room
+    #[arg(long, value_name = "ROOM")]
+    room: Option<String>,
+
+    /// Our identity
+    #[arg(long, value_name = "IDENTITY")]
+    identity: Option<String>,
+
+    /// Which client to ask; without it the only one
+    #[arg(long, value_name = "IDENTITY")]
+    to: Option<String>,
+
+    /// How many calls
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+
+    /// The size of a request in bytes, about
+    #[arg(long, default_value_t = 220, value_parser = clap::value_parser!(u32).range(1..=15_000))]
+    size: u32,
+
+    /// The time between two calls; 0 goes as fast as answers come
+    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    interval: Duration,
+
+    /// How many calls may be open at once
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=MOST_IN_FLIGHT as i64))]
+    in_flight: u16,
+
+    /// How long one call may take
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    timeout: Duration,
+
+    /// One JSON object a line: a call each, then the summary
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+/// What came of one call.
+struct Answer {
+    number: u32,
+    took: Duration,
+    result: Result<(), CallError>,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
+    let way = arguments.server.way(room, identity, "ping", Role::Assistant)?;
+    let mut builder = Assistant::builder().room_options(way.options.clone()).drain(Duration::ZERO);
+    if let Some(owner) = &arguments.to {
+        builder = builder.client(owner.as_str());
+    }
+    let assistant = builder.join(&way.url, &way.token).await.map_err(Failure::failed)?;
+    let mut summary = Summary::default();
+    let ended = tokio::select! {
+        biased;
+        () = interrupted() => Ok(()),
+        result = measure(&assistant, &arguments, &mut summary) => result,
+    };
+    assistant.close().await;
+    ended?;
+    summary.print(arguments.json)?;
+    if summary.answered() == 0 { Err(Failure::failed("no answer")) } else { Ok(()) }
+}
+
+/// The first call finds the client and is not counted: it may wait for LiveKit to announce us.
+async fn measure(assistant: &Assistant, arguments: &Arguments, summary: &mut Summary) -> Result<(), Failure> {
+    let payload = Body::from(json!({"data": "x".repeat((arguments.size as usize).saturating_sub(OVERHEAD))}));
+    let first = ask(assistant, arguments, &payload, 0).await;
+    first.result.map_err(|error| Failure::failed(ToolError::from(error)))?;
+    let mut open = JoinSet::new();
+    let mut next = Instant::now();
+    let mut sent = 0;
+    while sent < arguments.count || !open.is_empty() {
+        let may_send = sent < arguments.count && open.len() < usize::from(arguments.in_flight);
+        tokio::select! {
+            biased;
+            Some(answer) = open.join_next() => {
+                let answer: Answer = answer.map_err(Failure::failed)?;
+                summary.add(&answer);
+                answer.print(arguments)?;
+            }
+            () = sleep_until(next), if may_send => {
+                sent += 1;
+                summary.sent = sent;
+                next += arguments.interval;
+                open.spawn(ask(assistant, arguments, &payload, sent));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ask(
+    assistant: &Assistant,
+    arguments: &Arguments,
+    payload: &Body,
+    number: u32,
+) -> impl Future<Output = Answer> + Send + 'static {
+    let mut call = assistant.call(ECHO, payload).timeout(arguments.timeout);
+    if let Some(owner) = &arguments.to {
+        call = call.to(owner.as_str());
+    }
+    let began = Instant::now();
+    async move {
+        let result = call.await.map(drop);
+        Answer { number, took: began.elapsed(), result }
+    }
+}
+
+impl Answer {
+    fn print(&self, arguments: &Arguments) -> io::Result<()> {
+        let ms = millis(self.took);
+        let number = self.number;
+        let line = match (&self.result, arguments.json) {
+            (Ok(()), true) => json!({"call": number, "ms": ms}).to_string(),
+            (Err(error), true) => text::json(&json!({"call": number, "ms": ms, "error": error.to_string()})),
+            (Ok(()), false) => format!("call={number} time={ms:.3} ms"),
+            (Err(error), false) => {
+                format!("call={number} time={ms:.3} ms {}", text::plain(&error.to_string()))
+            }
+        };
+        writeln!(io::stdout(), "{line}")
+    }
+}
+
+/// All calls so far.
+#[derive(Default)]
+struct Summary {
+    sent: u32,
+    times: Vec<Duration>,
+}
+
+impl Summary {
+    fn add(&mut self, answer: &Answer) {
+        if answer.result.is_ok() {
+            self.times.push(answer.took);
+        }
+    }
+
+    fn answered(&self) -> usize {
+        self.times.len()
+    }
+
+    fn print(&mut self, as_json: bool) -> io::Result<()> {
+        self.times.sort_unstable();
+        let (sent, answered) = (self.sent, self.answered());
+        let [p50, p90, p99, max] =
+            [0.5, 0.9, 0.99, 1.0].map(|share| quantile(&self.times, share).map(millis));
+        if as_json {
+            let line =
+                json!({"sent": sent, "answered": answered, "p50": p50, "p90": p90, "p99": p99, "max": max});
+            return writeln!(io::stdout(), "{line}");
+        }
+        let show = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}"));
+        let (p50, p90, p99, max) = (show(p50), show(p90), show(p99), show(max));
+        writeln!(
+            io::stdout(),
+            "{sent} sent, {answered} answered; p50/p90/p99/max = {p50}/{p90}/{p99}/{max} ms"
+        )
+    }
+}
+
+/// The smallest time that at least this share of all took no longer than.
+fn quantile(sorted: &[Duration], share: f64) -> Option<Duration> {
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_one_of_the_times() {
+        let times: Vec<_> = (1..=100).map(Duration::from_millis).collect();
+        let ms = |share| quantile(&times, share).unwrap().as_millis();
+        assert_eq!((ms(0.5), ms(0.9), ms(0.99), ms(1.0)), (50, 90, 99, 100));
+        assert_eq!(quantile(&times[..1], 0.5), Some(times[0]));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+}

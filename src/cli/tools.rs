@@ -1,0 +1,131 @@
+//! `toolbridge tools`: who offers what, as an observer is shown it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Failure, connect::Server, interrupted, text};
+use crate::{
+    Identity, Participant, Role,
+    transport::{Transport, TransportEvent},
+    wire::{Frame, Message, RegisteredTool},
+};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The room
+    #[arg(long, value_name = "ROOM")]
+    room: Option<String>,
+
+    /// Our identity
+    #[arg(long, value_name = "IDENTITY")]
+    identity: Option<String>,
+
+    /// One JSON array: owner, name, description, schema, annotations of each tool
+    #[arg(long)]
+    json: bool,
+
+    /// How long to wait for those who have not answered; LiveKit announces us up to 3 s late
+    #[arg(long, default_value = "4s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    wait: Duration,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+/// What each participant showed.
+type Shown = BTreeMap<Identity, Vec<RegisteredTool>>;
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
+    let mut room = arguments.server.way(room, identity, "tools", Role::Observer)?.join().await?;
+    let shown = tokio::select! {
+        biased;
+        () = interrupted() => Err(Failure::Interrupted),
+        shown = gather(&mut room, arguments.wait) => shown,
+    };
+    room.close().await;
+    let shown = shown?;
+    if arguments.json { print_json(&shown) } else { print_text(&shown) }
+}
+
+/// Listens until everybody who may offer something has answered, or the time is up.
+async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Failure> {
+    let until = Instant::now() + wait;
+    let mut waiting: BTreeSet<Identity> =
+        room.present().iter().filter(|who| may_offer(who)).map(identity).collect();
+    let mut shown = Shown::new();
+    while !waiting.is_empty() {
+        let Ok(event) = timeout_at(until, room.recv()).await else { break };
+        match event {
+            None => return Err(Failure::failed("the connection ended")),
+            Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
+            Some(TransportEvent::Joined(who)) if may_offer(&who) && !shown.contains_key(who.identity()) => {
+                waiting.insert(identity(&who));
+            }
+            Some(TransportEvent::Left(who)) => {
+                waiting.remove(who.identity());
+                shown.remove(who.identity());
+            }
+            Some(TransportEvent::Packet(packet)) => {
+                let message = Frame::decode(packet.payload.clone()).and_then(|frame| frame.message());
+                if let Ok(Message::ToolsRegister(register)) = message {
+                    waiting.remove(packet.from.identity());
+                    shown.insert(packet.from.identity().clone(), register.tools);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    for silent in &waiting {
+        eprintln!("{}: no answer within {wait:?}", text::plain(silent.as_str()));
+    }
+    Ok(shown)
+}
+
+fn identity(who: &Participant) -> Identity {
+    who.identity().clone()
+}
+
+fn may_offer(who: &Participant) -> bool {
+    who.is_eligible_assistant() || who.token_role() == Some(Role::Client)
+}
+
+fn print_json(shown: &Shown) -> Result<(), Failure> {
+    let each = |owner: &Identity, tool: &RegisteredTool| {
+        json!({
+            "owner": owner.as_str(),
+            "name": tool.name,
+            "description": tool.description,
+            "inputSchema": tool.input_schema.as_ref().map(crate::Body::to_json),
+            "annotations": tool.annotations.as_ref().map(crate::Body::to_json),
+        })
+    };
+    let all: Vec<Value> =
+        shown.iter().flat_map(|(owner, tools)| tools.iter().map(move |it| each(owner, it))).collect();
+    writeln!(io::stdout(), "{}", text::json(&Value::from(all)))?;
+    Ok(())
+}
+
+fn print_text(shown: &Shown) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    for (owner, tools) in shown {
+        for tool in tools {
+            let (owner, name, says) = (owner.as_str(), &tool.name, &tool.description);
+            writeln!(out, "{:<16} {:<24} {}", text::plain(owner), text::plain(name), text::plain(says))?;
+            if let Some(schema) = &tool.input_schema {
+                writeln!(out, "{:<16} {:<24} {}", "", "", text::json(&schema.to_json()))?;
+            }
+        }
+    }
+    if shown.values().all(Vec::is_empty) {
+        eprintln!("nobody offers a tool");
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! `toolbridge watch`: frames as they pass, seen by an observer.
+
+use std::io::{self, Write as _};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{Failure, clock, connect::Server, interrupted, text};
+use crate::{
+    CloseReason, Lane, Role,
+    transport::{Incoming, Transport as _, TransportEvent},
+    wire::Frame,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The room
+    #[arg(long, value_name = "ROOM")]
+    room: Option<String>,
+
+    /// Our identity
+    #[arg(long, value_name = "IDENTITY")]
+    identity: Option<String>,
+
+    /// One JSON object a line: time, sender, lane, topic, and the frame as canonical JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
+    let mut room = arguments.server.way(room, identity, "watch", Role::Observer)?.join().await?;
+    eprintln!("watching {} as {}", text::plain(&room.room()), text::plain(room.local().identity().as_str()));
+    loop {
+        let event = tokio::select! {
+            biased;
+            () = interrupted() => {
+                room.close().await;
+                return Ok(());
+            }
+            event = room.recv() => event,
+        };
+        let shown = match event {
+            None => return Err(Failure::failed("the connection ended")),
+            Some(TransportEvent::Closed(CloseReason::Closed)) => return Ok(()),
+            Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
+            Some(event) if arguments.json => as_json(&event),
+            Some(event) => as_text(&event),
+        };
+        if let Some(line) = shown
+            && let Err(error) = writeln!(io::stdout(), "{line}")
+        {
+            room.close().await;
+            return Err(error.into());
+        }
+    }
+}
+
+fn as_json(event: &TransportEvent) -> Option<String> {
+    let at = clock::unix_millis();
+    let value = match event {
+        TransportEvent::Packet(packet) => {
+            let mut value = json!({
+                "at": at,
+                "from": packet.from.identity().as_str(),
+                "sid": packet.from.sid().as_str(),
+                "lane": lane(packet.lane),
+                "topic": packet.topic,
+                "bytes": packet.payload.len(),
+            });
+            match decode(packet) {
+                Ok((_, json)) => value["frame"] = json,
+                Err(error) => value["refused"] = error.into(),
+            }
+            value
+        }
+        TransportEvent::Joined(who) => {
+            json!({"at": at, "joined": who.identity().as_str(), "sid": who.sid().as_str()})
+        }
+        TransportEvent::Left(who) => {
+            json!({"at": at, "left": who.identity().as_str(), "sid": who.sid().as_str()})
+        }
+        _ => return None,
+    };
+    Some(text::json(&value))
+}
+
+fn as_text(event: &TransportEvent) -> Option<String> {
+    let at = clock::time_of_day();
+    let line = match event {
+        TransportEvent::Packet(packet) => {
+            let from =
+                if packet.from.identity().is_empty() { "(unnamed)" } else { packet.from.identity().as_str() };
+            let what = match decode(packet) {
+                Ok((frame, json)) => format!("{:<16} {}", frame.kind().name(), json["body"]),
+                Err(error) => format!("refused: {error}"),
+            };
+            format!("{at} {from:<16} {:>6} B {what}", packet.payload.len())
+        }
+        TransportEvent::Joined(who) => format!("{at} {:<16} joined", who.identity()),
+        TransportEvent::Left(who) => format!("{at} {:<16} left", who.identity()),
+        _ => return None,
+    };
+    Some(text::plain(&line).into_owned())
+}
+
+fn decode(packet: &Incoming) -> Result<(Frame, Value), String> {
+    let frame = Frame::decode(packet.payload.clone()).map_err(|error| error.to_string())?;
+    let json = frame.to_json().map_err(|error| error.to_string())?;
+    Ok((frame, json))
+}
+
+fn lane(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Reliable => "reliable",
+        Lane::Lossy => "lossy",
+    }
+}

@@ -1,0 +1,246 @@
+//! Runs a source's calls: so many at once, each within its limit, each with exactly one outcome.
+//!
+//! State: the tools that the sources offer, and a task for each open call. In: [`execute`](Executor::execute),
+//! [`abort`](Executor::abort). Out: [`Reports`]. What a function does wrong — it panics, it never returns, it
+//! hears no cancellation — ends here and harms neither its caller nor another call.
+
+mod caught;
+mod report;
+mod run;
+mod slots;
+
+use std::{collections::HashMap, fmt, hash::Hash, sync::Arc, time::Duration};
+
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    body::Body,
+    link::Identity,
+    schema::ArgumentCheck,
+    source::AnySource,
+    tool::{CallId, ErrorCode, RegisterError, Tool, ToolError, ToolName},
+};
+
+pub(crate) use self::report::Done;
+pub(crate) use self::report::Reports;
+use self::{
+    caught::quietly,
+    report::Reporter,
+    run::{Run, run},
+    slots::Slots,
+};
+
+/// How many calls run at once. A peer may have 64 open, and this is for all of them.
+const MAX_RUNNING: usize = 64;
+
+/// How many calls wait for others to end, within their limits. Beyond it a call is refused as `busy`.
+const MAX_WAITING: usize = 256;
+
+/// The shortest time between two looks at a source whose list changes all the time.
+const LIST_AGAIN: Duration = Duration::from_millis(100);
+
+/// Runs the calls of some sources. Dropping it stops them all.
+pub(crate) struct Executor<K> {
+    sources: Vec<Arc<dyn AnySource>>,
+    offered: Vec<Offered>,
+    slots: Slots,
+    open: HashMap<K, (u64, CancellationToken)>,
+    /// Each task answers with its number: by the time it has tidied up, its key may be another call's.
+    running: JoinSet<(K, u64)>,
+    begun: u64,
+    reports: mpsc::UnboundedSender<report::Notice<K>>,
+    changes: mpsc::Receiver<()>,
+    _watching: JoinSet<()>,
+}
+
+/// One call to run.
+#[derive(Debug)]
+pub(crate) struct Job<K> {
+    /// What the reports name it by. Unique among the calls that are not settled.
+    pub(crate) key: K,
+    pub(crate) tool: ToolName,
+    pub(crate) arguments: Body,
+    pub(crate) caller: Identity,
+    pub(crate) call: CallId,
+    /// The call's whole limit: what the text of a timeout names.
+    pub(crate) limit: Duration,
+    /// When that limit ends.
+    pub(crate) deadline: Instant,
+}
+
+/// A tool, who runs it, and what checks its arguments.
+#[derive(Clone)]
+struct Offered {
+    tool: Tool,
+    source: Arc<dyn AnySource>,
+    check: ArgumentCheck,
+}
+
+impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
+    /// An executor for these sources, and the other end of its reports. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// `Duplicate` if two tools have one name, `Reserved` if one is `bridge.*`, `Schema` if a schema cannot be
+    /// used, and what a source says of itself.
+    pub(crate) fn new(sources: Vec<Arc<dyn AnySource>>) -> Result<(Self, Reports<K>), RegisterError> {
+        Self::with_caps(sources, MAX_RUNNING, MAX_WAITING)
+    }
+
+    fn with_caps(
+        sources: Vec<Arc<dyn AnySource>>,
+        running: usize,
+        waiting: usize,
+    ) -> Result<(Self, Reports<K>), RegisterError> {
+        sources.iter().try_for_each(|source| source.check())?;
+        let offered = list(&sources, &[], Err)?;
+        let (notices, reports) = Reports::new();
+        // One change that nobody looked at yet says as much as many.
+        let (changed, changes) = mpsc::channel(1);
+        let mut watching = JoinSet::new();
+        for source in &sources {
+            watching.spawn(watch(Arc::clone(source), changed.clone()));
+        }
+        let executor = Self {
+            sources,
+            offered,
+            slots: Slots::new(running, waiting),
+            open: HashMap::new(),
+            running: JoinSet::new(),
+            begun: 0,
+            reports: notices,
+            changes,
+            _watching: watching,
+        };
+        Ok((executor, reports))
+    }
+
+    /// The tools that are offered.
+    pub(crate) fn tools(&self) -> Vec<Tool> {
+        self.offered.iter().map(|offered| offered.tool.clone()).collect()
+    }
+
+    /// Resolves when a source's list has changed; then [`refresh`](Self::refresh).
+    ///
+    /// # Cancel safety
+    /// Safe: a change that was not reported is reported by the next one.
+    pub(crate) async fn changed(&mut self) {
+        if self.changes.recv().await.is_none() {
+            std::future::pending().await
+        }
+    }
+
+    /// Asks the sources again. A tool that cannot be offered is left out, with a warning.
+    pub(crate) fn refresh(&mut self) -> Vec<Tool> {
+        let leave_out = |problem: RegisterError| {
+            tracing::warn!(%problem, "a tool that came later is not offered");
+            Ok(())
+        };
+        if let Ok(offered) = list(&self.sources, &self.offered, leave_out) {
+            self.offered = offered;
+        }
+        self.tools()
+    }
+
+    /// Starts a call, or lets it wait for others to end. Exactly one `Settled` follows, whatever happens.
+    pub(crate) fn execute(&mut self, job: Job<K>) {
+        self.forget_ended();
+        let reporter = Reporter::new(job.key, self.reports.clone());
+        let Some(offered) = self.offered.iter().find(|offered| *offered.tool.name() == job.tool) else {
+            let text = format!("there is no tool named {:?}", job.tool);
+            return reporter.settle(Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text)));
+        };
+        let slot = match self.slots.enter() {
+            Ok(slot) => slot,
+            Err(full) => return reporter.settle(Err(ToolError::new(ErrorCode::BUSY, full))),
+        };
+        let cancelled = CancellationToken::new();
+        self.begun += 1;
+        let (key, number) = (job.key, self.begun);
+        self.open.insert(key, (number, cancelled.clone()));
+        let call = run(Run { job, offered: offered.clone(), slot, cancelled, reporter });
+        self.running.spawn(async move {
+            call.await;
+            (key, number)
+        });
+    }
+
+    /// Stops a call. One that has ended already is left alone.
+    pub(crate) fn abort(&mut self, key: K) {
+        if let Some((_, token)) = self.open.get(&key) {
+            token.cancel();
+        }
+    }
+
+    fn forget_ended(&mut self) {
+        while let Some(ended) = self.running.try_join_next() {
+            if let Ok((key, number)) = ended
+                && self.open.get(&key).is_some_and(|(of, _)| *of == number)
+            {
+                self.open.remove(&key);
+            }
+        }
+    }
+}
+
+impl<K> fmt::Debug for Executor<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executor")
+            .field("tools", &self.offered.len())
+            .field("open", &self.running.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The sources' tools in their order. `problem` decides whether a bad one is an error or left out.
+fn list(
+    sources: &[Arc<dyn AnySource>],
+    before: &[Offered],
+    problem: impl Fn(RegisterError) -> Result<(), RegisterError>,
+) -> Result<Vec<Offered>, RegisterError> {
+    let mut offered: Vec<Offered> = Vec::new();
+    for source in sources {
+        for tool in source.list() {
+            if tool.name().is_reserved() {
+                problem(RegisterError::Reserved { name: tool.name().clone() })?;
+                continue;
+            }
+            if offered.iter().any(|other| other.tool.name() == tool.name()) {
+                problem(RegisterError::Duplicate { name: tool.name().clone() })?;
+                continue;
+            }
+            // What is checked against does not change, so it is not compiled again.
+            let known = before.iter().find(|known| {
+                known.tool.name() == tool.name() && known.tool.input_schema() == tool.input_schema()
+            });
+            let check = known.map_or_else(|| ArgumentCheck::compile(&tool), |known| Ok(known.check.clone()));
+            match check {
+                Ok(check) => offered.push(Offered { tool, source: Arc::clone(source), check }),
+                Err(error) => problem(error)?,
+            }
+        }
+    }
+    Ok(offered)
+}
+
+/// Reports each change of one source's list.
+async fn watch(source: Arc<dyn AnySource>, changed: mpsc::Sender<()>) {
+    loop {
+        let mut change = source.changed();
+        let next = std::future::poll_fn(|cx| match quietly(|| change.as_mut().poll(cx)) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => std::task::Poll::Ready(Err(panic)),
+        });
+        if let Err(panic) = next.await {
+            tracing::error!(%panic, "a source panicked; changes of its list are not seen any more");
+            return;
+        }
+        if changed.send(()).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(LIST_AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

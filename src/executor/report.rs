@@ -1,0 +1,121 @@
+//! What comes back from a call: that it began, how far it has come, and exactly one outcome.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::mpsc;
+
+use crate::tool::{ErrorCode, Outcome, Progress, ToolError};
+
+/// What became of a call.
+#[derive(Debug)]
+pub(crate) enum Done<K> {
+    /// Its arguments are good and its function begins.
+    Started(K),
+    /// How far it has come. Of several that nobody took, the last.
+    Progress(K, Progress),
+    /// How it ended; the last word of it.
+    Settled(K, Outcome),
+}
+
+/// Where the reports of all calls arrive, in order. It never holds more than three for one call.
+#[derive(Debug)]
+pub(crate) struct Reports<K>(mpsc::UnboundedReceiver<Notice<K>>);
+
+#[derive(Debug)]
+pub(super) enum Notice<K> {
+    Started(K),
+    /// There is progress to be taken.
+    Progress(K, Latest),
+    Settled(K, Outcome),
+}
+
+impl<K> Reports<K> {
+    pub(super) fn new() -> (mpsc::UnboundedSender<Notice<K>>, Self) {
+        let (notices, reports) = mpsc::unbounded_channel();
+        (notices, Self(reports))
+    }
+
+    /// The next one; `None` when the executor is gone and all has been said.
+    ///
+    /// # Cancel safety
+    /// Safe: no report is lost.
+    pub(crate) async fn recv(&mut self) -> Option<Done<K>> {
+        loop {
+            match self.0.recv().await? {
+                Notice::Started(key) => return Some(Done::Started(key)),
+                Notice::Settled(key, outcome) => return Some(Done::Settled(key, outcome)),
+                Notice::Progress(key, latest) => {
+                    if let Some(progress) = latest.lock().waiting.take() {
+                        return Some(Done::Progress(key, progress));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The last progress that nobody took yet: a tool that reports faster than anybody listens fills no memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Latest(Arc<Mutex<Slot>>);
+
+#[derive(Debug, Default)]
+struct Slot {
+    waiting: Option<Progress>,
+    settled: bool,
+}
+
+impl Latest {
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Speaks for one call, and settles it when it is dropped.
+#[derive(Debug)]
+pub(super) struct Reporter<K: Copy> {
+    key: K,
+    notices: mpsc::UnboundedSender<Notice<K>>,
+    latest: Latest,
+}
+
+impl<K: Copy> Reporter<K> {
+    pub(super) fn new(key: K, notices: mpsc::UnboundedSender<Notice<K>>) -> Self {
+        Self { key, notices, latest: Latest::default() }
+    }
+
+    pub(super) fn started(&self) {
+        // Nobody listens any more only when the bridge is gone, and then nobody misses it.
+        let _ = self.notices.send(Notice::Started(self.key));
+    }
+
+    /// What a function's context reports by.
+    pub(super) fn progress(&self) -> impl Fn(Progress) + Send + Sync + 'static
+    where
+        K: Send + Sync + 'static,
+    {
+        let (key, notices, latest) = (self.key, self.notices.clone(), self.latest.clone());
+        move |progress| {
+            let mut slot = latest.lock();
+            if !slot.settled && slot.waiting.replace(progress).is_none() {
+                let _ = notices.send(Notice::Progress(key, latest.clone()));
+            }
+        }
+    }
+
+    pub(super) fn settle(self, outcome: Outcome) {
+        self.once(outcome);
+    }
+
+    fn once(&self, outcome: Outcome) {
+        let mut slot = self.latest.lock();
+        if !std::mem::replace(&mut slot.settled, true) {
+            let _ = self.notices.send(Notice::Settled(self.key, outcome));
+        }
+    }
+}
+
+impl<K: Copy> Drop for Reporter<K> {
+    fn drop(&mut self) {
+        self.once(Err(ToolError::new(ErrorCode::CANCELLED, "the tool was stopped before it answered")));
+    }
+}

@@ -1,0 +1,151 @@
+//! Places for calls that run at once; the others wait in the order in which they came.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::oneshot;
+
+/// So many places to run, and so many to wait.
+#[derive(Clone, Debug)]
+pub(super) struct Slots(Arc<Mutex<Places>>);
+
+#[derive(Debug)]
+struct Places {
+    running: usize,
+    waiting: VecDeque<oneshot::Sender<Slot>>,
+    most_running: usize,
+    most_waiting: usize,
+}
+
+/// A place to run, now or soon.
+#[derive(Debug)]
+pub(super) enum Entry {
+    Now(Slot),
+    Later(oneshot::Receiver<Slot>),
+}
+
+/// A place to run. It passes to the next in line when this is dropped.
+#[derive(Debug)]
+pub(super) struct Slot(Option<Slots>);
+
+/// Every place is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{running} calls are running and {waiting} are waiting; nothing ran")]
+pub(super) struct Full {
+    running: usize,
+    waiting: usize,
+}
+
+impl Slots {
+    pub(super) fn new(most_running: usize, most_waiting: usize) -> Self {
+        let places = Places { running: 0, waiting: VecDeque::new(), most_running, most_waiting };
+        Self(Arc::new(Mutex::new(places)))
+    }
+
+    pub(super) fn enter(&self) -> Result<Entry, Full> {
+        let mut places = self.lock();
+        if places.running < places.most_running {
+            places.running += 1;
+            return Ok(Entry::Now(Slot(Some(self.clone()))));
+        }
+        // Those who gave up while they waited stand in nobody's way.
+        places.waiting.retain(|waiting| !waiting.is_closed());
+        if places.waiting.len() >= places.most_waiting {
+            return Err(Full { running: places.running, waiting: places.waiting.len() });
+        }
+        let (next, entry) = oneshot::channel();
+        places.waiting.push_back(next);
+        Ok(Entry::Later(entry))
+    }
+
+    /// Hands a place on. In a loop, not by dropping it again, so that a long line cannot exhaust the stack.
+    fn leave(&self) {
+        loop {
+            let mut places = self.lock();
+            let Some(next) = places.waiting.pop_front() else {
+                places.running -= 1;
+                return;
+            };
+            drop(places);
+            match next.send(Slot(Some(self.clone()))) {
+                Ok(()) => return,
+                Err(mut unwanted) => unwanted.0 = None,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// Resolves when the place is there.
+    pub(super) async fn wait(self) -> Slot {
+        match self {
+            Self::Now(slot) => slot,
+            // The sender is dropped only by handing over, or with the whole line.
+            Self::Later(entry) => match entry.await {
+                Ok(slot) => slot,
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(slots) = self.0.take() {
+            slots.leave();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn places_pass_on_in_order() {
+        let slots = Slots::new(1, 2);
+        let first = slots.enter().unwrap().wait().await;
+        let (second, third) = (slots.enter().unwrap(), slots.enter().unwrap());
+        assert_eq!(slots.enter().unwrap_err(), Full { running: 1, waiting: 2 });
+        drop(first);
+        let second = second.wait().await;
+        let mut third = Box::pin(third.wait());
+        assert!(futures_ready(third.as_mut()).await.is_none());
+        drop(second);
+        drop(third.await);
+        assert_eq!(slots.lock().running, 0);
+    }
+
+    #[tokio::test]
+    async fn whoever_gives_up_is_passed_over() {
+        let slots = Slots::new(1, 1_000);
+        let first = slots.enter().unwrap().wait().await;
+        let gone: Vec<_> = (0..999).map(|_| slots.enter().unwrap()).collect();
+        let last = slots.enter().unwrap();
+        drop(gone);
+        drop(first);
+        drop(last.wait().await);
+        assert_eq!(slots.lock().running, 0);
+        // A place that was handed over to somebody who never looked is free as well.
+        let (first, second) = (slots.enter().unwrap(), slots.enter().unwrap());
+        drop(first);
+        drop(second);
+        assert_eq!(slots.lock().running, 0);
+    }
+
+    async fn futures_ready<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+        std::future::poll_fn(|cx| {
+            std::task::Poll::Ready(match future.as_mut().poll(cx) {
+                std::task::Poll::Ready(output) => Some(output),
+                std::task::Poll::Pending => None,
+            })
+        })
+        .await
+    }
+}

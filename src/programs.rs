@@ -1,0 +1,201 @@
+//! Programs on this machine as tools: JSON in on stdin, JSON out on stdout, no shell.
+
+mod command;
+mod file;
+mod group;
+mod run;
+mod streams;
+mod trust;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crate::{
+    body::Body,
+    source::{ToolContext, ToolSource},
+    tool::{ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName},
+};
+
+use self::command::Command;
+
+/// Programs offered as tools, as a `tools.toml` lists them.
+///
+/// ```toml
+/// [[tools]]
+/// name = "get_weather"
+/// description = "The weather in a city, now"
+/// # An absolute program and its arguments; no shell reads them. After "--", an element that is one name in
+/// # braces becomes that parameter's text. All parameters are on stdin in any case, as one JSON map.
+/// command = ["/usr/local/bin/weather", "--json", "--", "{city}"]
+/// # Optional, the rest. A table, or a string that holds the same as JSON.
+/// input_schema = { type = "object", required = ["city"], properties = { city = { type = "string" } } }
+/// timeout = "5s"                           # ms, s, m or h; default: the caller's limit
+/// consent = "once"                         # never, once or always; default: never, always if destructive
+/// destructive = false
+/// idempotent = true
+/// cwd = "weather"                          # default: the folder of this file
+/// env = { LANG = "C.UTF-8", HOME = true }  # `true` takes over this process' own value
+/// ```
+///
+/// A program starts with nothing in its environment but `PATH=/usr/local/bin:/usr/bin:/bin` and what `env`
+/// says, in a process group of its own. What it writes to stdout is its result, as one JSON value of at most
+/// 1 MiB; nothing at all is an empty map. A status other than 0 is a failure, and the last line of stderr is its
+/// text. When the call is cancelled or its time is up, the group gets a `SIGTERM`, and `SIGKILL` 2 s later;
+/// children that a program leaves behind end in the same way. Only a process that leaves the group (`setsid`)
+/// escapes.
+///
+/// Runs on Unix, in a tokio runtime with I/O and time enabled.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use toolbridge::{Body, ProgramTools, ToolContext, ToolSource};
+///
+/// let tools = ProgramTools::from_toml(
+///     r#"
+///     [[tools]]
+///     name = "echo"
+///     description = "Gives its parameters back"
+///     command = ["/bin/cat"]
+///     timeout = "5s"
+///     "#,
+/// )?;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+/// # runtime.block_on(async {
+/// let context = ToolContext::new("terminal", Duration::from_secs(30));
+/// let result = tools.execute(&"echo".parse()?, Body::from_json(r#"{"a": 1}"#)?, context).await;
+/// assert_eq!(result.unwrap().to_json()["a"], 1);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ProgramTools {
+    programs: Arc<[Program]>,
+}
+
+/// One program and the tool that it is.
+#[derive(Debug)]
+struct Program {
+    tool: Tool,
+    command: Command,
+}
+
+impl ProgramTools {
+    /// The programs that this file lists.
+    ///
+    /// Whoever can write the file can run programs as this user. So neither the file nor its folder may be
+    /// writable by others, both belong to this user or to root, and the file is no symbolic link.
+    ///
+    /// # Errors
+    /// When it cannot be read, can be written by others, or says something that it may not.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ProgramsError> {
+        let (text, folder) = trust::read(path.as_ref())?;
+        Self::parse(&text, &folder)
+    }
+
+    /// The programs that this text lists. They run in `/`, where `cwd` says nothing else.
+    ///
+    /// # Errors
+    /// When the text says something that it may not.
+    pub fn from_toml(text: &str) -> Result<Self, ProgramsError> {
+        Self::parse(text, Path::new("/"))
+    }
+
+    fn parse(text: &str, folder: &Path) -> Result<Self, ProgramsError> {
+        let programs = file::parse(text, folder)?;
+        for (n, program) in programs.iter().enumerate() {
+            let name = program.tool.name();
+            if programs[..n].iter().any(|other| other.tool.name() == name) {
+                return Err(RegisterError::Duplicate { name: name.clone() }.into());
+            }
+        }
+        Ok(Self { programs: programs.into() })
+    }
+
+    fn program(&self, tool: &ToolName) -> Option<&Program> {
+        self.programs.iter().find(|program| program.tool.name() == tool)
+    }
+}
+
+impl ToolSource for ProgramTools {
+    fn list(&self) -> Vec<Tool> {
+        self.programs.iter().map(|program| program.tool.clone()).collect()
+    }
+
+    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+        let Some(program) = self.program(tool) else {
+            let text = format!("there is no tool named {tool:?}");
+            return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text));
+        };
+        let limit = program.tool.tool_options().timeout;
+        run::run(&program.command, limit, &arguments, &context).await
+    }
+}
+
+/// Why programs cannot be offered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramsError {
+    /// The file cannot be read.
+    #[error("{} cannot be read: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The file is a symbolic link, or no plain file at all.
+    #[error("{} is no plain file, or a symbolic link to one", path.display())]
+    NotAFile {
+        /// What was to be read.
+        path: PathBuf,
+    },
+    /// Others could change which programs run.
+    #[error("{} can be written by others (mode {mode:03o}), who could run programs by it", path.display())]
+    Writable {
+        /// The file or its folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Somebody else owns what says which programs run.
+    #[error("{} belongs to user {owner}, not to this one and not to root", path.display())]
+    Owner {
+        /// The file or its folder.
+        path: PathBuf,
+        /// The owner's number.
+        owner: u32,
+    },
+    /// It is larger than a list of programs can be.
+    #[error("{} has more than {limit} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// It is no TOML, or has a key or value that is not known.
+    #[error("line {line}: {reason}")]
+    Toml {
+        /// Where, counted from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// One tool says something that cannot be.
+    #[error("tool {tool:?}, line {line}: {reason}")]
+    Tool {
+        /// Its name.
+        tool: String,
+        /// Where, counted from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A name that no tool can have, or that two have.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}

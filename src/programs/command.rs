@@ -1,0 +1,207 @@
+//! What is started: a fixed program with fixed arguments, and what parameters may become of them.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process,
+};
+
+use serde_json::Value;
+
+use crate::tool::{ErrorCode, ToolError};
+
+/// Where programs look for others, unless `env` says something else.
+const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A program, its arguments, and all that it inherits.
+#[derive(Debug)]
+pub(super) struct Command {
+    program: PathBuf,
+    arguments: Vec<Argument>,
+    folder: PathBuf,
+    environment: Vec<(String, Option<String>)>,
+}
+
+#[derive(Debug)]
+enum Argument {
+    Fixed(String),
+    /// The text of the parameter of that name.
+    Parameter(String),
+}
+
+impl Command {
+    /// The command that the parts describe; a variable without value is taken over from this process.
+    pub(super) fn new(
+        parts: Vec<String>,
+        schema: Option<&Value>,
+        folder: PathBuf,
+        environment: Vec<(String, Option<String>)>,
+    ) -> Result<Self, String> {
+        let mut parts = parts.into_iter();
+        let program = PathBuf::from(parts.next().ok_or("`command` is empty")?);
+        check_program(&program)?;
+        let mut arguments = Vec::new();
+        let mut after_dashes = false;
+        for part in parts {
+            arguments.push(argument(part, after_dashes, schema)?);
+            after_dashes |= matches!(arguments.last(), Some(Argument::Fixed(text)) if text == "--");
+        }
+        Ok(Self { program, arguments, folder, environment })
+    }
+
+    /// The command for one call, ready to be started. Nothing of it is read by a shell.
+    ///
+    /// # Errors
+    /// `invalid_parameters` when a parameter that stands in the command is no text.
+    pub(super) fn fill(&self, parameters: &Value) -> Result<process::Command, ToolError> {
+        let mut command = process::Command::new(&self.program);
+        for argument in &self.arguments {
+            match argument {
+                Argument::Fixed(text) => command.arg(text),
+                Argument::Parameter(name) => command.arg(text_of(name, parameters.get(name))?),
+            };
+        }
+        command.current_dir(&self.folder).env_clear().env("PATH", SEARCH_PATH);
+        for (variable, value) in &self.environment {
+            match value {
+                Some(value) => command.env(variable, value),
+                None => command.envs(env::var_os(variable).map(|value| (variable, value))),
+            };
+        }
+        Ok(command)
+    }
+}
+
+fn check_program(program: &Path) -> Result<(), String> {
+    let shown = program.display();
+    if !program.is_absolute() || shown.to_string().contains('\0') {
+        return Err(format!("the program {shown} is no absolute path"));
+    }
+    // Windows hands these to its shell, whose quoting cannot be made safe.
+    let extension = program.extension().unwrap_or_default();
+    if extension.eq_ignore_ascii_case("bat") || extension.eq_ignore_ascii_case("cmd") {
+        return Err(format!("{shown} is a script for a shell; name a program"));
+    }
+    if !program.is_file() {
+        return Err(format!("there is no program {shown}"));
+    }
+    Ok(())
+}
+
+fn argument(part: String, after_dashes: bool, schema: Option<&Value>) -> Result<Argument, String> {
+    if part.contains('\0') {
+        return Err("a NUL cannot stand in `command`".to_owned());
+    }
+    let properties = schema.and_then(|schema| schema.get("properties"));
+    let is_property = |name: &str| properties.map(|properties| properties.get(name).is_some());
+    for name in placeholders(&part) {
+        let whole = name.len() + 2 == part.len();
+        match is_property(name) {
+            Some(false) if whole && after_dashes => {
+                return Err(format!("{{{name}}} is no property in `input_schema`"));
+            }
+            _ if whole && after_dashes => return Ok(Argument::Parameter(name.to_owned())),
+            // Braces that name no parameter are somebody else's: `awk "{print}"`.
+            Some(false) => {}
+            None if !whole => {}
+            _ => {
+                return Err(format!("{{{name}}} must be an element of its own, after an element \"--\""));
+            }
+        }
+    }
+    Ok(Argument::Fixed(part))
+}
+
+/// What stands in braces in the text and could be the name of a parameter.
+fn placeholders(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices('{').filter_map(|(at, _)| {
+        let name = text[at + 1..].split_once('}')?.0;
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+        (!name.is_empty() && name.bytes().all(is_name)).then_some(name)
+    })
+}
+
+/// A parameter as one argument, as it is: no shell and, after `--`, no option parser reads anything into it.
+fn text_of(name: &str, parameter: Option<&Value>) -> Result<String, ToolError> {
+    let refuse = |rule: &str| {
+        let text = format!("the parameters do not fit at /{name}: {rule}");
+        Err(ToolError::new(ErrorCode::INVALID_PARAMETERS, text))
+    };
+    match parameter {
+        Some(Value::String(text)) if text.contains('\0') => refuse("it must not contain NUL"),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Number(number)) => Ok(number.to_string()),
+        Some(Value::Bool(truth)) => Ok(truth.to_string()),
+        Some(_) => refuse("it must be a text, a number or a truth value"),
+        None => refuse("it is required"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn command(parts: &[&str]) -> Result<Command, String> {
+        let schema = json!({"properties": {"city": {}}});
+        Command::new(parts.iter().map(ToString::to_string).collect(), Some(&schema), "/".into(), Vec::new())
+    }
+
+    fn arguments(parameter: &Value) -> Result<Vec<String>, ToolError> {
+        let command = command(&["/bin/cat", "-x", "--", "{city}"]).unwrap();
+        let filled = command.fill(&json!({"city": parameter}))?;
+        Ok(filled.get_args().map(|it| it.to_str().unwrap().to_owned()).collect())
+    }
+
+    #[test]
+    fn sec_x1_a_parameter_is_one_argument_after_dashes() {
+        for text in ["; rm -rf /", "$(x)", "`x`", "--flag", "a b", "", "*", "{city}", "'\"", "\n"] {
+            assert_eq!(arguments(&json!(text)).unwrap(), ["-x", "--", text]);
+        }
+        assert_eq!(arguments(&json!(1.5)).unwrap()[2], "1.5");
+        assert_eq!(arguments(&json!(true)).unwrap()[2], "true");
+        for bad in [json!("a\0b"), json!(null), json!([]), json!({"a": 1})] {
+            assert_eq!(arguments(&bad).unwrap_err().code(), ErrorCode::INVALID_PARAMETERS);
+        }
+    }
+
+    #[test]
+    fn sec_x1_a_command_is_fixed() {
+        for (parts, expected) in [
+            (vec![], "`command` is empty"),
+            (vec!["cat"], "the program cat is no absolute path"),
+            (vec!["./cat"], "the program ./cat is no absolute path"),
+            (vec!["/bin/a.bat"], "/bin/a.bat is a script for a shell; name a program"),
+            (vec!["/bin/a.CMD"], "/bin/a.CMD is a script for a shell; name a program"),
+            (vec!["/bin/no-such-program"], "there is no program /bin/no-such-program"),
+            (vec!["/bin/cat", "{city}"], "{city} must be an element of its own, after an element \"--\""),
+            (
+                vec!["/bin/cat", "--", "a{city}"],
+                "{city} must be an element of its own, after an element \"--\"",
+            ),
+            (vec!["/bin/cat", "--", "{town}"], "{town} is no property in `input_schema`"),
+            (vec!["/bin/cat", "a\0"], "a NUL cannot stand in `command`"),
+        ] {
+            assert_eq!(command(&parts).unwrap_err(), expected);
+        }
+        assert!(Command::new(vec!["/bin/cat".into(), "{x}".into()], None, "/".into(), Vec::new()).is_err());
+        assert!(
+            command(&["/bin/cat", "{print}", "${HOME}", "{ .a }", "{}", "{", "--", "{city}", "{city}"])
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn sec_x2_the_environment_is_clean() {
+        let environment = vec![
+            ("LANG".to_owned(), Some("C".to_owned())),
+            ("CARGO_MANIFEST_DIR".to_owned(), None),
+            ("NO_SUCH_VARIABLE".to_owned(), None),
+        ];
+        let command = Command::new(vec!["/bin/cat".to_owned()], None, "/".into(), environment).unwrap();
+        let filled = command.fill(&json!({})).unwrap();
+        let names: Vec<_> = filled.get_envs().map(|(name, _)| name.to_str().unwrap()).collect();
+        assert_eq!(names, ["CARGO_MANIFEST_DIR", "LANG", "PATH"]);
+    }
+}

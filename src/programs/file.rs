@@ -1,0 +1,242 @@
+//! The shape of `tools.toml`, and what it may say.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use serde_json::Value;
+use toml::Spanned;
+
+use super::{Program, ProgramsError, command::Command};
+use crate::tool::{Consent, RegisterError, Tool, ToolName, ToolOptions};
+
+/// The time that a cancelled program gets: 2 s between `SIGTERM` and `SIGKILL`, and some for the end itself.
+const CANCEL_GRACE: Duration = Duration::from_secs(3);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    tools: Vec<Spanned<Entry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: Spanned<String>,
+    description: String,
+    command: Spanned<Vec<String>>,
+    input_schema: Option<Spanned<toml::Value>>,
+    timeout: Option<Spanned<String>>,
+    consent: Option<Asks>,
+    #[serde(default)]
+    destructive: bool,
+    #[serde(default)]
+    idempotent: bool,
+    cwd: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    env: BTreeMap<String, Spanned<toml::Value>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Asks {
+    Never,
+    Once,
+    Always,
+}
+
+/// The programs that the text lists; relative folders start at `folder`.
+pub(super) fn parse(text: &str, folder: &Path) -> Result<Vec<Program>, ProgramsError> {
+    let file: File = toml::from_str(text).map_err(|error| ProgramsError::Toml {
+        line: line_of(text, &error.span().unwrap_or_default()),
+        // The message alone: the whole error quotes the line, which may set a secret in the environment.
+        reason: error.message().to_owned(),
+    })?;
+    file.tools.into_iter().map(|entry| Reader { text, folder }.program(entry)).collect()
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    folder: &'a Path,
+}
+
+impl Reader<'_> {
+    fn program(&self, entry: Spanned<Entry>) -> Result<Program, ProgramsError> {
+        let entry = entry.into_inner();
+        let name: ToolName = entry.name.get_ref().parse().map_err(RegisterError::Name)?;
+        if name.is_reserved() {
+            return Err(RegisterError::Reserved { name }.into());
+        }
+        let wrong = |span: Range<usize>, reason: String| ProgramsError::Tool {
+            tool: name.to_string(),
+            line: line_of(self.text, &span),
+            reason,
+        };
+
+        let mut options = ToolOptions::default().cancel_grace(CANCEL_GRACE);
+        options.destructive = entry.destructive;
+        options.idempotent = entry.idempotent;
+        options.consent = entry.consent.map(|asks| match asks {
+            Asks::Never => Consent::Never,
+            Asks::Once => Consent::OncePerSession,
+            Asks::Always => Consent::Always,
+        });
+        if let Some(timeout) = entry.timeout {
+            let limit = duration(timeout.get_ref()).ok_or_else(|| {
+                wrong(timeout.span(), "`timeout` is a number and ms, s, m or h, as in \"500ms\"".to_owned())
+            })?;
+            options = options.timeout(limit);
+        }
+
+        let mut tool = Tool::new(name.clone(), entry.description).options(options);
+        if let Some(schema) = entry.input_schema {
+            let json = as_json(schema.get_ref()).map_err(|reason| wrong(schema.span(), reason))?;
+            if json.get("type").and_then(Value::as_str) != Some("object") {
+                let reason = "`input_schema` must say that `type` is \"object\"".to_owned();
+                return Err(wrong(schema.span(), reason));
+            }
+            // Whether it is a sound schema is seen when the tools are offered, as with every source.
+            tool = tool.schema(json);
+        }
+
+        let span = entry.command.span();
+        let folder =
+            entry.cwd.as_ref().map_or_else(|| self.folder.to_owned(), |cwd| self.folder.join(cwd.get_ref()));
+        if !folder.is_dir() {
+            let span = entry.cwd.map_or(span, |cwd| cwd.span());
+            return Err(wrong(span, format!("{} is no folder to run in", folder.display())));
+        }
+        let environment = entry.env.into_iter().map(|(variable, value)| {
+            let value_of = environment(&variable, value.get_ref());
+            value_of.map(|value| (variable, value)).map_err(|reason| wrong(value.span(), reason))
+        });
+        let environment = environment.collect::<Result<_, _>>()?;
+        let command = Command::new(entry.command.into_inner(), tool.input_schema(), folder, environment)
+            .map_err(|reason| wrong(span, reason))?;
+        Ok(Program { tool, command })
+    }
+}
+
+/// The line of the text, counted from 1, where the span begins.
+fn line_of(text: &str, span: &Range<usize>) -> usize {
+    text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let unit = text.find(|it: char| !it.is_ascii_digit())?;
+    let number: u64 = text[..unit].parse().ok().filter(|number| *number > 0)?;
+    let factor = match text[unit..].trim() {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.checked_mul(factor).map(Duration::from_millis)
+}
+
+fn as_json(schema: &toml::Value) -> Result<Value, String> {
+    match schema {
+        toml::Value::String(text) => {
+            serde_json::from_str(text).map_err(|error| format!("`input_schema` is no JSON: {error}"))
+        }
+        table => serde_json::to_value(table).map_err(|error| format!("`input_schema` is no schema: {error}")),
+    }
+}
+
+fn environment(variable: &str, value: &toml::Value) -> Result<Option<String>, String> {
+    if variable.is_empty() || variable.contains(['=', '\0']) {
+        return Err(format!("{variable:?} cannot be the name of a variable"));
+    }
+    match value {
+        toml::Value::String(text) if !text.contains('\0') => Ok(Some(text.clone())),
+        toml::Value::Boolean(true) => Ok(None),
+        _ => Err(format!("`env.{variable}` is a text without NUL, or `true` to take over our own")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        parse(text, Path::new("/")).unwrap_err().to_string()
+    }
+
+    fn entry(more: &str) -> String {
+        format!("[[tools]]\nname = \"a\"\ndescription = \"\"\ncommand = [\"/bin/cat\"]\n{more}\n")
+    }
+
+    #[test]
+    fn all_keys_are_understood() {
+        let text = entry(
+            "timeout = \"500ms\"\nconsent = \"once\"\ndestructive = true\nidempotent = true\ncwd = \"tmp\"\n\
+             env = { LANG = \"C\", HOME = true }\ninput_schema = { type = \"object\" }",
+        );
+        let programs = parse(&text, Path::new("/")).unwrap();
+        let options = programs[0].tool.tool_options();
+        assert_eq!(options.timeout, Some(Duration::from_millis(500)));
+        assert_eq!(options.effective_consent(), Consent::OncePerSession);
+        assert!(options.destructive && options.idempotent);
+        let text = entry("input_schema = '{\"type\": \"object\", \"required\": [\"b\"]}'");
+        let programs = parse(&text, Path::new("/")).unwrap();
+        assert_eq!(programs[0].tool.input_schema().unwrap()["required"][0], "b");
+        assert!(parse("", Path::new("/")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let text = refused(&entry("shell = true"));
+        assert!(text.starts_with("line 5: unknown field `shell`"), "{text}");
+        let text = refused("[tool]\n");
+        assert!(text.starts_with("line 1: unknown field `tool`"), "{text}");
+        let text = refused(&entry("consent = \"perhaps\""));
+        assert!(text.starts_with("line 5: unknown variant `perhaps`"), "{text}");
+        let text = refused("[[tools]]\nname = \"a\"\n");
+        assert!(text.contains("missing field"), "{text}");
+    }
+
+    #[test]
+    fn no_error_quotes_the_environment() {
+        let text = refused(&entry("env = { TOKEN = \"hunter2\" }\nenv = 1"));
+        assert!(!text.contains("hunter2"), "{text}");
+        let text = refused(&entry("env = { TOKEN = [\"hunter2\"] }"));
+        assert!(text.starts_with("tool \"a\", line 5: ") && !text.contains("hunter2"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        for (more, expected) in [
+            (
+                "timeout = \"5\"",
+                "tool \"a\", line 5: `timeout` is a number and ms, s, m or h, as in \"500ms\"",
+            ),
+            (
+                "timeout = \"0s\"",
+                "tool \"a\", line 5: `timeout` is a number and ms, s, m or h, as in \"500ms\"",
+            ),
+            ("cwd = \"no/such\"", "tool \"a\", line 5: /no/such is no folder to run in"),
+            ("input_schema = '{'", "tool \"a\", line 5: `input_schema` is no JSON: "),
+            ("input_schema = {}", "tool \"a\", line 5: `input_schema` must say that `type` is \"object\""),
+        ] {
+            let text = refused(&entry(more));
+            assert!(text.starts_with(expected), "{more}: {text}");
+        }
+        let named = |name: &str| entry("").replace("\"a\"", &format!("\"{name}\""));
+        assert!(refused(&named("a b")).contains("is no tool name"));
+        assert!(refused(&named("bridge.echo")).contains("kept for the protocol"));
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("2m"), Some(Duration::from_secs(120)));
+        for bad in ["", "5", "s", "-1s", "1.5s", "5 days", "99999999999999999999s", "18446744073709551615h"] {
+            assert_eq!(duration(bad), None, "{bad}");
+        }
+    }
+}

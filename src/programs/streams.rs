@@ -1,0 +1,129 @@
+//! A program's three streams, fed and read at once so that neither side waits for the other.
+
+use std::{io, process::Child};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::{ChildStderr, ChildStdin, ChildStdout},
+};
+
+/// The largest result of a program, in bytes.
+pub(super) const MAX_STDOUT: usize = 1 << 20;
+
+/// How much of the end of stderr is kept, in bytes. It stays here, but for its last line.
+const MAX_STDERR: usize = 64 << 10;
+
+/// How much is read at once, in bytes.
+const CHUNK: usize = 16 << 10;
+
+/// What goes in, and what has come out so far.
+#[derive(Debug)]
+pub(super) struct Streams {
+    stdin: Option<ChildStdin>,
+    input: Vec<u8>,
+    written: usize,
+    stdout: Option<ChildStdout>,
+    output: Vec<u8>,
+    overflown: bool,
+    stderr: Option<ChildStderr>,
+    complaint: Vec<u8>,
+}
+
+/// The program wrote more than [`MAX_STDOUT`].
+#[derive(Debug)]
+pub(super) struct Overflow;
+
+impl Streams {
+    /// The streams of a child that was started with pipes.
+    pub(super) fn new(child: &mut Child, input: Vec<u8>) -> io::Result<Self> {
+        Ok(Self {
+            stdin: child.stdin.take().map(ChildStdin::from_std).transpose()?,
+            input,
+            written: 0,
+            stdout: child.stdout.take().map(ChildStdout::from_std).transpose()?,
+            output: Vec::new(),
+            overflown: false,
+            stderr: child.stderr.take().map(ChildStderr::from_std).transpose()?,
+            complaint: Vec::new(),
+        })
+    }
+
+    /// Writes and reads until the program has written too much.
+    ///
+    /// # Cancel safety
+    /// Safe: what has been read is kept.
+    pub(super) async fn overflow(&mut self) {
+        if self.flow(true).await.is_ok() {
+            std::future::pending().await
+        }
+    }
+
+    /// Writes and reads until the program and its children have closed stdout and stderr.
+    ///
+    /// # Cancel safety
+    /// Safe: what has been read is kept.
+    pub(super) async fn closed(&mut self) {
+        let _ = self.flow(false).await;
+    }
+
+    /// All that was written to stdout.
+    pub(super) fn output(&self) -> Result<&[u8], Overflow> {
+        if self.overflown { Err(Overflow) } else { Ok(&self.output) }
+    }
+
+    /// The end of what was written to stderr.
+    pub(super) fn complaint(&self) -> &[u8] {
+        &self.complaint
+    }
+
+    async fn flow(&mut self, stop_at_overflow: bool) -> Result<(), Overflow> {
+        while self.stdin.is_some() || self.stdout.is_some() || self.stderr.is_some() {
+            tokio::select! {
+                written = write(&mut self.stdin, &self.input[self.written..]) => match written {
+                    Ok(bytes) if bytes > 0 && self.written + bytes < self.input.len() => self.written += bytes,
+                    // All is written, or the program does not want to hear more.
+                    _ => self.stdin = None,
+                },
+                more = read(&mut self.stdout, &mut self.output) => {
+                    if !more {
+                        self.stdout = None;
+                    }
+                    if self.output.len() > MAX_STDOUT {
+                        // What comes from now on is read for the program's sake only.
+                        self.output.clear();
+                        self.overflown = true;
+                    }
+                    if self.overflown && stop_at_overflow {
+                        return Err(Overflow);
+                    }
+                }
+                more = read(&mut self.stderr, &mut self.complaint) => {
+                    if !more {
+                        self.stderr = None;
+                    }
+                    let excess = self.complaint.len().saturating_sub(MAX_STDERR);
+                    self.complaint.drain(..excess);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn write(to: &mut Option<ChildStdin>, bytes: &[u8]) -> io::Result<usize> {
+    match to {
+        Some(stream) => stream.write(bytes).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Reads some bytes; `false` at the end.
+async fn read(from: &mut Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> bool {
+    match from {
+        Some(stream) => {
+            into.reserve(CHUNK);
+            matches!(stream.read_buf(into).await, Ok(bytes) if bytes > 0)
+        }
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,106 @@
+//! The server's address as the user gives it.
+
+use std::{fmt, net::IpAddr};
+
+use url::Url;
+
+use super::error::ConnectError;
+
+/// A checked address: `ws`, `wss`, `http` or `https`, without credentials and without a query.
+#[derive(Clone)]
+pub(super) struct ServerUrl {
+    text: String,
+    host: String,
+    port: u16,
+}
+
+impl ServerUrl {
+    /// Reads an address.
+    pub(super) fn parse(text: &str) -> Result<Self, ConnectError> {
+        let refuse = |reason: String| ConnectError::Url { reason };
+        let url = Url::parse(text.trim()).map_err(|error| refuse(error.to_string()))?;
+        if !matches!(url.scheme(), "ws" | "wss" | "http" | "https") {
+            return Err(refuse(format!("the scheme `{}` is not `ws` or `wss`", url.scheme())));
+        }
+        let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
+            return Err(refuse("it names no host".into()));
+        };
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(refuse("it carries a user name or password; LiveKit takes a token instead".into()));
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(refuse("it carries a query or fragment; the token is given apart from it".into()));
+        }
+        let port = url.port_or_known_default().unwrap_or(443);
+        Ok(Self { host: host.to_owned(), port, text: url.to_string() })
+    }
+
+    /// Whether the token would travel in the clear beyond this machine.
+    pub(super) fn is_exposed(&self) -> bool {
+        let local = self.host == "localhost"
+            || self.host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        !local && matches!(self.text.split_once(':'), Some(("ws" | "http", _)))
+    }
+
+    /// The whole address, for the signalling.
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Host and port: what may be shown and logged.
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        match ServerUrl::parse(text) {
+            Err(error) => error.to_string(),
+            Ok(url) => panic!("{} was taken", url.as_str()),
+        }
+    }
+
+    #[test]
+    fn host_and_port_are_shown() {
+        assert_eq!(ServerUrl::parse("ws://127.0.0.1:7880").unwrap().to_string(), "127.0.0.1:7880");
+        assert_eq!(
+            ServerUrl::parse(" wss://sfu.example.com/lk ").unwrap().to_string(),
+            "sfu.example.com:443"
+        );
+        assert_eq!(ServerUrl::parse("ws://[::1]").unwrap().to_string(), "[::1]:80");
+    }
+
+    #[test]
+    fn a_clear_connection_beyond_this_machine_is_known() {
+        for (text, exposed) in [
+            ("ws://127.0.0.1:7880", false),
+            ("ws://[::1]:7880", false),
+            ("http://localhost", false),
+            ("wss://sfu.example.com", false),
+            ("ws://sfu.example.com", true),
+            ("http://192.0.2.1", true),
+        ] {
+            assert_eq!(ServerUrl::parse(text).unwrap().is_exposed(), exposed, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_without_being_repeated() {
+        for text in [
+            "",
+            "localhost:7880",
+            "ftp://x",
+            "ws://",
+            "wss://user:hunter2@x",
+            "wss://x/?access_token=hunter2",
+        ] {
+            assert!(!refused(text).contains("hunter2"), "{text}");
+        }
+    }
+}

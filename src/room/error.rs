@@ -1,0 +1,153 @@
+//! Why a room could not be joined, and what to do about it.
+
+use std::{fmt, io, time::Duration};
+
+use crate::link::CloseReason;
+
+/// Why a room could not be joined. Each message says what to do about it; none shows the token.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address is no LiveKit address.
+    #[error("the server's address cannot be used: {reason}; give it as wss://HOST or ws://HOST:PORT")]
+    Url {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The token is no token at all.
+    #[error("the token is not a JWT; pass the text that the token server gave, without quotes or `Bearer`")]
+    MalformedToken,
+    /// The server does not accept the token.
+    #[error(
+        "{server} refused the token (HTTP {status}): it has expired, is not valid yet, was signed with another key \
+         or secret, or lacks `roomJoin` for this room; make a new one, and compare the clocks of both machines"
+    )]
+    Unauthorized {
+        /// Host and port.
+        server: String,
+        /// The HTTP status: 401.
+        status: u16,
+    },
+    /// The server accepts the token, but not this join.
+    #[error(
+        "{server} does not allow this join (HTTP {status}): ask whoever runs it for the grant or the room"
+    )]
+    Forbidden {
+        /// Host and port.
+        server: String,
+        /// The HTTP status: 403.
+        status: u16,
+    },
+    /// The server answered with another HTTP status than LiveKit does.
+    #[error(
+        "{server} answered HTTP {status} instead of opening the room: 404 is a wrong path, a room that does not \
+         exist, or no LiveKit server at all; 5xx is the server's own trouble, try again"
+    )]
+    Refused {
+        /// Host and port.
+        server: String,
+        /// The HTTP status.
+        status: u16,
+    },
+    /// No connection to the server.
+    #[error("{server} cannot be reached: {reason}; check the name, the port, and whether the server runs")]
+    Unreachable {
+        /// Host and port.
+        server: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// The server's certificate is not trusted, or TLS failed otherwise.
+    #[error(
+        "no trusted TLS connection to {server}: {reason}; for a certificate of your own give its root \
+         (`RoomOptions::root_certificates`)"
+    )]
+    Tls {
+        /// Host and port.
+        server: String,
+        /// What TLS said.
+        reason: String,
+    },
+    /// The server cannot carry data over one peer connection.
+    #[error("the server is too old (version {version}); LiveKit 1.9.11 or newer is needed")]
+    ServerTooOld {
+        /// Its version, or `unknown`.
+        version: String,
+    },
+    /// Signalling works, but no packet gets through.
+    #[error(
+        "the server answers, but within {limit:?} no path for packets was found: neither UDP nor TCP to its RTC \
+         ports ({tried}) gets through; open them in the firewall, or set the server's `rtc.node_ip`"
+    )]
+    NoNetworkPath {
+        /// How long it was tried.
+        limit: Duration,
+        /// The addresses that were tried.
+        tried: String,
+    },
+    /// Another participant joined with our identity meanwhile.
+    #[error("another participant joined with the same identity; give each its own")]
+    DuplicateIdentity,
+    /// The room was deleted meanwhile.
+    #[error("the room was deleted while joining; join again to create it anew")]
+    RoomDeleted,
+    /// Somebody with the room's admin grant removed us meanwhile.
+    #[error("removed from the room while joining, by its administrator")]
+    Removed,
+    /// It took too long.
+    #[error(
+        "not joined within {limit:?}, while {phase}; try again, or allow more time (`RoomOptions::join_timeout`)"
+    )]
+    Timeout {
+        /// How long it was tried.
+        limit: Duration,
+        /// What was under way.
+        phase: JoinPhase,
+    },
+    /// The connection ended while joining.
+    #[error("the connection ended while joining: {0}")]
+    Closed(CloseReason),
+    /// A socket could not be opened.
+    #[error("no socket could be opened here: {0}")]
+    Socket(#[from] io::Error),
+    /// The server or the WebRTC stack did something that it should not.
+    #[error("the peer connection could not be set up: {0}")]
+    Transport(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl ConnectError {
+    /// The stack's or the server's own error.
+    pub(super) fn transport(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Transport(error.into())
+    }
+}
+
+/// What was meant to happen when the time was up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JoinPhase {
+    /// The WebSocket was being opened, or the server's first answer waited for.
+    Signalling,
+    /// A path was there, and the data channels were being opened.
+    Channels,
+}
+
+impl fmt::Display for JoinPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Signalling => "waiting for the server's answer to the join",
+            Self::Channels => "opening the data channels",
+        })
+    }
+}
+
+impl From<CloseReason> for ConnectError {
+    fn from(reason: CloseReason) -> Self {
+        match reason {
+            CloseReason::DuplicateIdentity => Self::DuplicateIdentity,
+            CloseReason::RoomDeleted => Self::RoomDeleted,
+            CloseReason::Removed => Self::Removed,
+            other => Self::Closed(other),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! ICE over TCP: we dial the server's passive candidates.
+//!
+//! Datagrams travel in a stream, each behind its length in two bytes
+//! ([RFC 4571](https://www.rfc-editor.org/rfc/rfc4571)). A connection has a task of its own and queues
+//! with caps, so that a stalled one delays nobody: what does not fit is dropped like a lost datagram.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{
+        TcpSocket, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::mpsc,
+    task::JoinSet,
+    time,
+};
+
+/// How long a connection may take to open.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// The largest frame that is read, in bytes: a DTLS record with its head, several times over.
+const MAX_FRAME: usize = 8192;
+/// How many addresses are dialled in one join.
+const MAX_DIALS: usize = 16;
+/// How many datagrams wait for a connection that does not take them.
+const WRITE_QUEUE: usize = 256;
+/// How many datagrams of all connections wait for us.
+const READ_QUEUE: usize = 256;
+/// Written at once, in bytes, when many datagrams wait.
+const WRITE_BATCH: usize = 32 * 1024;
+
+/// Which connection: our end and theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pair {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+}
+
+/// What a connection tells.
+#[derive(Debug)]
+pub(super) enum TcpEvent {
+    /// It is open.
+    Opened(Pair, mpsc::Sender<Vec<u8>>),
+    /// A datagram came.
+    Datagram(Pair, Vec<u8>),
+    /// It is gone.
+    Closed(Pair),
+}
+
+/// All the TCP connections of one peer connection. Dropping it ends them.
+#[derive(Debug)]
+pub(super) struct IceTcp {
+    writers: HashMap<Pair, mpsc::Sender<Vec<u8>>>,
+    dialled: HashSet<SocketAddr>,
+    tasks: JoinSet<()>,
+    events: mpsc::Receiver<TcpEvent>,
+    report: mpsc::Sender<TcpEvent>,
+}
+
+impl IceTcp {
+    pub(super) fn new() -> Self {
+        let (report, events) = mpsc::channel(READ_QUEUE);
+        Self { writers: HashMap::new(), dialled: HashSet::new(), tasks: JoinSet::new(), events, report }
+    }
+
+    /// Opens a connection to an address, once, from this address of ours if one is given.
+    pub(super) fn dial(&mut self, remote: SocketAddr, from: Option<IpAddr>) {
+        if self.dialled.len() >= MAX_DIALS || !self.dialled.insert(remote) {
+            return;
+        }
+        let report = self.report.clone();
+        self.tasks.spawn(async move {
+            match time::timeout(CONNECT_LIMIT, connect(remote, from)).await {
+                Ok(Ok((stream, local))) => carry(stream, Pair { local, remote }, report).await,
+                Ok(Err(error)) => tracing::debug!(%remote, %error, "no ICE connection over TCP"),
+                Err(_) => {
+                    tracing::debug!(%remote, limit = ?CONNECT_LIMIT, "no ICE connection over TCP in time")
+                }
+            }
+        });
+    }
+
+    /// The next thing that a connection tells.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses nothing.
+    pub(super) async fn next(&mut self) -> TcpEvent {
+        let event = match self.events.recv().await {
+            Some(event) => event,
+            // Never: we hold a sender ourselves.
+            None => std::future::pending().await,
+        };
+        self.note(event)
+    }
+
+    /// What a connection has told meanwhile.
+    pub(super) fn try_next(&mut self) -> Option<TcpEvent> {
+        let event = self.events.try_recv().ok()?;
+        Some(self.note(event))
+    }
+
+    /// Sends a datagram; one that does not fit is dropped, as a network would.
+    pub(super) fn send(&self, pair: Pair, datagram: Vec<u8>) {
+        if let Some(writer) = self.writers.get(&pair)
+            && writer.try_send(datagram).is_err()
+        {
+            tracing::trace!(remote = %pair.remote, "a datagram was dropped: the TCP connection takes no more");
+        }
+    }
+
+    fn note(&mut self, event: TcpEvent) -> TcpEvent {
+        match &event {
+            TcpEvent::Opened(pair, writer) => {
+                self.writers.insert(*pair, writer.clone());
+            }
+            TcpEvent::Closed(pair) => {
+                self.writers.remove(pair);
+            }
+            TcpEvent::Datagram(..) => {}
+        }
+        event
+    }
+}
+
+async fn connect(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<(TcpStream, SocketAddr)> {
+    let socket = if remote.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if let Some(ip) = from {
+        socket.bind(SocketAddr::new(ip, 0))?;
+    }
+    let stream = socket.connect(remote).await?;
+    stream.set_nodelay(true)?;
+    let local = stream.local_addr()?;
+    Ok((stream, local))
+}
+
+/// Carries datagrams both ways until either end stops.
+async fn carry(stream: TcpStream, pair: Pair, report: mpsc::Sender<TcpEvent>) {
+    let (writer, queue) = mpsc::channel(WRITE_QUEUE);
+    if report.send(TcpEvent::Opened(pair, writer)).await.is_err() {
+        return;
+    }
+    let (reader, writer) = stream.into_split();
+    let ended = tokio::select! {
+        ended = read(reader, pair, &report) => ended,
+        ended = write(writer, queue) => ended,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(remote = %pair.remote, %error, "an ICE connection over TCP ended");
+    }
+    let _ = report.send(TcpEvent::Closed(pair)).await;
+}
+
+async fn read(reader: OwnedReadHalf, pair: Pair, report: &mpsc::Sender<TcpEvent>) -> io::Result<()> {
+    let mut reader = BufReader::with_capacity(WRITE_BATCH, reader);
+    loop {
+        let size = usize::from(reader.read_u16().await?);
+        if size > MAX_FRAME {
+            return Err(io::Error::other(format!("a frame of {size} bytes is more than {MAX_FRAME}")));
+        }
+        let mut datagram = vec![0; size];
+        reader.read_exact(&mut datagram).await?;
+        if report.send(TcpEvent::Datagram(pair, datagram)).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
+    let mut batch = Vec::with_capacity(WRITE_BATCH);
+    while let Some(first) = queue.recv().await {
+        batch.clear();
+        let mut next = Some(first);
+        while let Some(datagram) = next {
+            // A datagram of ours is far below 64 KiB: the stack keeps to the network's packet size.
+            if let Ok(size) = u16::try_from(datagram.len()) {
+                batch.extend_from_slice(&size.to_be_bytes());
+                batch.extend_from_slice(&datagram);
+            }
+            next = if batch.len() < WRITE_BATCH { queue.try_recv().ok() } else { None };
+        }
+        writer.write_all(&batch).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (IceTcp, TcpStream, Pair) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut tcp = IceTcp::new();
+        tcp.dial(listener.local_addr().unwrap(), None);
+        let (theirs, _) = listener.accept().await.unwrap();
+        let TcpEvent::Opened(pair, _) = tcp.next().await else { panic!("not opened") };
+        (tcp, theirs, pair)
+    }
+
+    #[tokio::test]
+    async fn datagrams_keep_their_bounds_both_ways() {
+        let (mut tcp, mut theirs, pair) = pair().await;
+        tcp.send(pair, b"one".to_vec());
+        tcp.send(pair, b"three".to_vec());
+        let mut got = [0; 12];
+        theirs.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"\0\x03one\0\x05three");
+        theirs.write_all(b"\0\x02ab\0\x01").await.unwrap();
+        theirs.write_all(b"c").await.unwrap();
+        for expected in [&b"ab"[..], b"c"] {
+            let TcpEvent::Datagram(from, datagram) = tcp.next().await else { panic!("no datagram") };
+            assert_eq!((from, &datagram[..]), (pair, expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_frame_over_the_limit_ends_the_connection() {
+        let (mut tcp, mut theirs, pair) = pair().await;
+        theirs.write_all(&[0xff, 0xff]).await.unwrap();
+        assert!(matches!(tcp.next().await, TcpEvent::Closed(closed) if closed == pair));
+        assert!(tcp.writers.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_reads_nothing_costs_a_capped_queue() {
+        let (tcp, _theirs, pair) = pair().await;
+        for _ in 0..100_000 {
+            tcp.send(pair, vec![0; 1200]);
+        }
+        assert_eq!(tcp.writers[&pair].capacity(), 0, "what does not fit is dropped");
+    }
+}

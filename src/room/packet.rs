@@ -1,0 +1,119 @@
+//! Data packets in LiveKit's words and in ours.
+
+use livekit_protocol::{DataPacket, UserPacket, data_packet::Value};
+use prost::Message;
+
+use crate::{
+    link::{Lane, Packet, Peer, Sid},
+    transport::Incoming,
+};
+
+/// The largest packet with its envelope: the server reads into 65,535 bytes, and a longer message
+/// closes the channel, so LiveKit's own clients stop here.
+pub(super) const MAX_ENCODED: usize = 64_000;
+
+/// A packet in LiveKit's words. The number of a reliable one is set when it is written.
+pub(super) fn outgoing(packet: Packet, sid: &Sid) -> DataPacket {
+    DataPacket {
+        participant_sid: sid.to_string(),
+        destination_identities: packet.to.iter().map(ToString::to_string).collect(),
+        value: Some(Value::User(UserPacket {
+            payload: packet.payload.into(),
+            topic: (!packet.topic.is_empty()).then(|| packet.topic.into_owned()),
+            ..Default::default()
+        })),
+        ..Default::default()
+    }
+}
+
+/// The largest size that a packet can have once it has its number.
+pub(super) fn encoded_size(packet: &DataPacket) -> usize {
+    /// Two bytes of key and five of a 32-bit number.
+    const SEQUENCE: usize = 7;
+    packet.encoded_len() + SEQUENCE
+}
+
+/// A packet that came: its number, its sender and what it carries.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) sequence: u32,
+    pub(super) incoming: Incoming,
+}
+
+/// Why a message on a data channel is not for us.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Skipped {
+    /// It is no packet at all.
+    Malformed,
+    /// It is a packet of another kind: speakers, transcription, a stream, a remote call.
+    OtherKind,
+}
+
+/// Reads a message. The sender is as the server stamped it; either part may be empty.
+pub(super) fn incoming(lane: Lane, bytes: &[u8]) -> Result<Heard, Skipped> {
+    let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
+    let Some(Value::User(user)) = packet.value else { return Err(Skipped::OtherKind) };
+    #[expect(deprecated, reason = "older servers stamp the sender there only")]
+    let (user_identity, user_sid) = (user.participant_identity, user.participant_sid);
+    let either = |first: String, second: String| if first.is_empty() { second } else { first };
+    let from = Peer::new(
+        either(packet.participant_identity, user_identity),
+        either(packet.participant_sid, user_sid),
+    );
+    let topic = user.topic.unwrap_or_default();
+    Ok(Heard { sequence: packet.sequence, incoming: Incoming::new(from, lane, topic, user.payload) })
+}
+
+#[cfg(test)]
+mod tests {
+    use livekit_protocol::ChatMessage;
+
+    use super::*;
+    use crate::link::{Identity, TOPIC};
+
+    #[test]
+    fn a_packet_keeps_what_it_carries() {
+        let sid = Sid::from("PA_1");
+        let packet = outgoing(Packet::new([Identity::from("phone")], "hello"), &sid);
+        assert_eq!(packet.destination_identities, ["phone"]);
+        assert_eq!(packet.sequence, 0);
+        let heard = incoming(Lane::Lossy, &packet.encode_to_vec()).unwrap();
+        assert_eq!(heard.incoming.lane, Lane::Lossy);
+        assert_eq!(heard.incoming.topic, TOPIC);
+        assert_eq!(&heard.incoming.payload[..], b"hello");
+    }
+
+    #[test]
+    fn the_size_leaves_room_for_the_number() {
+        let mut packet = outgoing(Packet::broadcast("hello"), &Sid::from("PA_1"));
+        let size = encoded_size(&packet);
+        packet.sequence = u32::MAX;
+        assert!(packet.encoded_len() <= size);
+    }
+
+    #[test]
+    #[expect(deprecated, reason = "that older servers are understood is what is tested")]
+    fn an_older_servers_stamp_is_read_where_the_newer_is_missing() {
+        let user = UserPacket {
+            participant_identity: "old".into(),
+            participant_sid: "PA_0".into(),
+            ..Default::default()
+        };
+        let mut packet = DataPacket { value: Some(Value::User(user)), ..Default::default() };
+        let from =
+            |packet: &DataPacket| incoming(Lane::Reliable, &packet.encode_to_vec()).unwrap().incoming.from;
+        assert_eq!(from(&packet), Peer::new("old", "PA_0"));
+        packet.participant_identity = "new".into();
+        packet.participant_sid = "PA_1".into();
+        assert_eq!(from(&packet), Peer::new("new", "PA_1"));
+    }
+
+    #[test]
+    fn other_kinds_and_noise_are_told_apart() {
+        assert_eq!(incoming(Lane::Reliable, &[0xff; 9]).unwrap_err(), Skipped::Malformed);
+        let chat =
+            DataPacket { value: Some(Value::ChatMessage(ChatMessage::default())), ..Default::default() };
+        assert_eq!(incoming(Lane::Reliable, &chat.encode_to_vec()).unwrap_err(), Skipped::OtherKind);
+        assert_eq!(incoming(Lane::Reliable, &[]).unwrap_err(), Skipped::OtherKind);
+    }
+}

@@ -1,0 +1,355 @@
+//! The peer connection: str0m's state machine, the sockets under it, and the two data channels on it.
+
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, SocketAddr},
+    time::Instant,
+};
+
+use str0m::{
+    Candidate, CandidateKind, Event, IceConnectionState, Input, Output, Rtc, RtcError,
+    change::{SdpAnswer, SdpPendingOffer},
+    channel::{ChannelConfig, ChannelId, Reliability},
+    error::IceError,
+    net::{Protocol, Receive, TcpType},
+};
+use tokio::time;
+
+use super::{
+    ice_tcp::TcpEvent,
+    sockets::{MAX_DATAGRAM, Readable, Sockets},
+};
+use crate::link::Lane;
+
+/// How many bytes of both channels may be on their way. A larger budget was measured to cost five
+/// times the processor time and to gain nothing.
+const BUDGET: usize = 144 * 1024;
+/// What the reliable channel leaves of it, so that a full one cannot keep a lossy packet back.
+const LOSSY_RESERVE: usize = 16 * 1024;
+/// How long a lossy packet is worth sending again, in milliseconds. It rides out reordering and
+/// single losses, and is gone before it could be in anybody's way.
+const LOSSY_LIFETIME: u16 = 100;
+/// How many datagrams are read before somebody else has a turn.
+const READ_BATCH: usize = 64;
+/// How many addresses of the server are tried.
+const MAX_CANDIDATES: usize = 64;
+
+/// A peer connection to the server.
+pub(super) struct PeerConnection {
+    rtc: Rtc,
+    sockets: Sockets,
+    udp: bool,
+    reliable: ChannelId,
+    lossy: ChannelId,
+    /// Whether each of them is open: reliable, lossy.
+    open: [bool; 2],
+    /// Our offer, until it is answered.
+    pending: Option<SdpPendingOffer>,
+    /// The server's addresses that came before its answer.
+    early: Vec<String>,
+    remotes: Vec<SocketAddr>,
+    path: bool,
+    heard: Instant,
+    wake_at: Instant,
+    messages: VecDeque<(Lane, Vec<u8>)>,
+    lost: Option<&'static str>,
+    buffer: Vec<u8>,
+    rejected: u64,
+}
+
+/// Which datagrams are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admit {
+    /// All of them.
+    All,
+    /// Only those that keep the path alive (STUN). The rest is lost on purpose: so the sender slows
+    /// down by itself, as SCTP does on a full network, and the connection stays.
+    KeepAlive,
+}
+
+/// What the stack or the server did that it should not.
+pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
+
+impl PeerConnection {
+    /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP.
+    pub(super) fn new(now: Instant, bind: Option<IpAddr>, udp: bool) -> Result<(Self, String), Error> {
+        let mut rtc = Rtc::builder().clear_codecs().set_sctp_max_buffered_amount(BUDGET).build(now);
+        let mut api = rtc.sdp_api();
+        let reliable =
+            api.add_channel_with_config(ChannelConfig { label: "_reliable".into(), ..Default::default() });
+        // The server takes us for connected only once both are open.
+        let lossy = api.add_channel_with_config(ChannelConfig {
+            label: "_lossy".into(),
+            ordered: false,
+            reliability: Reliability::MaxPacketLifetime { lifetime: LOSSY_LIFETIME },
+            ..Default::default()
+        });
+        let (offer, pending) = api.apply().ok_or("no offer was made")?;
+        let connection = Self {
+            rtc,
+            sockets: Sockets::new(bind),
+            udp,
+            reliable,
+            lossy,
+            open: [false; 2],
+            pending: Some(pending),
+            early: Vec::new(),
+            remotes: Vec::new(),
+            path: false,
+            heard: now,
+            wake_at: now,
+            messages: VecDeque::new(),
+            lost: None,
+            buffer: vec![0; MAX_DATAGRAM],
+            rejected: 0,
+        };
+        Ok((connection, offer.to_sdp_string()))
+    }
+
+    /// Takes the server's answer.
+    pub(super) fn handle_answer(&mut self, sdp: &str) -> Result<(), Error> {
+        let Some(pending) = self.pending.take() else {
+            tracing::debug!("an answer to no offer was skipped");
+            return Ok(());
+        };
+        let answer = SdpAnswer::from_sdp_string(sdp)?;
+        self.rtc.sdp_api().accept_answer(pending, answer)?;
+        // Addresses within the answer need sockets too.
+        let within = sdp
+            .lines()
+            .filter_map(|line| line.strip_prefix("a="))
+            .filter(|line| line.starts_with("candidate:"));
+        for line in within.map(ToOwned::to_owned).chain(std::mem::take(&mut self.early)).collect::<Vec<_>>() {
+            self.handle_candidate(&line);
+        }
+        self.drain()
+    }
+
+    /// Takes an address of the server's. One that cannot be used is skipped.
+    pub(super) fn handle_candidate(&mut self, line: &str) {
+        if self.remotes.len() + self.early.len() >= MAX_CANDIDATES {
+            return tracing::debug!(limit = MAX_CANDIDATES, "a candidate too many was skipped");
+        }
+        if self.pending.is_some() {
+            return self.early.push(line.to_owned());
+        }
+        match Candidate::from_sdp_string(line) {
+            Ok(candidate) => self.try_remote(candidate),
+            Err(error) => tracing::debug!(%error, "a candidate was skipped"),
+        }
+    }
+
+    fn try_remote(&mut self, candidate: Candidate) {
+        let remote = candidate.addr();
+        match (candidate.proto(), candidate.tcptype()) {
+            (Protocol::Udp, _) if self.udp => match self.sockets.open_udp_towards(remote) {
+                Ok(Some(local)) => self.add_local(Candidate::host(local, Protocol::Udp)),
+                Ok(None) => {}
+                Err(error) => return tracing::debug!(%remote, %error, "no way to a candidate"),
+            },
+            // A relayed address has no socket of the server's behind it that could be dialled.
+            (Protocol::Tcp, Some(TcpType::Passive)) if candidate.kind() != CandidateKind::Relayed => {
+                self.sockets.dial_tcp(remote);
+            }
+            _ => return,
+        }
+        self.remotes.push(remote);
+        self.rtc.add_remote_candidate(candidate);
+    }
+
+    fn add_local(&mut self, candidate: Result<Candidate, IceError>) {
+        match candidate {
+            Ok(candidate) => {
+                self.rtc.add_local_candidate(candidate);
+            }
+            Err(error) => tracing::debug!(%error, "an address of ours is unusable"),
+        }
+    }
+
+    /// Waits until there is something to do, or `until`.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses nothing.
+    pub(super) async fn wait(&mut self, until: Instant) -> Option<Readable> {
+        time::timeout_at(self.wake_at.min(until).into(), self.sockets.readable()).await.ok()
+    }
+
+    /// Does what is to be done: reads what has come, and lets the time pass.
+    pub(super) fn handle(&mut self, woken: Option<Readable>, admit: Admit) -> Result<(), Error> {
+        if let Some(Readable::Tcp(event)) = woken {
+            self.handle_tcp(event, admit)?;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let read = self.read(&mut buffer, admit);
+        self.buffer = buffer;
+        read?;
+        self.rtc.handle_input(Input::Timeout(Instant::now()))?;
+        self.drain()
+    }
+
+    fn read(&mut self, buffer: &mut [u8], admit: Admit) -> Result<(), Error> {
+        for _ in 0..READ_BATCH {
+            let Some((size, from, local)) = self.sockets.try_recv_udp(buffer) else { break };
+            self.receive(Protocol::Udp, from, local, &buffer[..size], admit)?;
+        }
+        for _ in 0..READ_BATCH {
+            let Some(event) = self.sockets.tcp.try_next() else { break };
+            self.handle_tcp(event, admit)?;
+        }
+        Ok(())
+    }
+
+    fn handle_tcp(&mut self, event: TcpEvent, admit: Admit) -> Result<(), Error> {
+        match event {
+            TcpEvent::Opened(pair, _) => {
+                self.add_local(Candidate::builder().tcp().host(pair.local).tcptype(TcpType::Active).build());
+                self.drain()
+            }
+            TcpEvent::Datagram(pair, datagram) => {
+                self.receive(Protocol::Tcp, pair.remote, pair.local, &datagram, admit)
+            }
+            TcpEvent::Closed(pair) => {
+                tracing::debug!(remote = %pair.remote, "an ICE connection over TCP is gone");
+                Ok(())
+            }
+        }
+    }
+
+    fn receive(
+        &mut self,
+        protocol: Protocol,
+        from: SocketAddr,
+        local: SocketAddr,
+        datagram: &[u8],
+        admit: Admit,
+    ) -> Result<(), Error> {
+        /// The first byte of a STUN message ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
+        const STUN: std::ops::RangeInclusive<u8> = 0..=3;
+        let now = Instant::now();
+        let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return self.reject(from) };
+        let input = Input::Receive(now, receive);
+        // The stack itself takes a DTLS record from anybody; this asks whether ICE knows the address.
+        if !self.rtc.accepts(&input) {
+            return self.reject(from);
+        }
+        self.heard = now;
+        if admit == Admit::KeepAlive && !datagram.first().is_some_and(|first| STUN.contains(first)) {
+            return Ok(());
+        }
+        if let Err(error) = self.rtc.handle_input(input) {
+            // One datagram is no reason to end a connection; if it was, the next poll says so.
+            tracing::debug!(%from, %error, "a datagram was refused");
+        }
+        self.drain()
+    }
+
+    fn reject(&mut self, from: SocketAddr) -> Result<(), Error> {
+        self.rejected += 1;
+        tracing::debug!(%from, rejected = self.rejected, "a datagram from elsewhere was dropped");
+        Ok(())
+    }
+
+    /// Takes all that the stack has to say, until it only wants to be woken again.
+    fn drain(&mut self) -> Result<(), Error> {
+        loop {
+            match self.rtc.poll_output()? {
+                Output::Timeout(at) => {
+                    self.wake_at = at;
+                    return Ok(());
+                }
+                Output::Transmit(transmit) => self.sockets.transmit(transmit),
+                Output::Event(event) => self.handle_event(event),
+            }
+        }
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::IceConnectionStateChange(
+                IceConnectionState::Connected | IceConnectionState::Completed,
+            ) => {
+                self.path = true;
+            }
+            // Before the first path it only says that none was found yet.
+            Event::IceConnectionStateChange(IceConnectionState::Disconnected) if self.path => {
+                self.lose("no network path works any more");
+            }
+            Event::ChannelOpen(id, _) if id == self.reliable => self.open[0] = true,
+            Event::ChannelOpen(id, _) if id == self.lossy => self.open[1] = true,
+            Event::ChannelData(data) if data.id == self.reliable => {
+                self.messages.push_back((Lane::Reliable, data.data));
+            }
+            Event::ChannelData(data) if data.id == self.lossy => {
+                self.messages.push_back((Lane::Lossy, data.data));
+            }
+            Event::ChannelClose(_) => self.lose("the server closed a data channel"),
+            Event::Closed => self.lose("the server closed the peer connection"),
+            _ => {}
+        }
+    }
+
+    fn lose(&mut self, why: &'static str) {
+        self.lost.get_or_insert(why);
+    }
+
+    /// The next message that came.
+    pub(super) fn poll_message(&mut self) -> Option<(Lane, Vec<u8>)> {
+        self.messages.pop_front()
+    }
+
+    /// Why it is over, once it is.
+    pub(super) fn lost(&self) -> Option<&'static str> {
+        self.lost
+    }
+
+    /// Writes a message; `false` if there is no room for it now.
+    pub(super) fn write(&mut self, lane: Lane, message: &[u8]) -> Result<bool, Error> {
+        let id = match lane {
+            Lane::Reliable if self.unacknowledged() + message.len() > BUDGET - LOSSY_RESERVE => {
+                return Ok(false);
+            }
+            Lane::Reliable => self.reliable,
+            Lane::Lossy => self.lossy,
+        };
+        let Some(mut channel) = self.rtc.channel(id) else { return Ok(false) };
+        let written = channel.write(true, message)?;
+        self.drain()?;
+        Ok(written)
+    }
+
+    /// The bytes on the reliable channel that the server has not acknowledged.
+    pub(super) fn unacknowledged(&mut self) -> usize {
+        self.rtc.channel(self.reliable).map_or(0, |mut channel| channel.buffered_amount())
+    }
+
+    /// Whether both channels are open.
+    pub(super) fn is_open(&self) -> bool {
+        self.open == [true; 2]
+    }
+
+    /// Whether packets get through at all.
+    pub(super) fn has_path(&self) -> bool {
+        self.path
+    }
+
+    /// The server's addresses that were tried.
+    pub(super) fn remotes(&self) -> &[SocketAddr] {
+        &self.remotes
+    }
+
+    /// When the server was last heard.
+    pub(super) fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// Says goodbye to the server. Nothing can be sent afterwards.
+    pub(super) fn close(&mut self) {
+        let closed: Result<(), RtcError> = self.rtc.close();
+        if let Err(error) = closed.map_err(Error::from).and_then(|()| self.drain()) {
+            tracing::debug!(%error, "the peer connection ended without a goodbye");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! The peer connection against another str0m, over sockets on loopback.
+
+use std::time::Duration;
+
+use str0m::change::SdpOffer;
+use tokio::net::UdpSocket;
+
+use super::*;
+
+const FROM: &str = "127.0.0.1:4000";
+/// A binding request of nobody that we know, and the beginnings of a DTLS record and of RTP.
+const STUN: &[u8] = b"\0\x01\0\0\x21\x12\xa4\x42123456789012";
+const DTLS: &[u8] = &[22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+const RTP: &[u8] = &[0x80, 96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+fn connection() -> PeerConnection {
+    PeerConnection::new(Instant::now(), None, true).unwrap().0
+}
+
+#[tokio::test]
+async fn both_channels_are_offered_and_no_media() {
+    let (connection, offer) = PeerConnection::new(Instant::now(), None, true).unwrap();
+    assert_eq!(offer.matches("m=").count(), 1, "{offer}");
+    assert!(offer.contains("m=application") && offer.contains("a=setup:actpass"), "{offer}");
+    assert!(!connection.is_open() && !connection.has_path());
+}
+
+#[tokio::test]
+async fn datagrams_from_elsewhere_are_dropped_and_keep_nothing_alive() {
+    let mut connection = connection();
+    let (from, local) = (FROM.parse().unwrap(), "127.0.0.1:5000".parse().unwrap());
+    let heard = connection.heard();
+    for datagram in [STUN, DTLS, RTP, b"", &[0xff; 40]] {
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            connection.receive(protocol, from, local, datagram, Admit::All).unwrap();
+        }
+    }
+    assert_eq!(connection.rejected, 10);
+    assert_eq!(connection.heard(), heard);
+}
+
+#[tokio::test]
+async fn unusable_candidates_are_skipped_and_their_number_has_a_cap() {
+    let mut connection = connection();
+    connection.pending = None;
+    for line in [
+        "",
+        "candidate:",
+        "candidate:1 1 udp 1 some-name.local 9 typ host",
+        "candidate:1 1 tcp 1 127.0.0.1 9 typ host",
+    ] {
+        connection.handle_candidate(line);
+    }
+    assert!(connection.remotes().is_empty(), "{:?}", connection.remotes());
+    for port in 1..=2 * MAX_CANDIDATES {
+        connection.handle_candidate(&format!("candidate:1 1 udp 1 127.0.0.1 {port} typ host"));
+    }
+    assert_eq!(connection.remotes().len(), MAX_CANDIDATES);
+}
+
+#[tokio::test]
+async fn candidates_before_the_answer_wait_for_it() {
+    let mut connection = connection();
+    for port in 1..=2 * MAX_CANDIDATES {
+        connection.handle_candidate(&format!("candidate:1 1 udp 1 127.0.0.1 {port} typ host"));
+    }
+    assert_eq!((connection.early.len(), connection.remotes().len()), (MAX_CANDIDATES, 0));
+    assert!(connection.handle_answer("v=0").is_err(), "an answer that is none");
+}
+
+/// The other end: answers an offer, takes what comes on the channels.
+struct Remote {
+    rtc: Rtc,
+    socket: UdpSocket,
+    local: SocketAddr,
+    wake_at: Instant,
+    channels: Vec<ChannelId>,
+    heard: Vec<Vec<u8>>,
+}
+
+impl Remote {
+    async fn answer(offer: &str) -> (Self, String) {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let local = socket.local_addr().unwrap();
+        let mut rtc = Rtc::builder().clear_codecs().build(Instant::now());
+        rtc.add_local_candidate(Candidate::host(local, Protocol::Udp).unwrap());
+        let offer = SdpOffer::from_sdp_string(offer).unwrap();
+        let answer = rtc.sdp_api().accept_offer(offer).unwrap().to_sdp_string();
+        let remote = Self { rtc, socket, local, wake_at: Instant::now(), channels: vec![], heard: vec![] };
+        (remote, answer)
+    }
+
+    async fn wait(&self) -> Option<(Vec<u8>, SocketAddr)> {
+        let mut buffer = vec![0; MAX_DATAGRAM];
+        let received =
+            time::timeout_at(self.wake_at.into(), self.socket.recv_from(&mut buffer)).await.ok()?;
+        let (size, from) = received.unwrap();
+        buffer.truncate(size);
+        Some((buffer, from))
+    }
+
+    fn handle(&mut self, datagram: Option<&(Vec<u8>, SocketAddr)>) {
+        let now = Instant::now();
+        let input = match datagram {
+            Some((bytes, from)) => {
+                Input::Receive(now, Receive::new(Protocol::Udp, *from, self.local, bytes).unwrap())
+            }
+            None => Input::Timeout(now),
+        };
+        self.rtc.handle_input(input).unwrap();
+        loop {
+            match self.rtc.poll_output().unwrap() {
+                Output::Timeout(at) => return self.wake_at = at,
+                Output::Transmit(transmit) => {
+                    let _ = self.socket.try_send_to(&transmit.contents, transmit.destination);
+                }
+                Output::Event(Event::ChannelOpen(id, _)) => self.channels.push(id),
+                Output::Event(Event::ChannelData(data)) => self.heard.push(data.data),
+                Output::Event(_) => {}
+            }
+        }
+    }
+}
+
+/// Lets both go on until `done`, or fails.
+async fn drive(
+    connection: &mut PeerConnection,
+    remote: &mut Remote,
+    admit: Admit,
+    mut done: impl FnMut(&mut PeerConnection, &Remote) -> bool,
+) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !done(connection, remote) {
+        assert!(Instant::now() < until, "it never happened");
+        tokio::select! {
+            woken = connection.wait(until) => connection.handle(woken, admit).unwrap(),
+            datagram = remote.wait() => remote.handle(datagram.as_ref()),
+        }
+    }
+}
+
+async fn connected() -> (PeerConnection, Remote) {
+    let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true).unwrap();
+    let (mut remote, answer) = Remote::answer(&offer).await;
+    connection.handle_answer(&answer).unwrap();
+    drive(&mut connection, &mut remote, Admit::All, |it, remote| it.is_open() && remote.channels.len() == 2)
+        .await;
+    (connection, remote)
+}
+
+#[tokio::test]
+async fn messages_pass_once_both_channels_are_open() {
+    let (mut connection, mut remote) = connected().await;
+    assert!(connection.has_path());
+    assert!(connection.write(Lane::Reliable, b"reliable").unwrap());
+    assert!(connection.write(Lane::Lossy, b"lossy").unwrap());
+    drive(&mut connection, &mut remote, Admit::All, |_, remote| remote.heard.len() == 2).await;
+    for id in remote.channels.clone() {
+        assert!(remote.rtc.channel(id).unwrap().write(true, b"back").unwrap());
+    }
+    remote.handle(None);
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.messages.len() == 2).await;
+    assert_eq!(connection.poll_message().unwrap().1, b"back");
+}
+
+#[tokio::test]
+async fn a_full_reliable_channel_leaves_room_for_a_lossy_packet() {
+    let (mut connection, mut remote) = connected().await;
+    let mut written = 0;
+    while connection.write(Lane::Reliable, &[7; 15_000]).unwrap() {
+        written += 1;
+        assert!(written < 100, "there is no limit");
+    }
+    assert!(connection.write(Lane::Lossy, &[8; 15_000]).unwrap());
+    drive(&mut connection, &mut remote, Admit::All, |_, remote| remote.heard.len() == written + 1).await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.unacknowledged() == 0).await;
+    assert!(connection.write(Lane::Reliable, &[7; 15_000]).unwrap());
+}
+
+#[tokio::test]
+async fn noise_ends_nothing_wherever_it_comes_from() {
+    let (mut connection, mut remote) = connected().await;
+    let local = connection.sockets.local_udp();
+    let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let noise = [
+        STUN,
+        DTLS,
+        RTP,
+        b"",
+        &[0xff; 40],
+        &[22, 254, 253, 0, 1, 0, 0, 0, 0, 0, 9, 0, 3, 1, 2, 3],
+        &[21, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 0],
+    ];
+    for datagram in noise {
+        // As the server's own: what a forged source address would look like.
+        remote.socket.send_to(datagram, local).await.unwrap();
+        stranger.send_to(datagram, local).await.unwrap();
+    }
+    assert!(connection.write(Lane::Reliable, b"all the same").unwrap());
+    drive(&mut connection, &mut remote, Admit::All, |_, remote| !remote.heard.is_empty()).await;
+    assert_eq!(connection.lost(), None);
+    assert!(connection.rejected >= 6, "{}", connection.rejected);
+}
+
+#[tokio::test]
+async fn what_is_kept_out_comes_later() {
+    let (mut connection, mut remote) = connected().await;
+    let id = remote.channels[0];
+    assert!(remote.rtc.channel(id).unwrap().write(true, b"later").unwrap());
+    remote.handle(None);
+    let heard = connection.heard();
+    drive(&mut connection, &mut remote, Admit::KeepAlive, |it, _| it.heard() > heard).await;
+    assert!(connection.messages.is_empty());
+    drive(&mut connection, &mut remote, Admit::All, |it, _| !it.messages.is_empty()).await;
+}
+
+#[tokio::test]
+async fn the_other_ends_goodbye_is_told() {
+    let (mut connection, mut remote) = connected().await;
+    remote.rtc.close().unwrap();
+    remote.handle(None);
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.lost().is_some()).await;
+}

@@ -1,0 +1,117 @@
+//! Sequence numbers of reliable packets: ours counted up, others' heard once.
+//!
+//! Within one join LiveKit numbers the reliable packets of each sender from 1; a packet that was sent
+//! again after a resume carries its old number. Lossy packets carry 0.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// How long a sender's last number is kept after its last packet: longer than any resume takes.
+const TTL: Duration = Duration::from_secs(30);
+/// How many senders are remembered: a room of LiveKit's usual size, several times over.
+const MAX_SENDERS: usize = 4096;
+
+/// The numbers that we give.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    last: u32,
+}
+
+impl Outgoing {
+    /// The next packet's number.
+    pub(super) fn next(&mut self) -> u32 {
+        self.last = self.last.wrapping_add(1);
+        self.last
+    }
+}
+
+/// The numbers that we have heard, by the sender's sid.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    heard: HashMap<String, Heard>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    last: u32,
+    at: Instant,
+}
+
+impl Incoming {
+    /// Whether a reliable packet is new. One without a number or without a sid always is.
+    pub(super) fn accept(&mut self, now: Instant, sid: &str, sequence: u32) -> bool {
+        if sequence == 0 || sid.is_empty() {
+            return true;
+        }
+        if let Some(heard) = self.heard.get_mut(sid) {
+            let fresh = sequence > heard.last || now.duration_since(heard.at) > TTL;
+            if fresh {
+                *heard = Heard { last: sequence, at: now };
+            }
+            return fresh;
+        }
+        self.make_room(now);
+        self.heard.insert(sid.to_owned(), Heard { last: sequence, at: now });
+        true
+    }
+
+    fn make_room(&mut self, now: Instant) {
+        if self.heard.len() < MAX_SENDERS {
+            return;
+        }
+        self.heard.retain(|_, heard| now.duration_since(heard.at) <= TTL);
+        if self.heard.len() >= MAX_SENDERS {
+            let oldest = self.heard.iter().min_by_key(|(_, heard)| heard.at).map(|(sid, _)| sid.clone());
+            oldest.map(|sid| self.heard.remove(&sid));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_or_older_number_is_dropped_per_sender() {
+        let (now, mut heard) = (Instant::now(), Incoming::default());
+        assert!(heard.accept(now, "PA_1", 1));
+        assert!(heard.accept(now, "PA_1", 3), "a gap is not ours to judge");
+        assert!(!heard.accept(now, "PA_1", 3));
+        assert!(!heard.accept(now, "PA_1", 2));
+        assert!(heard.accept(now, "PA_2", 1), "another sender counts for itself");
+    }
+
+    #[test]
+    fn what_carries_no_number_passes() {
+        let (now, mut heard) = (Instant::now(), Incoming::default());
+        assert!(heard.accept(now, "PA_1", 7));
+        assert!(heard.accept(now, "PA_1", 0));
+        assert!(heard.accept(now, "", 7));
+        assert!(heard.accept(now, "", 7));
+    }
+
+    #[test]
+    fn a_silent_sender_is_forgotten() {
+        let (now, mut heard) = (Instant::now(), Incoming::default());
+        assert!(heard.accept(now, "PA_1", 9));
+        assert!(!heard.accept(now + TTL, "PA_1", 9));
+        assert!(heard.accept(now + TTL + Duration::from_millis(1), "PA_1", 1));
+    }
+
+    #[test]
+    fn the_memory_has_a_cap() {
+        let (now, mut heard) = (Instant::now(), Incoming::default());
+        for n in 0..2 * MAX_SENDERS {
+            assert!(heard.accept(now, &format!("PA_{n}"), 1));
+        }
+        assert!(heard.heard.len() <= MAX_SENDERS);
+    }
+
+    #[test]
+    fn ours_start_at_one() {
+        let mut ours = Outgoing::default();
+        assert_eq!((ours.next(), ours.next()), (1, 2));
+    }
+}

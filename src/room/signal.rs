@@ -1,0 +1,374 @@
+//! Signalling: LiveKit's client for it, behind the few words that a data-only participant needs.
+
+use std::{sync::Arc, time::Duration};
+
+use livekit_protocol::{
+    DisconnectReason, JoinResponse, LeaveRequest, ParticipantInfo, SessionDescription, SignalTarget,
+    leave_request, signal_request, signal_response::Message,
+};
+use livekit_signaling::{
+    CLIENT_PROTOCOL_DEFAULT, SignalClient, SignalError, SignalEvent, SignalEvents, SignalOptions,
+};
+use tokio::{runtime::Handle, time};
+
+use super::{
+    address::ServerUrl,
+    error::{ConnectError, JoinPhase},
+    websocket::{self, Dial, DialFailure},
+};
+use crate::link::CloseReason;
+
+/// The protocol that we speak. 18 would create the data channels out of band.
+const PROTOCOL: u32 = 17;
+/// How long a goodbye may take: a dead socket must not hold anybody up.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// An open signalling connection. Dropping it leaves the room.
+pub(super) struct Signal {
+    client: Option<Arc<SignalClient>>,
+    events: SignalEvents,
+}
+
+/// What the server tells. Not to be shown: a token may be in it.
+pub(super) enum ServerEvent {
+    /// Its half of the peer connection.
+    Answer(String),
+    /// An address of its: a candidate line.
+    Candidate(String),
+    /// What it knows of some participants, ourselves among them.
+    Participants(Vec<ParticipantInfo>),
+    /// A newer token.
+    Token(String),
+    /// It sends us away.
+    Leave(CloseReason),
+    /// The connection is gone.
+    Lost(String),
+}
+
+impl Signal {
+    /// Opens the connection and joins with our half of the peer connection.
+    pub(super) async fn join(
+        url: &ServerUrl,
+        token: &str,
+        dial: Dial,
+        offer: String,
+        limit: Duration,
+    ) -> Result<(Self, JoinResponse), ConnectError> {
+        let dial = Arc::new(dial);
+        // In a task of its own: the library leaves an open socket behind when its future is dropped,
+        // and the room a participant that nobody drives. `Signal` leaves when it is dropped.
+        let joining = tokio::spawn(websocket::scope(dial.clone(), {
+            let (url, token) = (url.as_str().to_owned(), token.to_owned());
+            let offer =
+                SessionDescription { r#type: "offer".into(), sdp: offer, id: 1, ..Default::default() };
+            async move {
+                let (client, response, events) =
+                    SignalClient::connect(&url, &token, options(), Some(offer)).await?;
+                Ok((Self { client: Some(Arc::new(client)), events }, response))
+            }
+        }));
+        let joined = match time::timeout(limit, joining).await {
+            Err(_) => return Err(ConnectError::Timeout { limit, phase: JoinPhase::Signalling }),
+            Ok(Err(panic)) => return Err(ConnectError::transport(panic)),
+            Ok(Ok(joined)) => joined,
+        };
+        let (signal, response) = joined.map_err(|error| join_error(error, dial.failure(), url, limit))?;
+        if !signal.client.as_ref().is_some_and(|client| client.is_single_pc_mode_active()) {
+            return Err(ConnectError::ServerTooOld { version: version(&response) });
+        }
+        if response.ping_interval <= 0 || response.ping_timeout <= 0 || response.participant.is_none() {
+            return Err(ConnectError::transport("the server's answer to the join is incomplete"));
+        }
+        Ok((signal, response))
+    }
+
+    /// The next thing that concerns us.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses nothing.
+    pub(super) async fn next(&mut self) -> ServerEvent {
+        loop {
+            match self.events.recv().await {
+                Some(SignalEvent::Message(message)) => {
+                    if let Some(event) = server_event(*message) {
+                        return event;
+                    }
+                }
+                Some(SignalEvent::Close(why)) => return ServerEvent::Lost(why.into_owned()),
+                None => return ServerEvent::Lost("the signalling ended".into()),
+            }
+        }
+    }
+
+    /// Leaves and closes, in a second at most.
+    pub(super) async fn leave(mut self) {
+        if let Some(client) = self.client.take() {
+            let _ = time::timeout(GOODBYE, goodbye(client)).await;
+        }
+    }
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
+            runtime.spawn(time::timeout(GOODBYE, goodbye(client)));
+        }
+    }
+}
+
+async fn goodbye(client: Arc<SignalClient>) {
+    let leave = LeaveRequest {
+        action: leave_request::Action::Disconnect.into(),
+        reason: DisconnectReason::ClientInitiated.into(),
+        ..Default::default()
+    };
+    client.send(signal_request::Message::Leave(leave)).await;
+    client.close().await;
+}
+
+fn options() -> SignalOptions {
+    let mut options = SignalOptions::default();
+    options.auto_subscribe = false;
+    options.single_peer_connection = true;
+    options.region_failover = false;
+    options.protocol_version = PROTOCOL;
+    options.client_protocol = CLIENT_PROTOCOL_DEFAULT;
+    options.client_capabilities = Vec::new();
+    options.sdk_options.sdk_version = Some(env!("CARGO_PKG_VERSION").into());
+    options.sdk_options.other_sdks =
+        Some(concat!(env!("CARGO_PKG_NAME"), ":", env!("CARGO_PKG_VERSION")).into());
+    options
+}
+
+fn server_event(message: Message) -> Option<ServerEvent> {
+    match message {
+        Message::Answer(answer) => Some(ServerEvent::Answer(answer.sdp)),
+        Message::Trickle(trickle) if trickle.target() == SignalTarget::Publisher => {
+            candidate(&trickle.candidate_init).map(ServerEvent::Candidate)
+        }
+        Message::Update(update) => Some(ServerEvent::Participants(update.participants)),
+        Message::RefreshToken(token) => Some(ServerEvent::Token(token)),
+        Message::Leave(leave) => Some(ServerEvent::Leave(close_reason(&leave))),
+        // Following would change the room's name under everybody's feet.
+        Message::RoomMoved(_) => Some(ServerEvent::Leave(CloseReason::Server("ROOM_MOVED".into()))),
+        _ => None,
+    }
+}
+
+/// The candidate line in the JSON that carries it.
+fn candidate(init: &str) -> Option<String> {
+    let init: serde_json::Value = serde_json::from_str(init).ok()?;
+    let line = init.get("candidate")?.as_str()?;
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+fn close_reason(leave: &LeaveRequest) -> CloseReason {
+    match leave.reason() {
+        DisconnectReason::DuplicateIdentity => CloseReason::DuplicateIdentity,
+        DisconnectReason::ParticipantRemoved => CloseReason::Removed,
+        DisconnectReason::RoomDeleted => CloseReason::RoomDeleted,
+        DisconnectReason::RoomClosed => CloseReason::RoomClosed,
+        DisconnectReason::ServerShutdown => CloseReason::ServerShutdown,
+        reason if leave.action() == leave_request::Action::Disconnect => {
+            CloseReason::Server(reason.as_str_name().into())
+        }
+        reason => CloseReason::ConnectionLost(
+            format!("the server asks for a new join ({})", reason.as_str_name()).into(),
+        ),
+    }
+}
+
+fn version(response: &JoinResponse) -> String {
+    let version = response.server_info.as_ref().map_or(&response.server_version, |info| &info.version);
+    if version.is_empty() { "unknown".into() } else { version.clone() }
+}
+
+fn join_error(
+    error: SignalError,
+    dialled: Option<DialFailure>,
+    url: &ServerUrl,
+    limit: Duration,
+) -> ConnectError {
+    let server = url.to_string();
+    match (error, dialled) {
+        (SignalError::TokenFormat, _) => ConnectError::MalformedToken,
+        (SignalError::UrlParse(reason), _) => ConnectError::Url { reason },
+        (SignalError::LeaveRequest { reason, action }, _) => {
+            let (reason, action) = (reason.into(), action.into());
+            close_reason(&LeaveRequest { reason, action, ..Default::default() }).into()
+        }
+        (_, Some(DialFailure::Status(status))) => refused(server, status),
+        (_, Some(DialFailure::Tls(reason))) => ConnectError::Tls { server, reason },
+        (_, Some(DialFailure::Unreachable(reason))) => ConnectError::Unreachable { server, reason },
+        // The body is left out: the server repeats the token in it.
+        (
+            SignalError::Handshake { status }
+            | SignalError::Client(status, _)
+            | SignalError::Server(status, _),
+            None,
+        ) => refused(server, status.as_u16()),
+        (SignalError::Connection(reason), None) => ConnectError::Unreachable { server, reason },
+        (SignalError::Timeout(_), None) => ConnectError::Timeout { limit, phase: JoinPhase::Signalling },
+        (SignalError::Closed | SignalError::SendError, None) => {
+            ConnectError::Unreachable { server, reason: "the connection was closed during the join".into() }
+        }
+        (error, None) => ConnectError::transport(error),
+    }
+}
+
+fn refused(server: String, status: u16) -> ConnectError {
+    match status {
+        401 => ConnectError::Unauthorized { server, status },
+        403 => ConnectError::Forbidden { server, status },
+        _ => ConnectError::Refused { server, status },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{SinkExt, StreamExt};
+    use livekit_protocol::{ServerInfo, SignalRequest, SignalResponse};
+    use prost::Message as _;
+    use tokio::net::TcpListener;
+    use tokio_tungstenite::{
+        accept_hdr_async,
+        tungstenite::handshake::server::{ErrorResponse, Request, Response},
+    };
+
+    use super::*;
+
+    fn leave(reason: DisconnectReason, action: leave_request::Action) -> CloseReason {
+        close_reason(&LeaveRequest { reason: reason.into(), action: action.into(), ..Default::default() })
+    }
+
+    #[test]
+    fn why_the_server_sends_us_away_is_told_in_our_words() {
+        use leave_request::Action::{Disconnect, Reconnect};
+        assert_eq!(leave(DisconnectReason::DuplicateIdentity, Disconnect), CloseReason::DuplicateIdentity);
+        assert_eq!(leave(DisconnectReason::ParticipantRemoved, Disconnect), CloseReason::Removed);
+        assert_eq!(leave(DisconnectReason::RoomDeleted, Disconnect), CloseReason::RoomDeleted);
+        assert_eq!(leave(DisconnectReason::RoomClosed, Disconnect), CloseReason::RoomClosed);
+        assert_eq!(leave(DisconnectReason::ServerShutdown, Reconnect), CloseReason::ServerShutdown);
+        assert_eq!(
+            leave(DisconnectReason::JoinFailure, Disconnect),
+            CloseReason::Server("JOIN_FAILURE".into())
+        );
+        assert!(matches!(leave(DisconnectReason::StateMismatch, Reconnect), CloseReason::ConnectionLost(_)));
+    }
+
+    #[test]
+    fn a_candidate_is_taken_out_of_its_json() {
+        let init = r#"{"candidate":"candidate:1 1 udp 1 127.0.0.1 9 typ host","sdpMid":"0","usernameFragment":null}"#;
+        assert_eq!(candidate(init).as_deref(), Some("candidate:1 1 udp 1 127.0.0.1 9 typ host"));
+        for nothing in [r#"{"candidate":""}"#, r#"{"candidate":7}"#, "{}", "[]", "", "{"] {
+            assert_eq!(candidate(nothing), None, "{nothing}");
+        }
+    }
+
+    /// A server that answers each path as told: an HTTP status, or a WebSocket with this first frame.
+    async fn server(answer: impl Fn(&str) -> Result<JoinResponse, u16> + Send + Sync + 'static) -> ServerUrl {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("ws://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut join = None;
+                #[expect(clippy::result_large_err, reason = "the type is the library's")]
+                let check = |request: &Request, response: Response| match answer(request.uri().path()) {
+                    Ok(frame) => {
+                        join = Some(frame);
+                        Ok(response)
+                    }
+                    Err(status) => {
+                        let mut refusal = ErrorResponse::new(None);
+                        *refusal.status_mut() = status.try_into().unwrap();
+                        Err(refusal)
+                    }
+                };
+                let Ok(mut socket) = accept_hdr_async(stream, check).await else { continue };
+                let frame = SignalResponse { message: join.map(Message::Join) }.encode_to_vec();
+                socket.send(frame.into()).await.unwrap();
+                while socket.next().await.is_some() {}
+            }
+        });
+        ServerUrl::parse(&url).unwrap()
+    }
+
+    async fn join(url: &ServerUrl) -> ConnectError {
+        let joined =
+            Signal::join(url, "token", Dial::default(), String::new(), Duration::from_secs(20)).await;
+        joined.err().unwrap()
+    }
+
+    fn response() -> JoinResponse {
+        let info = ServerInfo { version: "1.9.8".into(), ..Default::default() };
+        JoinResponse {
+            participant: Some(ParticipantInfo::default()),
+            server_info: Some(info),
+            ping_interval: 5,
+            ping_timeout: 15,
+            ..Default::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_without_single_peer_connections_is_too_old() {
+        let url = server(|path| if path.ends_with("/v1") { Err(404) } else { Ok(response()) }).await;
+        match join(&url).await {
+            ConnectError::ServerTooOld { version } => assert_eq!(version, "1.9.8"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_join_that_nobody_waits_for_leaves_the_room_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let joining = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
+        let mut socket = tokio::select! {
+            _ = joining => panic!("nobody has answered yet"),
+            socket = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio_tungstenite::accept_async(stream).await.unwrap()
+            } => socket,
+        };
+        // The future is dropped now; only then does the server take the join.
+        let frame = SignalResponse { message: Some(Message::Join(response())) }.encode_to_vec();
+        socket.send(frame.into()).await.unwrap();
+        let mut left = false;
+        while let Some(Ok(frame)) = socket.next().await {
+            let request = SignalRequest::decode(frame.into_data()).unwrap();
+            left |= matches!(request.message, Some(signal_request::Message::Leave(_)));
+        }
+        assert!(left);
+    }
+
+    #[tokio::test]
+    async fn an_incomplete_answer_is_an_error_here() {
+        for broken in [
+            JoinResponse { ping_interval: -1, ..response() },
+            JoinResponse { ping_timeout: 0, ..response() },
+            JoinResponse { participant: None, ..response() },
+        ] {
+            let url = server(move |_| Ok(broken.clone())).await;
+            assert!(matches!(join(&url).await, ConnectError::Transport(_)));
+        }
+    }
+
+    #[tokio::test]
+    async fn each_refusal_keeps_its_status() {
+        let refused = |status| async move { join(&server(move |_| Err(status)).await).await };
+        assert!(matches!(refused(401).await, ConnectError::Unauthorized { status: 401, .. }));
+        assert!(matches!(refused(403).await, ConnectError::Forbidden { status: 403, .. }));
+        assert!(matches!(refused(404).await, ConnectError::Refused { status: 404, .. }));
+        assert!(matches!(refused(503).await, ConnectError::Refused { status: 503, .. }));
+    }
+
+    #[test]
+    fn a_refusal_never_repeats_the_servers_body() {
+        let url = ServerUrl::parse("ws://127.0.0.1:7880").unwrap();
+        let error = SignalError::Client(401.try_into().unwrap(), "invalid token: eyJhb".into());
+        let error = join_error(error, None, &url, Duration::from_secs(1));
+        assert!(matches!(error, ConnectError::Unauthorized { status: 401, .. }));
+        assert!(!format!("{error} {error:?}").contains("eyJ"), "{error:?}");
+    }
+}

@@ -1,0 +1,169 @@
+//! The sockets under a peer connection: UDP on each address of ours that leads to the server, and TCP.
+
+use std::{
+    future::poll_fn,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    task::Poll,
+};
+
+use str0m::net::{Protocol, Transmit};
+use tokio::net::UdpSocket;
+
+use super::ice_tcp::{IceTcp, Pair, TcpEvent};
+
+/// How many UDP sockets one peer connection opens: one for each address of ours that leads to the server.
+const MAX_UDP: usize = 8;
+/// The largest datagram that is read, in bytes; a network's packet is 1,500.
+pub(super) const MAX_DATAGRAM: usize = 2048;
+
+/// The sockets of one peer connection.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    bind: Option<IpAddr>,
+    udp: Vec<Udp>,
+    pub(super) tcp: IceTcp,
+}
+
+#[derive(Debug)]
+struct Udp {
+    socket: UdpSocket,
+    local: SocketAddr,
+}
+
+/// What woke us.
+#[derive(Debug)]
+pub(super) enum Readable {
+    /// There may be datagrams.
+    Udp,
+    /// A TCP connection tells something.
+    Tcp(TcpEvent),
+}
+
+impl Sockets {
+    /// None yet. With `bind`, only that address of ours is used.
+    pub(super) fn new(bind: Option<IpAddr>) -> Self {
+        Self { bind, udp: Vec::new(), tcp: IceTcp::new() }
+    }
+
+    /// Sees to a UDP socket on the address of ours that leads to `remote`; its address if it is new.
+    ///
+    /// An address is asked of the system's routes, not listed from its interfaces: so a server on
+    /// loopback is reached from loopback, and one behind a VPN through it.
+    pub(super) fn open_udp_towards(&mut self, remote: SocketAddr) -> io::Result<Option<SocketAddr>> {
+        let ip = match self.bind {
+            Some(ip) if ip.is_ipv4() == remote.is_ipv4() => ip,
+            Some(_) => return Ok(None),
+            None => route_to(remote)?,
+        };
+        if self.udp.len() >= MAX_UDP || self.udp.iter().any(|udp| udp.local.ip() == ip) {
+            return Ok(None);
+        }
+        let socket = std::net::UdpSocket::bind(SocketAddr::new(ip, 0))?;
+        socket.set_nonblocking(true)?;
+        let socket = UdpSocket::from_std(socket)?;
+        let local = socket.local_addr()?;
+        self.udp.push(Udp { socket, local });
+        Ok(Some(local))
+    }
+
+    /// The address of the first UDP socket.
+    #[cfg(test)]
+    pub(super) fn local_udp(&self) -> SocketAddr {
+        self.udp[0].local
+    }
+
+    /// Opens a TCP connection to a passive candidate.
+    pub(super) fn dial_tcp(&mut self, remote: SocketAddr) {
+        match self.bind {
+            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => {}
+            from => self.tcp.dial(remote, from),
+        }
+    }
+
+    /// Sends what the stack wants sent. What no socket takes now is lost, as on any network.
+    pub(super) fn transmit(&self, transmit: Transmit) {
+        if transmit.proto != Protocol::Udp {
+            let pair = Pair { local: transmit.source, remote: transmit.destination };
+            return self.tcp.send(pair, transmit.contents.into());
+        }
+        if let Some(udp) = self.udp.iter().find(|udp| udp.local == transmit.source)
+            && let Err(error) = udp.socket.try_send_to(&transmit.contents, transmit.destination)
+        {
+            tracing::trace!(remote = %transmit.destination, %error, "a datagram was not sent");
+        }
+    }
+
+    /// Waits until something can be read.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses nothing.
+    pub(super) async fn readable(&mut self) -> Readable {
+        let udp = &self.udp;
+        let datagrams = poll_fn(|cx| {
+            let ready = udp.iter().any(|udp| udp.socket.poll_recv_ready(cx).is_ready());
+            if ready { Poll::Ready(()) } else { Poll::Pending }
+        });
+        tokio::select! {
+            () = datagrams => Readable::Udp,
+            event = self.tcp.next() => Readable::Tcp(event),
+        }
+    }
+
+    /// A datagram that has come: its size, its sender, and which address of ours heard it.
+    pub(super) fn try_recv_udp(&self, buffer: &mut [u8]) -> Option<(usize, SocketAddr, SocketAddr)> {
+        // An error here is an answer to an earlier datagram (port unreachable); the stack counts on silence.
+        self.udp.iter().find_map(|udp| {
+            let (size, from) = udp.socket.try_recv_from(buffer).ok()?;
+            Some((size, from, udp.local))
+        })
+    }
+}
+
+/// The address of ours from which the system would send to `remote`. Nothing is sent.
+fn route_to(remote: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr =
+        if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let probe = std::net::UdpSocket::bind((any, 0))?;
+    probe.connect(remote)?;
+    Ok(probe.local_addr()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOPBACK: &str = "127.0.0.1:9";
+
+    #[tokio::test]
+    async fn loopback_is_reached_from_loopback_by_one_socket() {
+        let mut sockets = Sockets::new(None);
+        let local = sockets.open_udp_towards(LOOPBACK.parse().unwrap()).unwrap().unwrap();
+        assert!(local.ip().is_loopback());
+        assert_eq!(sockets.open_udp_towards("127.0.0.1:10".parse().unwrap()).unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_bound_address_is_the_only_one() {
+        let ip: IpAddr = "127.0.0.1".parse().unwrap();
+        let mut sockets = Sockets::new(Some(ip));
+        assert_eq!(sockets.open_udp_towards("[::1]:9".parse().unwrap()).unwrap(), None);
+        assert_eq!(sockets.open_udp_towards("192.0.2.1:9".parse().unwrap()).unwrap().unwrap().ip(), ip);
+    }
+
+    #[tokio::test]
+    async fn datagrams_are_told_with_both_ends() {
+        let mut sockets = Sockets::new(None);
+        let local = sockets.open_udp_towards(LOOPBACK.parse().unwrap()).unwrap().unwrap();
+        let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        peer.send_to(b"hello", local).unwrap();
+        let mut buffer = [0; MAX_DATAGRAM];
+        let heard = loop {
+            assert!(matches!(sockets.readable().await, Readable::Udp));
+            if let Some(heard) = sockets.try_recv_udp(&mut buffer) {
+                break heard;
+            }
+        };
+        assert_eq!(heard, (5, peer.local_addr().unwrap(), local));
+    }
+}

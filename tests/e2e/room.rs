@@ -1,0 +1,631 @@
+//! The room by itself: joining, packets, leaving, and every way in which it ends.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit, Mac};
+use libtest_mimic::Trial;
+use livekit_token::Claims;
+use serde_json::json;
+use sha2::Sha256;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    time::{interval, sleep, timeout},
+};
+use toolbridge::{
+    AccessKey, Capabilities, CloseReason, ConnectError, Identity, Incoming, Lane, LinkState, Packet, Peer,
+    ROLE_ATTRIBUTE, Role, Room, RoomOptions, SendError, Transport, TransportEvent,
+};
+
+use crate::{
+    server::{KEY, SECRET, Server, shared},
+    tls::TlsProxy,
+    trial,
+};
+
+/// When a test has failed because what it waits for does not come.
+const BOUND: Duration = Duration::from_secs(30);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    macro_rules! trials {
+        ($($test:ident),* $(,)?) => { vec![$(trial(concat!("room::", stringify!($test)), $test)),*] };
+    }
+    trials![
+        // The long ones first: they only wait.
+        seventy_idle_seconds_cut_nothing,
+        seventy_idle_seconds_cut_nothing_of_an_ice_lite_server,
+        a_slow_reader_slows_the_sender_and_stays,
+        a_server_that_stays_silent_is_lost,
+        a_server_that_is_silent_for_a_while_is_a_link_that_comes_back,
+        packets_pass_both_ways_on_both_lanes,
+        only_those_named_hear,
+        a_broadcast_must_be_meant,
+        a_packet_has_a_largest_size,
+        many_packets_stay_in_order,
+        what_was_handed_over_arrives_before_the_goodbye,
+        a_wrong_secret_is_unauthorized,
+        an_expired_token_is_unauthorized,
+        no_token_at_all_is_malformed,
+        nobody_there_is_unreachable,
+        a_server_that_never_answers_is_given_up,
+        another_web_server_is_refused,
+        no_way_for_packets_is_told_with_the_ports,
+        an_untrusted_certificate_is_refused_and_its_root_accepted,
+        a_server_with_tcp_alone_is_enough,
+        a_client_with_tcp_alone_is_enough,
+        the_same_identity_puts_out_the_first,
+        without_the_grant_nothing_is_sent,
+        a_grant_that_is_taken_away_counts_at_once,
+        a_deleted_room_says_so,
+        a_removed_participant_is_told,
+        a_killed_server_is_noticed_at_once,
+        a_server_that_shuts_down_says_so,
+        a_join_that_fails_leaves_nobody_behind,
+        leaving_is_seen,
+        dropping_is_leaving,
+        attributes_and_permissions_are_seen_as_they_are,
+        a_kind_is_seen,
+    ]
+}
+
+async fn join(server: &Server, room: &str, identity: &str) -> anyhow::Result<Room> {
+    let token = server.key().client(room, identity).sign()?;
+    Ok(Room::join(&server.url(), &token).await?)
+}
+
+/// Two in a room, each of whom knows of the other.
+async fn pair(server: &Server, room: &str) -> anyhow::Result<(Room, Room)> {
+    let mut one = join(server, room, "one").await?;
+    let two = join(server, room, "two").await?;
+    ensure!(two.present().iter().any(|it| it.identity() == "one"), "{:?}", two.present());
+    joined(&mut one, "two").await?;
+    Ok((one, two))
+}
+
+/// Waits for the first event that `wanted` takes.
+async fn until<T>(room: &mut Room, mut wanted: impl FnMut(TransportEvent) -> Option<T>) -> anyhow::Result<T> {
+    let search = async {
+        while let Some(event) = room.recv().await {
+            if let Some(found) = wanted(event) {
+                return Ok(found);
+            }
+        }
+        bail!("the room ended")
+    };
+    timeout(BOUND, search).await.context("it did not come")?
+}
+
+async fn joined(room: &mut Room, identity: &str) -> anyhow::Result<toolbridge::Participant> {
+    until(room, |event| match event {
+        TransportEvent::Joined(who) if who.identity() == identity => Some(who),
+        _ => None,
+    })
+    .await
+}
+
+async fn left(room: &mut Room, identity: &str) -> anyhow::Result<Peer> {
+    until(room, |event| match event {
+        TransportEvent::Left(who) if who.identity() == identity => Some(who),
+        _ => None,
+    })
+    .await
+}
+
+async fn packet(room: &mut Room) -> anyhow::Result<Incoming> {
+    until(room, |event| match event {
+        TransportEvent::Packet(packet) => Some(packet),
+        _ => None,
+    })
+    .await
+}
+
+async fn closed(room: &mut Room) -> anyhow::Result<CloseReason> {
+    let reason = until(room, |event| match event {
+        TransportEvent::Closed(reason) => Some(reason),
+        _ => None,
+    })
+    .await?;
+    ensure!(room.recv().await.is_none(), "something followed the end");
+    Ok(reason)
+}
+
+fn to(identity: &str, payload: impl Into<bytes::Bytes>) -> Packet {
+    Packet::new([Identity::from(identity)], payload)
+}
+
+fn on(lane: Lane, mut packet: Packet) -> Packet {
+    packet.lane = lane;
+    packet
+}
+
+/// Signs claims that no maker of tokens would.
+fn sign(claims: &Claims) -> anyhow::Result<String> {
+    let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    let signed =
+        format!("{}.{}", text(br#"{"alg":"HS256","typ":"JWT"}"#), text(&serde_json::to_vec(claims)?));
+    let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes())?;
+    mac.update(signed.as_bytes());
+    Ok(format!("{signed}.{}", text(&mac.finalize().into_bytes())))
+}
+
+fn refusal<T>(joined: Result<T, ConnectError>) -> anyhow::Result<ConnectError> {
+    joined.err().context("it was let in")
+}
+
+async fn packets_pass_both_ways_on_both_lanes() -> anyhow::Result<()> {
+    let server = shared()?;
+    let start = Instant::now();
+    let one = join(&server, "both-ways", "warm-up").await?;
+    println!("join: {:?}", start.elapsed());
+    drop(one);
+    let (mut one, mut two) = pair(&server, "both-ways").await?;
+    ensure!(one.room() == "both-ways" && one.capabilities().lossy);
+    for lane in [Lane::Reliable, Lane::Lossy] {
+        for (from, to_whom) in [(0, 1), (1, 0)] {
+            let names = ["one", "two"];
+            let rooms = [&mut one, &mut two];
+            let [sender, receiver] = if from == 0 {
+                rooms
+            } else {
+                let [a, b] = rooms;
+                [b, a]
+            };
+            sender.send(on(lane, to(names[to_whom], format!("{lane:?} from {from}")))).await?;
+            let got = packet(receiver).await?;
+            ensure!(got.payload == format!("{lane:?} from {from}"), "{got:?}");
+            ensure!(
+                got.lane == lane && got.topic == toolbridge::TOPIC && got.from == *sender.local().peer(),
+                "{got:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn only_those_named_hear() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (one, mut two) = pair(&server, "named").await?;
+    let mut three = join(&server, "named", "three").await?;
+    one.send(to("two", "for two")).await?;
+    one.send(to("three", "for three")).await?;
+    one.send(Packet::broadcast("for all")).await?;
+    for (room, own) in [(&mut two, "for two"), (&mut three, "for three")] {
+        ensure!(packet(room).await?.payload == own);
+        ensure!(packet(room).await?.payload == "for all");
+    }
+    Ok(())
+}
+
+async fn a_broadcast_must_be_meant() -> anyhow::Result<()> {
+    let room = join(&*shared()?, "meant", "one").await?;
+    ensure!(matches!(room.send(Packet::new([], "x")).await, Err(SendError::NoDestination)));
+    Ok(())
+}
+
+async fn a_packet_has_a_largest_size() -> anyhow::Result<()> {
+    let (one, mut two) = pair(&*shared()?, "sizes").await?;
+    let limit = Capabilities::MAX_PACKET;
+    for lane in [Lane::Reliable, Lane::Lossy] {
+        one.send(on(lane, to("two", vec![7; limit]))).await?;
+        ensure!(packet(&mut two).await?.payload.len() == limit);
+        match one.send(on(lane, to("two", vec![7; limit + 1]))).await {
+            Err(SendError::TooLarge { size: 15_001, limit: 15_000 }) => {}
+            other => bail!("{other:?}"),
+        }
+    }
+    let crowd = (0..5000).map(|n| Identity::from(format!("somebody-{n:06}")));
+    match one.send(Packet::new(crowd, "x")).await {
+        Err(SendError::TooLarge { size, limit: 64_000 }) => ensure!(size > 64_000),
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+async fn many_packets_stay_in_order() -> anyhow::Result<()> {
+    const PACKETS: u32 = 600;
+    let (one, mut two) = pair(&*shared()?, "order").await?;
+    let start = Instant::now();
+    let sending = tokio::spawn(async move {
+        for n in 0..PACKETS {
+            let mut payload = vec![0; 15_000];
+            payload[..4].copy_from_slice(&n.to_be_bytes());
+            one.send(to("two", payload)).await?;
+        }
+        Ok::<_, SendError>(one)
+    });
+    for n in 0..PACKETS {
+        ensure!(packet(&mut two).await?.payload[..4] == n.to_be_bytes(), "packet {n}");
+    }
+    println!("{} MB/s", f64::from(PACKETS) * 15e-3 / start.elapsed().as_secs_f64());
+    sending.await??;
+    Ok(())
+}
+
+async fn what_was_handed_over_arrives_before_the_goodbye() -> anyhow::Result<()> {
+    const PACKETS: usize = 40;
+    let (mut one, mut two) = pair(&*shared()?, "flush").await?;
+    let sends: Vec<_> =
+        (0..PACKETS).map(|n| tokio::spawn(one.send(to("two", vec![n as u8; 10_000])))).collect();
+    // The first 32 have their place in the queue; the others get one when they are polled.
+    for send in sends {
+        send.await??;
+    }
+    one.close().await;
+    ensure!(closed(&mut one).await? == CloseReason::Closed);
+    ensure!(matches!(one.send(to("two", "late")).await, Err(SendError::Closed(CloseReason::Closed))));
+    for n in 0..PACKETS {
+        ensure!(packet(&mut two).await?.payload[0] == n as u8);
+    }
+    left(&mut two, "one").await?;
+    Ok(())
+}
+
+async fn a_wrong_secret_is_unauthorized() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = AccessKey::new(KEY, "anothersecretanothersecretanothersecret").client("no", "one").sign()?;
+    let error = refusal(Room::join(&server.url(), &token).await)?;
+    ensure!(matches!(error, ConnectError::Unauthorized { status: 401, .. }), "{error:?}");
+    ensure!(!format!("{error:?} {error}").contains(&token[..20]), "it shows the token");
+    Ok(())
+}
+
+async fn an_expired_token_is_unauthorized() -> anyhow::Result<()> {
+    let server = shared()?;
+    let mut claims = Claims::from_unverified(&server.key().client("no", "one").sign()?)?;
+    claims.exp -= 3600;
+    claims.nbf -= 3600;
+    let error = refusal(Room::join(&server.url(), &sign(&claims)?).await)?;
+    ensure!(matches!(error, ConnectError::Unauthorized { status: 401, .. }), "{error:?}");
+    Ok(())
+}
+
+async fn no_token_at_all_is_malformed() -> anyhow::Result<()> {
+    let error = refusal(Room::join(&shared()?.url(), "not a\ntoken").await)?;
+    ensure!(matches!(error, ConnectError::MalformedToken), "{error:?}");
+    Ok(())
+}
+
+async fn nobody_there_is_unreachable() -> anyhow::Result<()> {
+    let server = shared()?;
+    let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
+    let token = server.key().client("no", "one").sign()?;
+    let error = refusal(Room::join(&format!("ws://127.0.0.1:{port}"), &token).await)?;
+    match error {
+        ConnectError::Unreachable { server, .. } => ensure!(server == format!("127.0.0.1:{port}")),
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+async fn another_web_server_is_refused() -> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("ws://{}", listener.local_addr()?);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let _ = stream
+                .write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                .await;
+        }
+    });
+    let token = shared()?.key().client("no", "one").sign()?;
+    let error = refusal(Room::join(&url, &token).await)?;
+    ensure!(matches!(error, ConnectError::Refused { status: 404, .. }), "{error:?}");
+    Ok(())
+}
+
+async fn an_untrusted_certificate_is_refused_and_its_root_accepted() -> anyhow::Result<()> {
+    let server = shared()?;
+    let proxy = TlsProxy::start(server.port()).await?;
+    let token = server.key().client("tls", "one").sign()?;
+    let error = refusal(Room::join(&proxy.url(), &token).await)?;
+    ensure!(
+        matches!(&error, ConnectError::Tls { reason, .. } if reason.contains("certificate")),
+        "{error:?}"
+    );
+    let stranger = TlsProxy::start(server.port()).await?;
+    let error = refusal(
+        RoomOptions::new().root_certificates(stranger.root.as_bytes())?.join(&proxy.url(), &token).await,
+    )?;
+    ensure!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
+
+    let room =
+        RoomOptions::new().root_certificates(proxy.root.as_bytes())?.join(&proxy.url(), &token).await?;
+    let mut plain = join(&server, "tls", "two").await?;
+    room.send(to("two", "over TLS")).await?;
+    ensure!(packet(&mut plain).await?.payload == "over TLS");
+    Ok(())
+}
+
+async fn a_server_with_tcp_alone_is_enough() -> anyhow::Result<()> {
+    let server = Server::start("  force_tcp: true")?;
+    let (one, mut two) = pair(&server, "tcp").await?;
+    one.send(to("two", vec![1; 15_000])).await?;
+    ensure!(packet(&mut two).await?.payload.len() == 15_000);
+    Ok(())
+}
+
+async fn a_client_with_tcp_alone_is_enough() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().client("tcp-client", "one").sign()?;
+    let mut one = RoomOptions::new().tcp_only().join(&server.url(), &token).await?;
+    let two = join(&server, "tcp-client", "two").await?;
+    two.send(to("one", "hello")).await?;
+    ensure!(packet(&mut one).await?.payload == "hello");
+    Ok(())
+}
+
+async fn the_same_identity_puts_out_the_first() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (mut one, mut two) = pair(&server, "twice").await?;
+    let again = join(&server, "twice", "one").await?;
+    ensure!(closed(&mut one).await? == CloseReason::DuplicateIdentity);
+    let old = left(&mut two, "one").await?;
+    ensure!(old == *one.local().peer() && old != *again.local().peer());
+    again.send(to("two", "it is me again")).await?;
+    let got = packet(&mut two).await?;
+    ensure!(got.from == *again.local().peer(), "{got:?}");
+    Ok(())
+}
+
+async fn without_the_grant_nothing_is_sent() -> anyhow::Result<()> {
+    let server = shared()?;
+    let mut two = join(&server, "grant", "two").await?;
+    let token = server.key().participant("grant", "one").listen_only().sign()?;
+    let mut one = Room::join(&server.url(), &token).await?;
+    ensure!(matches!(one.send(to("two", "x")).await, Err(SendError::NotAllowed)));
+    joined(&mut two, "one").await?;
+    two.send(to("one", "hearing is free")).await?;
+    ensure!(packet(&mut one).await?.payload == "hearing is free");
+    Ok(())
+}
+
+async fn a_grant_that_is_taken_away_counts_at_once() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (one, mut two) = pair(&server, "revoked").await?;
+    one.send(to("two", "x")).await?;
+    let permission = json!({"can_publish_data": false, "can_subscribe": true});
+    let body = json!({"room": "revoked", "identity": "one", "permission": permission});
+    server.room_service("UpdateParticipant", "revoked", body).await?;
+    // Nothing tells of it but the refusal itself; whatever is sent until then arrives.
+    let refused = async {
+        loop {
+            match one.send(to("two", "y")).await {
+                Ok(()) => tokio::task::yield_now().await,
+                Err(error) => return error,
+            }
+        }
+    };
+    tokio::select! {
+        error = timeout(BOUND, refused) => ensure!(matches!(error?, SendError::NotAllowed)),
+        () = async { while two.recv().await.is_some() {} } => bail!("the other one ended"),
+    }
+    Ok(())
+}
+
+async fn a_deleted_room_says_so() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (mut one, mut two) = pair(&server, "deleted").await?;
+    server.room_service("DeleteRoom", "deleted", json!({"room": "deleted"})).await?;
+    ensure!(closed(&mut one).await? == CloseReason::RoomDeleted);
+    ensure!(closed(&mut two).await? == CloseReason::RoomDeleted);
+    Ok(())
+}
+
+async fn a_removed_participant_is_told() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (mut one, mut two) = pair(&server, "removed").await?;
+    server
+        .room_service("RemoveParticipant", "removed", json!({"room": "removed", "identity": "one"}))
+        .await?;
+    ensure!(closed(&mut one).await? == CloseReason::Removed);
+    left(&mut two, "one").await?;
+    Ok(())
+}
+
+async fn a_killed_server_is_noticed_at_once() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let (mut one, mut two) = pair(&server, "killed").await?;
+    let start = Instant::now();
+    server.kill();
+    for room in [&mut one, &mut two] {
+        let reason = closed(room).await?;
+        ensure!(matches!(reason, CloseReason::ConnectionLost(_)), "{reason:?}");
+    }
+    println!("noticed after {:?}", start.elapsed());
+    ensure!(matches!(one.send(to("two", "x")).await, Err(SendError::Closed(CloseReason::ConnectionLost(_)))));
+    Ok(())
+}
+
+async fn a_server_that_is_silent_for_a_while_is_a_link_that_comes_back() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let (mut one, mut two) = pair(&server, "pause").await?;
+    let link = |event| match event {
+        TransportEvent::Link(link) => Some(link),
+        _ => None,
+    };
+    server.pause();
+    ensure!(until(&mut one, link).await? == LinkState::Down);
+    one.send(to("two", "said into the silence")).await?;
+    server.resume();
+    ensure!(until(&mut one, link).await? == LinkState::Up);
+    ensure!(packet(&mut two).await?.payload == "said into the silence");
+    Ok(())
+}
+
+async fn a_server_that_stays_silent_is_lost() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let mut room = join(&server, "silent", "one").await?;
+    let start = Instant::now();
+    server.pause();
+    let reason = closed(&mut room).await?;
+    println!("{reason} after {:?}", start.elapsed());
+    ensure!(matches!(reason, CloseReason::ConnectionLost(_)), "{reason:?}");
+    Ok(())
+}
+
+async fn seventy_idle_seconds_cut_nothing() -> anyhow::Result<()> {
+    idle(&*shared()?).await
+}
+
+/// Such a server never checks the path by itself: all that is heard are answers to our own checks.
+async fn seventy_idle_seconds_cut_nothing_of_an_ice_lite_server() -> anyhow::Result<()> {
+    idle(&Server::start("  use_ice_lite: true")?).await
+}
+
+async fn idle(server: &Server) -> anyhow::Result<()> {
+    let (one, mut two) = pair(server, "idle").await?;
+    let nothing = timeout(Duration::from_secs(70), two.recv()).await;
+    ensure!(nothing.is_err(), "{nothing:?}");
+    one.send(to("two", "still here")).await?;
+    ensure!(packet(&mut two).await?.payload == "still here");
+    Ok(())
+}
+
+async fn no_way_for_packets_is_told_with_the_ports() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().client("no-path", "one").sign()?;
+    let options = RoomOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(2));
+    match refusal(options.join(&server.url(), &token).await)? {
+        ConnectError::NoNetworkPath { tried, .. } => ensure!(tried.contains("127.0.0.1:"), "{tried}"),
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+async fn a_server_that_never_answers_is_given_up() -> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("ws://{}", listener.local_addr()?);
+    let token = shared()?.key().client("no", "one").sign()?;
+    let options = RoomOptions::new().join_timeout(Duration::from_secs(1));
+    let error = refusal(options.join(&url, &token).await)?;
+    ensure!(
+        matches!(error, ConnectError::Timeout { phase: toolbridge::room::JoinPhase::Signalling, .. }),
+        "{error:?}"
+    );
+    Ok(())
+}
+
+async fn leaving_is_seen() -> anyhow::Result<()> {
+    let (mut one, mut two) = pair(&*shared()?, "leave").await?;
+    let start = Instant::now();
+    one.close().await;
+    println!("left after {:?}", start.elapsed());
+    ensure!(left(&mut two, "one").await? == *one.local().peer());
+    ensure!(two.present().is_empty());
+    Ok(())
+}
+
+async fn dropping_is_leaving() -> anyhow::Result<()> {
+    let (one, mut two) = pair(&*shared()?, "drop").await?;
+    let peer = one.local().peer().clone();
+    drop(one);
+    ensure!(left(&mut two, "one").await? == peer);
+    Ok(())
+}
+
+async fn attributes_and_permissions_are_seen_as_they_are() -> anyhow::Result<()> {
+    let server = shared()?;
+    let mut phone = join(&server, "roles", "phone").await?;
+    let assistant = server.key().assistant("roles", "assistant").attribute("floor", "2").sign()?;
+    let assistant = Room::join(&server.url(), &assistant).await?;
+    ensure!(assistant.local().token_role() == Some(Role::Assistant));
+    let seen = joined(&mut phone, "assistant").await?;
+    ensure!(
+        seen.token_role() == Some(Role::Assistant) && seen.is_eligible_assistant() && !seen.is_agent(),
+        "{seen:?}"
+    );
+    ensure!(seen.attribute("floor") == Some("2") && seen.attribute(ROLE_ATTRIBUTE) == Some("assistant"));
+
+    let free = server.key().participant("roles", "free").can_update_own_metadata().sign()?;
+    let _free = Room::join(&server.url(), &free).await?;
+    ensure!(joined(&mut phone, "free").await?.may_update_metadata());
+
+    let body = json!({"room": "roles", "identity": "assistant", "attributes": {"floor": "3"}});
+    server.room_service("UpdateParticipant", "roles", body).await?;
+    let changed = joined(&mut phone, "assistant").await?;
+    ensure!(changed.attribute("floor") == Some("3") && changed.peer() == seen.peer(), "{changed:?}");
+    ensure!(phone.present().iter().any(|it| it.attribute("floor") == Some("3")));
+    Ok(())
+}
+
+async fn a_kind_is_seen() -> anyhow::Result<()> {
+    let server = shared()?;
+    let mut phone = join(&server, "kind", "phone").await?;
+    let agent = server.key().participant("kind", "agent").agent().sign()?;
+    let _agent = Room::join(&server.url(), &agent).await?;
+    ensure!(joined(&mut phone, "agent").await?.is_agent());
+    Ok(())
+}
+
+async fn a_server_that_shuts_down_says_so() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let mut room = join(&server, "shutdown", "one").await?;
+    // Asked once it waits until everybody has left; asked again it sends them away.
+    let mut again = interval(Duration::from_millis(200));
+    let asking = async {
+        loop {
+            again.tick().await;
+            server.terminate();
+        }
+    };
+    tokio::select! {
+        reason = closed(&mut room) => ensure!(reason? == CloseReason::ServerShutdown),
+        () = asking => {}
+    }
+    Ok(())
+}
+
+/// More than our queues hold, and no reading for longer than ICE waits for a silent peer.
+async fn a_slow_reader_slows_the_sender_and_stays() -> anyhow::Result<()> {
+    const PACKETS: u32 = 1000;
+    let (one, mut two) = pair(&*shared()?, "slow").await?;
+    let reading_nothing = sleep(Duration::from_secs(17));
+    let sending = tokio::spawn(async move {
+        for n in 0..PACKETS {
+            let mut payload = vec![0; 15_000];
+            payload[..4].copy_from_slice(&n.to_be_bytes());
+            one.send(to("two", payload)).await?;
+        }
+        one.send(to("two", "the end")).await?;
+        Ok::<_, SendError>(one)
+    });
+    reading_nothing.await;
+    let mut last = None;
+    // The server may drop packets of a slow reader, but it never reorders them.
+    loop {
+        match timeout(BOUND, two.recv()).await?.context("the room ended")? {
+            TransportEvent::Packet(packet) if packet.payload == "the end" => break,
+            TransportEvent::Packet(packet) => {
+                let n = u32::from_be_bytes(packet.payload[..4].try_into()?);
+                ensure!(last.is_none_or(|last| last < n), "{n} after {last:?}");
+                last = Some(n);
+            }
+            other => bail!("{other:?}"),
+        }
+    }
+    println!("the last of {PACKETS} that a slow reader heard: {last:?}");
+    sending.await??;
+    Ok(())
+}
+
+async fn a_join_that_fails_leaves_nobody_behind() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().client("nobody", "one").sign()?;
+    let options = RoomOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(1));
+    refusal(options.join(&server.url(), &token).await)?;
+    let gone = async {
+        while server
+            .room_service("ListParticipants", "nobody", json!({"room": "nobody"}))
+            .await?
+            .contains("\"one\"")
+        {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(BOUND, gone).await.context("it is still in the room")?
+}

@@ -1,0 +1,307 @@
+//! Programs as tools, with real ones: what goes in, what comes out, and that nobody is left behind.
+
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{BufRead, BufReader, Read},
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::{Value, json};
+use tokio::{sync::oneshot, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use toolbridge::{
+    Body, Consent, ErrorCode, Outcome, ProgramTools, ProgramsError, RegisterError, ToolContext, ToolError,
+    ToolSource,
+};
+
+/// A folder for one test, of nobody else.
+fn folder(test: &str) -> PathBuf {
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{}-{test}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
+    folder
+}
+
+fn file(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("tools.toml");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+/// One tool `t`, which is a line for `sh`.
+fn shell(script: &str, more: &str) -> ProgramTools {
+    let script = toml::Value::from(script);
+    ProgramTools::from_toml(&format!(
+        "[[tools]]\nname = \"t\"\ndescription = \"\"\ncommand = [\"/bin/sh\", \"-c\", {script}, \"sh\"]\n{more}"
+    ))
+    .unwrap()
+}
+
+fn context() -> ToolContext {
+    ToolContext::new("test", Duration::from_secs(600))
+}
+
+async fn run(tools: &ProgramTools, arguments: &Value) -> Outcome {
+    tools.execute(&"t".parse().unwrap(), Body::encode(arguments).unwrap(), context()).await
+}
+
+async fn failure(tools: &ProgramTools) -> (ErrorCode, String) {
+    let error = run(tools, &json!({})).await.unwrap_err();
+    (error.code(), error.to_string())
+}
+
+#[tokio::test]
+async fn json_goes_in_and_comes_out() {
+    let tools = shell("cat", "");
+    let arguments = json!({"text": "ä\n\"", "n": [1, 2.5, null], "long": "x".repeat(400_000)});
+    assert_eq!(run(&tools, &arguments).await.unwrap().to_json(), arguments);
+    let silent = shell("cat >/dev/null", "");
+    assert_eq!(run(&silent, &arguments).await.unwrap(), Body::empty());
+    let deaf = shell("exec <&-; echo 7", "");
+    assert_eq!(run(&deaf, &arguments).await.unwrap().decode::<u32>().unwrap(), 7);
+}
+
+#[tokio::test]
+async fn a_failure_says_its_last_line_and_nothing_more() {
+    let failed = shell("echo secret; printf 'first\\n  no \\033[31msuch\\007 city \\n\\n' >&2; exit 3", "");
+    assert_eq!(failure(&failed).await, (ErrorCode::EXECUTION_ERROR, "no [31msuch city".to_owned()));
+    let long = shell("head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1", "");
+    assert_eq!(failure(&long).await.1, "x".repeat(300));
+    let silent = shell("exit 3", "");
+    assert_eq!(failure(&silent).await.1, "the program failed: exit status: 3");
+    let killed = shell("kill -9 $$", "");
+    assert!(failure(&killed).await.1.contains("signal: 9"));
+    let no_json = shell("echo hunter2", "");
+    let expected = "the program wrote something that is no JSON";
+    assert_eq!(failure(&no_json).await, (ErrorCode::EXECUTION_ERROR, expected.to_owned()));
+}
+
+#[tokio::test]
+async fn sec_x1_what_a_parameter_holds_stays_one_argument() {
+    let tools = ProgramTools::from_toml(
+        r#"
+        [[tools]]
+        name = "t"
+        description = ""
+        command = ["/bin/sh", "-c", 'printf "[%s, \"%s\"]" "$#" "$2"', "sh", "--", "{city}"]
+        "#,
+    )
+    .unwrap();
+    for text in ["; rm -rf .", "$(touch x)", "`touch x`", "--flag", "a b", "&& false", "*", "'", ""] {
+        let result = run(&tools, &json!({"city": text})).await.unwrap();
+        assert_eq!(result.to_json(), json!([2, text]));
+    }
+    for bad in [json!({"city": "a\0b"}), json!({"city": null}), json!({})] {
+        let error = run(&tools, &bad).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::INVALID_PARAMETERS);
+        assert!(error.message().contains("/city"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn sec_x2_a_program_inherits_nothing_but_what_is_said() {
+    let folder = folder("inherits");
+    let text = r#"
+        [[tools]]
+        name = "t"
+        description = ""
+        command = ["/bin/sh", "-c", 'printf "[\"%s\", \"%s\", \"%s\", \"%s\"]" "$PATH" "$CARGO_PKG_NAME$HOME" "$LANG" "$PWD"']
+        env = { LANG = "C" }
+        "#;
+    let tools = ProgramTools::from_file(file(&folder, text)).unwrap();
+    let result = run(&tools, &json!({})).await.unwrap().to_json();
+    let folder = folder.canonicalize().unwrap();
+    assert_eq!(result, json!(["/usr/local/bin:/usr/bin:/bin", "", "C", folder.to_str().unwrap()]));
+}
+
+/// A pipe with a name, which a script opens for all its children: it ends when the last of them has ended.
+struct Witness {
+    path: PathBuf,
+    /// Our own end, so that a script that is stopped before it opens its own leaves nobody waiting.
+    ours: File,
+    begun: Option<oneshot::Receiver<()>>,
+    ended: JoinHandle<()>,
+}
+
+impl Witness {
+    fn new(test: &str) -> Self {
+        let path = folder(test).join("witness");
+        let _ = fs::remove_file(&path);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let ours = File::options().read(true).write(true).open(&path).unwrap();
+        let (begin, begun) = oneshot::channel();
+        let mut pipe = BufReader::new(File::open(&path).unwrap());
+        let ended = tokio::task::spawn_blocking(move || {
+            pipe.read_line(&mut String::new()).unwrap();
+            let _ = begin.send(());
+            pipe.read_to_end(&mut Vec::new()).unwrap();
+        });
+        Self { path, ours, begun: Some(begun), ended }
+    }
+
+    /// A tool that says to the witness that it has begun, and then runs the script.
+    fn tool(&self, script: &str, more: &str) -> ProgramTools {
+        shell(&format!("exec 3>'{}'; {script}", self.path.display()), more)
+    }
+
+    async fn begun(&mut self) {
+        self.begun.take().unwrap().await.unwrap();
+    }
+
+    async fn nobody_is_left(self) {
+        drop(self.ours);
+        self.ended.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn sec_x2_endless_output_ends() {
+    let witness = Witness::new("yes");
+    let tools = witness.tool("echo begun >&3; yes", "");
+    assert_eq!(
+        failure(&tools).await,
+        (ErrorCode::RESULT_TOO_LARGE, "the program wrote more than 1048576 bytes".to_owned())
+    );
+    witness.nobody_is_left().await;
+}
+
+#[tokio::test]
+async fn sec_x2_a_child_that_is_left_behind_ends_with_its_program() {
+    for (test, child) in [("quiet-child", "sleep 1000 >/dev/null 2>&1 &"), ("child", "sleep 1000 &")] {
+        let witness = Witness::new(test);
+        let tools = witness.tool(&format!("echo begun >&3; {child} echo 7"), "");
+        assert_eq!(run(&tools, &json!({})).await.unwrap().decode::<u32>().unwrap(), 7);
+        witness.nobody_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn sec_x2_who_ignores_term_is_killed() {
+    let mut witness = Witness::new("ignores");
+    let tools = witness.tool("trap '' TERM; sleep 1000 & echo begun >&3; while :; do sleep 1000; done", "");
+    let token = CancellationToken::new();
+    let name = "t".parse().unwrap();
+    let call = tools.execute(&name, Body::empty(), context().with_cancellation(token.clone()));
+    let cancel = async {
+        witness.begun().await;
+        token.cancel();
+    };
+    let (outcome, ()) = tokio::join!(call, cancel);
+    assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
+    witness.nobody_is_left().await;
+}
+
+#[tokio::test]
+async fn who_hears_term_may_tidy_up() {
+    let mut witness = Witness::new("tidies");
+    let done = witness.path.with_file_name("tidied");
+    let trap =
+        format!("trap 'touch {}; exit 1' TERM; echo begun >&3; while :; do sleep 0.01; done", done.display());
+    let tools = witness.tool(&trap, "");
+    let token = CancellationToken::new();
+    let name = "t".parse().unwrap();
+    let call = tools.execute(&name, Body::empty(), context().with_cancellation(token.clone()));
+    let cancel = async {
+        witness.begun().await;
+        token.cancel();
+    };
+    tokio::join!(call, cancel).0.unwrap_err();
+    assert!(done.exists());
+    witness.nobody_is_left().await;
+}
+
+#[tokio::test]
+async fn sec_x2_a_timeout_ends_all_and_names_its_limit() {
+    let witness = Witness::new("timeout");
+    let tools = witness.tool("echo begun >&3; sleep 1000 & sleep 1000", "timeout = \"200ms\"");
+    let expected = "the program took longer than its limit of 200 ms";
+    assert_eq!(failure(&tools).await, (ErrorCode::TIMEOUT, expected.to_owned()));
+    witness.nobody_is_left().await;
+}
+
+#[tokio::test]
+async fn sec_x2_dropping_the_call_ends_all() {
+    let mut witness = Witness::new("dropped");
+    let tools = witness.tool("trap '' TERM; echo begun >&3; sleep 1000 & wait", "");
+    let arguments = json!({});
+    tokio::select! {
+        _ = run(&tools, &arguments) => panic!("it does not end by itself"),
+        () = witness.begun() => {}
+    }
+    witness.nobody_is_left().await;
+}
+
+const CAT: &str = "[[tools]]\nname = \"t\"\ndescription = \"\"\ncommand = [\"/bin/cat\"]\n";
+
+#[test]
+fn sec_x3_a_file_that_others_can_write_is_refused() {
+    let folder = folder("writable");
+    let path = file(&folder, CAT);
+    assert!(ProgramTools::from_file(&path).is_ok());
+    for mode in [0o666, 0o620, 0o602] {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let error = ProgramTools::from_file(&path).unwrap_err();
+        assert_eq!(error, ProgramsError::Writable { path: path.clone(), mode });
+    }
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+    let error = ProgramTools::from_file(&path).unwrap_err();
+    assert_eq!(error, ProgramsError::Writable { path: folder.canonicalize().unwrap(), mode: 0o777 });
+}
+
+#[test]
+fn sec_x3_a_link_or_a_pipe_is_refused() {
+    let folder = folder("link");
+    let path = file(&folder, CAT);
+    let link = folder.join("link.toml");
+    let _ = fs::remove_file(&link);
+    symlink(&path, &link).unwrap();
+    assert_eq!(ProgramTools::from_file(&link).unwrap_err(), ProgramsError::NotAFile { path: link });
+    let pipe = folder.join("pipe.toml");
+    let _ = fs::remove_file(&pipe);
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    assert_eq!(ProgramTools::from_file(&pipe).unwrap_err(), ProgramsError::NotAFile { path: pipe });
+    assert_eq!(
+        ProgramTools::from_file(&folder).unwrap_err(),
+        ProgramsError::NotAFile { path: folder.clone() }
+    );
+    let none = ProgramTools::from_file(folder.join("none.toml"));
+    assert!(matches!(none, Err(ProgramsError::Read { .. })), "{none:?}");
+    let large = file(&folder, &"#".repeat(1 << 21));
+    assert!(matches!(ProgramTools::from_file(large), Err(ProgramsError::TooLarge { .. })));
+}
+
+#[tokio::test]
+async fn what_a_file_says_is_what_is_offered() {
+    let twice = ProgramTools::from_toml(&CAT.repeat(2)).unwrap_err();
+    assert_eq!(twice, ProgramsError::Register(RegisterError::Duplicate { name: "t".parse().unwrap() }));
+    let tools = shell(
+        "cat",
+        "consent = \"always\"\ntimeout = \"5s\"\n[tools.input_schema]\ntype = \"object\"\nrequired = [\"a\"]\n",
+    );
+    let [tool] = tools.list().try_into().unwrap();
+    assert_eq!(tool.input_schema(), Some(&json!({"type": "object", "required": ["a"]})));
+    assert_eq!(tool.tool_options().effective_consent(), Consent::Always);
+    assert_eq!(tool.tool_options().timeout, Some(Duration::from_secs(5)));
+    let unknown = tools.execute(&"u".parse().unwrap(), Body::empty(), context()).await;
+    assert_eq!(unknown.unwrap_err().code(), ErrorCode::UNKNOWN_TOOL);
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_start_says_why_only_here() {
+    let folder = folder("no-start");
+    let program = folder.join("program");
+    fs::write(&program, "no program").unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o600)).unwrap();
+    let text = CAT.replace("/bin/cat", program.to_str().unwrap());
+    let error = run(&ProgramTools::from_toml(&text).unwrap(), &json!({})).await.unwrap_err();
+    assert_eq!((error.code(), error.message()), (ErrorCode::EXECUTION_ERROR, ToolError::LOCAL_MESSAGE));
+    assert!(error.source().is_some());
+}

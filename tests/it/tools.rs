@@ -1,0 +1,238 @@
+//! Functions as tools, as a user writes them.
+
+#![expect(clippy::unwrap_used, reason = "a failed lock fails the test")]
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use toolbridge::{
+    Body, ErrorCode, Outcome, RegisterError, State, Tool, ToolContext, ToolError, ToolName, ToolOptions,
+    ToolSource, Tools, check_tool,
+};
+
+#[derive(Serialize)]
+struct Battery {
+    level: f32,
+    charging: bool,
+}
+
+async fn get_battery() -> Result<Battery, ToolError> {
+    Ok(Battery { level: 0.8, charging: true })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Find {
+    /// Part of a name
+    name: String,
+}
+
+async fn find_contact(State(db): State<Arc<Db>>, find: Find) -> Result<String, ToolError> {
+    let number = db.number(&find.name).await?;
+    Ok(number.ok_or("nobody of that name")?)
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Export {
+    album: String,
+}
+
+async fn export_album(
+    cx: ToolContext,
+    State(db): State<Arc<Db>>,
+    export: Export,
+) -> Result<usize, ToolError> {
+    let photos = db.photos(&export.album).await?;
+    for (n, photo) in photos.iter().enumerate() {
+        if cx.is_cancelled() {
+            db.remove(&photos[..n]).await?;
+            return Err(ToolError::cancelled());
+        }
+        cx.progress(format!("{n} of {}", photos.len()));
+        db.copy(photo).await?;
+    }
+    Ok(photos.len())
+}
+
+#[derive(Default)]
+struct Db {
+    copied: Mutex<Vec<String>>,
+}
+
+impl Db {
+    async fn number(&self, name: &str) -> Result<Option<String>, std::io::Error> {
+        match name {
+            "Broken" => Err(std::io::Error::other("the password is hunter2")),
+            "Ada" => Ok(Some("1815".to_owned())),
+            _ => Ok(None),
+        }
+    }
+
+    async fn photos(&self, album: &str) -> Result<Vec<String>, std::io::Error> {
+        Ok((0..3).map(|n| format!("{album}/{n}")).collect())
+    }
+
+    async fn copy(&self, photo: &str) -> Result<(), std::io::Error> {
+        self.copied.lock().unwrap().push(photo.to_owned());
+        Ok(())
+    }
+
+    async fn remove(&self, photos: &[String]) -> Result<(), std::io::Error> {
+        self.copied.lock().unwrap().retain(|photo| !photos.contains(photo));
+        Ok(())
+    }
+}
+
+fn tools() -> Tools<Arc<Db>> {
+    Tools::with_state(Arc::new(Db::default()))
+        .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
+        .tool("find_contact", "Phone number of a contact", find_contact)
+        .tool("export_album", "Copy an album to the cloud", export_album)
+}
+
+#[tokio::test]
+async fn arguments_are_checked() {
+    let error = tools().call("find_contact", json!({"nam": "Ada"})).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::INVALID_PARAMETERS);
+    assert_eq!(error.message(), "the parameters do not fit at /name: it is required");
+}
+
+#[tokio::test]
+async fn a_result_is_the_plain_value() {
+    let battery = tools().call("get_battery", ()).await.unwrap();
+    let battery: BTreeMap<String, serde_json::Value> = battery.decode().unwrap();
+    assert_eq!((battery["level"].as_f64().unwrap() as f32, battery["charging"].clone()), (0.8, json!(true)));
+    let photos = tools().call("export_album", json!({"album": "Rome"})).await.unwrap();
+    assert_eq!(photos.decode::<usize>().unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_text_of_ones_own_travels_and_an_error_does_not() {
+    let nobody = tools().call("find_contact", json!({"name": "Bob"})).await.unwrap_err();
+    assert_eq!((nobody.code(), nobody.message()), (ErrorCode::EXECUTION_ERROR, "nobody of that name"));
+    let broken = tools().call("find_contact", json!({"name": "Broken"})).await.unwrap_err();
+    assert_eq!((broken.code(), broken.message()), (ErrorCode::EXECUTION_ERROR, ToolError::LOCAL_MESSAGE));
+    let unknown = tools().call("find_contacts", ()).await.unwrap_err();
+    assert_eq!(unknown.code(), ErrorCode::UNKNOWN_TOOL);
+}
+
+#[tokio::test]
+async fn a_function_has_any_of_eight_forms() {
+    async fn bare() -> Result<(), ToolError> {
+        Ok(())
+    }
+    async fn with_context(_: ToolContext) -> Result<(), ToolError> {
+        Ok(())
+    }
+    async fn with_state(_: State<u8>) -> Result<(), ToolError> {
+        Ok(())
+    }
+    async fn with_arguments(_: Export) -> Result<(), ToolError> {
+        Ok(())
+    }
+    async fn with_both(_: ToolContext, _: State<u8>) -> Result<(), ToolError> {
+        Ok(())
+    }
+    async fn with_context_arguments(_: ToolContext, _: Export) -> Result<(), ToolError> {
+        Ok(())
+    }
+    async fn with_state_arguments(_: State<u8>, _: Export) -> Result<(), ToolError> {
+        Ok(())
+    }
+    async fn with_all(_: ToolContext, State(it): State<u8>, export: Export) -> Result<String, ToolError> {
+        Ok(format!("{it} {}", export.album))
+    }
+    check_tool(&bare);
+    check_tool(&with_context);
+    check_tool(&with_state);
+    check_tool(&with_arguments);
+    check_tool(&with_both);
+    check_tool(&with_context_arguments);
+    check_tool(&with_state_arguments);
+    check_tool(&with_all);
+
+    let tools = Tools::with_state(7_u8)
+        .tool("bare", "", bare)
+        .tool("with_context", "", with_context)
+        .tool("with_state", "", with_state)
+        .tool("with_arguments", "", with_arguments)
+        .tool("with_both", "", with_both)
+        .tool("with_context_arguments", "", with_context_arguments)
+        .tool("with_state_arguments", "", with_state_arguments)
+        .tool("with_all", "", with_all)
+        .tool("closure", "", |export: Export| async move { Ok(export.album) });
+    for tool in tools.list() {
+        let takes_arguments = tool.name().as_str().ends_with("arguments")
+            || ["with_all", "closure"].contains(&tool.name().as_str());
+        assert_eq!(tools.call(tool.name().as_str(), ()).await.is_err(), takes_arguments, "{tool:?}");
+        tools.call(tool.name().as_str(), json!({"album": "Rome"})).await.unwrap();
+        let takes_context = ["with_context", "with_both", "with_context_arguments", "with_all"];
+        assert_eq!(tools.tidies_up(tool.name()), takes_context.contains(&tool.name().as_str()), "{tool:?}");
+    }
+    let text: String = tools.call("with_all", json!({"album": "Rome"})).await.unwrap().decode().unwrap();
+    assert_eq!(text, "7 Rome");
+}
+
+/// A source of one's own, and a sink for any source.
+#[tokio::test]
+async fn a_sink_takes_any_source() -> anyhow::Result<()> {
+    struct Echo;
+    impl ToolSource for Echo {
+        fn list(&self) -> Vec<Tool> {
+            Vec::new()
+        }
+        async fn execute(&self, tool: &ToolName, arguments: Body, _cx: ToolContext) -> Outcome {
+            let fields: serde_json::Map<String, serde_json::Value> = arguments.decode()?;
+            if fields.is_empty() {
+                Err(serde_json::to_string(&fields)?)?;
+            }
+            Ok(Body::encode(&(tool.as_str(), fields))?)
+        }
+    }
+    async fn repl(tools: impl ToolSource, line: &str) -> anyhow::Result<String> {
+        let (name, json) = line.split_once(' ').unwrap_or((line, "{}"));
+        let cx = ToolContext::new("terminal", Duration::from_secs(30));
+        let outcome = tools.execute(&name.parse()?, Body::from_json(json)?, cx).await;
+        Ok(format!("{:?}", outcome.map(|it| it.to_json().to_string())))
+    }
+    assert_eq!(repl(tools(), "export_album {\"album\": \"Rome\"}").await?, "Ok(\"3\")");
+    assert!(repl(Echo, "x").await?.contains("execution_error"));
+    assert!(repl(Arc::new(Echo.prefixed("fs")), "fs.x {\"a\":1}").await?.starts_with("Ok(\"[\\\"x\\\""));
+    assert!(repl(Echo, "no/name {}").await.is_err());
+    Ok(())
+}
+
+#[test]
+fn what_is_wrong_with_a_tool_is_told_when_it_is_offered() {
+    async fn text(_: String) -> Result<(), ToolError> {
+        Ok(())
+    }
+    let name = |text: &str| text.parse().unwrap();
+    assert_eq!(tools().check(), Ok(()));
+    for (tools, expected) in [
+        (
+            Tools::new().tool("a b", "", get_battery),
+            RegisterError::Name("a b".parse::<ToolName>().unwrap_err()),
+        ),
+        (
+            Tools::new().tool("bridge.echo", "", get_battery),
+            RegisterError::Reserved { name: name("bridge.echo") },
+        ),
+        (
+            Tools::new().tool("a", "", get_battery).tool("a", "", get_battery).tool("b c", "", get_battery),
+            RegisterError::Duplicate { name: name("a") },
+        ),
+        (Tools::new().tool("a", "", text), RegisterError::NotAMap { name: name("a") }),
+        (
+            Tools::new().tool_with("a", "", ToolOptions::destructive(), text),
+            RegisterError::NotAMap { name: name("a") },
+        ),
+    ] {
+        assert_eq!(tools.check(), Err(expected));
+    }
+}
