@@ -48,8 +48,25 @@ impl Session {
         } else {
             self.show_registration_to(&self.observers());
             self.event(Event::ToolsChanged { owner: self.local.identity().clone() });
+            self.withdraw_taken_names();
         }
         Ok(())
+    }
+
+    /// Assistant: a name that we offer now is no client's any more.
+    fn withdraw_taken_names(&mut self) {
+        let ours: BTreeSet<_> = self.tools.iter().map(|tool| tool.name().clone()).collect();
+        let mut changed = Vec::new();
+        for (id, remote) in &mut self.peers {
+            let before = remote.tools.len();
+            remote.tools.retain(|tool| !ours.contains(tool.name()));
+            if remote.tools.len() < before {
+                changed.push(id.clone());
+            }
+        }
+        for owner in changed {
+            self.event(Event::ToolsChanged { owner });
+        }
     }
 
     /// Client: sends our registration to a peer that can be asked to take it.
@@ -190,9 +207,7 @@ impl Session {
     }
 
     fn show_registration_to(&mut self, observers: &[Identity]) {
-        if self.tools.is_empty() {
-            return;
-        }
+        // Nothing offered is an answer too: the observer need not wait for more.
         let message = Message::ToolsRegister(self.registration());
         for observer in observers {
             self.post_small(observer, &message);
