@@ -32,11 +32,14 @@ pub enum CallError {
         owners: Vec<Identity>,
     },
     /// The request never left this process: nothing ran, asking again is safe.
-    #[error("the request could not be sent within {limit:?}; nothing ran")]
+    #[error("the request never left this process; nothing ran")]
     NotDelivered {
         /// The call's limit.
         limit: Duration,
     },
+    /// Our token does not allow us to send data: nothing ran.
+    #[error("our token does not allow us to send data (`canPublishData`); nothing ran")]
+    NotAllowed,
     /// No answer within the limit; it may have run.
     #[error("no answer within {} ms", limit.as_millis())]
     Timeout {
@@ -55,7 +58,7 @@ pub enum CallError {
     /// The turn ended, and the tool goes on; its result will be a late one.
     #[error("the turn ended before the tool did")]
     Detached,
-    /// Request or result is larger than what can be carried.
+    /// The request is larger than what can be carried. It did not run.
     #[error("{size} bytes are more than the {limit} that can be carried")]
     TooLarge {
         /// Its size in bytes.
@@ -98,6 +101,8 @@ impl CallError {
             Self::UnknownTool { .. }
             | Self::Ambiguous { .. }
             | Self::NotDelivered { .. }
+            | Self::NotAllowed
+            | Self::TooLarge { .. }
             | Self::TooManyOpen { .. }
             | Self::Busy { .. }
             | Self::Limit { .. }

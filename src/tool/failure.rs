@@ -86,6 +86,7 @@ impl ToolError {
             CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
             CallError::NotDelivered { .. } | CallError::Timeout { .. } => ErrorCode::TIMEOUT,
             CallError::Lost { .. } => ErrorCode::LOST,
+            CallError::NotAllowed => ErrorCode::PERMISSION_DENIED,
             CallError::Cancelled | CallError::Detached => ErrorCode::CANCELLED,
             CallError::TooLarge { .. } => ErrorCode::RESULT_TOO_LARGE,
             CallError::TooManyOpen { .. } | CallError::Busy { .. } => ErrorCode::BUSY,
