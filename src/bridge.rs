@@ -218,6 +218,16 @@ macro_rules! participant_methods {
                 self.handle.0.lock().session.stats().clone()
             }
 
+            /// Calls of ours that have no outcome yet.
+            pub fn open_calls(&self) -> usize {
+                self.handle.0.lock().session.open_calls()
+            }
+
+            /// Tools of ours that run just now.
+            pub fn open_jobs(&self) -> usize {
+                self.handle.0.lock().session.open_jobs()
+            }
+
             /// What happens from now on.
             pub fn events(&self) -> crate::bridge::Events {
                 crate::bridge::Events::new(self.handle.0.events.subscribe())

@@ -86,12 +86,16 @@ pub use link::{
 pub use programs::{ProgramTools, ProgramsError};
 #[cfg(feature = "runtime")]
 pub use registry::{Handler, State, Tools, check_tool};
+#[cfg(feature = "room")]
+pub use room::{ConnectError, Room, RoomOptions};
 pub use session::{
     CallKey, Config, Counter, Destination, Event, Job, JobKey, Output, Request, SendFrameError, Session,
     Stats, Unsent,
 };
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};
+#[cfg(feature = "room")]
+pub use token::{AccessKey, Token, TokenError};
 pub use tool::{
     BadToolName, CallError, CallId, Consent, DEFAULT_TIMEOUT, Disclose, ErrorCode, Execution, MAX_TOOL_NAME,
     Offer, Outcome, Progress, ProgressStatus, RegisterError, Tool, ToolError, ToolName, ToolOptions,

@@ -116,6 +116,8 @@ pub struct Session {
     next_key: u64,
     phase: Phase,
     link: LinkState,
+    /// The room would not take a packet, since our token does not allow it.
+    muted: bool,
     /// Until then others may not have been told that we are here, and cannot answer what they hear of us.
     unknown_until: Option<Instant>,
     peers: BTreeMap<Identity, Remote>,
@@ -172,6 +174,7 @@ impl Session {
             next_key: 0,
             phase: Phase::Fresh,
             link: LinkState::Up,
+            muted: false,
             unknown_until: None,
             peers: BTreeMap::new(),
             held: Held::default(),

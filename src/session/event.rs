@@ -209,6 +209,8 @@ pub enum Event {
         /// What it refused and why, in its words.
         refused: Option<String>,
     },
+    /// Our token does not allow us to send data (`canPublishData`): we only hear.
+    NotAllowed,
     /// Whether packets can pass has changed.
     Link(LinkState),
     /// A call was asked for: by us, of us, or by our assistant of itself.

@@ -82,6 +82,7 @@ impl Session {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.features = Features::of(its);
         remote.spoke = true;
+        self.muted &= !incoming.has_heard_us();
         if remote.pair.heard && remote.instance == instance {
             return self.configured_again(now, id, incoming.has_heard_us());
         }

@@ -94,7 +94,7 @@ impl Session {
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
         let error = if call.is_waiting() {
-            CallError::UnknownTool { tool: call.tool.clone() }
+            self.nobody_for(&call.tool)
         } else {
             CallError::Timeout { limit: call.limit }
         };
@@ -180,6 +180,7 @@ fn code_of(error: &CallError) -> ErrorCode {
         CallError::Busy { .. } | CallError::TooManyOpen { .. } => ErrorCode::BUSY,
         CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
         CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
+        CallError::NotAllowed => ErrorCode::from("not_allowed"),
         CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
         CallError::Detached => ErrorCode::from("detached"),
         CallError::TooLarge { .. } => ErrorCode::from("too_large"),

@@ -45,9 +45,14 @@ impl Session {
 
     pub(super) fn no_owner(&mut self, now: Instant, key: CallKey) {
         if let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) {
-            let tool = call.tool.clone();
-            self.settle_call(now, key, Err(CallError::UnknownTool { tool }));
+            let error = self.nobody_for(&call.tool);
+            self.settle_call(now, key, Err(error));
         }
+    }
+
+    /// Why a call found nobody to ask.
+    pub(super) fn nobody_for(&self, tool: &str) -> CallError {
+        if self.muted { CallError::NotAllowed } else { CallError::UnknownTool { tool: tool.into() } }
     }
 
     /// If a call waits for this very participant, it is greeted, and judged by its silence.

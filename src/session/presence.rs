@@ -167,8 +167,17 @@ impl Session {
 
     /// The room did not announce the sid that a Configuration moved this identity to.
     pub(super) fn never_announced(&mut self, now: Instant, id: &Identity) {
-        let Some(fallback) = self.peers.get_mut(id).and_then(|remote| remote.fallback.take()) else { return };
-        self.joined(now, fallback);
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        match (remote.fallback.take(), &remote.presence) {
+            (Some(listed), _) => self.joined(now, listed),
+            (None, Presence::Here { sid, announced: false }) => {
+                // It left before the room told of it, and so the room will not tell of that either.
+                let sid = sid.clone();
+                self.gone(now, id, sid);
+                self.judge_candidates(now);
+            }
+            _ => {}
+        }
     }
 
     /// A frame waits for its sender's announcement.

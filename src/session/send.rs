@@ -231,6 +231,10 @@ impl Session {
     /// A packet did not leave: what depended on it is told.
     pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: Unsent) {
         self.stats.add(Counter::Unsent, 1);
+        let not_allowed = why == Unsent::NotAllowed;
+        if not_allowed && !std::mem::replace(&mut self.muted, true) {
+            self.event(Event::NotAllowed);
+        }
         let too_large = match why {
             Unsent::TooLarge { size, limit } => Some((size, limit)),
             Unsent::NotAllowed | Unsent::Closed => None,
@@ -242,6 +246,7 @@ impl Session {
         if let Some((key, limit)) = self.call_sent_in(packet) {
             let error = match too_large {
                 Some((size, limit)) => CallError::TooLarge { size, limit },
+                None if not_allowed => CallError::NotAllowed,
                 None => CallError::NotDelivered { limit },
             };
             return self.never_left(now, key, error);

@@ -1,6 +1,6 @@
-//! What only a real LiveKit server can show.
+//! What only real parts can show: a LiveKit server, official SDKs, the built program.
 //!
-//! Where there is none (see [`server`]) these tests are skipped by name; with
+//! Where a part is missing (see [`server`], [`program`]) its tests are skipped by name; with
 //! `TOOLBRIDGE_REQUIRE_PARTS=1` they fail instead.
 
 #![allow(
@@ -10,10 +10,24 @@
     reason = "tests own their clock and may fail"
 )]
 
-use std::{env, future::Future, process};
+use std::{env, future::Future, process, time::Duration};
 
+use anyhow::Context;
 use libtest_mimic::{Arguments, Completion, Trial};
 
+/// Tests under the name of their file.
+macro_rules! trials {
+    ($file:ident: $($test:ident),* $(,)?) => {
+        vec![$(crate::trial(concat!(stringify!($file), "::", stringify!($test)), $test)),*]
+    };
+}
+
+mod calls;
+mod cli;
+mod endings;
+mod ends;
+mod peers;
+mod program;
 mod room;
 mod server;
 mod tls;
@@ -21,28 +35,49 @@ mod tls;
 /// Tests that mostly wait: more of them at once than there are processors.
 const THREADS: usize = 8;
 
+/// When a test has failed because what it waits for does not come.
+const BOUND: Duration = Duration::from_secs(30);
+
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
-    let conclusion = libtest_mimic::run(&arguments, room::trials());
+    // The longest are the first of their files.
+    let files = [room::trials(), endings::trials(), peers::trials(), calls::trials(), cli::trials()];
+    let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
     process::exit(if conclusion.has_failed() { 101 } else { 0 });
 }
 
-/// A test with a runtime of its own.
+/// A test with a runtime of its own, that needs the server.
 fn trial<F: Future<Output = anyhow::Result<()>>>(
     name: &str,
     test: impl FnOnce() -> F + Send + 'static,
 ) -> Trial {
+    trial_with(name, || server::binary().is_none().then_some("livekit-server"), test)
+}
+
+/// A test with a runtime of its own, that needs parts; one that is missing is named.
+fn trial_with<F: Future<Output = anyhow::Result<()>>>(
+    name: &str,
+    missing: impl FnOnce() -> Option<&'static str> + Send + 'static,
+    test: impl FnOnce() -> F + Send + 'static,
+) -> Trial {
     Trial::ignorable_test(name, || {
         let required = env::var_os("TOOLBRIDGE_REQUIRE_PARTS").is_some_and(|value| value == "1");
-        if server::binary().is_none() && !required {
-            return Ok(Completion::ignored_with("skipped: livekit-server"));
+        if !required && let Some(part) = missing() {
+            return Ok(Completion::ignored_with(format!("skipped: {part}")));
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        match runtime.block_on(test()) {
+        let result = runtime.block_on(test());
+        runtime.shutdown_background();
+        match result {
             Ok(()) => Ok(Completion::Completed),
             Err(error) => Err(format!("{error:#}").into()),
         }
     })
+}
+
+/// Waits for what must come.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> anyhow::Result<T> {
+    tokio::time::timeout(BOUND, future).await.with_context(|| format!("{what} did not come"))
 }

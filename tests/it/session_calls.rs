@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use toolbridge::{
-    Body, CallError, Config, ErrorCode, Event, Participant, Request, Role, Unsent,
+    Body, CallError, Config, ErrorCode, Event, Participant, Peer, Request, Role, Unsent,
     session::{Caps, Times},
-    wire::{Kind, Message},
+    wire::{Configuration, Frame, Kind, Message, Meta},
 };
 
-use crate::session_world::{MS, SECOND, World, request, tool, value};
+use crate::{
+    session_alicia::plain_request,
+    session_world::{MS, SECOND, World, request, tool, value},
+};
 
 #[test]
 fn a_call_crosses_and_comes_back() {
@@ -398,8 +401,8 @@ fn a_client_may_stop_calls_if_its_author_allows_it() {
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
     let stop = Message::ControlStop(toolbridge::wire::ControlStop::default());
-    world.say("tv", &["a"], &toolbridge::wire::Meta::new(), &Message::Configuration(Default::default()));
-    world.say("tv", &["a"], &toolbridge::wire::Meta::new(), &stop);
+    world.say("tv", &["a"], &Meta::new(), &Message::Configuration(Default::default()));
+    world.say("tv", &["a"], &Meta::new(), &stop);
     world.run(100 * MS);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
     assert_eq!(world.heard("tv", Kind::ACKNOWLEDGEMENT).len(), 2, "of its Configuration and of its stop");
@@ -448,9 +451,8 @@ fn thousands_of_calls_with_a_plain_peer_leave_nothing_behind() {
         let Message::ToolUseRequest(asked) = asked.message().unwrap() else { panic!("{asked:?}") };
         let body = serde_json::json!({"id": asked.id.as_str(), "success": true, "result": {}});
         let (mut bytes, body) = (Vec::new(), Body::encode(&body).unwrap());
-        let meta = toolbridge::wire::Meta::new();
-        toolbridge::wire::Frame::relay(&mut bytes, 1, "room", &meta, Kind::TOOL_USE_RESULT, body.as_bytes())
-            .unwrap();
+        let meta = Meta::new();
+        Frame::relay(&mut bytes, 1, "room", &meta, Kind::TOOL_USE_RESULT, body.as_bytes()).unwrap();
         world.throw("phone", &["a"], &bytes);
         world.run(20 * MS);
         assert!(matches!(world.settled("a", key), Some(Ok(_))), "{n}");
@@ -613,6 +615,7 @@ fn a_plain_client_is_not_asked_before_it_can_know_us() {
 }
 
 #[test]
+<<<<<<< HEAD
 fn the_first_registration_holds_all_tools_though_it_goes_before_anybody_answers() {
     let mut world = World::new();
     world.puppet(&Participant::new("a", "PA_a").agent(true));
@@ -651,4 +654,40 @@ fn the_echo_is_answered_as_fast_as_it_is_asked() {
     for _ in 0..500 {
         world.ask("a", request("bridge.echo").to("phone")).unwrap();
     }
+=======
+fn an_assistant_that_left_before_it_was_announced_is_gone() {
+    let mut world = World::new();
+    world.client("phone", Config::default().assistant("a"), &["hang"]);
+    let ghost = Peer::new("a", "PA_ghost");
+    let greeting = Frame::write(-1, "room", &Meta::new(), &Message::Configuration(Configuration::default()));
+    world.throw_as(&ghost, &["phone"], &greeting.unwrap());
+    let asked =
+        Frame::write(-2, "room", &Meta::new(), &Message::ToolUseRequest(plain_request("c", "hang"))).unwrap();
+    world.throw_as(&ghost, &["phone"], &asked);
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    assert_eq!(world.session("phone").open_jobs(), 1);
+    // 4 s until it should have been announced, and 5 s of grace.
+    world.run(9 * SECOND);
+    assert_eq!(world.session("phone").open_jobs(), 0);
+    assert_eq!(world.session("phone").bound(), None);
+}
+
+#[test]
+fn a_token_that_may_not_send_is_named_as_the_reason() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().admit("phone"));
+    world.run(MS);
+    let greeting = world.count("a", "frames_out");
+    world.with("a", |session, now| session.handle_unsent(now, greeting, Unsent::NotAllowed));
+    assert!(world.ends["a"].events.iter().any(|event| matches!(event, Event::NotAllowed)));
+    let error = world.ask("a", request("t")).unwrap_err();
+    assert!(matches!(error, CallError::NotAllowed) && !error.may_have_run(), "{error:?}");
+
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t")).unwrap();
+    let asked = world.count("a", "frames_out");
+    world.with("a", |session, now| session.handle_unsent(now, asked, Unsent::NotAllowed));
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::NotAllowed))));
+>>>>>>> e2e
 }

@@ -1,0 +1,450 @@
+//! Calls through a real server, from handle to handle.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use libtest_mimic::Trial;
+use serde_json::json;
+use tokio::task::JoinSet;
+use toolbridge::{
+    Assistant, Body, CallError, Client, ErrorCode, Event, Execution, Identity, JoinError, RegisterError,
+    ToolContext, ToolError, Tools,
+    session::Destination,
+    wire::{Kind, Meta},
+};
+
+use crate::{
+    ends::{Gate, Running, assistant, client, double, event, hang, pair, started, unhurried},
+    server::shared,
+    soon,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![calls:
+        a_client_known_by_its_attribute_waits_for_the_announcement,
+        two_who_are_named_need_no_announcement,
+        a_call_crosses_the_server,
+        what_a_tool_answers_survives,
+        a_call_of_the_assistants_own_tool_is_heard_by_the_client,
+        frames_of_the_app_pass_both_ways,
+        progress_passes,
+        two_hundred_calls_over_four_clients_each_get_their_own_answer,
+        the_sixty_fifth_open_call_to_one_client_is_too_many,
+        a_request_of_15000_bytes_passes_and_one_more_is_refused,
+        a_result_too_large_says_so_with_both_numbers,
+        tools_too_large_for_a_frame_are_an_error_at_join,
+        dropping_a_call_stops_the_function,
+        a_timeout_names_its_milliseconds_and_stops_the_function,
+        a_tool_that_nobody_offers,
+        a_second_assistant_is_told_no_once,
+        two_candidates_and_none_configured_bind_none,
+        who_may_not_publish_is_told_why,
+    ]
+}
+
+async fn a_call_crosses_the_server() -> anyhow::Result<()> {
+    let server = shared()?;
+    let phone = Client::builder().tool("double", "Twice", double);
+    let (_phone, brain) = pair(&server, "crosses", phone, Assistant::builder()).await?;
+    ensure!(brain.call("double", json!({"n": 21})).await?.decode::<u64>()? == 42);
+    let offered = brain.tools();
+    ensure!(offered.len() == 1 && offered[0].owner == "phone", "{offered:?}");
+    ensure!(offered[0].tool.description() == "Twice" && offered[0].tool.input_schema().is_some());
+    Ok(())
+}
+
+async fn what_a_tool_answers_survives() -> anyhow::Result<()> {
+    async fn fail() -> Result<(), ToolError> {
+        Err(ToolError::new("too_dark", "the lamp is broken").with_partial(Body::from(json!({"lux": 3}))))
+    }
+    async fn read() -> Result<String, ToolError> {
+        Ok(std::fs::read_to_string("/a/path/that/stays/here")?)
+    }
+    async fn panics() -> Result<(), ToolError> {
+        panic!("the text of a panic stays here")
+    }
+    let server = shared()?;
+    let phone = Client::builder()
+        .tool("fail", "", fail)
+        .tool("read", "", read)
+        .tool("panics", "", panics)
+        .tool("double", "", double);
+    let (_phone, brain) = pair(&server, "survives", phone, Assistant::builder()).await?;
+    match brain.call("fail", ()).await {
+        Err(CallError::Tool(error)) => {
+            ensure!(error.code().as_str() == "too_dark" && error.message() == "the lamp is broken");
+            ensure!(error.partial().context("no partial result")?.to_json() == json!({"lux": 3}));
+        }
+        other => bail!("{other:?}"),
+    }
+    for tool in ["read", "panics"] {
+        match brain.call(tool, ()).await {
+            Err(CallError::Tool(error)) => {
+                ensure!(error.code() == ErrorCode::EXECUTION_ERROR);
+                ensure!(!format!("{error:?}").contains("stays"), "{error:?}");
+            }
+            other => bail!("{other:?}"),
+        }
+    }
+    match brain.call("double", json!({"n": "many"})).await {
+        Err(CallError::Tool(error)) => {
+            ensure!(error.code() == ErrorCode::INVALID_PARAMETERS && error.message().contains("/n"));
+        }
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+async fn a_call_of_the_assistants_own_tool_is_heard_by_the_client() -> anyhow::Result<()> {
+    let server = shared()?;
+    let brain = Assistant::builder().tool("search", "", double);
+    let (phone, brain) = pair(&server, "own", Client::builder().tool("hello", "", hang), brain).await?;
+    let mut events = phone.events();
+    // The two have met: else the broadcast is of somebody who is not known.
+    let mut hello = brain.call("hello", ()).start();
+    started(&mut hello).await?;
+    let call = brain.call("search", json!({"n": 4})).start();
+    let id = call.id().clone();
+    ensure!(call.await?.decode::<u64>()? == 8);
+    event(&mut events, "the request", |event| match event {
+        Event::Requested { call, tool, execution: Execution::Server, owner, by } if call == id => {
+            (tool == "search" && owner == "assistant" && by == "assistant").then_some(())
+        }
+        _ => None,
+    })
+    .await?;
+    event(&mut events, "the result", |event| match event {
+        Event::Settled { call, tool, execution: Execution::Server, outcome: Ok(()), .. } => {
+            (call == id && tool == "search").then_some(())
+        }
+        _ => None,
+    })
+    .await
+}
+
+async fn frames_of_the_app_pass_both_ways() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (phone, brain) =
+        pair(&server, "frames", Client::builder().tool("double", "", double), Assistant::builder()).await?;
+    brain.call("double", json!({"n": 1})).await?;
+    let mut events = [phone.events(), brain.events()];
+    let to = |name: &str| Destination::Peers(vec![name.into()]);
+    let body = |text: &str| Body::from(json!({"text": text}));
+    brain.send_frame(to("phone"), Kind::new(9), Meta::default(), body("from the assistant"))?;
+    phone.send_frame(to("assistant"), Kind::new(4711), Meta::default(), body("from the phone"))?;
+    let wanted = [("assistant", 9, "from the assistant"), ("phone", 4711, "from the phone")];
+    for (events, (sender, kind, text)) in events.iter_mut().zip(wanted) {
+        let frame = event(events, "the frame", |event| match event {
+            Event::Frame { from, frame } if from.identity() == sender => Some(frame),
+            _ => None,
+        })
+        .await?;
+        ensure!(frame.kind().code() == kind && frame.body().to_json() == json!({"text": text}), "{frame:?}");
+    }
+    Ok(())
+}
+
+async fn progress_passes() -> anyhow::Result<()> {
+    async fn steps(cx: ToolContext) -> Result<u8, ToolError> {
+        cx.progress("half way");
+        cx.cancelled().await;
+        Ok(1)
+    }
+    let server = shared()?;
+    let (_phone, brain) =
+        pair(&server, "progress", Client::builder().tool("steps", "", steps), Assistant::builder()).await?;
+    let mut call = brain.call("steps", ()).start();
+    started(&mut call).await?;
+    let step = soon("the progress", call.progress()).await?.context("it ended")?;
+    ensure!(step.message.as_deref() == Some("half way"), "{step:?}");
+    Ok(())
+}
+
+async fn two_hundred_calls_over_four_clients_each_get_their_own_answer() -> anyhow::Result<()> {
+    const CLIENTS: u64 = 4;
+    const EACH: u64 = 50; // a second's worth at the default rate limit
+    let server = shared()?;
+    let mut brain = Assistant::builder();
+    let mut phones = Vec::new();
+    for n in 0..CLIENTS {
+        let name = format!("phone-{n}");
+        let builder = Client::builder().tools(Gate::tools(EACH as usize)).assistant("assistant");
+        phones.push(client(&server, "many", &name, builder).await?);
+        brain = brain.client(name);
+    }
+    let brain = assistant(&server, "many", "assistant", brain).await?;
+    let mut calls = JoinSet::new();
+    for n in 0..CLIENTS * EACH {
+        let call = brain.call("gate", json!({"n": n})).to(format!("phone-{}", n % CLIENTS));
+        calls.spawn(async move { (n, call.await) });
+    }
+    let mut order = Vec::new();
+    while let Some(ended) = soon("the answer", calls.join_next()).await? {
+        let (n, result) = ended?;
+        ensure!(result?.decode::<u64>()? == 2 * n, "call {n} got another's answer");
+        order.push(n);
+    }
+    ensure!(order.len() == 200 && !order.is_sorted(), "{order:?}");
+    ensure!(brain.open_calls() == 0 && phones.iter().all(|phone| phone.open_jobs() == 0));
+    Ok(())
+}
+
+async fn the_sixty_fifth_open_call_to_one_client_is_too_many() -> anyhow::Result<()> {
+    let server = shared()?;
+    // 64 calls within a second are more than the client's own rate limit.
+    let phone = Client::builder().configure(unhurried).tool("hang", "", hang).tool("double", "", double);
+    let (phone, brain) = pair(&server, "sixty-four", phone, Assistant::builder()).await?;
+    brain.call("double", json!({"n": 1})).await?;
+    let mut open = Vec::new();
+    for _ in 0..64 {
+        let mut call = brain.call("hang", ()).start();
+        started(&mut call).await?;
+        open.push(call);
+    }
+    let error = brain.call("double", json!({"n": 1})).await.unwrap_err();
+    ensure!(matches!(error, CallError::TooManyOpen { open: 64 }) && !error.may_have_run(), "{error:?}");
+    // A stopped one keeps its place until its owner knows.
+    let mut events = phone.events();
+    drop(open.pop());
+    event(&mut events, "the stop", |event| matches!(event, Event::Settled { .. }).then_some(())).await?;
+    soon("the place", async {
+        loop {
+            match brain.call("double", json!({"n": 1})).await {
+                Err(CallError::TooManyOpen { .. }) => tokio::task::yield_now().await,
+                other => return other,
+            }
+        }
+    })
+    .await??;
+    Ok(())
+}
+
+async fn a_request_of_15000_bytes_passes_and_one_more_is_refused() -> anyhow::Result<()> {
+    async fn length(text: Text) -> Result<usize, ToolError> {
+        Ok(text.text.len())
+    }
+    let server = shared()?;
+    let phone = Client::builder().tool("length", "", length);
+    let (_phone, brain) = pair(&server, "sizes-of-requests", phone, Assistant::builder()).await?;
+    let ask = |size: usize| brain.call("length", json!({"text": "x".repeat(size)}));
+    ensure!(ask(1).await?.decode::<usize>()? == 1);
+    let CallError::TooLarge { size, limit: 15_000 } = ask(15_000).await.unwrap_err() else {
+        bail!("15,000 bytes of text and a frame around them passed")
+    };
+    let fits = 15_000 - (size - 15_000);
+    ensure!(ask(fits).await?.decode::<usize>()? == fits);
+    let error = ask(fits + 1).await.unwrap_err();
+    ensure!(matches!(error, CallError::TooLarge { size: 15_001, limit: 15_000 }), "{error:?}");
+    let text = error.to_string();
+    ensure!(text.contains("15001") && text.contains("15000"), "{text}");
+    Ok(())
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Text {
+    text: String,
+}
+
+async fn a_result_too_large_says_so_with_both_numbers() -> anyhow::Result<()> {
+    async fn novel() -> Result<String, ToolError> {
+        Ok("x".repeat(20_000))
+    }
+    let server = shared()?;
+    let phone = Client::builder().tool("novel", "", novel);
+    let (_phone, brain) = pair(&server, "sizes-of-results", phone, Assistant::builder()).await?;
+    match brain.call("novel", ()).await {
+        Err(CallError::Tool(error)) => {
+            ensure!(error.code() == ErrorCode::RESULT_TOO_LARGE, "{error:?}");
+            let numbers: Vec<usize> = error
+                .message()
+                .split(|it: char| !it.is_ascii_digit())
+                .filter_map(|number| number.parse().ok())
+                .collect();
+            ensure!(numbers.contains(&15_000) && numbers.iter().any(|it| *it > 20_000), "{error:?}");
+        }
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+async fn tools_too_large_for_a_frame_are_an_error_at_join() -> anyhow::Result<()> {
+    let server = shared()?;
+    let mut tools = Tools::new();
+    for n in 0..20 {
+        tools = tools.tool(&format!("tool-{n}"), &"x".repeat(1_000), double);
+    }
+    let token = server.key().client("sizes-of-tools", "phone").sign()?;
+    match Client::builder().tools(tools).join(&server.url(), &token).await {
+        Err(JoinError::Register(RegisterError::RegistrationTooLarge { size, limit })) => {
+            ensure!(size > 20_000 && limit <= 15_000, "{size} {limit}");
+        }
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+async fn dropping_a_call_stops_the_function() -> anyhow::Result<()> {
+    let running = Running::default();
+    let server = shared()?;
+    let phone = Client::builder().tools(running.tools());
+    let (phone, brain) = pair(&server, "drop-a-call", phone, Assistant::builder()).await?;
+    let call = brain.call("held", ()).start();
+    running.until(1).await?;
+    drop(call);
+    running.until(0).await?;
+    ensure!(phone.open_jobs() == 0);
+    Ok(())
+}
+
+async fn a_timeout_names_its_milliseconds_and_stops_the_function() -> anyhow::Result<()> {
+    let running = Running::default();
+    let server = shared()?;
+    let phone = Client::builder().tools(running.tools());
+    let (_phone, brain) = pair(&server, "timeout", phone, Assistant::builder()).await?;
+    let limit = Duration::from_millis(777);
+    let mut call = brain.call("held", ()).timeout(limit).start();
+    started(&mut call).await?;
+    let error = soon("the timeout", call).await?.unwrap_err();
+    ensure!(matches!(error, CallError::Timeout { limit: named } if named == limit), "{error:?}");
+    ensure!(error.to_string().contains("777 ms") && error.may_have_run(), "{error}");
+    running.until(0).await
+}
+
+async fn a_tool_that_nobody_offers() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (_phone, brain) =
+        pair(&server, "nobody", Client::builder().tool("double", "", double), Assistant::builder()).await?;
+    brain.call("double", json!({"n": 1})).await?;
+    let wait = Duration::from_millis(200);
+    let error = brain.call("treble", ()).owner_wait(wait).await.unwrap_err();
+    ensure!(matches!(&error, CallError::UnknownTool { tool } if &**tool == "treble"), "{error:?}");
+    ensure!(!error.may_have_run());
+    // Whoever is named and has said what it offers need not be waited for.
+    let error = brain.call("treble", ()).to("phone").await.unwrap_err();
+    ensure!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
+    Ok(())
+}
+
+async fn a_second_assistant_is_told_no_once() -> anyhow::Result<()> {
+    let server = shared()?;
+    let phone = client(&server, "second", "phone", Client::builder().tool("double", "", double)).await?;
+    let mut events = phone.events();
+    let one = assistant(&server, "second", "one", Assistant::builder().client("phone")).await?;
+    ensure!(one.call("double", json!({"n": 1})).await?.decode::<u64>()? == 2);
+    ensure!(phone.assistant() == Some("one".into()));
+
+    // It may be asked for an echo without having offered anything.
+    let two = assistant(&server, "second", "two", Assistant::builder().client("phone")).await?;
+    match two.call("bridge.echo", json!({"n": 1})).to("phone").await {
+        Err(CallError::Tool(error)) => {
+            ensure!(error.code() == ErrorCode::PERMISSION_DENIED, "{error:?}");
+        }
+        other => bail!("{other:?}"),
+    }
+    event(&mut events, "the complaint", |event| match event {
+        Event::Misbehaved { by, .. } if by == "two" => Some(()),
+        _ => None,
+    })
+    .await?;
+    let again = two.call("bridge.echo", json!({})).to("phone").timeout(Duration::from_millis(500)).await;
+    ensure!(matches!(again, Err(CallError::Timeout { .. })), "{again:?}");
+    ensure!(one.call("double", json!({"n": 2})).await?.decode::<u64>()? == 4, "the first one lost its place");
+    Ok(())
+}
+
+async fn two_candidates_and_none_configured_bind_none() -> anyhow::Result<()> {
+    let server = shared()?;
+    let phone = client(&server, "ambiguous", "phone", Client::builder().tool("double", "", double)).await?;
+    let mut events = phone.events();
+    let join =
+        async |name: &str| assistant(&server, "ambiguous", name, Assistant::builder().client("phone")).await;
+    let one = join("one").await?;
+    one.call("double", json!({"n": 1})).await?;
+    let mut others = Vec::new();
+    for name in ["two", "three"] {
+        let other = join(name).await?;
+        // An answer, even this one, shows that the client has heard of it.
+        let refused = other.call("bridge.echo", json!({})).to("phone").await;
+        ensure!(matches!(refused, Err(CallError::Tool(_))), "{refused:?}");
+        others.push(other);
+    }
+    one.close().await;
+    let candidates = event(&mut events, "the ambiguity", |event| match event {
+        Event::AmbiguousAssistant { candidates } => Some(candidates),
+        _ => None,
+    })
+    .await?;
+    ensure!(candidates == [Identity::from("three"), Identity::from("two")], "{candidates:?}");
+    ensure!(phone.assistant().is_none());
+    others.pop();
+    let bound = event(&mut events, "the choice", |event| match event {
+        Event::Bound(Some(who)) => Some(who),
+        _ => None,
+    })
+    .await?;
+    ensure!(bound == "two", "{bound}");
+    Ok(())
+}
+
+async fn two_who_are_named_need_no_announcement() -> anyhow::Result<()> {
+    let server = shared()?;
+    let began = Instant::now();
+    let (phone, brain) =
+        pair(&server, "named-at-once", Client::builder().tool("double", "", double), Assistant::builder())
+            .await?;
+    let joined = began.elapsed();
+    let (mut of_phone, mut of_brain) = (phone.events(), brain.events());
+    ensure!(brain.call("double", json!({"n": 1})).await?.decode::<u64>()? == 2);
+    println!("named by their authors: two joins {joined:?}, to the first result {:?}", began.elapsed());
+    // Whoever joined last was told at its join of who was there; the other has still to hear of it.
+    let known = [phone.participants().len(), brain.participants().len()];
+    ensure!(known.iter().sum::<usize>() <= 1, "{known:?}");
+    for (events, known, other) in [(&mut of_phone, known[0], "assistant"), (&mut of_brain, known[1], "phone")]
+    {
+        if known == 0 {
+            event(events, "the announcement", |event| match event {
+                Event::Joined(who) if who.identity() == other => Some(()),
+                _ => None,
+            })
+            .await?;
+            println!("{other} was announced after {:?}", began.elapsed());
+        }
+    }
+    Ok(())
+}
+
+async fn a_client_known_by_its_attribute_waits_for_the_announcement() -> anyhow::Result<()> {
+    let server = shared()?;
+    let began = Instant::now();
+    let phone = client(&server, "by-attribute", "phone", Client::builder().tool("double", "", double));
+    let brain = assistant(&server, "by-attribute", "assistant", Assistant::builder());
+    let (phone, brain) = tokio::try_join!(phone, brain)?;
+    let joined = began.elapsed();
+    ensure!(brain.call("double", json!({"n": 1})).await?.decode::<u64>()? == 2);
+    println!("known by attribute: two joins {joined:?}, to the first result {:?}", began.elapsed());
+    ensure!(brain.participants().iter().any(|who| who.identity() == "phone"));
+    ensure!(phone.participants().iter().any(|who| who.identity() == "assistant"));
+    Ok(())
+}
+
+async fn who_may_not_publish_is_told_why() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().assistant("muted", "assistant").listen_only().sign()?;
+    let brain = Assistant::builder().client("phone").join(&server.url(), &token).await?;
+    let phone = client(&server, "muted", "phone", Client::builder().tool("double", "", double)).await?;
+    let error = brain.call("double", json!({"n": 1})).await.unwrap_err();
+    ensure!(matches!(error, CallError::NotAllowed) && !error.may_have_run(), "{error:?}");
+    ensure!(error.to_string().contains("canPublishData"), "{error}");
+    brain.close().await;
+    phone.close().await;
+
+    let token = server.key().client("muted", "phone").listen_only().sign()?;
+    let phone = Client::builder().assistant("assistant").tool("double", "", double);
+    let phone = phone.join(&server.url(), &token).await?;
+    let mut events = phone.events();
+    let brain = assistant(&server, "muted", "assistant", Assistant::builder().client("phone")).await?;
+    event(&mut events, "the reason", |event| matches!(event, Event::NotAllowed).then_some(())).await?;
+    let error = brain.call("double", json!({"n": 1})).owner_wait(Duration::from_secs(1)).await.unwrap_err();
+    ensure!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! How calls end when somebody goes: in order, suddenly, or with the server.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use libtest_mimic::Trial;
+use serde_json::json;
+use tokio::time::timeout;
+use toolbridge::{Assistant, CallError, Client, CloseReason, Room};
+
+use crate::{
+    ends::{Cuttable, Running, assistant, client, double, hang, pair, started},
+    program::{Program, tools_file},
+    server::{Server, shared},
+    soon,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![endings:
+        seventy_idle_seconds_and_a_call_still_works,
+        a_client_that_is_killed_is_lost,
+        a_client_that_is_cut_off_is_lost_after_the_grace,
+        an_assistant_that_is_cut_off_stops_its_calls_after_the_grace,
+        a_goodbye_is_lost_at_once,
+        dropping_a_client_is_lost_at_once,
+        an_assistant_that_leaves_stops_what_it_asked_for,
+        a_killed_server_ends_both_and_settles_what_is_open,
+        a_deleted_room_ends_both_and_settles_what_is_open,
+    ]
+}
+
+/// Later than this the loss of a killed client is noticed too late.
+const NOTICED: Duration = Duration::from_secs(12);
+
+/// Well below the grace of 5 s: a goodbye needs none.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+fn is_lost<T>(result: &Result<T, CallError>) -> bool {
+    matches!(result, Err(error @ CallError::Lost { owner }) if owner == "phone" && error.may_have_run())
+}
+
+async fn seventy_idle_seconds_and_a_call_still_works() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (phone, brain) =
+        pair(&server, "idle-pair", Client::builder().tool("double", "", double), Assistant::builder())
+            .await?;
+    ensure!(brain.call("double", json!({"n": 1})).await?.decode::<u64>()? == 2);
+    let idle = timeout(Duration::from_secs(70), async { tokio::join!(phone.closed(), brain.closed()) }).await;
+    ensure!(idle.is_err(), "{idle:?}");
+    ensure!(brain.call("double", json!({"n": 2})).await?.decode::<u64>()? == 4);
+    Ok(())
+}
+
+async fn a_client_that_is_killed_is_lost() -> anyhow::Result<()> {
+    let server = shared()?;
+    let file = tools_file("killed", &[("nap", "exec /bin/sleep 30")])?;
+    let mut phone = Program::toolbridge(&server, &["client", "--room", "killed", "--identity", "phone"])
+        .arg("--tools")
+        .arg(&file)
+        .start()?;
+    phone.line("joined as phone").await?;
+    let brain = assistant(&server, "killed", "assistant", Assistant::builder().client("phone")).await?;
+    let mut call = brain.call("nap", ()).start();
+    started(&mut call).await?;
+    let began = Instant::now();
+    phone.kill();
+    let result = soon("the loss", call).await?;
+    let took = began.elapsed();
+    println!("a killed client is noticed after {took:?}");
+    ensure!(is_lost(&result), "{result:?}");
+    ensure!(took < NOTICED, "{took:?}");
+    Ok(())
+}
+
+async fn a_client_that_is_cut_off_is_lost_after_the_grace() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().client("cut-off", "phone").sign()?;
+    let (transport, cut) = Cuttable::new(Room::join(&server.url(), &token).await?);
+    let running = Running::default();
+    let phone = Client::builder().assistant("assistant").tools(running.tools()).join_over(transport).await?;
+    let brain = assistant(&server, "cut-off", "assistant", Assistant::builder().client("phone")).await?;
+    let call = brain.call("held", ()).start();
+    running.until(1).await?;
+    let began = Instant::now();
+    cut.send(()).await?;
+    ensure!(matches!(soon("the end", phone.closed()).await?, CloseReason::ConnectionLost(_)));
+    running.until(0).await?;
+    let result = soon("the loss", call).await?;
+    let took = began.elapsed();
+    println!("a client that was cut off is lost after {took:?}");
+    ensure!(is_lost(&result) && took < NOTICED, "{result:?} after {took:?}");
+    Ok(())
+}
+
+async fn an_assistant_that_is_cut_off_stops_its_calls_after_the_grace() -> anyhow::Result<()> {
+    let server = shared()?;
+    let running = Running::default();
+    let builder = Client::builder().assistant("assistant").tools(running.tools());
+    let phone = client(&server, "cut-brain", "phone", builder).await?;
+    let token = server.key().assistant("cut-brain", "assistant").sign()?;
+    let (transport, cut) = Cuttable::new(Room::join(&server.url(), &token).await?);
+    let brain = Assistant::builder().client("phone").join_over(transport).await?;
+    let call = brain.call("held", ()).start();
+    running.until(1).await?;
+    cut.send(()).await?;
+    let result = soon("the loss", call).await?;
+    ensure!(is_lost(&result), "{result:?}");
+    running.until(0).await?;
+    soon("the end of the binding", async {
+        while phone.assistant().is_some() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
+async fn a_goodbye_is_lost_at_once() -> anyhow::Result<()> {
+    let server = shared()?;
+    let phone = Client::builder().tool("hang", "", hang).drain(Duration::ZERO);
+    let (phone, brain) = pair(&server, "goodbye", phone, Assistant::builder()).await?;
+    let mut call = brain.call("hang", ()).start();
+    started(&mut call).await?;
+    let began = Instant::now();
+    let (reason, result) = tokio::join!(phone.close(), soon("the loss", call));
+    let took = began.elapsed();
+    println!("a goodbye is noticed after {took:?}");
+    let result = result?;
+    ensure!(reason == CloseReason::Closed && is_lost(&result), "{reason:?} {result:?}");
+    ensure!(took < AT_ONCE, "{took:?}");
+    Ok(())
+}
+
+async fn dropping_a_client_is_lost_at_once() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (phone, brain) =
+        pair(&server, "dropped", Client::builder().tool("hang", "", hang), Assistant::builder()).await?;
+    let mut call = brain.call("hang", ()).start();
+    started(&mut call).await?;
+    let began = Instant::now();
+    drop(phone);
+    let result = soon("the loss", call).await?;
+    let took = began.elapsed();
+    ensure!(is_lost(&result) && took < AT_ONCE, "{result:?} after {took:?}");
+    Ok(())
+}
+
+async fn an_assistant_that_leaves_stops_what_it_asked_for() -> anyhow::Result<()> {
+    let server = shared()?;
+    let running = Running::default();
+    let (phone, brain) = pair(
+        &server,
+        "brain-leaves",
+        Client::builder().tools(running.tools()),
+        Assistant::builder().drain(Duration::ZERO),
+    )
+    .await?;
+    let call = brain.call("held", ()).start();
+    running.until(1).await?;
+    let (_, result) = tokio::join!(brain.close(), call);
+    ensure!(matches!(result, Err(CallError::Closed(CloseReason::Closed))), "{result:?}");
+    running.until(0).await?;
+    ensure!(phone.assistant().is_none() && phone.open_jobs() == 0);
+    Ok(())
+}
+
+async fn a_killed_server_ends_both_and_settles_what_is_open() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let running = Running::default();
+    let (phone, brain) =
+        pair(&server, "server-killed", Client::builder().tools(running.tools()), Assistant::builder())
+            .await?;
+    let call = brain.call("held", ()).start();
+    running.until(1).await?;
+    let began = Instant::now();
+    server.kill();
+    let result = soon("the loss", call).await?;
+    ensure!(is_lost(&result), "{result:?}");
+    for reason in [soon("the end", phone.closed()).await?, soon("the end", brain.closed()).await?] {
+        ensure!(matches!(reason, CloseReason::ConnectionLost(_)), "{reason:?}");
+    }
+    println!("a killed server is noticed after {:?}", began.elapsed());
+    running.until(0).await?;
+    match brain.call("held", ()).await {
+        Err(error @ CallError::Closed(CloseReason::ConnectionLost(_))) => {
+            println!("later calls: {error}");
+            Ok(())
+        }
+        other => bail!("{other:?}"),
+    }
+}
+
+async fn a_deleted_room_ends_both_and_settles_what_is_open() -> anyhow::Result<()> {
+    let server = shared()?;
+    let running = Running::default();
+    let (phone, brain) =
+        pair(&server, "room-deleted", Client::builder().tools(running.tools()), Assistant::builder()).await?;
+    let call = brain.call("held", ()).start();
+    running.until(1).await?;
+    server.room_service("DeleteRoom", "room-deleted", json!({"room": "room-deleted"})).await?;
+    let result = soon("the loss", call).await?;
+    ensure!(is_lost(&result), "{result:?}");
+    ensure!(soon("the end", phone.closed()).await? == CloseReason::RoomDeleted);
+    ensure!(soon("the end", brain.closed()).await? == CloseReason::RoomDeleted);
+    running.until(0).await?;
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Programs that run beside the tests: the built `toolbridge`, and peers over the official SDKs.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{Command as StdCommand, Stdio},
+    sync::OnceLock,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    process::{Child, Command},
+    sync::mpsc,
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{
+    BOUND,
+    server::{KEY, SECRET, Server},
+    soon,
+};
+
+/// A program to be started.
+pub(crate) struct Planned(Command);
+
+/// A program that runs, in a process group of its own; killed when dropped.
+pub(crate) struct Program {
+    child: Child,
+    pid: Pid,
+    /// Read all the time, since a program that nobody reads stands still.
+    lines: mpsc::UnboundedReceiver<String>,
+    seen: Vec<String>,
+    errors: Option<JoinHandle<String>>,
+}
+
+/// What a program left.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// Its status; none if a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// What it wrote to its standard output.
+    pub(crate) stdout: String,
+    /// What it wrote to its standard error.
+    pub(crate) stderr: String,
+}
+
+/// Whether the peers of `tests/peers` are installed.
+pub(crate) fn has_peers() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let found =
+            StdCommand::new(script()).arg("find").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        found.is_ok_and(|status| status.success())
+    })
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/peers")
+}
+
+/// A file of tools that are lines of shell, in a folder of its own.
+pub(crate) fn tools_file(name: &str, tools: &[(&str, &str)]) -> anyhow::Result<PathBuf> {
+    let folder = env::temp_dir().join(format!("toolbridge-e2e-{}-{name}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
+    let path = folder.join("tools.toml");
+    let mut text = String::new();
+    for (name, line) in tools {
+        text += &format!(
+            "[[tools]]\nname = {name:?}\ndescription = \"Runs a line of shell\"\ncommand = [\"/bin/sh\", \"-c\", {line:?}]\n\n"
+        );
+    }
+    fs::write(&path, text)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    Ok(path)
+}
+
+impl Program {
+    /// The built program, with the server's address and key in its environment.
+    pub(crate) fn toolbridge(server: &Server, arguments: &[&str]) -> Planned {
+        let mut command = StdCommand::new(env!("CARGO_BIN_EXE_toolbridge"));
+        command.args(arguments).env("LIVEKIT_URL", server.url());
+        command.env("LIVEKIT_API_KEY", KEY).env("LIVEKIT_API_SECRET", SECRET).env_remove("LIVEKIT_TOKEN");
+        command.env_remove("RUST_LOG");
+        Planned::new(command)
+    }
+
+    /// A peer of `tests/peers`.
+    pub(crate) fn peer(server: &Server, token: &str, program: &str, arguments: &[&str]) -> Planned {
+        let mut command = StdCommand::new(script());
+        command.args(["run", program]).args(arguments);
+        command.env("LIVEKIT_URL", server.url()).env("LIVEKIT_TOKEN", token);
+        Planned::new(command)
+    }
+
+    /// Waits for the first line that holds this text.
+    pub(crate) async fn line(&mut self, wanted: &str) -> anyhow::Result<String> {
+        self.find(wanted, |line| line.contains(wanted).then(|| line.to_owned())).await
+    }
+
+    /// Waits for the first line that is JSON with this `event`.
+    pub(crate) async fn event(&mut self, wanted: &str) -> anyhow::Result<Value> {
+        self.find(wanted, |line| {
+            let value: Value = serde_json::from_str(line).ok()?;
+            (value["event"] == wanted).then_some(value)
+        })
+        .await
+    }
+
+    /// Waits for the first line that `wanted` takes.
+    pub(crate) async fn find<T>(
+        &mut self,
+        what: &str,
+        mut wanted: impl FnMut(&str) -> Option<T>,
+    ) -> anyhow::Result<T> {
+        let search = async {
+            while let Some(line) = self.lines.recv().await {
+                let found = wanted(&line);
+                self.seen.push(line);
+                if let Some(found) = found {
+                    return Ok(found);
+                }
+            }
+            bail!("it ended")
+        };
+        let found = soon(what, search).await.and_then(|found| found);
+        match found {
+            Ok(found) => Ok(found),
+            Err(error) => {
+                self.kill();
+                let errors = match self.errors.take() {
+                    Some(errors) => errors.await?,
+                    None => String::new(),
+                };
+                Err(error.context(format!("{what:?} among {:#?}\n{errors}", self.seen)))
+            }
+        }
+    }
+
+    /// Ends it without a chance to say anything, with all that it started.
+    pub(crate) fn kill(&self) {
+        let _ = kill_process_group(self.pid, Signal::KILL);
+    }
+
+    /// What Ctrl-C does.
+    pub(crate) fn interrupt(&self) -> anyhow::Result<()> {
+        Ok(kill_process(self.pid, Signal::INT)?)
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn finish(self) -> anyhow::Result<Output> {
+        self.finish_within(BOUND).await
+    }
+
+    /// Waits for its end, which may take so long.
+    pub(crate) async fn finish_within(mut self, bound: Duration) -> anyhow::Result<Output> {
+        drop(self.child.stdin.take());
+        let rest = async {
+            while let Some(line) = self.lines.recv().await {
+                self.seen.push(line);
+            }
+            self.child.wait().await
+        };
+        let status = timeout(bound, rest).await.context("the program did not end")??;
+        let stderr = self.errors.take().context("its errors were read")?.await?;
+        let stdout = self.seen.iter().map(|line| format!("{line}\n")).collect();
+        Ok(Output { code: status.code(), stdout, stderr })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if self.child.id().is_some() {
+            self.kill();
+        }
+    }
+}
+
+impl Planned {
+    fn new(mut command: StdCommand) -> Self {
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = Command::from(command);
+        command.kill_on_drop(true);
+        Self(command)
+    }
+
+    pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.0.arg(argument);
+        self
+    }
+
+    pub(crate) fn start(mut self) -> anyhow::Result<Program> {
+        let mut child = self.0.spawn()?;
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32)).context("no process id")?;
+        let mut stdout = BufReader::new(child.stdout.take().context("no output")?).lines();
+        let (read, lines) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = stdout.next_line().await {
+                let _ = read.send(line);
+            }
+        });
+        let mut stderr = child.stderr.take().context("no errors")?;
+        let errors = tokio::spawn(async move {
+            let mut bytes = Vec::new();
+            let _ = stderr.read_to_end(&mut bytes).await;
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Ok(Program { child, pid, lines, seen: Vec::new(), errors: Some(errors) })
+    }
+
+    /// Starts it and waits for its end.
+    pub(crate) async fn run(self) -> anyhow::Result<Output> {
+        self.start()?.finish().await
+    }
+}
