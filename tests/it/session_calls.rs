@@ -615,7 +615,6 @@ fn a_plain_client_is_not_asked_before_it_can_know_us() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn the_first_registration_holds_all_tools_though_it_goes_before_anybody_answers() {
     let mut world = World::new();
     world.puppet(&Participant::new("a", "PA_a").agent(true));
@@ -654,7 +653,9 @@ fn the_echo_is_answered_as_fast_as_it_is_asked() {
     for _ in 0..500 {
         world.ask("a", request("bridge.echo").to("phone")).unwrap();
     }
-=======
+}
+
+#[test]
 fn an_assistant_that_left_before_it_was_announced_is_gone() {
     let mut world = World::new();
     world.client("phone", Config::default().assistant("a"), &["hang"]);
@@ -689,5 +690,4 @@ fn a_token_that_may_not_send_is_named_as_the_reason() {
     let asked = world.count("a", "frames_out");
     world.with("a", |session, now| session.handle_unsent(now, asked, Unsent::NotAllowed));
     assert!(matches!(world.settled("a", key), Some(Err(CallError::NotAllowed))));
->>>>>>> e2e
 }
