@@ -328,6 +328,13 @@ impl Session {
     /// A name that is reserved or double; a tool that needs a person's consent, which nobody can give
     /// here; more or larger tools than allowed. Nothing has changed then.
     pub fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
+        if let Phase::Fresh = self.phase {
+            // Those whom the author named are greeted now, and a registration may follow at once.
+            self.check_offer(&tools)?;
+            self.tools = tools;
+            self.begin(now);
+            return Ok(());
+        }
         self.begin(now);
         self.offer_tools(now, tools)
     }
@@ -485,5 +492,55 @@ impl Session {
 
     fn is_client(&self) -> bool {
         self.role == Role::Client
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    fn an_instant() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn a_session_can_move_to_another_thread() {
+        fn is_send<T: Send>(_: T) {}
+        is_send(Session::client(Participant::new("phone", "PA_1"), Config::default(), [0; 32]));
+    }
+
+    #[test]
+    fn a_session_that_used_all_stanzas_ends_and_says_so() {
+        let mut session = Session::assistant(Participant::new("a", "PA_1"), Config::default(), [0; 32]);
+        let now = an_instant();
+        let key = session.call(now, Request::new("t", Body::empty())).unwrap();
+        session.stanza = LAST_STANZA;
+        session.handle_timeout(now);
+        let outputs: Vec<_> = std::iter::from_fn(|| session.poll_output()).collect();
+        assert!(
+            outputs.iter().any(|it| matches!(it, Output::Settled { key: settled, .. } if *settled == key))
+        );
+        assert!(matches!(outputs.last(), Some(Output::Event(Event::Closed(CloseReason::ConnectionLost(_))))));
+        assert!(matches!(session.call(now, Request::new("t", Body::empty())), Err(CallError::Closed(_))));
+        assert_eq!(session.poll_timeout(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_an_error_at_once() {
+        let mut session = Session::assistant(Participant::new("a", "PA_1"), Config::default(), [0; 32]);
+        let now = an_instant();
+        let mut ask = |request: Request| session.call(now, request).unwrap_err();
+        let request = || Request::new("t", Body::empty());
+        assert!(matches!(ask(request().timeout(std::time::Duration::ZERO)), CallError::Limit { .. }));
+        assert!(matches!(
+            ask(request().timeout(std::time::Duration::from_secs(601))),
+            CallError::Limit { .. }
+        ));
+        assert!(matches!(ask(Request::new("bridge.form", Body::empty())), CallError::UnknownTool { .. }));
+        assert!(matches!(ask(Request::new("a b", Body::empty())), CallError::UnknownTool { .. }));
+        let list = Body::encode(&[1, 2]).unwrap();
+        assert!(matches!(ask(Request::new("t", list)), CallError::Arguments(_)));
+        assert!(session.poll_output().is_none());
     }
 }

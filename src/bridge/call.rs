@@ -170,7 +170,9 @@ impl Call {
     /// Lets it finish unseen: it is sent and executed as any other, and nobody hears what comes of it.
     pub fn detach(mut self) {
         if let State::Open { key, .. } = self.state {
-            self.shared.lock().calls.remove(&key);
+            let mut inner = self.shared.lock();
+            inner.session.detach(now(), key);
+            inner.calls.remove(&key);
         }
         self.state = State::Told;
     }

@@ -136,7 +136,7 @@ impl Session {
         if shows_instance && table.is_below_floor(stanza) {
             return self.refuse_304(id, "the request is older than what is remembered", &request.id);
         }
-        if !self.has_room_for(now, id) {
+        if !self.has_room_for(now, id, &request.tool_name) {
             return self.refuse_for_load(now, id, stanza, &request);
         }
         self.acknowledge(id, stanza, Some(&request.id));
@@ -264,10 +264,11 @@ impl Session {
         self.set_table_timer(now);
     }
 
-    fn has_room_for(&mut self, now: Instant, id: &Identity) -> bool {
+    /// Whether the caller may ask for one more. The echo runs nothing and is answered at once: it has no rate.
+    fn has_room_for(&mut self, now: Instant, id: &Identity, tool: &str) -> bool {
         let limits = &self.config.caps;
         let Some(remote) = self.peers.get_mut(id) else { return false };
-        if !remote.rate.admits(now, limits.calls_per_second) {
+        if tool != ECHO && !remote.rate.admits(now, limits.calls_per_second) {
             return false;
         }
         let running = self.jobs.values().filter(|job| job.caller == *id).count();

@@ -8,7 +8,7 @@ use super::{
     peer::{Pair, Presence, Registration, Remote},
 };
 use crate::{
-    link::{Identity, LinkState, Participant, Peer, Sid},
+    link::{Identity, LinkState, Participant, Peer, ROLE_ATTRIBUTE, Sid},
     wire::Message,
 };
 
@@ -52,8 +52,12 @@ impl Session {
         if let Some(remote) = self.peers.get_mut(&id) {
             remote.who = Some(who.clone());
         }
+        let doubtful = who.attribute(ROLE_ATTRIBUTE).is_some() && who.token_role().is_none();
         if news {
             self.event(Event::Joined(who));
+        }
+        if doubtful {
+            self.complain(now, &id, Counter::DoubtfulRole);
         }
         self.show_registration(&id);
         self.expect(now, &id);

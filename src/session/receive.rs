@@ -122,17 +122,18 @@ impl Session {
         }
     }
 
-    fn dispatch(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
+    fn dispatch(&mut self, now: Instant, id: &Identity, mut incoming: Incoming) {
+        let message = std::mem::replace(&mut incoming.message, Message::Heartbeat);
         if self.is_client() {
-            self.dispatch_as_client(now, id, incoming);
+            self.dispatch_as_client(now, id, message, incoming);
         } else {
-            self.dispatch_as_assistant(now, id, incoming);
+            self.dispatch_as_assistant(now, id, message, incoming);
         }
     }
 
-    fn dispatch_as_client(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
+    fn dispatch_as_client(&mut self, now: Instant, id: &Identity, message: Message, incoming: Incoming) {
         let is_bound = self.bound.as_ref() == Some(id);
-        match incoming.message.clone() {
+        match message {
             Message::ToolUseRequest(request) => self.request_came(now, id, &incoming, request),
             Message::Configuration(its) => self.configured(now, id, &incoming, &its),
             Message::ControlStop(stop) => self.client_stop_came(now, id, &incoming, &stop),
@@ -140,7 +141,7 @@ impl Session {
             Message::ToolsRegisterAck(answer) => self.registration_answered(now, id, answer),
             Message::ToolUseResult(result) if is_bound => self.observed_result(now, id, &result),
             Message::ToolProgress(it) if is_bound => self.observed_progress(it),
-            Message::Error(error) if is_bound => self.peer_error(id, error),
+            Message::Error(error) if is_bound => self.assistant_error(now, id, error),
             Message::ToolUseResult(_) | Message::ToolProgress(_) | Message::Error(_) => {
                 self.complain(now, id, Counter::Foreign);
             }
@@ -149,8 +150,8 @@ impl Session {
         }
     }
 
-    fn dispatch_as_assistant(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
-        match incoming.message.clone() {
+    fn dispatch_as_assistant(&mut self, now: Instant, id: &Identity, message: Message, incoming: Incoming) {
+        match message {
             Message::ToolUseResult(result) => self.result_came(now, id, &incoming, &result),
             Message::Acknowledgement(it) => self.acknowledged_to_assistant(now, id, &it),
             Message::ToolProgress(it) => self.progress_came(now, id, it),
@@ -227,6 +228,15 @@ impl Session {
     fn observed_progress(&mut self, it: ToolProgress) {
         let call = it.id.clone();
         self.event(Event::Progress { key: None, call, progress: read_progress(it) });
+    }
+
+    /// Client: an error of our assistant. One that it cannot recover from ends what we have with it.
+    fn assistant_error(&mut self, now: Instant, id: &Identity, error: ErrorMessage) {
+        let recoverable = error.recoverable;
+        self.peer_error(id, error);
+        if !recoverable {
+            self.part_with(now, id);
+        }
     }
 
     pub(super) fn peer_error(&mut self, id: &Identity, error: ErrorMessage) {

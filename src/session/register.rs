@@ -30,19 +30,43 @@ impl Session {
         self.check_offer(&tools)?;
         self.tools = tools;
         if self.is_client() {
-            if let Some(bound) = self.bound.clone() {
-                if let Some(remote) = self.peers.get_mut(&bound) {
+            let told: Vec<_> = self
+                .peers
+                .iter_mut()
+                .filter(|(_, remote)| remote.pair.registration != Registration::Idle)
+                .map(|(id, remote)| {
                     remote.pair.registration = Registration::Idle;
-                }
-                self.register(now, &bound);
-            } else {
+                    id.clone()
+                })
+                .collect();
+            for id in &told {
+                self.register(now, id);
+            }
+            if told.is_empty() {
                 self.show_registration_to(&self.observers());
             }
         } else {
             self.show_registration_to(&self.observers());
             self.event(Event::ToolsChanged { owner: self.local.identity().clone() });
+            self.withdraw_taken_names();
         }
         Ok(())
+    }
+
+    /// Assistant: a name that we offer now is no client's any more.
+    fn withdraw_taken_names(&mut self) {
+        let ours: BTreeSet<_> = self.tools.iter().map(|tool| tool.name().clone()).collect();
+        let mut changed = Vec::new();
+        for (id, remote) in &mut self.peers {
+            let before = remote.tools.len();
+            remote.tools.retain(|tool| !ours.contains(tool.name()));
+            if remote.tools.len() < before {
+                changed.push(id.clone());
+            }
+        }
+        for owner in changed {
+            self.event(Event::ToolsChanged { owner });
+        }
     }
 
     /// Client: sends our registration to a peer that can be asked to take it.
@@ -183,9 +207,7 @@ impl Session {
     }
 
     fn show_registration_to(&mut self, observers: &[Identity]) {
-        if self.tools.is_empty() {
-            return;
-        }
+        // Nothing offered is an answer too: the observer need not wait for more.
         let message = Message::ToolsRegister(self.registration());
         for observer in observers {
             self.post_small(observer, &message);
@@ -206,7 +228,7 @@ impl Session {
         ToolsRegister { tools: self.tools.iter().map(written).collect() }
     }
 
-    fn check_offer(&self, tools: &[Tool]) -> Result<(), RegisterError> {
+    pub(super) fn check_offer(&self, tools: &[Tool]) -> Result<(), RegisterError> {
         let limits = &self.config.caps;
         if tools.len() > limits.tools {
             return Err(RegisterError::TooMany { count: tools.len(), limit: limits.tools });

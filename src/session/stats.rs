@@ -52,6 +52,8 @@ counters! {
     Late = "late",
     /// Frames that repeat what was taken before.
     Duplicate = "duplicate",
+    /// Participants with a role that they could have given themselves: it is not believed.
+    DoubtfulRole = "doubtful_role",
     /// Frames of types that are not ours.
     UnknownType = "unknown_type",
     /// Frames from a sid that was replaced or left.

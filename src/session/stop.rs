@@ -127,10 +127,15 @@ impl Session {
 
     /// A peer that shook hands leaves in order: nothing of it is waited for.
     fn goodbye_came(&mut self, now: Instant, id: &Identity) {
-        let Some(remote) = self.peers.get_mut(id) else { return };
-        if !remote.is_crossed() {
+        if !self.peers.get(id).is_some_and(Remote::is_crossed) {
             return self.complain(now, id, Counter::Foreign);
         }
+        self.part_with(now, id);
+    }
+
+    /// A peer is done with us in this join: everything between us ends now.
+    pub(super) fn part_with(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.left = true;
         for timer in
             [super::Timer::Grace, super::Timer::Heartbeat, super::Timer::Register, super::Timer::Ping]

@@ -534,3 +534,29 @@ fn a_session_prints_no_instance_and_no_result() {
     }
     assert!(world.settled("a", key).is_none());
 }
+
+#[test]
+fn an_error_that_the_assistant_cannot_recover_from_ends_the_session_with_it() {
+    let mut world = plain_assistant(&["t"]);
+    say_request(&mut world, plain_request("1", "t"));
+    let error = |recoverable| {
+        Message::Error(ErrorMessage {
+            id: "e".to_owned(),
+            conversation_id: "room".to_owned(),
+            code: 501,
+            message: "out of memory".to_owned(),
+            severity: 3,
+            recoverable,
+            originating_id: None,
+        })
+    };
+    world.say("a", &["phone"], &Meta::new(), &error(true));
+    world.run(100 * MS);
+    assert!(world.ends["phone"].aborted.is_empty());
+    world.say("a", &["phone"], &Meta::new(), &error(false));
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+    assert!(world.session("phone").bound().is_none());
+    let told = |event: &&Event| matches!(event, Event::PeerError { code: 501, .. });
+    assert_eq!(world.ends["phone"].events.iter().filter(told).count(), 2);
+}

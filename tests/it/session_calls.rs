@@ -416,11 +416,8 @@ fn an_observer_sees_every_call_and_what_is_offered_and_has_no_part() {
     let sid = world.sid();
     world.puppet(&Participant::new("watch", sid).role(Role::Observer));
     world.run(SECOND);
-    assert_eq!(
-        world.heard("watch", Kind::TOOLS_REGISTER).len(),
-        1,
-        "it came late, and is shown the registration"
-    );
+    let shown = world.heard("watch", Kind::TOOLS_REGISTER);
+    assert_eq!(shown.len(), 2, "what the phone offers, and that the assistant offers nothing");
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
     world.run(100 * MS);
@@ -474,6 +471,137 @@ fn the_caps_are_those_that_the_contract_names() {
 }
 
 #[test]
+fn an_assistant_that_just_leaves_has_its_jobs_stopped_after_the_grace() {
+    let mut world = World::pair(&["t"]);
+    world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    world.leave("a");
+    world.run(4 * SECOND);
+    assert!(world.ends["phone"].aborted.is_empty());
+    world.run(2 * SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+    assert!(world.session("phone").bound().is_none() && world.session("phone").is_drained());
+}
+
+#[test]
+fn a_peer_asked_as_a_plain_one_is_asked_in_our_form_when_its_configuration_comes_late() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(SECOND);
+    world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+    world.run(1500 * MS);
+    let requests = |world: &World| {
+        let all =
+            world.ends["phone"].inbox.iter().filter(|(_, frame)| frame.kind() == Kind::TOOL_USE_REQUEST);
+        all.map(|(_, it)| (it.peek_id().unwrap().to_owned(), it.meta_str("bridge.to").is_some()))
+            .collect::<Vec<_>>()
+    };
+    let meta =
+        toolbridge::wire::Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    world.say("phone", &["a"], &meta, &Message::Configuration(Default::default()));
+    world.run(100 * MS);
+    let asked = requests(&world);
+    assert_eq!(asked.iter().map(|(_, ours)| *ours).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(asked[0].0, asked[1].0, "the same call");
+}
+
+#[test]
+fn a_call_of_the_assistants_own_tool_is_disclosed_at_its_level() {
+    use toolbridge::{Disclose, ToolOptions};
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.stranger("x");
+    world.run(SECOND);
+    let at = |name: &str, level| tool(name).options(ToolOptions::default().disclose(level));
+    let tools =
+        vec![at("full", Disclose::Full), at("name", Disclose::Name), at("nothing", Disclose::Nothing)];
+    world.with("a", |session, now| session.offer(now, tools)).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(2))));
+    for name in ["full", "name", "nothing"] {
+        assert_eq!(world.ask("a", Request::new(name, value(1))).unwrap(), value(2));
+    }
+    world.run(SECOND);
+    let parameters: Vec<_> = world
+        .heard("x", Kind::TOOL_USE_REQUEST)
+        .into_iter()
+        .map(|message| match message {
+            Message::ToolUseRequest(request) => (request.tool_name, request.parameters),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(parameters, [("full".to_owned(), value(1)), ("name".to_owned(), Body::empty())]);
+    let results: Vec<_> = world
+        .heard("x", Kind::TOOL_USE_RESULT)
+        .into_iter()
+        .map(|message| match message {
+            Message::ToolUseResult(result) => result.result,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(results, [Some(value(2)), None]);
+}
+
+#[test]
+fn a_call_of_the_assistants_own_tool_can_be_cancelled_and_times_out() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.with("a", |session, now| session.offer(now, vec![tool("hang")])).unwrap().unwrap();
+    let key = world.call("a", request("hang")).unwrap();
+    let started = |event: &&Event| matches!(event, Event::Progress { key: Some(of), .. } if *of == key);
+    assert_eq!(world.ends["a"].events.iter().filter(started).count(), 1);
+    world.with("a", |session, now| session.cancel(now, key));
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+    let error = world.ask("a", request("hang").timeout(SECOND)).unwrap_err();
+    assert!(matches!(error, CallError::Timeout { .. }));
+    assert_eq!(world.ends["a"].aborted.len(), 2);
+    assert!(world.session("a").is_drained());
+}
+
+#[test]
+fn a_name_that_the_assistant_offers_is_no_clients_any_more() {
+    let mut world = World::pair(&["t", "u"]);
+    world.with("a", |session, now| session.offer(now, vec![tool("t")])).unwrap().unwrap();
+    let offers = world.session("a").tools();
+    let owners: Vec<_> = offers.iter().map(|it| (it.tool.name().as_str(), it.owner.as_str())).collect();
+    assert_eq!(owners, [("t", "a"), ("u", "phone")]);
+}
+
+#[test]
+fn frames_of_other_types_pass_as_they_are() {
+    use toolbridge::{Destination, SendFrameError, wire::Meta};
+    let mut world = World::pair(&["t"]);
+    world.stranger("x");
+    world.run(SECOND);
+    let send = |world: &mut World, to, kind, body: Body| {
+        world.with("a", |session, now| session.send(now, to, Kind::new(kind), Meta::new(), body)).unwrap()
+    };
+    let phone = || Destination::Peers(vec!["phone".into()]);
+    send(&mut world, phone(), 33, value(1)).unwrap();
+    send(&mut world, Destination::Room, 34, value(2)).unwrap();
+    world.run(SECOND);
+    let frames: Vec<_> = world.ends["phone"]
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Frame { from, frame } => {
+                Some((from.identity().to_string(), frame.kind().code(), frame.body()))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(frames, [("a".to_owned(), 33, value(1)), ("a".to_owned(), 34, value(2))]);
+    assert_eq!(world.ends["x"].inbox.len(), 1);
+    assert_eq!(send(&mut world, phone(), 6, value(1)), Err(SendFrameError::Reserved { kind: 6 }));
+    let nobody = Destination::Peers(Vec::new());
+    assert_eq!(send(&mut world, nobody, 33, value(1)), Err(SendFrameError::NoDestination));
+    let large = Body::encode(&"x".repeat(20_000)).unwrap();
+    let error = send(&mut world, phone(), 33, large).unwrap_err();
+    assert!(matches!(error, SendFrameError::TooLarge { size, limit: 15_000 } if size > 20_000));
+}
+
+#[test]
 fn a_plain_client_is_not_asked_before_it_can_know_us() {
     let mut world = World::new();
     world.announce = 3_000 * MS;
@@ -484,6 +612,47 @@ fn a_plain_client_is_not_asked_before_it_can_know_us() {
     assert!(world.heard("watch", Kind::TOOL_USE_REQUEST).is_empty(), "it would hear us without a sender");
     world.run(200 * MS);
     assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1);
+}
+
+#[test]
+fn the_first_registration_holds_all_tools_though_it_goes_before_anybody_answers() {
+    let mut world = World::new();
+    world.puppet(&Participant::new("a", "PA_a").agent(true));
+    world.client("phone", Config::default().assistant("a"), &["t"]);
+    world.run(SECOND);
+    let Some(Message::ToolsRegister(first)) = world.heard("a", Kind::TOOLS_REGISTER).into_iter().next()
+    else {
+        panic!("no registration came");
+    };
+    assert_eq!(first.tools.len(), 1);
+}
+
+#[test]
+fn tools_that_change_before_the_assistant_answers_are_registered_anew() {
+    let mut world = World::new();
+    world.puppet(&Participant::new("a", "PA_a").agent(true));
+    world.client("phone", Config::default().assistant("a"), &["t"]);
+    world.run(50 * MS);
+    world.with("phone", |session, now| session.offer(now, vec![tool("t"), tool("u")]).unwrap());
+    world.flush("phone");
+    world.run(50 * MS);
+    let counts: Vec<_> = world
+        .heard("a", Kind::TOOLS_REGISTER)
+        .into_iter()
+        .map(|message| match message {
+            Message::ToolsRegister(register) => register.tools.len(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(counts.last(), Some(&2), "{counts:?}");
+}
+
+#[test]
+fn the_echo_is_answered_as_fast_as_it_is_asked() {
+    let mut world = World::pair(&[]);
+    for _ in 0..500 {
+        world.ask("a", request("bridge.echo").to("phone")).unwrap();
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    Body, CallError, Config, Event, Participant, Peer, ROLE_ATTRIBUTE, Role,
+    Body, CallError, Config, Counter, Event, Participant, Peer, ROLE_ATTRIBUTE, Role,
     wire::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseResult, ToolsRegister,
@@ -135,7 +135,7 @@ fn sec_i3_a_takeover_of_an_identity_inherits_nothing() {
 }
 
 #[test]
-fn a_role_that_its_bearer_could_have_set_gives_no_right() {
+fn sec_i4_a_role_that_its_bearer_could_have_set_gives_no_right() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
     world.puppet(&Participant::new("x", sid).attributes([(ROLE_ATTRIBUTE, "assistant")]));
@@ -145,6 +145,8 @@ fn a_role_that_its_bearer_could_have_set_gives_no_right() {
     world.say("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
     world.run(SECOND);
     assert!(world.ends["phone"].jobs.is_empty());
+    let told = |event: &&Event| matches!(event, Event::Misbehaved { what: Counter::DoubtfulRole, .. });
+    assert_eq!(world.ends["phone"].events.iter().filter(told).count(), 2, "an event for each");
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
     world.run(SECOND);

@@ -1,0 +1,196 @@
+//! Why a call has no result, and why tools could not be offered.
+
+use std::time::Duration;
+
+use super::{BadToolName, ToolError, ToolName};
+use crate::{
+    body::EncodeError,
+    link::{CloseReason, Identity},
+};
+
+/// Why a call has no result.
+///
+/// A failure is named by what it means, not by whose clock noticed it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The tool ran, or refused to, and said why.
+    #[error("{0}")]
+    Tool(ToolError),
+    /// Nobody offers it. It did not run.
+    #[error("nobody in the room offers a tool named {tool:?}")]
+    UnknownTool {
+        /// The name that was asked for.
+        tool: Box<str>,
+    },
+    /// Several offer it and none was named. It did not run.
+    #[error("{tool:?} is offered by several: {owners:?}; name one with `to`")]
+    Ambiguous {
+        /// The name that was asked for.
+        tool: Box<str>,
+        /// Who offers it.
+        owners: Vec<Identity>,
+    },
+    /// The request never left this process: nothing ran, asking again is safe.
+    #[error("the request never left this process; nothing ran")]
+    NotDelivered {
+        /// The call's limit.
+        limit: Duration,
+    },
+    /// Our token does not allow us to send data: nothing ran.
+    #[error("our token does not allow us to send data (`canPublishData`); nothing ran")]
+    NotAllowed,
+    /// No answer within the limit; it may have run.
+    #[error("no answer within {} ms", limit.as_millis())]
+    Timeout {
+        /// The call's limit.
+        limit: Duration,
+    },
+    /// The owner left and did not come back in time; it may have run.
+    #[error("{owner} left before it answered")]
+    Lost {
+        /// Who should have answered.
+        owner: Identity,
+    },
+    /// The call was cancelled; it may have run.
+    #[error("the call was cancelled")]
+    Cancelled,
+    /// The turn ended, and the tool goes on; its result will be a late one.
+    #[error("the turn ended before the tool did")]
+    Detached,
+    /// The request is larger than what can be carried. It did not run.
+    #[error("{size} bytes are more than the {limit} that can be carried")]
+    TooLarge {
+        /// Its size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// This many calls to one client are open already. It did not run.
+    #[error("{open} calls to this client are open already; wait for one to end")]
+    TooManyOpen {
+        /// How many are open.
+        open: usize,
+    },
+    /// The owner has too much to do. It did not run.
+    #[error("{owner} is busy; nothing ran")]
+    Busy {
+        /// Who refused.
+        owner: Identity,
+    },
+    /// The limit is zero or longer than allowed. It did not run.
+    #[error("a limit of {asked:?} is not between 1 ms and {maximum:?}")]
+    Limit {
+        /// The limit that was asked for.
+        asked: Duration,
+        /// The longest allowed.
+        maximum: Duration,
+    },
+    /// The arguments could not be encoded. It did not run.
+    #[error("the arguments cannot be encoded: {0}")]
+    Arguments(EncodeError),
+    /// We are not in the room any more.
+    #[error("not in the room: {0}")]
+    Closed(CloseReason),
+}
+
+impl CallError {
+    /// Whether the tool may have run, wholly or in part. `false` is a proof; asking again is then safe.
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            Self::UnknownTool { .. }
+            | Self::Ambiguous { .. }
+            | Self::NotDelivered { .. }
+            | Self::NotAllowed
+            | Self::TooLarge { .. }
+            | Self::TooManyOpen { .. }
+            | Self::Busy { .. }
+            | Self::Limit { .. }
+            | Self::Arguments(_) => false,
+            Self::Tool(error) => {
+                !matches!(error.code().as_str(), "invalid_parameters" | "permission_denied" | "busy")
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Why tools could not be offered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The name is no tool name.
+    #[error(transparent)]
+    Name(#[from] BadToolName),
+    /// The name is kept for the protocol.
+    #[error("{name:?} begins with `bridge.`, which is kept for the protocol")]
+    Reserved {
+        /// The name.
+        name: ToolName,
+    },
+    /// Two tools have the same name.
+    #[error("two tools are named {name:?}; rename one, or give its source a prefix")]
+    Duplicate {
+        /// The name.
+        name: ToolName,
+    },
+    /// The tool must ask a person, and nothing is there to ask.
+    #[error("{name:?} needs a person's consent, and nobody can be asked")]
+    NoConsent {
+        /// The name.
+        name: ToolName,
+    },
+    /// The schema does not describe a map of arguments.
+    #[error("the arguments of {name:?} are not a map: its type must be a struct with named fields")]
+    NotAMap {
+        /// The name.
+        name: ToolName,
+    },
+    /// The schema cannot be used.
+    #[error("the schema of {name:?} cannot be used: {reason}")]
+    Schema {
+        /// The name.
+        name: ToolName,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A description or schema is larger than allowed.
+    #[error("the {part} of {name:?} has {size} bytes, {limit} are allowed")]
+    TooLarge {
+        /// The name.
+        name: ToolName,
+        /// `description` or `schema`.
+        part: &'static str,
+        /// Its size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// More tools than allowed.
+    #[error("{count} tools are more than the {limit} that one participant may offer")]
+    TooMany {
+        /// How many there are.
+        count: usize,
+        /// How many are allowed.
+        limit: usize,
+    },
+    /// All tools together do not fit a registration.
+    #[error("the registration of all tools has {size} bytes, {limit} can be carried")]
+    RegistrationTooLarge {
+        /// Its size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_small() {
+        assert_eq!(size_of::<ToolError>(), 8);
+        assert!(size_of::<CallError>() <= 64, "{}", size_of::<CallError>());
+    }
+}

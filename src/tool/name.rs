@@ -1,0 +1,110 @@
+//! Names of tools and ids of calls.
+
+use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
+
+/// The longest tool name, in bytes.
+pub const MAX_TOOL_NAME: usize = 64;
+
+/// A tool's name: 1 to 64 of `A–Z a–z 0–9 _ . -`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ToolName(Arc<str>);
+
+impl ToolName {
+    /// The prefix of names that this protocol keeps for itself.
+    pub const RESERVED: &str = "bridge.";
+
+    /// The name itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether nobody may register it.
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with(Self::RESERVED)
+    }
+}
+
+impl FromStr for ToolName {
+    type Err = BadToolName;
+
+    fn from_str(text: &str) -> Result<Self, BadToolName> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+        if text.is_empty() || text.len() > MAX_TOOL_NAME || !text.bytes().all(allowed) {
+            return Err(BadToolName(text.chars().take(MAX_TOOL_NAME).collect()));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for ToolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ToolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl Borrow<str> for ToolName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A text that cannot be a tool's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no tool name: 1 to {MAX_TOOL_NAME} of A-Z a-z 0-9 _ . -")]
+pub struct BadToolName(String);
+
+/// A call's id: a NanoID of ours, or whatever text a peer chose.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(Arc<str>);
+
+impl CallId {
+    /// The id itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for CallId {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<String> for CallId {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_ascii_and_short() {
+        for good in ["a", "get_battery", "fs.read-file", &"x".repeat(64)] {
+            assert_eq!(good.parse::<ToolName>().unwrap().as_str(), good);
+        }
+        for bad in ["", "a b", "а", "a/b", "a\n", &"x".repeat(65)] {
+            assert!(bad.parse::<ToolName>().is_err(), "{bad:?}");
+        }
+    }
+}
