@@ -160,6 +160,9 @@ impl RoomOptions {
     /// A dropped future leaves the room again.
     pub async fn join(self, url: &str, token: &str) -> Result<Room, ConnectError> {
         let url = ServerUrl::parse(url)?;
+        if !has_the_form_of_a_token(token) {
+            return Err(ConnectError::MalformedToken);
+        }
         if url.is_exposed() {
             tracing::warn!(server = %url, "the token travels unencrypted: use wss://");
         }
@@ -175,6 +178,14 @@ impl RoomOptions {
         tracing::debug!(server = %url, after = ?start.elapsed(), "both channels are open");
         Ok(joining.finish())
     }
+}
+
+/// Three parts in the URL's base64: what is none should cost no connection.
+fn has_the_form_of_a_token(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'))
+    };
+    text.split('.').count() == 3 && text.split('.').all(is_part)
 }
 
 impl Room {
@@ -324,5 +335,14 @@ mod tests {
     #[tokio::test]
     async fn an_address_that_is_none_costs_no_socket() {
         assert!(matches!(Room::join("localhost", "t").await, Err(ConnectError::Url { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_none_costs_no_connection() {
+        for none in ["", "t", "a.b", "a.b.c.d", "a..c", "Bearer a.b.c", "\"a.b.c\"", "a.b.c\n"] {
+            let joined = Room::join("ws://127.0.0.1:1", none).await;
+            assert!(matches!(joined, Err(ConnectError::MalformedToken)), "{none:?}");
+        }
+        assert!(has_the_form_of_a_token("eyJh-_0.e30.c2ln"));
     }
 }
