@@ -232,7 +232,7 @@ async fn watch(source: Arc<dyn AnySource>, changed: mpsc::Sender<()>) {
             Err(panic) => std::task::Poll::Ready(Err(panic)),
         });
         if let Err(panic) = next.await {
-            tracing::error!(%panic, "a source panicked; changes of its list are not seen any more");
+            tracing::error!(at = %panic.place, "a source panicked; changes of its list are not seen any more");
             return;
         }
         if changed.send(()).await.is_err() {

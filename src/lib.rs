@@ -89,8 +89,8 @@ pub use registry::{Handler, State, Tools, check_tool};
 #[cfg(feature = "room")]
 pub use room::{ConnectError, Room, RoomOptions};
 pub use session::{
-    CallKey, Config, Counter, Destination, Event, Job, JobKey, Output, Request, SendFrameError, Session,
-    Stats, Unsent,
+    CallKey, Config, Counter, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError,
+    Session, Stats, Unsent,
 };
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};

@@ -78,7 +78,7 @@ use std::{
 
 pub use self::{
     config::{Caps, Config, Rule, Times},
-    event::{CallKey, Destination, Event, Job, JobKey, Output, Request, SendFrameError, Unsent},
+    event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
     send::COMPLAINT_INTERVAL,
     stats::{Counter, Stats},
 };

@@ -80,6 +80,7 @@ fn line(event: &Event) -> Option<String> {
             let word = outcome.as_ref().map_or_else(ErrorCode::to_string, |()| "ok".to_owned());
             format!("{tool}: {word} after {:.1} ms", took.as_secs_f64() * 1e3)
         }
+        Event::ToolFailed { tool, reason, .. } => format!("{tool}: {reason}"),
         Event::NotAllowed => {
             "this token does not allow sending (`canPublishData`): no assistant can hear of us".to_owned()
         }

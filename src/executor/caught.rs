@@ -1,4 +1,4 @@
-//! A panic of a tool: caught, logged here, and unheard by anybody else.
+//! A panic of a tool: caught, and its text kept from logs and from whoever called.
 
 use std::{
     any::Any,
@@ -13,7 +13,7 @@ use std::{
 
 use crate::tool::{ErrorCode, Outcome, ToolError};
 
-/// The longest text of a panic that is logged, in characters.
+/// The longest text of a panic that is kept, in characters.
 const MAX_TEXT: usize = 1_000;
 
 /// A call's future whose panic is an `execution_error`.
@@ -31,7 +31,7 @@ impl<'a> Caught<'a> {
         if let Some(running) = self.running.take()
             && let Err(panic) = quietly(|| drop(running))
         {
-            tracing::error!(%panic, "a tool panicked when it was dropped");
+            tracing::error!(at = %panic.place, "a tool panicked when it was dropped");
         }
     }
 }
@@ -45,8 +45,9 @@ impl Future for Caught<'_> {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(outcome)) => outcome,
             Err(panic) => {
-                tracing::error!(%panic, "a tool panicked");
-                Err(ToolError::new(ErrorCode::EXECUTION_ERROR, "the tool crashed"))
+                tracing::error!(at = %panic.place, "a tool panicked");
+                Err(ToolError::new(ErrorCode::EXECUTION_ERROR, "the tool crashed")
+                    .with_source(panic.reason()))
             }
         };
         self.end();
@@ -67,11 +68,25 @@ thread_local! {
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs it and answers with the panic's text, if it panics. That text is for the local log alone.
+/// What a tool said as it panicked, which may hold what it was given; and where.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Panic {
+    text: String,
+    /// File, line and column.
+    pub(super) place: String,
+}
+
+impl Panic {
+    fn reason(self) -> String {
+        format!("it panicked at {}: {}", self.place, self.text)
+    }
+}
+
+/// Runs it and answers with the panic, if it panics.
 ///
 /// A panic is printed by the process' hook before anybody can catch it, and the text may hold what the tool
 /// was given. So a hook of ours stands before the one that is there, and keeps silent for tools only.
-pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, Panic> {
     static HOOK: Once = Once::new();
     // While a thread unwinds its hook cannot be set.
     if !thread::panicking() {
@@ -92,9 +107,9 @@ pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     let ran = panic::catch_unwind(AssertUnwindSafe(run));
     QUIET.set(outer);
     ran.map_err(|payload| {
-        let place = PLACE.try_with(RefCell::take).ok().flatten().unwrap_or_default();
-        let text: String = text_of(&*payload).chars().take(MAX_TEXT).collect();
-        format!("{text} ({place})")
+        let place = PLACE.try_with(RefCell::take).ok().flatten();
+        let text = text_of(&*payload).chars().take(MAX_TEXT).collect();
+        Panic { text, place: place.unwrap_or_else(|| "an unknown place".to_owned()) }
     })
 }
 
@@ -110,10 +125,11 @@ mod tests {
     #[test]
     fn a_panic_is_its_text_and_place() {
         assert_eq!(quietly(|| 1), Ok(1));
-        let text = quietly(|| panic!("number {}", 7)).unwrap_err();
-        assert!(text.starts_with("number 7 (src/executor/caught.rs:"), "{text}");
-        let text = quietly(|| panic::resume_unwind(Box::new(7))).unwrap_err();
-        assert_eq!(text, "not a text ()");
+        let panic = quietly(|| panic!("number {}", 7)).unwrap_err();
+        assert!(panic.place.starts_with("src/executor/caught.rs:"), "{panic:?}");
+        assert!(panic.reason().ends_with(": number 7"));
+        let panic = quietly(|| panic::resume_unwind(Box::new(7))).unwrap_err();
+        assert_eq!(panic.reason(), "it panicked at an unknown place: not a text");
         assert!(!QUIET.get());
     }
 

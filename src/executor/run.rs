@@ -133,10 +133,10 @@ fn log(outcome: &Outcome, begun: Instant) {
     let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     match outcome {
         Ok(result) => tracing::debug!(ms, bytes = result.as_bytes().len(), "done"),
-        // What a tool keeps to itself is told here, and nowhere else.
-        Err(error) => match error.source() {
-            Some(source) => tracing::warn!(ms, code = %error.code(), error = %source, "failed"),
-            None => tracing::debug!(ms, code = %error.code(), "failed"),
-        },
+        // The error behind it may hold what the tool was given: it goes to the application, not into a log.
+        Err(error) if error.source().is_some() => {
+            tracing::warn!(ms, code = %error.code(), "failed with an error of its own");
+        }
+        Err(error) => tracing::debug!(ms, code = %error.code(), "failed"),
     }
 }

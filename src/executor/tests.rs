@@ -159,7 +159,9 @@ async fn a_panic_harms_no_other_call_and_its_text_stays_here() {
     executor.execute(job(1, "wait"));
     executor.execute(job(2, "panic"));
     let (key, panicked) = outcome(&mut reports).await;
-    assert_eq!((key, format!("{panicked:?}").contains("hunter2")), (2, false));
+    let panicked = panicked.unwrap_err();
+    assert_eq!((key, panicked.to_string().contains("hunter2")), (2, false));
+    assert!(panicked.source().unwrap().to_string().contains("hunter2"), "it is told in this process alone");
     source.open.notify_one();
     assert!(matches!(outcome(&mut reports).await, (1, Ok(_))));
 }

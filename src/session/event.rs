@@ -1,6 +1,10 @@
 //! What a session gives out: packets, jobs, outcomes and news.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::stats::Counter;
 use crate::{
@@ -257,6 +261,16 @@ pub enum Event {
         /// From the request, as we saw it, to the outcome.
         took: Duration,
     },
+    /// A tool of ours failed with an error whose text stays in this process: it is told here, and nowhere
+    /// else, since it may hold what the tool was given.
+    ToolFailed {
+        /// The call.
+        call: CallId,
+        /// The tool.
+        tool: ToolName,
+        /// The error's text, or a panic's with its place.
+        reason: LocalText,
+    },
     /// A frame of a type that is not the session's.
     Frame {
         /// Who sent it.
@@ -289,4 +303,31 @@ pub enum Event {
     Missed(u64),
     /// It is over, and nothing follows.
     Closed(CloseReason),
+}
+
+/// A text that stays in this process. `Debug` shows its length.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LocalText(Arc<str>);
+
+impl LocalText {
+    pub(super) fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LocalText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for LocalText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} B", self.0.len())
+    }
 }

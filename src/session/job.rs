@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CallKey, Counter, Event, Job, JobKey, Output, Session, Timer, peer::Feature, send::floor_char};
+use super::{
+    CallKey, Counter, Event, Job, JobKey, LocalText, Output, Session, Timer, peer::Feature, send::floor_char,
+};
 use crate::{
     body::Body,
     link::Identity,
@@ -84,6 +86,10 @@ impl Session {
 
     pub(super) fn finish_job(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
         let Some(job) = self.take_job(now, key) else { return };
+        if let Some(source) = outcome.as_ref().err().and_then(ToolError::source) {
+            let reason = LocalText::new(&source.to_string());
+            self.event(Event::ToolFailed { call: job.call.clone(), tool: job.tool.clone(), reason });
+        }
         match job.own {
             Some(call) => self.own_finished(now, call, &job, outcome),
             None => self.job_settled(now, &job, outcome),

@@ -53,6 +53,13 @@ impl ToolError {
         self
     }
 
+    /// With the error behind it, which stays in this process.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
     /// The code.
     pub fn code(&self) -> ErrorCode {
         self.0.code.clone()

@@ -110,8 +110,18 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
         let call = assistant.call(tool, secret()).meta("note", "planted-meta");
         assert!(call.await.unwrap().decode::<String>().unwrap().contains("planted-result"));
     }
+    let mut events = client.events();
     for tool in ["fail", "source", "panics", "novel", "own_panic", "own_source"] {
         assert!(matches!(assistant.call(tool, secret()).await, Err(CallError::Tool(_))), "{tool}");
+    }
+    // Whoever runs the tool is told why, as an event and not in a log.
+    for wanted in ["planted-source planted-argument", "logs.rs:"] {
+        loop {
+            if let Event::ToolFailed { reason, .. } = events.recv().await.unwrap() {
+                assert!(reason.as_str().contains(wanted) && reason.as_str().contains("planted-argument"));
+                break;
+            }
+        }
     }
     let wrong = assistant.call("echo", json!({"secret": {"planted-key": "planted-value"}})).await;
     assert!(matches!(wrong, Err(CallError::Tool(_))));
