@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Failure, connect::Server, hint, interrupted, text};
-use crate::{Assistant, Body, CallError, Participant, Role, ToolError};
+use crate::{Assistant, Body, CallError, Identity, Participant, Role, ToolError};
 
 /// After this long without a start we say what we are waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -135,6 +135,13 @@ fn show(result: Result<Body, CallError>) -> Result<(), Failure> {
         Ok(body) => {
             writeln!(io::stdout(), "{}", text::json(&body.to_json()))?;
             Ok(())
+        }
+        Err(CallError::Ambiguous { tool, owners }) => {
+            let owners: Vec<_> = owners.iter().map(Identity::as_str).collect();
+            let owners = owners.join(", ");
+            Err(Failure::Failed(format!(
+                "ambiguous: {tool} is offered by {owners}; choose one with --to (nothing ran)"
+            )))
         }
         Err(error) => {
             let ran = if error.may_have_run() { "" } else { " (nothing ran)" };
