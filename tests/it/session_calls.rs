@@ -498,8 +498,7 @@ fn a_peer_asked_as_a_plain_one_is_asked_in_our_form_when_its_configuration_comes
         all.map(|(_, it)| (it.peek_id().unwrap().to_owned(), it.meta_str("bridge.to").is_some()))
             .collect::<Vec<_>>()
     };
-    let meta =
-        toolbridge::wire::Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
     world.say("phone", &["a"], &meta, &Message::Configuration(Default::default()));
     world.run(100 * MS);
     let asked = requests(&world);
