@@ -2,6 +2,13 @@
 //!
 //! `scripts/bench-room` starts the server and runs this. Both participants run in this process.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a benchmark owns its clock and may fail"
+)]
+
 use std::{
     env,
     time::{Duration, Instant},

@@ -15,7 +15,7 @@ async fn search_web(search: Search) -> Result<Value, ToolError> {
     Ok(json!({"results": [format!("Ten facts about {}", search.query)]}))
 }
 
-async fn get_battery() -> Result<f32, ToolError> {
+async fn get_battery() -> Result<f64, ToolError> {
     Ok(0.15)
 }
 

@@ -1,6 +1,8 @@
 //! Somebody's own event loop: the sans-IO session, no async runtime. Here the link is a pair of channels to an
 //! assistant in another thread, which runs the same way.
 
+#![allow(clippy::disallowed_methods, clippy::expect_used, reason = "a driver owns the clock")]
+
 use std::{
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,

@@ -68,7 +68,7 @@ pub fn call(assistant: &Assistant, tool_call: &Value) -> impl Future<Output = Va
 /// What the model reads: the result as JSON, or the failure's code and text.
 fn content(result: Result<Body, CallError>) -> String {
     let value = match result {
-        Ok(body) => body.decode::<Value>().unwrap_or_else(|_| body.to_json()),
+        Ok(body) => unwrapped(body.to_json()),
         Err(error) => {
             let error = ToolError::from(error);
             json!({"error": {"code": error.code().as_str(), "message": error.message()}})
@@ -77,10 +77,20 @@ fn content(result: Result<Body, CallError>) -> String {
     cut(value.to_string())
 }
 
+/// What is no map travels as `{"value": x}`: the model reads x.
+fn unwrapped(result: Value) -> Value {
+    match result {
+        Value::Object(mut map) if map.len() == 1 && map.contains_key("value") => {
+            map.remove("value").unwrap_or_default()
+        }
+        other => other,
+    }
+}
+
 fn cut(mut text: String) -> String {
     let whole = text.len();
     if whole > MAX_CONTENT {
-        let end = text.floor_char_boundary(MAX_CONTENT);
+        let end = (0..=MAX_CONTENT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
         text.truncate(end);
         text.push_str(&format!(" … (cut: {end} of {whole} bytes)"));
     }
@@ -124,6 +134,13 @@ mod tests {
     fn a_long_answer_is_cut_between_characters() {
         let cut = cut("ä".repeat(MAX_CONTENT));
         assert!(cut.len() < MAX_CONTENT + 64 && cut.ends_with(&format!("of {} bytes)", 2 * MAX_CONTENT)));
+    }
+
+    #[test]
+    fn a_plain_value_is_read_plainly() {
+        let read = |json: Value| content(Ok(Body::from(json)));
+        assert_eq!(read(json!({"value": 3})), "3");
+        assert_eq!(read(json!({"value": 3, "unit": "m"})), r#"{"value":3,"unit":"m"}"#);
     }
 
     #[test]

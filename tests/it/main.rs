@@ -1,5 +1,12 @@
 //! One binary for all integration tests: what needs more than one room of the house.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "tests own their clock and may fail"
+)]
+
 mod bridge;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
