@@ -50,6 +50,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
             }
         })?;
     let mut events = client.events();
+    let mut muted = false;
     say(&format!("joined as {}", client.identity()))?;
     loop {
         tokio::select! {
@@ -59,6 +60,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
                 return Ok(());
             }
             event = events.recv() => match event {
+                // Once is enough: it is told for each packet.
+                Some(Event::NotAllowed) if std::mem::replace(&mut muted, true) => {}
                 Some(event) => if let Some(line) = line(&event) { say(&line)?; },
                 None => break,
             },

@@ -213,7 +213,7 @@ pub enum Event {
         /// What it refused and why, in its words.
         refused: Option<String>,
     },
-    /// Our token does not allow us to send data (`canPublishData`): we only hear.
+    /// Our token does not allow us to send data (`canPublishData`): we only hear. Told for each packet.
     NotAllowed,
     /// Whether packets can pass has changed.
     Link(LinkState),

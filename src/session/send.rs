@@ -232,7 +232,8 @@ impl Session {
     pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: Unsent) {
         self.stats.add(Counter::Unsent, 1);
         let not_allowed = why == Unsent::NotAllowed;
-        if not_allowed && !std::mem::replace(&mut self.muted, true) {
+        if not_allowed {
+            self.muted = true;
             self.event(Event::NotAllowed);
         }
         let too_large = match why {
