@@ -41,7 +41,7 @@
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | none | the core: [`Frame`](wire::Frame), [`Body`], [`Session`](session::Session), without any async crate |
+//! | none | the core: [`Frame`](wire::Frame), [`Body`], [`Session`], without any async crate |
 //! | `runtime` | `Client`, `Assistant`, tools, transports in memory and of your own |
 //! | `room` | the LiveKit participant in pure Rust, and tokens |
 //! | `cli` (default) | the command line tool `toolbridge` |

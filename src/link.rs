@@ -1,6 +1,6 @@
 //! The words of the room: who is in it, and what is carried between them.
 //!
-//! Nothing here does anything. A [`Transport`](crate::Transport) speaks in these words to the
+//! Nothing here does anything. A transport speaks in these words to the
 //! [`Session`](crate::Session), whatever carries the packets underneath.
 
 use std::{borrow::Borrow, borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
