@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![cli:
         tools_that_are_programs_are_called_from_a_shell,
         two_calls_in_a_row_work,
+        two_calls_in_a_row_of_a_named_assistant_need_no_announcement,
         ctrl_c_stops_the_call_and_says_goodbye,
         ctrl_c_of_a_client_says_goodbye,
         tools_lists_what_is_offered,
@@ -112,6 +113,24 @@ async fn two_calls_in_a_row_work() -> anyhow::Result<()> {
         let output = call(&server, room, &["echo", &format!(r#"{{"n": {n}}}"#), "--to", "phone"]).await?;
         ensure!(value_of(&output)? == json!({"n": n}), "{output:?}");
         println!("call {n} from a shell: {:?}", began.elapsed());
+    }
+    Ok(())
+}
+
+/// The same identity twice, each time another run of the program.
+async fn two_calls_in_a_row_of_a_named_assistant_need_no_announcement() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "cli-twice-named");
+    let file = tools_file(room, PROGRAMS)?;
+    let arguments = ["client", "--room", room, "--identity", "phone", "--assistant", "brain"];
+    let mut phone = Program::toolbridge(&server, &arguments).arg("--tools").arg(&file).start()?;
+    phone.line("joined as phone").await?;
+    for n in 1..=3 {
+        let began = Instant::now();
+        let output = call(&server, room, &["where_is", "--identity", "brain", "--to", "phone"]).await?;
+        ensure!(value_of(&output)? == json!({"room": "kitchen"}), "{output:?}");
+        println!("call {n} from a shell, both named: {:?}", began.elapsed());
+        phone.line("where_is: ok after ").await?;
+        phone.line("listening to nobody").await?;
     }
     Ok(())
 }

@@ -45,6 +45,7 @@ fn main() {
     let files = [room::trials(), endings::trials(), peers::trials(), calls::trials(), cli::trials()];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
+    program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 });
 }
 

@@ -66,9 +66,18 @@ fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/peers")
 }
 
+fn folders() -> PathBuf {
+    env::temp_dir().join(format!("toolbridge-e2e-{}", std::process::id()))
+}
+
+/// To be called when all tests have ended.
+pub(crate) fn remove_files() {
+    let _ = fs::remove_dir_all(folders());
+}
+
 /// A file of tools that are lines of shell, in a folder of its own.
 pub(crate) fn tools_file(name: &str, tools: &[(&str, &str)]) -> anyhow::Result<PathBuf> {
-    let folder = env::temp_dir().join(format!("toolbridge-e2e-{}-{name}", std::process::id()));
+    let folder = folders().join(name);
     fs::create_dir_all(&folder)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
     let path = folder.join("tools.toml");
