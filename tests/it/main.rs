@@ -1,6 +1,7 @@
 //! One binary for all integration tests: what needs more than one room of the house.
 
 mod bridge;
+mod bridge_ends;
 mod golden;
 mod hostile;
 mod layers;
