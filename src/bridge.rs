@@ -42,7 +42,6 @@ struct Shared {
     inner: Mutex<Inner>,
     /// The driver has something to do.
     wake: Notify,
-    events: broadcast::Sender<Event>,
     /// Counts changes of what the clients offer.
     offers: watch::Sender<u64>,
     closed: watch::Sender<Option<CloseReason>>,
@@ -53,6 +52,8 @@ struct Inner {
     session: Session,
     calls: HashMap<CallKey, Slot>,
     closing: Closing,
+    /// None when nothing will ever happen again.
+    events: Option<broadcast::Sender<Event>>,
 }
 
 /// How far the end has come.
@@ -70,9 +71,13 @@ impl Shared {
     fn new(session: Session) -> Arc<Self> {
         Arc::new(Self {
             identity: session.local().identity().clone(),
-            inner: Mutex::new(Inner { session, calls: HashMap::new(), closing: Closing::No }),
+            inner: Mutex::new(Inner {
+                session,
+                calls: HashMap::new(),
+                closing: Closing::No,
+                events: Some(broadcast::Sender::new(EVENTS_KEPT)),
+            }),
             wake: Notify::new(),
-            events: broadcast::Sender::new(EVENTS_KEPT),
             offers: watch::Sender::new(0),
             closed: watch::Sender::new(None),
         })
@@ -90,6 +95,28 @@ impl Shared {
         }
         drop(inner);
         self.wake.notify_one();
+    }
+
+    /// It is over: whatever is open ends. The first reason stands.
+    fn finish(&self, reason: &CloseReason) {
+        let mut inner = self.lock();
+        inner.closing = Closing::Now;
+        inner.events = None;
+        self.closed.send_if_modified(|closed| {
+            let first = closed.is_none();
+            closed.get_or_insert_with(|| reason.clone());
+            first
+        });
+        for (_, slot) in inner.calls.drain() {
+            slot.settle(Err(CallError::Closed(reason.clone())));
+        }
+    }
+
+    fn events(&self) -> broadcast::Receiver<Event> {
+        match &self.lock().events {
+            Some(events) => events.subscribe(),
+            None => broadcast::channel(1).1, // its sender is gone, and so it ends at once
+        }
     }
 
     async fn closed(&self) -> CloseReason {
@@ -230,7 +257,7 @@ macro_rules! participant_methods {
 
             /// What happens from now on.
             pub fn events(&self) -> crate::bridge::Events {
-                crate::bridge::Events::new(self.handle.0.events.subscribe())
+                crate::bridge::Events::new(self.handle.0.events())
             }
 
             /// Sends a frame of a type that is not this protocol's, with a finished body.
@@ -245,6 +272,9 @@ macro_rules! participant_methods {
                 body: crate::body::Body,
             ) -> Result<(), crate::session::SendFrameError> {
                 let shared = &self.handle.0;
+                if let Some(reason) = shared.closed.borrow().clone() {
+                    return Err(crate::session::SendFrameError::Closed(reason));
+                }
                 shared.lock().session.send(crate::bridge::now(), to, kind, meta, body)?;
                 shared.wake.notify_one();
                 Ok(())

@@ -172,6 +172,14 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         }
     }
 
+    /// Resolves when no call runs any more, tidying up included.
+    ///
+    /// # Cancel safety
+    /// Safe: what has not ended goes on.
+    pub(crate) async fn rest(&mut self) {
+        while self.running.join_next().await.is_some() {}
+    }
+
     fn forget_ended(&mut self) {
         while let Some(ended) = self.running.try_join_next() {
             if let Ok((key, number)) = ended

@@ -76,6 +76,7 @@ use std::{
     time::Instant,
 };
 
+pub(crate) use self::timers::later;
 pub use self::{
     config::{Caps, Config, Rule, Times},
     event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
@@ -115,6 +116,8 @@ pub struct Session {
     next_packet: u64,
     next_key: u64,
     phase: Phase,
+    /// We are about to leave: no request is taken any more.
+    draining: bool,
     link: LinkState,
     /// The room would not take a packet, since our token does not allow it.
     muted: bool,
@@ -173,6 +176,7 @@ impl Session {
             next_packet: 0,
             next_key: 0,
             phase: Phase::Fresh,
+            draining: false,
             link: LinkState::Up,
             muted: false,
             unknown_until: None,
@@ -248,6 +252,12 @@ impl Session {
     /// The id on the wire of an open call.
     pub fn call_id(&self, key: CallKey) -> Option<&CallId> {
         self.calls.get(&key).map(|call| &call.id)
+    }
+
+    /// The longest budget that a call may have.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn longest_call(&self) -> std::time::Duration {
+        self.config.times.longest_call
     }
 
     /// Whether nothing is left to do: no open call, no job, no answer that waits for its acknowledgement.
@@ -394,6 +404,13 @@ impl Session {
         self.send_frame(to, kind, &meta, body)
     }
 
+    /// Takes no more requests: each is refused as `busy`, and nothing of it runs. What is open goes on.
+    pub fn drain(&mut self, now: Instant) {
+        if self.begin(now) {
+            self.draining = true;
+        }
+    }
+
     /// Leaves in order: goodbye to everybody we shook hands with. Our calls settle as closed, our jobs
     /// stop. What is to be sent still comes out of [`poll_output`](Session::poll_output); every later
     /// input does nothing.
@@ -430,7 +447,7 @@ impl Session {
             Phase::Closed(_) => false,
             Phase::Fresh => {
                 self.phase = Phase::Open;
-                self.unknown_until = Some(now + self.config.times.announcement);
+                self.unknown_until = Some(later(now, self.config.times.announcement));
                 self.greet_named(now);
                 true
             }

@@ -14,6 +14,9 @@ use crate::{
     tool::{BadToolName, CallId, Outcome, Progress, RegisterError, Tool, ToolName},
 };
 
+/// The deadline of a context without a limit, thirty years from now: every clock can count so far.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
+
 /// Something that offers tools and executes their calls.
 ///
 /// # Cancel safety
@@ -161,10 +164,11 @@ pub struct ToolContext {
 impl ToolContext {
     /// A context of one's own, for calling a source directly. Its progress goes nowhere.
     pub fn new(caller: impl Into<Identity>, limit: Duration) -> Self {
+        let now = Instant::now();
         Self {
             caller: caller.into(),
             call: CallId::from("local"),
-            deadline: Instant::now() + limit,
+            deadline: now.checked_add(limit).unwrap_or_else(|| now + FAR),
             cancelled: CancellationToken::new(),
             report: None,
         }

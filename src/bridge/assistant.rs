@@ -1,6 +1,9 @@
 //! A participant that asks for tools.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use serde::Serialize;
 use tokio::sync::watch;
@@ -10,18 +13,25 @@ use crate::{
     body::Body,
     link::{Identity, Participant, Role},
     source::{ToolContext, ToolSource},
-    tool::{Offer, Outcome, RegisterError, Tool, ToolName},
+    tool::{CallError, Offer, Outcome, RegisterError, Tool, ToolName},
     transport::Transport,
 };
 
 /// A participant that asks for tools, its own and the clients', as a handle: clones are the same participant.
 ///
 /// Dropping the last one leaves at once; [`close`](Assistant::close) waits for what is open.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Assistant {
     handle: Arc<Handle>,
-    /// What of the offers' changes a sink has seen.
-    seen: Arc<Mutex<watch::Receiver<u64>>>,
+    /// What of the offers' changes a sink has seen. Each clone may be in the hands of another sink.
+    seen: Mutex<watch::Receiver<u64>>,
+}
+
+impl Clone for Assistant {
+    fn clone(&self) -> Self {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Self { handle: Arc::clone(&self.handle), seen: Mutex::new(seen) }
+    }
 }
 
 impl Assistant {
@@ -58,7 +68,12 @@ impl ToolSource for Assistant {
     }
 
     async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
-        let mut call = self.call(tool.as_str(), arguments).timeout(context.time_left()).start();
+        // The context says how long its caller waits at most; that is no demand for so long a call.
+        let limit = context.time_left().min(self.handle.0.lock().session.longest_call());
+        if limit < Duration::from_millis(1) {
+            Err(CallError::Timeout { limit })?;
+        }
+        let mut call = self.call(tool.as_str(), arguments).timeout(limit).start();
         let steps = call.steps();
         let mut cancelled = false;
         loop {
@@ -130,7 +145,7 @@ impl AssistantBuilder {
     /// Dropped half-way, nothing has joined.
     pub async fn join_over(self, transport: impl Transport) -> Result<Assistant, JoinError> {
         let handle = self.setup.join(transport, Role::Assistant)?;
-        let seen = Arc::new(Mutex::new(handle.0.offers.subscribe()));
+        let seen = Mutex::new(handle.0.offers.subscribe());
         Ok(Assistant { handle, seen })
     }
 

@@ -8,15 +8,28 @@ use super::{Closing, Shared, now};
 use crate::{
     executor::{self, Done, Executor, Reports},
     link::{CloseReason, LinkState, Packet, Sid, TOPIC},
-    session::{Event, Job, JobKey, Output, Unsent},
+    session::{Event, Job, JobKey, Output, Unsent, later},
+    tool::Progress,
     transport::{SendError, Transport, TransportEvent},
 };
 
 /// How many packets may wait for the transport before nothing more is read from it.
 const OUTBOX_LIMIT: usize = 1_024;
 
+/// How many packets may wait at all, at most 15,000 B each. What we say of our own accord is not sent beyond it.
+const OUTBOX_CAP: usize = 4 * OUTBOX_LIMIT;
+
+/// How many reports of tools are taken before the transport is looked at again.
+const REPORTS_AT_ONCE: usize = 64;
+
 /// How long the last packets may take to be handed over when we leave.
 const FLUSH: Duration = Duration::from_secs(1);
+
+/// How long the transport may take to leave; then it is dropped.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// How long tools may tidy up when we leave, whatever their own grace. The default grace is 1 s.
+const TIDY: Duration = Duration::from_secs(10);
 
 /// What the driver holds.
 pub(super) struct Driver<T: Transport> {
@@ -29,6 +42,16 @@ pub(super) struct Driver<T: Transport> {
     drain: Duration,
     drain_until: Option<Instant>,
     sid: Sid,
+    _last_word: LastWord,
+}
+
+/// Ends what is open if the driver goes without a word: its runtime was shut down, or it panicked.
+struct LastWord(Arc<Shared>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        self.0.finish(&CloseReason::ConnectionLost("the task that drove it is gone".into()));
+    }
 }
 
 /// A packet on its way to the transport.
@@ -54,8 +77,9 @@ impl<T: Transport> Driver<T> {
         (executor, reports): (Executor<JobKey>, Reports<JobKey>),
         drain: Duration,
     ) -> Self {
-        let sid = transport.local().sid().clone();
+        let sid = shared.lock().session.local().sid().clone();
         Self {
+            _last_word: LastWord(Arc::clone(&shared)),
             shared,
             transport,
             executor,
@@ -71,6 +95,9 @@ impl<T: Transport> Driver<T> {
     /// Runs until the participant has left.
     pub(super) async fn run(mut self) {
         let reason = loop {
+            // A transport that always has something must not keep the thread for itself.
+            tokio::task::consume_budget().await;
+            self.take_reports();
             self.carry_out();
             if self.is_over() {
                 break CloseReason::Closed;
@@ -82,19 +109,33 @@ impl<T: Transport> Driver<T> {
                 Woken::Done(done) => self.done(done),
                 Woken::Sent(id, result) => self.sent(id, result),
                 Woken::Sources => self.offer_again(),
-                Woken::Time => self.shared.lock().session.handle_timeout(now()),
-                Woken::Command => {}
+                Woken::Time | Woken::Command => {}
             }
         };
         self.end(reason).await;
     }
 
-    /// Does all that the session asks for.
+    /// Takes what tools report. Neither a flood of packets nor of reports keeps the other waiting.
+    fn take_reports(&mut self) {
+        for _ in 0..REPORTS_AT_ONCE {
+            let Some(done) = self.reports.try_recv() else { return };
+            self.done(done);
+        }
+    }
+
+    /// Does all that the session asks for, what is due first: no flood of packets stops the clock.
     fn carry_out(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.lock();
+        let now = now();
+        if inner.session.poll_timeout().is_some_and(|due| due <= now) {
+            inner.session.handle_timeout(now);
+        }
         while let Some(output) = inner.session.poll_output() {
             match output {
+                Output::Transmit(packet) if self.outbox.len() >= OUTBOX_CAP => {
+                    inner.session.handle_unsent(now, packet.id, Unsent::QueueFull);
+                }
                 Output::Transmit(packet) => self.outbox.push_back(packet),
                 Output::Execute(job) => self.execute(job),
                 Output::Abort(key) => self.executor.abort(key),
@@ -112,8 +153,9 @@ impl<T: Transport> Driver<T> {
                     if let Event::ToolsChanged { .. } = &event {
                         shared.offers.send_modify(|changes| *changes += 1);
                     }
-                    // Nobody may be listening.
-                    let _ = shared.events.send(event);
+                    if let Some(events) = &inner.events {
+                        let _ = events.send(event); // nobody may be listening
+                    }
                 }
             }
         }
@@ -159,9 +201,9 @@ impl<T: Transport> Driver<T> {
         tokio::select! {
             biased;
             (id, result) = sending => Woken::Sent(id, result),
+            event = self.transport.recv(), if self.outbox.len() < OUTBOX_LIMIT => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
             () = self.shared.wake.notified() => Woken::Command,
-            event = self.transport.recv(), if self.outbox.len() < OUTBOX_LIMIT => Woken::Transport(event),
             () = time => Woken::Time,
             () = self.executor.changed() => Woken::Sources,
         }
@@ -197,8 +239,7 @@ impl<T: Transport> Driver<T> {
     fn done(&mut self, done: Done<JobKey>) {
         let mut inner = self.shared.lock();
         match done {
-            // The session said so already.
-            Done::Started(_) => {}
+            Done::Started(key) => inner.session.progress(now(), key, Progress::started()),
             Done::Progress(key, progress) => inner.session.progress(now(), key, progress),
             Done::Settled(key, outcome) => inner.session.settle(now(), key, outcome),
         }
@@ -226,12 +267,14 @@ impl<T: Transport> Driver<T> {
 
     /// Whether we have left by our own will. Begins and watches the drain.
     fn is_over(&mut self) -> bool {
-        let inner = self.shared.lock();
+        let mut inner = self.shared.lock();
         match inner.closing {
             Closing::No => false,
             Closing::Now => true,
             Closing::Drain => {
-                let until = *self.drain_until.get_or_insert_with(|| Instant::now() + self.drain);
+                inner.session.drain(now());
+                let until =
+                    *self.drain_until.get_or_insert_with(|| Instant::from_std(later(now(), self.drain)));
                 let handed = self.outbox.is_empty() && self.sending.is_none();
                 (inner.session.is_drained() && handed) || Instant::now() >= until
             }
@@ -250,16 +293,16 @@ impl<T: Transport> Driver<T> {
         if reason == CloseReason::Closed {
             // What is not handed over by then stays behind: the goodbye is a courtesy.
             let _ = tokio::time::timeout(FLUSH, self.flush()).await;
-            self.transport.close().await;
+            if tokio::time::timeout(LEAVE, self.transport.close()).await.is_err() {
+                tracing::warn!(limit = ?LEAVE, "the transport did not leave in time");
+            }
         }
         self.carry_out();
-        tracing::debug!(participant = %self.shared.identity, %reason, "left the room");
-        let mut inner = self.shared.lock();
-        inner.closing = Closing::Now;
-        self.shared.closed.send_replace(Some(reason.clone()));
-        for (_, slot) in inner.calls.drain() {
-            slot.settle(Err(crate::tool::CallError::Closed(reason.clone())));
+        if tokio::time::timeout(TIDY, self.executor.rest()).await.is_err() {
+            tracing::warn!(limit = ?TIDY, "tools did not end in time");
         }
+        tracing::debug!(participant = %self.shared.identity, %reason, "left the room");
+        self.shared.finish(&reason);
     }
 
     async fn flush(&mut self) {

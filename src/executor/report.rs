@@ -41,15 +41,29 @@ impl<K> Reports<K> {
     /// Safe: no report is lost.
     pub(crate) async fn recv(&mut self) -> Option<Done<K>> {
         loop {
-            match self.0.recv().await? {
-                Notice::Started(key) => return Some(Done::Started(key)),
-                Notice::Settled(key, outcome) => return Some(Done::Settled(key, outcome)),
-                Notice::Progress(key, latest) => {
-                    if let Some(progress) = latest.lock().waiting.take() {
-                        return Some(Done::Progress(key, progress));
-                    }
-                }
+            if let Some(done) = read(self.0.recv().await?) {
+                return Some(done);
             }
+        }
+    }
+
+    /// The next one, if there is one already.
+    pub(crate) fn try_recv(&mut self) -> Option<Done<K>> {
+        loop {
+            if let Some(done) = read(self.0.try_recv().ok()?) {
+                return Some(done);
+            }
+        }
+    }
+}
+
+/// What a notice says; nothing if its progress was taken before.
+fn read<K>(notice: Notice<K>) -> Option<Done<K>> {
+    match notice {
+        Notice::Started(key) => Some(Done::Started(key)),
+        Notice::Settled(key, outcome) => Some(Done::Settled(key, outcome)),
+        Notice::Progress(key, latest) => {
+            latest.lock().waiting.take().map(|progress| Done::Progress(key, progress))
         }
     }
 }

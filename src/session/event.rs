@@ -19,7 +19,8 @@ use crate::{
 pub enum Output {
     /// Hand this packet to the room; if that fails, say so with `handle_unsent`.
     Transmit(Packet),
-    /// Run this tool, and bring its outcome with `settle`.
+    /// Run this tool, and bring its outcome with `settle`. Once it runs, say so with `progress` and
+    /// [`Progress::started`]: a job that was refused before, by its schema, never began.
     Execute(Job),
     /// Stop running this job: its outcome is not wanted any more.
     Abort(JobKey),
@@ -180,6 +181,8 @@ pub enum Unsent {
     NotAllowed,
     /// Not connected.
     Closed,
+    /// Too many packets wait before it.
+    QueueFull,
     /// Another reason, in words.
     Other(String),
 }

@@ -165,7 +165,7 @@ impl Session {
             Ok((tool, limit)) => {
                 let job = self.next_job();
                 if let Some(table) = self.tables.get_mut(id) {
-                    table.begin(&request, stanza, limit + memory, job);
+                    table.begin(&request, stanza, limit.saturating_add(memory), job);
                 }
                 return self.begin_job(now, job, id, request, &tool, limit, meta);
             }
@@ -173,7 +173,7 @@ impl Session {
         };
         let job = self.next_job(); // never runs; the table wants a name for it
         if let Some(table) = self.tables.get_mut(id) {
-            table.begin(&request, stanza, DEFAULT_TIMEOUT + memory, job);
+            table.begin(&request, stanza, DEFAULT_TIMEOUT.saturating_add(memory), job);
         }
         let outcome = refused.as_ref().map(|_| ()).map_err(ToolError::code);
         self.event(Event::Settled {
@@ -258,7 +258,7 @@ impl Session {
         stanza: Option<i32>,
         request: &ToolUseRequest,
     ) {
-        let keep = DEFAULT_TIMEOUT + self.config.times.memory;
+        let keep = DEFAULT_TIMEOUT.saturating_add(self.config.times.memory);
         let table = self.tables.entry(id.clone()).or_default();
         table.refuse(now, request, stanza, keep, &self.config.caps);
         self.set_table_timer(now);
@@ -267,7 +267,7 @@ impl Session {
     /// Whether the caller may ask for one more. The echo runs nothing and is answered at once: it has no rate.
     fn has_room_for(&mut self, now: Instant, id: &Identity, tool: &str) -> bool {
         let limits = &self.config.caps;
-        let Some(remote) = self.peers.get_mut(id) else { return false };
+        let Some(remote) = self.peers.get_mut(id).filter(|_| !self.draining) else { return false };
         if tool != ECHO && !remote.rate.admits(now, limits.calls_per_second) {
             return false;
         }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     CallKey, Counter, Event, Job, JobKey, LocalText, Output, Session, Timer, peer::Feature, send::floor_char,
+    timers::later,
 };
 use crate::{
     body::Body,
@@ -65,7 +66,7 @@ impl Session {
 
     pub(super) fn start(&mut self, now: Instant, key: JobKey, running: Running, arguments: Body, meta: Body) {
         self.stats.add(Counter::Jobs, 1);
-        let deadline = now + running.limit;
+        let deadline = later(now, running.limit);
         if running.own.is_none() {
             self.timers.set(now, Timer::JobDeadline(key), running.limit);
         }
@@ -81,7 +82,6 @@ impl Session {
         };
         self.jobs.insert(key, running);
         self.outputs.push_back(Output::Execute(job));
-        self.job_progress(now, key, Progress::started());
     }
 
     pub(super) fn finish_job(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
@@ -201,7 +201,7 @@ impl Session {
 }
 
 /// Progress that is no larger than allowed: structured content goes first, then the end of the text.
-fn fitted(mut progress: Progress, limit: usize) -> Progress {
+pub(super) fn fitted(mut progress: Progress, limit: usize) -> Progress {
     let text = progress.message.as_ref().map_or(0, String::len);
     if text + progress.content.as_ref().map_or(0, |content| content.as_bytes().len()) > limit {
         progress.content = None;

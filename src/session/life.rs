@@ -8,6 +8,9 @@ use crate::{link::Identity, tool::CallError};
 /// How often a peer that is asked for a sign of life is looked after.
 const ROUND: Duration = Duration::from_millis(500);
 
+/// It is looked after no more often than this, however short the silence: the clock must come on between.
+const SHORTEST_ROUND: Duration = Duration::from_millis(1);
+
 /// Silence is not judged before this many asked signs of life went unanswered, however short the grace.
 const UNANSWERED: u32 = 3;
 
@@ -22,7 +25,7 @@ impl Session {
     /// Asks a silent owner for a sign of life, and loses the calls of one that gives none.
     pub(super) fn look_after(&mut self, now: Instant, owner: &Identity) {
         let times = &self.config.times;
-        let patience = times.grace.max(UNANSWERED * times.silence);
+        let patience = times.grace.max(times.silence.saturating_mul(UNANSWERED));
         let silence = times.silence;
         let open: Vec<_> = self
             .calls
@@ -49,7 +52,7 @@ impl Session {
             self.sign_of_life(owner, "ping");
         }
         if self.calls.values().any(|call| call.asked().is_some_and(|asked| asked.owner == *owner)) {
-            self.timers.set(now, Timer::Ping(owner.clone()), ROUND.min(silence));
+            self.timers.set(now, Timer::Ping(owner.clone()), ROUND.min(silence).max(SHORTEST_ROUND));
         }
     }
 

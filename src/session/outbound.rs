@@ -57,6 +57,8 @@ pub(super) struct Asked {
     pub(super) packet: u64,
     pub(super) at: Instant,
     pub(super) delivered: bool,
+    /// It was asked before, in the form of a plain peer: that this packet does not leave proves nothing.
+    pub(super) again: bool,
 }
 
 impl Asked {
@@ -164,7 +166,8 @@ impl Session {
                 }
                 self.watch(now, owner);
             }
-            Err(error) => self.settle_call(now, key, Err(error)),
+            Err(error) if call.is_waiting() => self.settle_call(now, key, Err(error)),
+            Err(error) => tracing::debug!(%owner, %error, "it was asked in the plain form, and that stands"),
         }
     }
 
@@ -185,9 +188,9 @@ impl Session {
         asked.is_of(id, self.peers.get(id)?).then_some(key)
     }
 
-    /// The call whose request was sent in this packet, and its limit.
+    /// The call whose only request was sent in this packet, and its limit.
     pub(super) fn call_sent_in(&self, packet: u64) -> Option<(CallKey, Duration)> {
-        let is_it = |call: &&Call| call.asked().is_some_and(|asked| asked.packet == packet);
+        let is_it = |call: &&Call| call.asked().is_some_and(|asked| asked.packet == packet && !asked.again);
         let call = self.calls.values().find(is_it)?;
         Some((*self.calls_by_id.get(&call.id)?, call.limit))
     }
@@ -298,6 +301,7 @@ impl Session {
             packet: sent.packet,
             at: now,
             delivered: false,
+            again: call.asked().is_some(),
         })
     }
 }

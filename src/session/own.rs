@@ -64,6 +64,7 @@ impl Session {
                     "timeout" => CallError::Timeout { limit },
                     "cancelled" => CallError::Cancelled,
                     "unknown_tool" => CallError::UnknownTool { tool },
+                    "busy" => CallError::Busy { owner: self.local.identity().clone() },
                     _ => CallError::Tool(error),
                 };
                 (Err(shown), Err(result))

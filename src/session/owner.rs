@@ -71,7 +71,7 @@ impl Session {
         let unknown = self.unknown_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
         let greeted = remote.pair.greeted_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         // One millisecond more than our Configuration's own repetition.
-        let wait = self.config.times.silence.saturating_sub(greeted) + Duration::from_millis(1);
+        let wait = self.config.times.silence.saturating_sub(greeted).saturating_add(Duration::from_millis(1));
         if !self.timers.is_set(&Timer::Silent(id.clone())) {
             self.timers.set(now, Timer::Silent(id.clone()), wait.max(unknown));
         }

@@ -6,6 +6,7 @@ use super::{
     Counter, Event, Session, Timer,
     codec::Incoming,
     peer::{Pair, Presence, Registration, Remote},
+    timers::later,
 };
 use crate::{
     link::{Identity, LinkState, Participant, Peer, ROLE_ATTRIBUTE, Sid},
@@ -119,7 +120,7 @@ impl Session {
             self.left(now, &peer);
         }
         if anew {
-            self.unknown_until = Some(now + self.config.times.announcement);
+            self.unknown_until = Some(later(now, self.config.times.announcement));
             self.new_pairs(now);
         }
         for who in present {

@@ -6,6 +6,7 @@ use super::{
     Counter, Event, Session, Timer, codec,
     codec::Incoming,
     ids::Instance,
+    job::fitted,
     peer::{Pair, Remote},
 };
 use crate::{
@@ -222,12 +223,14 @@ impl Session {
             return self.stats.add(Counter::ProgressDropped, 1);
         }
         let call = it.id.clone();
-        self.event(Event::Progress { key: Some(key), call, progress: read_progress(it) });
+        let progress = fitted(read_progress(it), self.config.caps.progress_bytes);
+        self.event(Event::Progress { key: Some(key), call, progress });
     }
 
     fn observed_progress(&mut self, it: ToolProgress) {
         let call = it.id.clone();
-        self.event(Event::Progress { key: None, call, progress: read_progress(it) });
+        let progress = fitted(read_progress(it), self.config.caps.progress_bytes);
+        self.event(Event::Progress { key: None, call, progress });
     }
 
     /// Client: an error of our assistant. One that it cannot recover from ends what we have with it.

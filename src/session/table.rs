@@ -8,7 +8,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{JobKey, config::Caps};
+use super::{JobKey, config::Caps, timers::later};
 use crate::{
     body::Body,
     tool::CallId,
@@ -139,7 +139,7 @@ impl Table {
         self.remove(&request.id);
         let entry = Entry { fingerprint: Some(fingerprint(request)), stanza, keep, state: State::Refused };
         self.entries.insert(request.id.clone(), entry);
-        self.droppable.insert((now + keep, request.id.clone()));
+        self.droppable.insert((later(now, keep), request.id.clone()));
     }
 
     /// Remembers that a call was stopped before its request came. Without room nothing is remembered.
@@ -149,7 +149,7 @@ impl Table {
         }
         let entry = Entry { fingerprint: None, stanza: 0, keep, state: State::Tombstone };
         self.entries.insert(id.clone(), entry);
-        self.droppable.insert((now + keep, id.clone()));
+        self.droppable.insert((later(now, keep), id.clone()));
     }
 
     /// The answer of a running entry.
@@ -198,7 +198,7 @@ impl Table {
         if let State::Answered(answer) = &entry.state {
             self.bytes = self.bytes.saturating_sub(answer.size);
             entry.state = State::Done;
-            self.droppable.insert((now + entry.keep, id.clone()));
+            self.droppable.insert((later(now, entry.keep), id.clone()));
         }
     }
 

@@ -8,6 +8,9 @@ use std::{
 use super::{CallKey, JobKey};
 use crate::link::Identity;
 
+/// Thirty years, as good as never: every clock can count so far.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
+
 /// What can be due. Each has at most one deadline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
@@ -71,7 +74,7 @@ impl Timers {
             Some(paused) if timer.pauses() => {
                 paused.insert(timer, after);
             }
-            _ => self.insert(now + after, timer),
+            _ => self.insert(later(now, after), timer),
         }
     }
 
@@ -126,7 +129,7 @@ impl Timers {
 
     pub(super) fn resume(&mut self, now: Instant) {
         for (timer, left) in self.paused.take().unwrap_or_default() {
-            self.insert(now + left, timer);
+            self.insert(later(now, left), timer);
         }
     }
 
@@ -138,6 +141,11 @@ impl Timers {
         self.by_timer.insert(timer.clone(), at);
         self.due.insert((at, timer));
     }
+}
+
+/// When so much time will have passed. A time too long for the clock means that nobody waits for its end.
+pub(crate) fn later(now: Instant, after: Duration) -> Instant {
+    now.checked_add(after).unwrap_or_else(|| now + FAR)
 }
 
 #[cfg(test)]

@@ -130,6 +130,7 @@ impl Room {
         // Ourselves too: all are told at once here.
         state.tell_all(&TransportEvent::Joined(participant.clone()));
         drop(state);
+        self.0.space.notify_waiters(); // an older self's queue stands in nobody's way
         Connection { room: Arc::clone(&self.0), local: participant, inbox, ended: false }
     }
 
@@ -246,7 +247,10 @@ impl Inbox {
         if waiting.paused != paused {
             waiting.paused = paused;
             let state = if paused { LinkState::Down } else { LinkState::Up };
-            waiting.queue.push_front((Instant::now(), TransportEvent::Link(state)));
+            // Before all that waits, but behind the change that it undoes.
+            let is_link = |(_, event): &&(Instant, TransportEvent)| matches!(event, TransportEvent::Link(_));
+            let place = waiting.queue.iter().take_while(is_link).count();
+            waiting.queue.insert(place, (Instant::now(), TransportEvent::Link(state)));
             self.arrived.notify_one();
         }
     }

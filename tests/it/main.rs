@@ -8,6 +8,7 @@
 )]
 
 mod bridge;
+mod bridge_ends;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
 mod golden;

@@ -690,3 +690,54 @@ fn a_token_that_may_not_send_is_named_as_the_reason() {
     world.with("a", |session, now| session.handle_unsent(now, asked, Unsent::NotAllowed));
     assert!(matches!(world.settled("a", key), Some(Err(CallError::NotAllowed))));
 }
+
+#[test]
+fn a_second_request_that_did_not_leave_says_nothing_of_the_first() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.puppet(&Participant::new("phone", "PA_late"));
+    world.run(SECOND);
+    let key = world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+    world.run(5 * SECOND);
+    assert_eq!(world.heard("phone", Kind::TOOL_USE_REQUEST).len(), 1, "asked as a plain peer");
+    let meta = Meta::new().with_text("bridge.instance", "a-run").with_bool("bridge.heard", true);
+    let greeting = Message::Configuration(Configuration {
+        features: Some(vec!["tool_ack".to_owned()]),
+        ..Configuration::default()
+    });
+    world.say("phone", &["a"], &meta, &greeting);
+    while world.said("a", Kind::TOOL_USE_REQUEST).len() < 2 {
+        assert!(world.step());
+    }
+    let again = world.count("a", "frames_out");
+    world.with("a", |session, now| session.handle_unsent(now, again, Unsent::Closed));
+    assert!(world.settled("a", key).is_none(), "the first may run");
+    world.run(20 * SECOND);
+    assert!(world.settled("a", key).unwrap().as_ref().is_err_and(CallError::may_have_run));
+}
+
+#[test]
+fn a_busy_executor_of_our_own_is_busy() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.with("a", |session, now| session.offer(now, vec![tool("own")])).unwrap().unwrap();
+    world.handle("a", |_| Some(Err(toolbridge::ToolError::new(ErrorCode::BUSY, "full"))));
+    let error = world.ask("a", request("own")).unwrap_err();
+    assert!(matches!(&error, CallError::Busy { owner } if owner == "a"), "{error:?}");
+}
+
+#[test]
+fn a_silence_of_no_length_does_not_stop_the_world() {
+    let mut world = World::new();
+    let times = || {
+        let mut times = Times::default();
+        (times.silence, times.hold, times.memory) = Default::default();
+        times
+    };
+    world.assistant("a", Config::default().times(times()));
+    world.client("phone", Config::default().times(times()), &["t"]);
+    world.run(SECOND);
+    world.call("a", request("t").timeout(SECOND)).unwrap();
+    world.run(SECOND);
+    assert!(world.session("a").is_drained());
+}

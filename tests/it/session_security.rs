@@ -358,3 +358,25 @@ fn a_flood_of_a_stranger_costs_counters_only() {
     let last = (size(&world, "a"), size(&world, "phone"));
     assert!(last.0 < first.0 + 2_000 && last.1 < first.1 + 2_000, "{first:?} {last:?}");
 }
+
+#[test]
+fn sec_r1_progress_is_cut_to_what_is_for_eyes() {
+    let (mut world, key, id) = under_attack();
+    let large = Message::ToolProgress(ToolProgress {
+        id: id.as_str().into(),
+        status: toolbridge::ProgressStatus::InProgress,
+        content: Some(Body::encode(&"x".repeat(60_000)).unwrap()),
+        message: Some("y".repeat(60_000)),
+    });
+    let phone = world.ends["phone"].who.peer().clone();
+    let bytes = Frame::write(1_000, "room", &Meta::new(), &large).unwrap();
+    world.throw_as(&phone, &["a"], &bytes);
+    world.run(SECOND);
+    let told = world.ends["a"].events.iter().rev().find_map(|event| match event {
+        Event::Progress { key: Some(of), progress, .. } if *of == key => Some(progress.clone()),
+        _ => None,
+    });
+    let told = told.unwrap();
+    assert_eq!(told.content, None);
+    assert_eq!(told.message.unwrap().len(), 4_096);
+}

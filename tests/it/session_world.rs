@@ -9,7 +9,7 @@ use std::{
 
 use toolbridge::{
     Body, CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output,
-    Participant, Peer, Request, Role, Session, Tool, Unsent,
+    Participant, Peer, Progress, Request, Role, Session, Tool, Unsent,
     wire::{Frame, Kind, Message, Meta},
 };
 
@@ -369,6 +369,9 @@ impl World {
                 }
                 Output::Execute(job) => {
                     self.executed.push((name.to_owned(), job.call.clone()));
+                    if let Some(session) = &mut end.session {
+                        session.progress(self.now, job.key, Progress::started());
+                    }
                     let outcome = end.handler.as_mut().and_then(|handler| handler(&job));
                     match outcome {
                         Some(outcome) => {

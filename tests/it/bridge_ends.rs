@@ -1,0 +1,300 @@
+//! How a participant ends, and what keeps its promises while others press it hard.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::{sync::Notify, time::Instant};
+use toolbridge::{
+    Assistant, Body, CallError, Client, CloseReason, ErrorCode, Packet, Participant, Peer, SendError, State,
+    ToolContext, ToolError, ToolOptions, ToolSource, Tools, Transport, TransportEvent,
+    link::Lane,
+    memory::Room,
+    session::{Destination, Event},
+    wire::{Kind, Meta},
+};
+
+async fn hang() -> Result<(), ToolError> {
+    std::future::pending().await
+}
+
+/// A room where nobody else is, and packets of strangers never cease.
+struct Flooded {
+    packets: usize,
+}
+
+impl Transport for Flooded {
+    fn local(&self) -> Participant {
+        Participant::new("assistant", "PA_1").agent(true)
+    }
+
+    fn room(&self) -> String {
+        "flooded".into()
+    }
+
+    fn present(&self) -> Vec<Participant> {
+        Vec::new()
+    }
+
+    fn send(&self, _packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
+        std::future::ready(Ok(()))
+    }
+
+    async fn recv(&mut self) -> Option<TransportEvent> {
+        if self.packets == 0 {
+            return None;
+        }
+        self.packets -= 1;
+        if self.packets == 5_000 {
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
+        Some(TransportEvent::packet(Peer::new("stranger", "PA_2"), Lane::Reliable, vec![0xc0]))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_does_not_stop_the_clock() {
+    let assistant = Assistant::builder().join_over(Flooded { packets: 10_000 }).await.unwrap();
+    let call = assistant.call("t", ()).start();
+    let error = call.await.unwrap_err();
+    assert!(matches!(error, CallError::UnknownTool { .. }), "{error}");
+}
+
+/// A room that takes no packet.
+struct Stalled;
+
+impl Transport for Stalled {
+    fn local(&self) -> Participant {
+        Participant::new("assistant", "PA_1").agent(true)
+    }
+
+    fn room(&self) -> String {
+        "stalled".into()
+    }
+
+    fn present(&self) -> Vec<Participant> {
+        Vec::new()
+    }
+
+    fn send(&self, _packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
+        std::future::pending()
+    }
+
+    async fn recv(&mut self) -> Option<TransportEvent> {
+        std::future::pending().await
+    }
+
+    async fn close(&mut self) {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transport_that_takes_nothing_costs_no_more_than_its_queue() {
+    let assistant = Assistant::builder().join_over(Stalled).await.unwrap();
+    for _ in 0..20 {
+        for _ in 0..1_000 {
+            let send = assistant.send_frame(Destination::Room, Kind::new(33), Meta::new(), Body::empty());
+            send.unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(assistant.stats().named("unsent") > 10_000, "{:?}", assistant.stats());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transport_that_never_closes_is_left_behind() {
+    let assistant = Assistant::builder().join_over(Stalled).await.unwrap();
+    assert_eq!(assistant.close().await, CloseReason::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_without_an_end_is_allowed() {
+    let room = Room::new();
+    let assistant =
+        Assistant::builder().drain(Duration::MAX).join_over(room.assistant("assistant")).await.unwrap();
+    assert_eq!(assistant.close().await, CloseReason::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_without_an_end_are_allowed() {
+    let room = Room::new();
+    let endless = |config: &mut toolbridge::Config| {
+        config.times.grace = Duration::MAX;
+        config.times.memory = Duration::MAX;
+        config.times.longest_call = Duration::MAX;
+        config.times.announcement = Duration::MAX;
+        config.times.silence = Duration::MAX;
+    };
+    let client = Client::builder().tool("hang", "", hang).configure(endless);
+    let _client = client.join_over(room.client("phone")).await.unwrap();
+    let assistant =
+        Assistant::builder().configure(endless).join_over(room.assistant("assistant")).await.unwrap();
+    let mut call = assistant.call("hang", ()).timeout(Duration::MAX).start();
+    assert!(call.progress().await.is_some());
+    room.leave("phone");
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    call.cancel();
+    assert!(matches!(call.await, Err(CallError::Cancelled)));
+}
+
+#[test]
+fn a_runtime_that_ends_ends_calls_and_events() {
+    let room = Room::new();
+    let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (assistant, mut events, mut call) = first.block_on(async {
+        let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+        let call = assistant.call("t", ()).start();
+        let events = assistant.events();
+        (assistant, events, call)
+    });
+    drop(first);
+    let second = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    second.block_on(async {
+        assert!(matches!(assistant.closed().await, CloseReason::ConnectionLost(_)));
+        while call.progress().await.is_some() {}
+        assert!(matches!(call.await, Err(CallError::Closed(_))));
+        while events.recv().await.is_some() {}
+        let sent = assistant.send_frame(Destination::Room, Kind::new(33), Meta::new(), Body::empty());
+        assert!(sent.is_err());
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_end_when_the_participant_has_left() {
+    let room = Room::new();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let mut events = assistant.events();
+    assistant.close().await;
+    let mut last = None;
+    while let Some(event) = events.recv().await {
+        last = Some(event);
+    }
+    assert!(matches!(last, Some(Event::Closed(CloseReason::Closed))), "{last:?}");
+    assert!(assistant.events().recv().await.is_none(), "nothing will ever happen");
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Number {
+    n: u64,
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_its_schema_refuses_never_began() {
+    async fn double(number: Number) -> Result<u64, ToolError> {
+        Ok(2 * number.n)
+    }
+    let room = Room::new();
+    let _client = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
+    let assistant =
+        Assistant::builder().tool("own", "", double).join_over(room.assistant("assistant")).await.unwrap();
+    for tool in ["double", "own"] {
+        let mut call = assistant.call(tool, json!({"n": "x"})).start();
+        assert_eq!(call.progress().await, None, "{tool}");
+        let error = call.await.unwrap_err();
+        assert!(
+            matches!(&error, CallError::Tool(it) if it.code() == ErrorCode::INVALID_PARAMETERS),
+            "{error}"
+        );
+        let mut call = assistant.call(tool, json!({"n": 1})).start();
+        assert!(call.progress().await.is_some(), "{tool}");
+        call.await.unwrap();
+    }
+}
+
+/// A tool that runs until it is told to stop, and then needs a moment.
+#[derive(Clone, Default)]
+struct Tidied {
+    begun: Arc<Notify>,
+    tidied: Arc<AtomicUsize>,
+}
+
+async fn tidy(context: ToolContext, State(state): State<Tidied>) -> Result<(), ToolError> {
+    state.begun.notify_one();
+    context.cancelled().await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    state.tidied.fetch_add(1, Ordering::SeqCst);
+    Err(ToolError::cancelled())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_may_tidy_up_when_its_participant_leaves() {
+    let state = Tidied::default();
+    let room = Room::new();
+    let tools = Tools::with_state(state.clone()).tool("tidy", "", tidy);
+    let client =
+        Client::builder().tools(tools).drain(Duration::ZERO).join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let call = assistant.call("tidy", ()).start();
+    state.begun.notified().await;
+    let began = Instant::now();
+    client.close().await;
+    assert_eq!(state.tidied.load(Ordering::SeqCst), 1);
+    assert!(began.elapsed() < Duration::from_secs(1));
+    assert!(matches!(call.await, Err(CallError::Lost { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_new_begins_while_a_client_leaves() {
+    async fn two() -> Result<(), ToolError> {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        Ok(())
+    }
+    let room = Room::new();
+    let client = Client::builder().tool("two", "", two).join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let mut first = assistant.call("two", ()).start();
+    first.progress().await.unwrap();
+    let asking = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assistant.call("two", ()).await.unwrap_err()
+    };
+    let (reason, error) = tokio::join!(client.close(), asking);
+    assert!(matches!(error, CallError::Busy { .. }), "{error:?}");
+    first.await.unwrap();
+    assert_eq!(reason, CloseReason::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sinks_limits_are_no_errors_of_their_own() {
+    let room = Room::new();
+    let _client = Client::builder()
+        .tool("hang", "", hang)
+        .tool_with("short", "", ToolOptions::default(), || async { Ok::<u8, ToolError>(1) })
+        .join_over(room.client("phone"))
+        .await
+        .unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    assistant.call("short", ()).await.unwrap();
+    let run = |tool: &str, limit| {
+        let (tool, assistant) = (tool.parse().unwrap(), assistant.clone());
+        async move { assistant.execute(&tool, Body::empty(), ToolContext::new("sink", limit)).await }
+    };
+    run("short", Duration::from_secs(3_600)).await.unwrap();
+    let error = run("hang", Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_ends_at_once_leaves_the_link_up() {
+    use toolbridge::link::LinkState;
+    let room = Room::new();
+    let mut phone = room.client("phone");
+    room.pause("phone");
+    room.resume("phone");
+    let mut last = None;
+    for _ in 0..3 {
+        if let Some(TransportEvent::Link(state)) = phone.recv().await {
+            last = Some(state);
+        }
+    }
+    assert_eq!(last, Some(LinkState::Up));
+}
