@@ -4,10 +4,14 @@
 
 use bytes::Bytes;
 use divan::{Bencher, black_box};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use toolbridge::wire::{Frame, Kind, Message, Meta};
 
 mod samples;
+#[path = "samples/typed.rs"]
+mod typed;
+
+use typed::{Answer, Envelope, Request};
 
 /// With `TOOLBRIDGE_SAMPLES` set to a folder, only writes the samples there, for other languages to decode.
 fn main() {
@@ -74,7 +78,7 @@ fn encode_relay(bencher: Bencher<'_, '_>, name: &str) {
     });
 }
 
-/// The live writer: a typed message, checked like a frame from outside before it goes.
+/// The live writer: a typed message, whose whole is held against the limits before it goes.
 #[divan::bench(args = SAMPLES, sample_size = 200)]
 fn encode_message(bencher: Bencher<'_, '_>, name: &str) {
     let message: Message = Frame::decode(sample(name)).unwrap().message().unwrap();
@@ -110,74 +114,4 @@ fn write_named(out: &mut Vec<u8>, value: &impl Serialize) -> usize {
     out.clear();
     rmp_serde::encode::write_named(out, value).unwrap();
     black_box(out.len())
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Envelope<T> {
-    stanza_id: i32,
-    conversation_id: String,
-    r#type: u16,
-    meta: Nothing,
-    body: T,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Nothing {}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Request {
-    id: String,
-    tool_name: String,
-    parameters: Find,
-    execution: String,
-    timeout_ms: i32,
-    conversation_id: String,
-    message_id: String,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Find {
-    name: String,
-    limit: u32,
-    fuzzy: bool,
-    fields: Vec<String>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Answer {
-    id: String,
-    success: bool,
-    result: Records,
-    request_id: String,
-    conversation_id: String,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Records {
-    results: Vec<Record>,
-    total_results: u32,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Record {
-    id: u64,
-    name: String,
-    city: String,
-    rating: f64,
-    open: bool,
-    visits: u64,
-    geo: Geo,
-    delta: i64,
-    tags: Vec<String>,
-    note: String,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Geo {
-    lat: f64,
-    lon: f64,
 }

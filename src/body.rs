@@ -8,6 +8,7 @@ mod embed;
 mod error;
 mod json;
 mod keys;
+mod run;
 pub(crate) mod scan;
 mod ser;
 mod text;

@@ -2,7 +2,7 @@
 //! before anything is built from it.
 //!
 //! No recursion and, but for one case, no allocation. Open containers stand in a fixed array, and so do
-//! the keys of open maps; a map's keys are compared as they come, which a 64-bit filter makes cheap.
+//! the keys of open maps, which are compared as they come.
 //! A map of more than 32 keys puts their places into a `Vec` instead (8 bytes a key, and never more than
 //! 8 MB under the default limits) and sorts them once: no input makes the pass quadratic.
 
@@ -10,9 +10,10 @@ use std::ops::Range;
 
 use super::{
     DecodeError,
-    keys::{ANY_KEY, Keys, Open, bit_of, duplicate, filter_bit},
-    text::{HIGH, check_text, is_ascii, word},
-    token::{Token, is_short_text, width},
+    keys::{Keys, Open, duplicate},
+    run::run,
+    text::check_text,
+    token::Token,
 };
 
 /// What a value from outside may have at most.
@@ -68,7 +69,21 @@ impl Span {
 /// Checks that the bytes are exactly one value within the limits.
 ///
 /// `child` hears of each direct child of the outermost container, keys included, once it is complete.
-pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -> Result<(), DecodeError> {
+pub(crate) fn scan(bytes: &[u8], limits: &Limits, child: impl FnMut(Span)) -> Result<(), DecodeError> {
+    pass::<true>(bytes, limits, child)
+}
+
+/// Checks that a value is within the limits, where its parts are known to be valid: that its texts are UTF-8
+/// and its maps have no key twice is not looked at again.
+pub(crate) fn measure(bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
+    pass::<false>(bytes, limits, |_| {})
+}
+
+fn pass<const ALL: bool>(
+    bytes: &[u8],
+    limits: &Limits,
+    mut child: impl FnMut(Span),
+) -> Result<(), DecodeError> {
     let limit = limits.bytes.min(u32::MAX as usize);
     if bytes.len() > limit {
         return Err(DecodeError::TooLarge { size: bytes.len(), limit });
@@ -82,72 +97,52 @@ pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -
     let mut at = 0_usize;
 
     loop {
+        let mut done = Span::default();
+        let mut closing = false;
         if depth > 1 {
-            at = run(bytes, at, &mut stack[depth], &mut keys)?;
-        }
-        let start = at;
-        let Some(&head) = bytes.get(at) else {
-            return Err(DecodeError::Truncated { offset: at, needed: 1, left: 0 });
-        };
-        let container = if head & 0xe0 == 0x80 {
-            at += 1;
-            let count = u32::from(head & 0x0f);
-            let is_map = head & 0x10 == 0;
-            Some((count, u64::from(count) << u32::from(is_map), is_map))
-        } else {
-            let (token, next) = Token::read(bytes, at)?;
-            at = next;
-            match token {
-                Token::Str(text) => {
-                    check_text(text, at - text.len())?;
-                    None
-                }
-                Token::Array(count) => Some((count, u64::from(count), false)),
-                Token::Map(count) => Some((count, 2 * u64::from(count), true)),
-                _ => None,
-            }
-        };
-
-        if let Some((count, children, is_map)) = container {
-            let left = bytes.len() - at;
-            if children > left as u64 {
-                let needed = usize::try_from(children).unwrap_or(usize::MAX);
-                return Err(DecodeError::Truncated { offset: start, needed, left });
-            }
-            values += children as usize;
-            if values > limits.values {
-                return Err(DecodeError::TooManyValues {
-                    offset: start,
-                    count: values,
-                    limit: limits.values,
-                });
-            }
-            if depth == max_depth {
-                return Err(DecodeError::TooDeep { offset: start, depth: depth + 1, limit: max_depth });
-            }
-            depth += 1;
             let open = &mut stack[depth];
-            open.start = start as u32;
-            open.left = children as u32;
-            open.is_map = is_map;
-            if is_map {
-                keys.open(open, count as usize);
-            }
-            if children > 0 {
-                continue;
+            at = run::<ALL>(bytes, at, open, &mut keys)?;
+            closing = open.left == 0;
+        }
+        if !closing {
+            let (next, container) = value::<ALL>(bytes, at)?;
+            done = Span { start: at as u32, end: next as u32 };
+            at = next;
+            if let Some((count, is_map)) = container {
+                let (left, children) = (bytes.len() - at, u64::from(count) << u32::from(is_map));
+                if children > left as u64 {
+                    let needed = usize::try_from(children).unwrap_or(usize::MAX);
+                    return Err(DecodeError::Truncated { offset: done.start as usize, needed, left });
+                }
+                values += children as usize;
+                if values > limits.values {
+                    let (offset, limit) = (done.start as usize, limits.values);
+                    return Err(DecodeError::TooManyValues { offset, count: values, limit });
+                }
+                if depth == max_depth {
+                    let offset = done.start as usize;
+                    return Err(DecodeError::TooDeep { offset, depth: depth + 1, limit: max_depth });
+                }
+                if children > 0 {
+                    depth += 1;
+                    let open = &mut stack[depth];
+                    (open.start, open.left, open.is_map) = (done.start, children as u32, is_map);
+                    if ALL && is_map {
+                        keys.open(open, count);
+                    }
+                    continue;
+                }
             }
         }
 
         // A value is complete; perhaps the containers around it are, too.
-        let mut done = Span { start: start as u32, end: at as u32 };
-        let mut closing = container.is_some();
         loop {
             if closing {
                 let open = &stack[depth];
-                if open.is_map {
+                if ALL && open.is_map {
                     keys.close(open, bytes)?;
                 }
-                done.start = open.start;
+                done = Span { start: open.start, end: at as u32 };
                 depth -= 1;
             }
             if depth == 0 {
@@ -157,65 +152,48 @@ pub(crate) fn scan(bytes: &[u8], limits: &Limits, mut child: impl FnMut(Span)) -
                 };
             }
             let open = &mut stack[depth];
-            open.left -= 1;
-            if open.is_map
-                && open.left % 2 == 1
-                && let Some(first) = keys.add(open, done, bit_of(bytes, done), bytes)
+            let left = open.left;
+            if ALL
+                && open.is_map
+                && left.is_multiple_of(2)
+                && let Some(first) = keys.add(open, left, done, bytes)
             {
                 return Err(duplicate(first, done));
             }
+            open.left = left - 1;
             if depth == 1 {
                 child(done);
             }
-            if open.left > 0 {
+            closing = open.left == 0;
+            if !closing {
                 break;
             }
-            closing = true;
         }
     }
 }
 
-/// The head of a string of up to 255 bytes; its length follows.
-const STR8: u8 = 0xd9;
-
-/// Passes over the scalars and shorter strings that come next in a container, keys included, up to its last
-/// value: nearly all values are such, and here they need little more than a glance at their first byte.
-#[inline(never)]
-fn run(bytes: &[u8], mut at: usize, open: &mut Open, keys: &mut Keys) -> Result<usize, DecodeError> {
-    let is_map = open.is_map;
-    let mut left = open.left;
-    while left > 1
-        && let Some(&head) = bytes.get(at)
-    {
-        let width = match head {
-            STR8 => bytes.get(at + 1).map_or(0, |length| 2 + usize::from(*length)),
-            _ => width(head),
-        };
-        if width == 0 || width > bytes.len() - at {
-            break;
-        }
-        let mut bit = ANY_KEY;
-        if is_short_text(head) {
-            let first = word(bytes, at + 1, width - 1);
-            bit = filter_bit(head, first);
-            if first & HIGH != 0 || (width > 9 && !is_ascii(&bytes[at + 9..at + width])) {
-                check_text(&bytes[at + 1..at + width], at + 1)?;
-            }
-        } else if head == STR8 {
-            check_text(&bytes[at + 2..at + width], at + 2)?;
-        }
-        let done = Span { start: at as u32, end: (at + width) as u32 };
-        at += width;
-        left -= 1;
-        if is_map
-            && left % 2 == 1
-            && let Some(first) = keys.add(open, done, bit, bytes)
-        {
-            return Err(duplicate(first, done));
-        }
+/// The place behind a scalar, or behind the head of a container, of which it tells how many values or pairs
+/// it has and whether it is a map.
+#[inline]
+fn value<const ALL: bool>(bytes: &[u8], at: usize) -> Result<(usize, Option<(u32, bool)>), DecodeError> {
+    let Some(&head) = bytes.get(at) else {
+        return Err(DecodeError::Truncated { offset: at, needed: 1, left: 0 });
+    };
+    if head & 0xe0 == 0x80 {
+        return Ok((at + 1, Some((u32::from(head & 0x0f), head & 0x10 == 0))));
     }
-    open.left = left;
-    Ok(at)
+    let (token, next) = Token::read(bytes, at)?;
+    Ok(match token {
+        Token::Str(text) => {
+            if ALL {
+                check_text(text, next - text.len())?;
+            }
+            (next, None)
+        }
+        Token::Array(count) => (next, Some((count, false))),
+        Token::Map(count) => (next, Some((count, true))),
+        _ => (next, None),
+    })
 }
 
 #[cfg(test)]

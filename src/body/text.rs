@@ -15,11 +15,11 @@ pub(super) fn check_text(text: &[u8], offset: usize) -> Result<(), DecodeError> 
 }
 
 /// The bits that no ASCII byte has.
-pub(super) const HIGH: u64 = 0x8080_8080_8080_8080;
+const HIGH: u64 = 0x8080_8080_8080_8080;
 
 /// Whether a text is ASCII.
 #[inline]
-pub(super) fn is_ascii(text: &[u8]) -> bool {
+fn is_ascii(text: &[u8]) -> bool {
     if let Some(last) = text.last_chunk::<8>() {
         let (words, _) = text.as_chunks::<8>();
         let all = words.iter().fold(u64::from_ne_bytes(*last), |all, word| all | u64::from_ne_bytes(*word));
@@ -32,20 +32,37 @@ pub(super) fn is_ascii(text: &[u8]) -> bool {
     text.iter().fold(0, |all, byte| all | byte) < 0x80
 }
 
-/// The first eight bytes of a text, or all of them, the first one lowest.
-#[inline]
-pub(super) fn word(bytes: &[u8], start: usize, length: usize) -> u64 {
-    if length == 0 {
-        return 0;
+/// The longest short string, its head included.
+pub(super) const SHORT: usize = 32;
+
+/// What is left of the first eight bytes of a value of so many bytes.
+pub(super) static MASKS: [u64; SHORT + 1] = {
+    let mut masks = [u64::MAX; SHORT + 1];
+    let mut width = 0;
+    while width < 8 {
+        masks[width] = (1 << (8 * width)) - 1;
+        width += 1;
     }
-    let mask = u64::MAX >> (64 - 8 * length.min(8));
-    match bytes[start..].first_chunk::<8>() {
-        Some(chunk) => u64::from_le_bytes(*chunk) & mask,
-        None => {
-            let mut chunk = [0; 8];
-            let near_the_end = &bytes[start..];
-            chunk[..near_the_end.len()].copy_from_slice(near_the_end);
-            u64::from_le_bytes(chunk) & mask
+    masks
+};
+
+/// Whether the short string that begins this window is ASCII. It has `width` bytes with its head, and `word`
+/// is what its head and first bytes are, the head lowest.
+#[inline(always)]
+pub(super) fn is_short_ascii(window: &[u8; SHORT], word: u64, width: usize) -> bool {
+    // The head itself has its topmost bit set.
+    let mut all = word & !0xff;
+    if width > 8 {
+        all |= word_at(window, width - 8);
+        if width > 16 {
+            all |= word_at(window, 8) | word_at(window, width - 16);
         }
     }
+    all & HIGH == 0
+}
+
+/// The eight bytes from this place on, the first one lowest.
+#[inline(always)]
+pub(super) fn word_at(window: &[u8; SHORT], at: usize) -> u64 {
+    window.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }

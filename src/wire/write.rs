@@ -7,7 +7,7 @@ use super::{
     ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegisterAck,
 };
 use crate::{
-    body::{Body, EncodeError, Limits, scan::scan, write::Write},
+    body::{Body, EncodeError, Limits, scan::measure, write::Write},
     tool::{ErrorCode, ToolError},
 };
 
@@ -30,7 +30,8 @@ impl Frame {
         let kind = message.kind();
         header(&mut out, stanza_id, conversation_id, meta, kind)?;
         message_body(&mut out, conversation_id, message)?;
-        scan(&out, &Limits::default(), |_| {})?;
+        // Texts and bodies are valid already, and the keys here are fixed; only their sum may be too much.
+        measure(&out, &Limits::default())?;
         Ok(out.into())
     }
 
@@ -277,5 +278,90 @@ impl<'a> MapWriter<'a> {
     /// The room's name: the message's own, else the envelope's, else none.
     fn conversation(&mut self, own: Option<&str>, room: &str) {
         self.maybe("conversationId", own.or_else(|| (!room.is_empty()).then_some(room)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{body::DecodeError, tool::CallId};
+
+    fn write(parameters: Body) -> Result<Bytes, EncodeError> {
+        Frame::write(-1, "room", &Meta::new(), &request(parameters, "tool"))
+    }
+
+    fn request(parameters: Body, tool: &str) -> Message {
+        Message::ToolUseRequest(ToolUseRequest {
+            id: CallId::from("id"),
+            tool_name: tool.into(),
+            parameters,
+            execution: Ok(crate::Execution::Client),
+            timeout_ms: None,
+            conversation_id: None,
+            message_id: None,
+        })
+    }
+
+    #[test]
+    fn valid_parts_may_make_a_frame_that_is_too_much() {
+        let deep = |levels: usize| Body::from((0..levels).fold(json!({}), |inner, _| json!({"a": inner})));
+        // The envelope and its body stand around the parameters.
+        assert!(Frame::decode(write(deep(61)).unwrap()).is_ok());
+        for levels in [62, 63, 1000] {
+            let refused = write(deep(levels));
+            assert!(matches!(refused, Err(EncodeError::Invalid(DecodeError::TooDeep { .. }))), "{levels}");
+        }
+        let many = |count: usize| Body::from(json!({"a": vec![0; count]}));
+        assert!(Frame::decode(write(many(999_900)).unwrap()).is_ok());
+        let refused = write(many(999_999));
+        assert!(matches!(refused, Err(EncodeError::Invalid(DecodeError::TooManyValues { .. }))));
+        let large = write(Body::from(json!({"a": "x".repeat(Limits::BYTES)})));
+        assert!(matches!(large, Err(EncodeError::TooLarge { .. })));
+    }
+
+    fn json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".{0,40}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 40, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..20).prop_map(Value::from),
+                prop::collection::btree_map(".{0,12}", inner, 0..40)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn what_is_written_is_valid(value in json(), name in ".{0,300}", room in ".{0,40}", key in ".{0,12}") {
+            let meta = Meta::new().with_text(&key, &name).with_body("value", value.clone().into());
+            let messages = [
+                request(json!({"value": value}).into(), &name),
+                Message::ToolUseResult(ToolUseResult {
+                    id: CallId::from("id"),
+                    success: true,
+                    result: Some(value.clone().into()),
+                    error_code: None,
+                    error_message: Some(name.clone()),
+                    conversation_id: Some(room.clone()),
+                    result_id: None,
+                }),
+                Message::Other(5, value.into()),
+            ];
+            for message in messages {
+                if let Ok(bytes) = Frame::write(7, &room, &meta, &message) {
+                    prop_assert!(Frame::decode(bytes).is_ok());
+                }
+            }
+        }
     }
 }
