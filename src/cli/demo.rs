@@ -134,7 +134,7 @@ async fn join(server: &Server) -> Result<(Client, Assistant), Failure> {
     let client = Client::builder().tools(tools).assistant(ASSISTANT);
     let assistant = Assistant::builder().tool("search_web", "Searches the web", search_web).client(PHONE);
     let failed = |error: JoinError| Failure::failed(error);
-    if server.url.is_none() {
+    if !server.is_named() {
         writeln!(
             io::stdout(),
             "in a room in memory (set LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET for a LiveKit server)\n"
@@ -143,7 +143,7 @@ async fn join(server: &Server) -> Result<(Client, Assistant), Failure> {
         let phone = client.join_over(room.client(PHONE)).await.map_err(failed)?;
         return Ok((phone, assistant.join_over(room.assistant(ASSISTANT)).await.map_err(failed)?));
     }
-    if server.token.is_some() {
+    if server.token().is_some() {
         return Err(Failure::usage(
             "the demo joins twice: it needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET, not a token",
         ));
