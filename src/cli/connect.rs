@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::PathBuf};
 use clap::Args;
 use livekit_token::Claims;
 
-use super::Failure;
+use super::{Failure, interrupt::unless_interrupted};
 use crate::{
     link::{Identity, Role},
     room::{Room, RoomOptions},
@@ -144,7 +144,8 @@ impl Server {
 impl Way {
     /// Joins without a session, to hear what is said in the room.
     pub(super) async fn join(&self) -> Result<Room, Failure> {
-        self.options.clone().join(&self.url, &self.token).await.map_err(Failure::failed)
+        let joining = self.options.clone().join(&self.url, &self.token);
+        unless_interrupted(async { joining.await.map_err(Failure::failed) }).await
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Failure, clock, connect::Server, interrupted, text};
+use super::{Failure, clock, connect::Server, interrupt::unless_interrupted, text};
 use crate::{
     Assistant, Body, CallError, Client, JoinError, Role, State, ToolContext, ToolError, Tools, memory,
     session::Event,
@@ -88,11 +88,7 @@ async fn search_web(search: Search) -> Result<Value, ToolError> {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    tokio::select! {
-        biased;
-        () = interrupted() => Err(Failure::Interrupted),
-        result = show(&arguments.server) => result,
-    }
+    unless_interrupted(show(&arguments.server)).await
 }
 
 async fn show(server: &Server) -> Result<(), Failure> {

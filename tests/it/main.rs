@@ -10,6 +10,8 @@
 mod bridge;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
+#[cfg(all(feature = "cli", unix))]
+mod cli_stops;
 mod golden;
 mod hostile;
 mod layers;
