@@ -1,6 +1,6 @@
 //! The command line: one file a verb, one meaning a status.
 
-use std::{fmt, io, io::Write as _, process::ExitCode};
+use std::{fmt, io, io::Write as _, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
@@ -10,6 +10,7 @@ mod clock;
 mod connect;
 mod demo;
 mod frame;
+mod interrupt;
 mod ping;
 mod text;
 mod token;
@@ -43,6 +44,9 @@ enum Verb {
     /// Turn a frame into JSON and back
     Frame(frame::Arguments),
 }
+
+/// How long what is left at the end has to be dropped.
+const LAST: Duration = Duration::from_millis(500);
 
 /// Why a verb did not do what it was asked to.
 #[derive(Debug)]
@@ -96,9 +100,10 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return Failure::failed(format!("no runtime: {error}")).report(),
     };
-    let result = runtime.block_on(arguments.verb.run());
-    // A read of the terminal cannot be stopped; nothing else is left running.
-    runtime.shutdown_background();
+    let result = runtime.block_on(interrupt::obeyed(arguments.verb.run()));
+    // Programs that still run are killed as their tasks are dropped. A question about a server's name
+    // cannot be stopped, and is not waited for.
+    runtime.shutdown_timeout(LAST);
     result.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 
@@ -127,23 +132,4 @@ fn start_logs() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "off".into());
     let colours = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
-}
-
-/// Resolves at the first Ctrl-C or TERM.
-async fn interrupted() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut term) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = term.recv() => {}
-            }
-            return;
-        }
-    }
-    // Without a handler the signal ends the process by itself.
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
-    }
 }

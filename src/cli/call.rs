@@ -8,7 +8,13 @@ use std::{
 use clap::Args;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Failure, connect::Server, hint, interrupted, text};
+use super::{
+    Failure,
+    connect::Server,
+    hint,
+    interrupt::{interrupted, unless_interrupted},
+    text,
+};
 use crate::{Assistant, Body, CallError, Identity, Participant, Role, ToolError};
 
 /// After this long without a start we say what we are waiting for.
@@ -64,7 +70,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());
     }
-    let assistant = builder.join(&way.url, &way.token).await.map_err(Failure::failed)?;
+    let joining = async { builder.join(&way.url, &way.token).await.map_err(Failure::failed) };
+    let assistant = unless_interrupted(joining).await?;
     let result = tokio::select! {
         biased;
         () = interrupted() => Err(Failure::Interrupted),

@@ -7,7 +7,12 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, connect::Server, interrupted, text};
+use super::{
+    Failure,
+    connect::Server,
+    interrupt::{interrupted, unless_interrupted},
+    text,
+};
 use crate::{Client, CloseReason, ErrorCode, ProgramTools, Role, session::Event};
 
 #[derive(Debug, Args)]
@@ -42,35 +47,43 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         builder = builder.assistant(assistant.as_str());
     }
     let way = arguments.server.way(room, identity, "client", Role::Client)?;
-    let client =
-        builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(|error| {
-            match error {
+    let joining = async {
+        builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(
+            |error| match error {
                 crate::JoinError::Register(error) => Failure::usage(error),
                 other => Failure::failed(other),
-            }
-        })?;
-    let mut events = client.events();
-    let mut muted = false;
-    say(&format!("joined as {}", client.identity()))?;
-    loop {
-        tokio::select! {
-            biased;
-            () = interrupted() => {
-                client.close().await;
-                return Ok(());
-            }
-            event = events.recv() => match event {
-                // Once is enough: it is told for each packet.
-                Some(Event::NotAllowed) if std::mem::replace(&mut muted, true) => {}
-                Some(event) => if let Some(line) = line(&event) { say(&line)?; },
-                None => break,
             },
-        }
-    }
-    match client.closed().await {
+        )
+    };
+    let client = unless_interrupted(joining).await?;
+    let shown = tokio::select! {
+        biased;
+        () = interrupted() => Ok(CloseReason::Closed),
+        shown = show(&client) => shown,
+    };
+    // Also when nobody reads any more what we show: the room should hear that we leave.
+    client.close().await;
+    match shown? {
         CloseReason::Closed => Ok(()),
         reason => Err(Failure::failed(reason)),
     }
+}
+
+/// Shows what happens until the room is left, and why it was.
+async fn show(client: &Client) -> io::Result<CloseReason> {
+    let mut events = client.events();
+    say(&format!("joined as {}", client.identity()))?;
+    let mut muted = false;
+    while let Some(event) = events.recv().await {
+        // Once is enough: it is told for each packet.
+        if matches!(event, Event::NotAllowed) && std::mem::replace(&mut muted, true) {
+            continue;
+        }
+        if let Some(line) = line(&event) {
+            say(&line)?;
+        }
+    }
+    Ok(client.closed().await)
 }
 
 /// What a person wants to know of an event; never arguments or results.
@@ -78,6 +91,8 @@ fn line(event: &Event) -> Option<String> {
     Some(match event {
         Event::Bound(Some(assistant)) => format!("listening to {assistant}"),
         Event::Bound(None) => "listening to nobody".to_owned(),
+        // A ping is no news, and there may be thousands.
+        Event::Requested { tool, .. } | Event::Settled { tool, .. } if tool == "bridge.echo" => return None,
         Event::Requested { tool, by, .. } => format!("{by} asks for {tool}"),
         Event::Settled { tool, outcome, took, .. } => {
             let word = outcome.as_ref().map_or_else(ErrorCode::to_string, |()| "ok".to_owned());

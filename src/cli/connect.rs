@@ -3,8 +3,9 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::Args;
+use livekit_token::Claims;
 
-use super::Failure;
+use super::{Failure, interrupt::unless_interrupted};
 use crate::{
     link::{Identity, Role},
     room::{Room, RoomOptions},
@@ -62,10 +63,20 @@ impl Key {
         let missing = |what: &str, name: &str| {
             Failure::usage(format!("no {what}: set {name} (or LIVEKIT_TOKEN), or see --help"))
         };
-        let key = self.api_key.as_deref().ok_or_else(|| missing("API key", "LIVEKIT_API_KEY"))?;
-        let secret = self.api_secret.as_deref().ok_or_else(|| missing("API secret", "LIVEKIT_API_SECRET"))?;
+        let key = self.name().ok_or_else(|| missing("API key", "LIVEKIT_API_KEY"))?;
+        let secret = given(&self.api_secret).ok_or_else(|| missing("API secret", "LIVEKIT_API_SECRET"))?;
         Ok(AccessKey::new(key, secret))
     }
+
+    fn name(&self) -> Option<&str> {
+        given(&self.api_key)
+    }
+}
+
+/// A setting, without the line end that a file leaves behind. An empty one, as a script exports it that
+/// has nothing to set, is none.
+fn given(setting: &Option<String>) -> Option<&str> {
+    setting.as_deref().map(str::trim).filter(|text| !text.is_empty())
 }
 
 /// A room, and how to get into it.
@@ -77,7 +88,17 @@ pub(super) struct Way {
 
 impl Server {
     pub(super) fn url(&self) -> Result<&str, Failure> {
-        self.url.as_deref().ok_or_else(|| Failure::usage("no server: set LIVEKIT_URL, or see --help"))
+        given(&self.url).ok_or_else(|| Failure::usage("no server: set LIVEKIT_URL, or see --help"))
+    }
+
+    /// Whether a server was named at all.
+    pub(super) fn is_named(&self) -> bool {
+        given(&self.url).is_some()
+    }
+
+    /// A finished token.
+    pub(super) fn token(&self) -> Option<&str> {
+        given(&self.token)
     }
 
     /// The way into a room in this role. Without an identity one is made up: `toolbridge-<word>-<random>`.
@@ -89,11 +110,14 @@ impl Server {
         role: Role,
     ) -> Result<Way, Failure> {
         let url = self.url()?.to_owned();
-        let token = match &self.token {
-            Some(token) => token.clone(),
+        let token = match self.token() {
+            Some(token) => {
+                agrees(token, room, identity)?;
+                token.to_owned()
+            }
             None => {
                 let key = self.key.access_key()?;
-                if self.key.api_key.as_deref() == Some(DEV_KEY) && !is_loopback(&url) {
+                if self.key.name() == Some(DEV_KEY) && !is_loopback(&url) {
                     let text = format!(
                         "the key {DEV_KEY:?} is known to everybody; it is used with servers on this machine only"
                     );
@@ -120,7 +144,8 @@ impl Server {
 impl Way {
     /// Joins without a session, to hear what is said in the room.
     pub(super) async fn join(&self) -> Result<Room, Failure> {
-        self.options.clone().join(&self.url, &self.token).await.map_err(Failure::failed)
+        let joining = self.options.clone().join(&self.url, &self.token);
+        unless_interrupted(async { joining.await.map_err(Failure::failed) }).await
     }
 }
 
@@ -131,6 +156,21 @@ fn token_for(key: &AccessKey, room: &str, identity: &Identity, role: Role) -> Re
         Role::Observer => key.observer(room, identity.as_str()),
     };
     token.sign().map_err(Failure::usage)
+}
+
+/// A token says which room and who, so a flag that says something else is a mistake, and not a small one:
+/// the call would go to another room.
+fn agrees(token: &str, room: Option<&str>, identity: Option<&str>) -> Result<(), Failure> {
+    // What cannot be read here is told by whoever reads it next.
+    let Ok(claims) = Claims::from_unverified(token) else { return Ok(()) };
+    for (what, flag, says) in [("room", room, &claims.video.room), ("identity", identity, &claims.sub)] {
+        if let Some(flag) = flag.filter(|flag| !says.is_empty() && flag != says) {
+            let text =
+                format!("--{what} is {flag:?}, but the token is for the {what} {says:?}: leave one out");
+            return Err(Failure::Usage(text));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a URL names this machine.
@@ -148,7 +188,56 @@ fn is_loopback(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_loopback;
+    use super::*;
+
+    fn usage<T>(result: Result<T, Failure>) -> String {
+        match result {
+            Err(Failure::Usage(text)) => text,
+            Err(other) => panic!("{other:?}"),
+            Ok(_) => panic!("it was taken"),
+        }
+    }
+
+    fn server(token: Option<&str>) -> Server {
+        let text = |text: &str| Some(text.to_owned());
+        let key = Key { api_key: text("devkey\n"), api_secret: text("a secret of some length\r\n") };
+        Server { url: text("ws://127.0.0.1\n"), key, token: token.map(str::to_owned), root_certificate: None }
+    }
+
+    fn way(server: &Server, room: &str, identity: &str) -> Result<Way, Failure> {
+        server.way(Some(room), Some(identity), "test", Role::Client)
+    }
+
+    #[test]
+    fn an_empty_setting_is_none() {
+        for empty in ["", " ", "\n"] {
+            let mut server = server(Some(empty));
+            assert!(way(&server, "r", "a").is_ok(), "the key signs a token");
+            server.key.api_secret = Some(empty.to_owned());
+            assert!(usage(way(&server, "r", "a")).starts_with("no API secret"));
+            server.url = Some(empty.to_owned());
+            assert!(!server.is_named());
+            assert!(usage(way(&server, "r", "a")).starts_with("no server"));
+        }
+    }
+
+    #[test]
+    fn a_setting_loses_the_line_end_of_its_file() {
+        let signed = way(&server(None), "r", "a").unwrap();
+        assert_eq!(signed.url, "ws://127.0.0.1");
+        assert_eq!(Claims::from_unverified(&signed.token).unwrap().iss, "devkey");
+        let kept = way(&server(Some(&format!("{}\n", signed.token))), "r", "a").unwrap();
+        assert_eq!(kept.token, signed.token);
+    }
+
+    #[test]
+    fn a_flag_that_the_token_contradicts_is_wrong_usage() {
+        let token = way(&server(None), "r", "a").unwrap().token;
+        let server = server(Some(&token));
+        assert!(server.way(None, None, "test", Role::Client).is_ok());
+        assert!(usage(way(&server, "other", "a")).contains("the token is for the room \"r\""));
+        assert!(usage(way(&server, "r", "other")).contains("the token is for the identity \"a\""));
+    }
 
     #[test]
     fn this_machine_and_no_other() {

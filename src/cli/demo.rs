@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Failure, clock, connect::Server, interrupted, text};
+use super::{Failure, clock, connect::Server, interrupt::unless_interrupted, text};
 use crate::{
     Assistant, Body, CallError, Client, JoinError, Role, State, ToolContext, ToolError, Tools, memory,
     session::Event,
@@ -88,11 +88,7 @@ async fn search_web(search: Search) -> Result<Value, ToolError> {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    tokio::select! {
-        biased;
-        () = interrupted() => Err(Failure::Interrupted),
-        result = show(&arguments.server) => result,
-    }
+    unless_interrupted(show(&arguments.server)).await
 }
 
 async fn show(server: &Server) -> Result<(), Failure> {
@@ -134,7 +130,7 @@ async fn join(server: &Server) -> Result<(Client, Assistant), Failure> {
     let client = Client::builder().tools(tools).assistant(ASSISTANT);
     let assistant = Assistant::builder().tool("search_web", "Searches the web", search_web).client(PHONE);
     let failed = |error: JoinError| Failure::failed(error);
-    if server.url.is_none() {
+    if !server.is_named() {
         writeln!(
             io::stdout(),
             "in a room in memory (set LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET for a LiveKit server)\n"
@@ -143,7 +139,7 @@ async fn join(server: &Server) -> Result<(Client, Assistant), Failure> {
         let phone = client.join_over(room.client(PHONE)).await.map_err(failed)?;
         return Ok((phone, assistant.join_over(room.assistant(ASSISTANT)).await.map_err(failed)?));
     }
-    if server.token.is_some() {
+    if server.token().is_some() {
         return Err(Failure::usage(
             "the demo joins twice: it needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET, not a token",
         ));

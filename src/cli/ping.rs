@@ -12,7 +12,12 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Failure, connect::Server, interrupted, text};
+use super::{
+    Failure,
+    connect::Server,
+    interrupt::{interrupted, unless_interrupted},
+    text,
+};
 use crate::{Assistant, Body, CallError, Role, ToolError};
 
 /// The tool that our clients answer by themselves.
@@ -80,7 +85,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());
     }
-    let assistant = builder.join(&way.url, &way.token).await.map_err(Failure::failed)?;
+    let joining = async { builder.join(&way.url, &way.token).await.map_err(Failure::failed) };
+    let assistant = unless_interrupted(joining).await?;
     let mut summary = Summary::default();
     let ended = tokio::select! {
         biased;

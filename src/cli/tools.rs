@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Failure, connect::Server, hint, interrupted, text};
+use super::{Failure, connect::Server, hint, interrupt::unless_interrupted, text};
 use crate::{
     Identity, Participant, Role,
     transport::{Transport, TransportEvent},
@@ -45,11 +45,7 @@ type Shown = BTreeMap<Identity, Vec<RegisteredTool>>;
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
     let mut room = arguments.server.way(room, identity, "tools", Role::Observer)?.join().await?;
-    let shown = tokio::select! {
-        biased;
-        () = interrupted() => Err(Failure::Interrupted),
-        shown = gather(&mut room, arguments.wait) => shown,
-    };
+    let shown = unless_interrupted(gather(&mut room, arguments.wait)).await;
     room.close().await;
     let shown = shown?;
     if arguments.json { print_json(&shown) } else { print_text(&shown) }

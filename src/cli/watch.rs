@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, clock, connect::Server, hint, interrupted, text};
+use super::{Failure, clock, connect::Server, hint, interrupt::interrupted, text};
 use crate::{
     CloseReason, Lane, Role,
     transport::{Incoming, Transport as _, TransportEvent},

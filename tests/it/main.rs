@@ -11,6 +11,8 @@ mod bridge;
 mod bridge_ends;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
+#[cfg(all(feature = "cli", unix))]
+mod cli_stops;
 mod golden;
 mod hostile;
 mod layers;

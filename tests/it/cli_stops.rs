@@ -1,0 +1,39 @@
+//! The built program when it is told to stop before it has got anywhere.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A verb on its way to a server that takes the connection and says nothing.
+fn joining(verb: &[&str]) -> (Child, TcpStream) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_toolbridge"))
+        .args(verb)
+        .args(["--room", "r", "--url", &format!("ws://{}", server.local_addr().unwrap())])
+        .args(["--api-key", "k", "--api-secret", "s", "--token", ""])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (connection, _) = server.accept().unwrap();
+    (child, connection)
+}
+
+#[test]
+fn a_join_is_broken_off_by_ctrl_c_and_by_term() {
+    let verbs = [&["call", "x"][..], &["client"], &["tools"], &["watch"], &["ping"]];
+    let signals = [Signal::INT, Signal::TERM].into_iter().cycle();
+    let joining: Vec<_> = verbs.into_iter().map(|verb| (verb, joining(verb))).collect();
+    for ((_, (child, _)), signal) in joining.iter().zip(signals) {
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+    for (verb, (child, _connection)) in joining {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{verb:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{verb:?}: {output:?}");
+    }
+}
