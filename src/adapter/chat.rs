@@ -25,21 +25,22 @@ pub fn definitions(offers: &[Offer]) -> Vec<Value> {
     let mut seen = Vec::new();
     let mut tools = Vec::new();
     for offer in offers {
-        let name = offer.tool.name();
+        // Two names may look alike to the model; the first stands, as in `call`.
+        let name = model_name(offer.tool.name().as_str());
         if seen.contains(&name) {
             continue;
         }
-        seen.push(name);
         let any = || json!({"type": "object"});
         let parameters = offer.tool.input_schema().cloned().unwrap_or_else(any);
         tools.push(json!({
             "type": "function",
             "function": {
-                "name": model_name(name.as_str()),
+                "name": name,
                 "description": offer.tool.description(),
                 "parameters": parameters,
             },
         }));
+        seen.push(name);
     }
     tools
 }
@@ -80,7 +81,7 @@ fn content(result: Result<Body, CallError>) -> String {
 fn cut(mut text: String) -> String {
     let whole = text.len();
     if whole > MAX_CONTENT {
-        let end = text.floor_char_boundary(MAX_CONTENT);
+        let end = (0..=MAX_CONTENT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.truncate(end);
         text.push_str(&format!(" … (cut: {end} of {whole} bytes)"));
     }
@@ -118,6 +119,8 @@ mod tests {
         let definitions = definitions(&offers);
         assert_eq!(definitions.len(), 1);
         assert_eq!(definitions[0]["function"]["name"], "fs__read");
+        let alike = Offer::new(Tool::new("fs__read".parse().unwrap(), ""), "c".into());
+        assert_eq!(super::definitions(&[offers[0].clone(), alike]).len(), 1);
     }
 
     #[test]
