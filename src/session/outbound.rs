@@ -30,6 +30,8 @@ pub(super) struct Call {
     pub(super) stage: Stage,
     /// Nobody waits for its outcome.
     pub(super) detached: bool,
+    /// Its owner said that the tool began.
+    pub(super) began_at_owner: bool,
     /// Progress of the current second.
     pub(super) rate: Window,
 }
@@ -135,6 +137,7 @@ impl Session {
             limit,
             stage: Stage::Waiting,
             detached: false,
+            began_at_owner: false,
             rate: Window::default(),
         };
         if ours {
