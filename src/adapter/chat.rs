@@ -25,21 +25,22 @@ pub fn definitions(offers: &[Offer]) -> Vec<Value> {
     let mut seen = Vec::new();
     let mut tools = Vec::new();
     for offer in offers {
-        let name = offer.tool.name();
+        // Two names may look alike to the model; the first stands, as in `call`.
+        let name = model_name(offer.tool.name().as_str());
         if seen.contains(&name) {
             continue;
         }
-        seen.push(name);
         let any = || json!({"type": "object"});
         let parameters = offer.tool.input_schema().cloned().unwrap_or_else(any);
         tools.push(json!({
             "type": "function",
             "function": {
-                "name": model_name(name.as_str()),
+                "name": name,
                 "description": offer.tool.description(),
                 "parameters": parameters,
             },
         }));
+        seen.push(name);
     }
     tools
 }
@@ -128,6 +129,8 @@ mod tests {
         let definitions = definitions(&offers);
         assert_eq!(definitions.len(), 1);
         assert_eq!(definitions[0]["function"]["name"], "fs__read");
+        let alike = Offer::new(Tool::new("fs__read".parse().unwrap(), ""), "c".into());
+        assert_eq!(super::definitions(&[offers[0].clone(), alike]).len(), 1);
     }
 
     #[test]

@@ -35,6 +35,13 @@ pub(super) struct Told {
     next: Option<Progress>,
 }
 
+impl Told {
+    /// Whether whoever runs it said that it began.
+    pub(super) fn anything(&self) -> bool {
+        self.at.is_some()
+    }
+}
+
 impl Session {
     pub(super) fn next_job(&mut self) -> JobKey {
         self.next_key += 1;

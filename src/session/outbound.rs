@@ -30,6 +30,8 @@ pub(super) struct Call {
     pub(super) stage: Stage,
     /// Nobody waits for its outcome.
     pub(super) detached: bool,
+    /// Its owner said that the tool began.
+    pub(super) began_at_owner: bool,
     /// Progress of the current second.
     pub(super) rate: Window,
 }
@@ -135,6 +137,7 @@ impl Session {
             limit,
             stage: Stage::Waiting,
             detached: false,
+            began_at_owner: false,
             rate: Window::default(),
         };
         if ours {
@@ -196,14 +199,12 @@ impl Session {
     }
 
     pub(super) fn request_delivered(&mut self, id: &Identity, stanza: i32) {
-        let asked = self.calls.values_mut().find_map(|call| {
+        let is_it = |asked: &Asked| asked.owner == *id && asked.stanza == stanza;
+        let found = self.calls.values_mut().find(|call| call.asked().is_some_and(is_it));
+        if let Some(call) = found {
             let name = call.id.clone();
-            let asked = call.asked_mut().filter(|asked| asked.owner == *id && asked.stanza == stanza)?;
-            Some((name, asked))
-        });
-        if let Some((call, asked)) = asked {
-            if !std::mem::replace(&mut asked.delivered, true) {
-                self.event(Event::Delivered { call, owner: id.clone() });
+            if call.asked_mut().is_some_and(|asked| !std::mem::replace(&mut asked.delivered, true)) {
+                self.event(Event::Delivered { call: name, owner: id.clone() });
             }
         } else {
             self.stop_what_was_delivered(id, stanza);

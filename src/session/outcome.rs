@@ -152,15 +152,16 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
         return Ok(result.result.clone().unwrap_or_else(Body::empty));
     }
     let code = result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR);
+    let began = call.began_at_owner;
     Err(match code.as_str() {
         "timeout" => CallError::Timeout { limit: call.limit },
         "cancelled" => CallError::Cancelled,
-        "unknown_tool" => CallError::UnknownTool { tool: call.tool.clone() },
-        "busy" => CallError::Busy { owner: owner.clone() },
+        "unknown_tool" if !began => CallError::UnknownTool { tool: call.tool.clone() },
+        "busy" if !began => CallError::Busy { owner: owner.clone() },
         "lost" => CallError::Lost { owner: owner.clone() },
         _ => {
             let message = result.error_message.as_deref().unwrap_or(ToolError::LOCAL_MESSAGE);
-            let error = ToolError::new(code, message);
+            let error = ToolError::new(code, message).of_begun(began);
             CallError::Tool(match &result.result {
                 Some(partial) => error.with_partial(partial.clone()),
                 None => error,

@@ -55,7 +55,7 @@ impl Session {
     /// Our tool has its outcome.
     pub(super) fn own_finished(&mut self, now: Instant, key: CallKey, job: &Running, outcome: Outcome) {
         let Some(call) = self.calls.get(&key) else { return };
-        let (limit, tool) = (call.limit, call.tool.clone());
+        let (limit, tool, began) = (call.limit, call.tool.clone(), job.told.anything());
         let (shown, result) = match outcome {
             Ok(body) => (Ok(body.clone()), Ok(body)),
             Err(error) => {
@@ -63,9 +63,9 @@ impl Session {
                 let result = match error.code().as_str() {
                     "timeout" => CallError::Timeout { limit },
                     "cancelled" => CallError::Cancelled,
-                    "unknown_tool" => CallError::UnknownTool { tool },
-                    "busy" => CallError::Busy { owner: self.local.identity().clone() },
-                    _ => CallError::Tool(error),
+                    "unknown_tool" if !began => CallError::UnknownTool { tool },
+                    "busy" if !began => CallError::Busy { owner: self.local.identity().clone() },
+                    _ => CallError::Tool(error.of_begun(began)),
                 };
                 (Err(shown), Err(result))
             }

@@ -1,7 +1,7 @@
 //! Calls of ours that have their outcome, as long as frames of them may still come.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Instant,
 };
 
@@ -15,6 +15,8 @@ const MAX_PAST: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Past {
     calls: BTreeMap<CallId, Gone>,
+    /// Those whose owners shall stop and do not know it yet: few, and all that frames are looked up in.
+    stopping: BTreeSet<CallId>,
     order: VecDeque<(Instant, CallId)>,
 }
 
@@ -61,7 +63,7 @@ impl Gone {
 
 impl Past {
     pub(super) fn places_at(&self, owner: &Identity) -> usize {
-        self.calls.values().filter(|gone| gone.asked.owner == *owner && gone.has_place()).count()
+        self.stopping_at(owner).filter(|(_, gone)| gone.has_place()).count()
     }
 
     /// The call, if this is who was asked.
@@ -71,8 +73,17 @@ impl Past {
 
     /// An owner is gone for good, or another instance: it need not know of stops.
     pub(super) fn give_up(&mut self, owner: &Identity) {
-        for gone in self.calls.values_mut().filter(|gone| gone.asked.owner == *owner) {
-            gone.stop = Stop::Known;
+        let given_up: Vec<_> = self.stopping_at(owner).map(|(call, _)| call.clone()).collect();
+        for call in given_up {
+            self.known(&call);
+        }
+    }
+
+    /// The owner knows of the stop that was sent under this stanza.
+    pub(super) fn stop_known(&mut self, owner: &Identity, stanza: i32) {
+        let sent = self.stopping_at(owner).find(|(_, gone)| gone.stop == Stop::Sent(stanza));
+        if let Some(call) = sent.map(|(call, _)| call.clone()) {
+            self.known(&call);
         }
     }
 
@@ -82,30 +93,50 @@ impl Past {
 
     /// The calls of this owner whose stops wait to be sent.
     pub(super) fn waiting_stops(&self, owner: &Identity) -> Vec<CallId> {
-        let waits = |gone: &Gone| gone.asked.owner == *owner && gone.stop == Stop::Waiting;
-        self.calls.iter().filter(|(_, gone)| waits(gone)).map(|(id, _)| id.clone()).collect()
+        let waiting = self.stopping_at(owner).filter(|(_, gone)| gone.stop == Stop::Waiting);
+        waiting.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The call of this owner with such a request or stop.
-    pub(super) fn find(
-        &mut self,
-        owner: &Identity,
-        which: impl Fn(&Gone) -> bool,
-    ) -> Option<(CallId, &mut Gone)> {
-        let found = self.calls.iter_mut().find(|(_, gone)| gone.asked.owner == *owner && which(gone))?;
-        Some((found.0.clone(), found.1))
+    /// The call of this owner whose request had this stanza and whose stop waits to be sent.
+    pub(super) fn waiting_stop_of(&self, owner: &Identity, stanza: i32) -> Option<CallId> {
+        let is_it = |gone: &Gone| gone.asked.stanza == stanza && gone.stop == Stop::Waiting;
+        self.stopping_at(owner).find(|(_, gone)| is_it(gone)).map(|(id, _)| id.clone())
+    }
+
+    fn stopping_at<'a>(&'a self, owner: &'a Identity) -> impl Iterator<Item = (&'a CallId, &'a Gone)> {
+        let all = self.stopping.iter().filter_map(|call| Some((call, self.calls.get(call)?)));
+        all.filter(move |(_, gone)| gone.asked.owner == *owner)
+    }
+
+    fn known(&mut self, call: &CallId) {
+        self.stopping.remove(call);
+        if let Some(gone) = self.calls.get_mut(call) {
+            gone.stop = Stop::Known;
+        }
+    }
+
+    fn insert(&mut self, call: CallId, gone: Gone) {
+        if self.order.len() >= MAX_PAST {
+            self.forget_oldest();
+        }
+        if gone.stop == Stop::Waiting {
+            self.stopping.insert(call.clone());
+        }
+        self.order.push_back((gone.at, call.clone()));
+        self.calls.insert(call, gone);
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, oldest)) = self.order.pop_front() {
+            self.stopping.remove(&oldest);
+            self.calls.remove(&oldest);
+        }
     }
 }
 
 impl Session {
     pub(super) fn remember(&mut self, now: Instant, call: CallId, gone: Gone) {
-        if self.past.order.len() >= MAX_PAST
-            && let Some((_, oldest)) = self.past.order.pop_front()
-        {
-            self.past.calls.remove(&oldest);
-        }
-        self.past.order.push_back((gone.at, call.clone()));
-        self.past.calls.insert(call, gone);
+        self.past.insert(call, gone);
         if !self.timers.is_set(&Timer::Past) {
             self.timers.set(now, Timer::Past, self.config.times.memory);
         }
@@ -113,14 +144,13 @@ impl Session {
 
     pub(super) fn expire_past(&mut self, now: Instant) {
         let memory = self.config.times.memory;
-        while let Some((at, call)) = self.past.order.front() {
+        while let Some((at, _)) = self.past.order.front() {
             let age = now.saturating_duration_since(*at);
             if age < memory {
                 self.timers.set(now, Timer::Past, memory - age);
                 return;
             }
-            self.past.calls.remove(call);
-            self.past.order.pop_front();
+            self.past.forget_oldest();
         }
     }
 }

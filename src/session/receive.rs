@@ -219,6 +219,7 @@ impl Session {
             return self.complain(now, id, Counter::Foreign);
         };
         let Some(call) = self.calls.get_mut(&key) else { return };
+        call.began_at_owner = true;
         if !call.rate.admits(now, PROGRESS_TAKEN) {
             return self.stats.add(Counter::ProgressDropped, 1);
         }

@@ -37,15 +37,12 @@ impl Session {
     }
 
     pub(super) fn stop_acknowledged(&mut self, owner: &Identity, stanza: i32) {
-        if let Some((_, gone)) = self.past.find(owner, |gone| gone.stop == Stop::Sent(stanza)) {
-            gone.stop = Stop::Known;
-        }
+        self.past.stop_known(owner, stanza);
     }
 
     /// The owner took a request whose call had ended: it is told to stop, if it was not.
     pub(super) fn stop_what_was_delivered(&mut self, owner: &Identity, stanza: i32) {
-        let found = self.past.find(owner, |gone| gone.asked.stanza == stanza && gone.stop == Stop::Waiting);
-        if let Some((call, _)) = found {
+        if let Some(call) = self.past.waiting_stop_of(owner, stanza) {
             self.stop_owner(&call);
         }
     }

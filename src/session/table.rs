@@ -19,6 +19,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Table {
     entries: BTreeMap<CallId, Entry>,
+    /// Those whose answers are not acknowledged: few, and all that acknowledgements are looked up in.
+    answered: BTreeSet<CallId>,
     /// Entries that may be dropped, by the time at which they must be.
     droppable: BTreeSet<(Instant, CallId)>,
     /// Bytes of results that are not acknowledged.
@@ -90,7 +92,7 @@ impl Table {
 
     /// Whether a result waits to be acknowledged.
     pub(super) fn has_unacknowledged(&self) -> bool {
-        self.entries.values().any(|entry| matches!(entry.state, State::Answered(_)))
+        !self.answered.is_empty()
     }
 
     /// Whether one more request can be taken: an old one is forgotten for it if need be.
@@ -156,6 +158,7 @@ impl Table {
     pub(super) fn answer(&mut self, id: &CallId, answer: Answer) {
         if let Some(entry) = self.entries.get_mut(id) {
             self.bytes += answer.size;
+            self.answered.insert(id.clone());
             entry.state = State::Answered(answer);
         }
     }
@@ -176,8 +179,9 @@ impl Table {
             }
             _ => None,
         };
+        let stanza_of = |id: &CallId| self.entries.get(id).and_then(open);
         let mut found: Vec<_> =
-            self.entries.iter().filter_map(|(id, it)| Some((open(it)?, id.clone()))).collect();
+            self.answered.iter().filter_map(|id| Some((stanza_of(id)?, id.clone()))).collect();
         found.sort();
         found.into_iter().map(|(_, id)| id).collect()
     }
@@ -197,6 +201,7 @@ impl Table {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if let State::Answered(answer) = &entry.state {
             self.bytes = self.bytes.saturating_sub(answer.size);
+            self.answered.remove(id);
             entry.state = State::Done;
             self.droppable.insert((later(now, entry.keep), id.clone()));
         }
@@ -204,7 +209,7 @@ impl Table {
 
     /// The caller is gone for good: nobody waits for the answers.
     pub(super) fn acknowledge_all(&mut self, now: Instant) {
-        let all: Vec<_> = self.entries.keys().cloned().collect();
+        let all = self.answered.clone();
         for id in all {
             self.acknowledged(now, &id);
         }
@@ -227,10 +232,11 @@ impl Table {
     }
 
     fn sent_where(&self, is_it: impl Fn((i32, u64)) -> bool) -> Option<CallId> {
-        let found = self.entries.iter().find(
-            |(_, entry)| matches!(&entry.state, State::Answered(answer) if answer.sent.is_some_and(&is_it)),
-        );
-        found.map(|(id, _)| id.clone())
+        let sent_of = |id: &CallId| match &self.entries.get(id)?.state {
+            State::Answered(answer) => answer.sent,
+            _ => None,
+        };
+        self.answered.iter().find(|id| sent_of(id).is_some_and(&is_it)).cloned()
     }
 
     fn forget(&mut self, id: &CallId) {

@@ -108,7 +108,8 @@ impl CallError {
             | Self::Limit { .. }
             | Self::Arguments(_) => false,
             Self::Tool(error) => {
-                !matches!(error.code().as_str(), "invalid_parameters" | "permission_denied" | "busy")
+                error.had_begun()
+                    || !matches!(error.code().as_str(), "invalid_parameters" | "permission_denied" | "busy")
             }
             _ => true,
         }

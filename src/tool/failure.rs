@@ -29,6 +29,8 @@ struct Failure {
     code: ErrorCode,
     message: String,
     partial: Option<Body>,
+    /// The tool had begun: its code, whatever it is, is no proof that nothing ran.
+    began: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
@@ -60,6 +62,16 @@ impl ToolError {
         self
     }
 
+    /// Of a tool that had begun, if so.
+    pub(crate) fn of_begun(mut self, began: bool) -> Self {
+        self.0.began = began;
+        self
+    }
+
+    pub(crate) fn had_begun(&self) -> bool {
+        self.0.began
+    }
+
     /// The code.
     pub fn code(&self) -> ErrorCode {
         self.0.code.clone()
@@ -81,7 +93,7 @@ impl ToolError {
     }
 
     fn build(code: ErrorCode, message: String, source: Option<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(Box::new(Failure { code, message, partial: None, source }))
+        Self(Box::new(Failure { code, message, partial: None, began: false, source }))
     }
 
     fn from_call(error: CallError) -> Self {

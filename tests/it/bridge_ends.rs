@@ -298,3 +298,26 @@ async fn a_pause_that_ends_at_once_leaves_the_link_up() {
     }
     assert_eq!(last, Some(LinkState::Up));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_began_may_have_run_whatever_it_says() {
+    async fn wrong() -> Result<(), ToolError> {
+        Err(ToolError::new(ErrorCode::INVALID_PARAMETERS, "an inner one"))
+    }
+    async fn nobody() -> Result<(), ToolError> {
+        Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "an inner one"))
+    }
+    async fn busy() -> Result<(), ToolError> {
+        Err(ToolError::new(ErrorCode::BUSY, "an inner one"))
+    }
+    let tools = || Tools::new().tool("wrong", "", wrong).tool("nobody", "", nobody).tool("busy", "", busy);
+    let room = Room::new();
+    let _client = Client::builder().tools(tools()).join_over(room.client("phone")).await.unwrap();
+    let own = tools().prefixed("own");
+    let assistant = Assistant::builder().tools(own).join_over(room.assistant("assistant")).await.unwrap();
+    for tool in ["wrong", "nobody", "busy", "own.wrong", "own.nobody", "own.busy"] {
+        let error = assistant.call(tool, ()).await.unwrap_err();
+        assert!(matches!(error, CallError::Tool(_)), "{tool}: {error:?}");
+        assert!(error.may_have_run(), "{tool}: {error:?}");
+    }
+}

@@ -721,6 +721,7 @@ fn a_busy_executor_of_our_own_is_busy() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.with("a", |session, now| session.offer(now, vec![tool("own")])).unwrap().unwrap();
+    world.begins = false; // it has no place, and so nothing begins
     world.handle("a", |_| Some(Err(toolbridge::ToolError::new(ErrorCode::BUSY, "full"))));
     let error = world.ask("a", request("own")).unwrap_err();
     assert!(matches!(&error, CallError::Busy { owner } if owner == "a"), "{error:?}");

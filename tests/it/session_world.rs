@@ -28,6 +28,8 @@ pub(crate) struct World {
     /// sender, and the room, in order.
     pub(crate) jitter: Duration,
     pub(crate) random: Random,
+    /// Whether it is said of jobs that they began.
+    pub(crate) begins: bool,
     last: BTreeMap<(String, String), Instant>,
     /// Every job that any session ever gave out.
     pub(crate) executed: Vec<(String, CallId)>,
@@ -75,6 +77,7 @@ impl World {
             announce: 50 * MS,
             jitter: Duration::ZERO,
             random: Random(1),
+            begins: true,
             last: BTreeMap::new(),
             executed: Vec::new(),
             queue: BTreeMap::new(),
@@ -369,7 +372,7 @@ impl World {
                 }
                 Output::Execute(job) => {
                     self.executed.push((name.to_owned(), job.call.clone()));
-                    if let Some(session) = &mut end.session {
+                    if let Some(session) = end.session.as_mut().filter(|_| self.begins) {
                         session.progress(self.now, job.key, Progress::started());
                     }
                     let outcome = end.handler.as_mut().and_then(|handler| handler(&job));
