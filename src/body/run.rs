@@ -4,7 +4,7 @@ use super::{
     DecodeError,
     keys::{Keys, Open, duplicate},
     scan::Span,
-    text::{MASKS, SHORT, check_text, is_short_ascii, word_at},
+    text::{MASKS, SHORT, check_text, check_utf8, is_short_ascii, word_at},
     token::{is_short_text, width as width_of},
 };
 
@@ -12,7 +12,7 @@ use super::{
 /// values are such, and here they need little more than a glance at their first bytes.
 ///
 /// It stops before whatever else comes, and leaves what is wrong but for texts and keys to others.
-#[inline(never)]
+#[inline(always)]
 pub(super) fn run<const ALL: bool>(
     bytes: &[u8],
     at: usize,
@@ -42,7 +42,7 @@ pub(super) fn run<const ALL: bool>(
                 let span = Span { start: start as u32, end: (start + width) as u32 };
                 if !is_key || !keys.repeats(open, left, word, span, bytes) {
                     if !is_short_ascii(window, word, width) {
-                        check_text(&window[1..width], start + 1)?;
+                        check_utf8(&window[1..width], start + 1)?;
                     }
                     if is_key && let Some(first) = keys.insert(open, left, word, span, bytes) {
                         return Err(duplicate(first, span));

@@ -5,9 +5,12 @@ use super::DecodeError;
 /// Whether a text is UTF-8: a handful of word-wide tests, before the real check.
 #[inline]
 pub(super) fn check_text(text: &[u8], offset: usize) -> Result<(), DecodeError> {
-    if is_ascii(text) {
-        return Ok(());
-    }
+    if is_ascii(text) { Ok(()) } else { check_utf8(text, offset) }
+}
+
+/// Whether a text that is not ASCII is UTF-8.
+#[inline]
+pub(super) fn check_utf8(text: &[u8], offset: usize) -> Result<(), DecodeError> {
     match std::str::from_utf8(text) {
         Ok(_) => Ok(()),
         Err(error) => Err(DecodeError::Utf8 { offset: offset + error.valid_up_to() }),
