@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Failure, connect::Server, hint, interrupt::unless_interrupted, text};
+use super::{Failure, clock, connect::Server, hint, interrupt::unless_interrupted, text};
 use crate::{
     Identity, Participant, Role,
     transport::{Transport, TransportEvent},
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     json: bool,
 
     /// How long to wait for those who have not answered; LiveKit announces us up to 3 s late
-    #[arg(long, default_value = "4s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, default_value = "4s", value_parser = clock::span, value_name = "TIME")]
     wait: Duration,
 
     #[command(flatten)]
