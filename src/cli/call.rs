@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     #[arg(default_value = "{}", value_name = "JSON")]
     arguments: String,
 
-    /// The room
+    /// The room; a token of your own names it already
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
