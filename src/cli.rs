@@ -17,9 +17,16 @@ mod token;
 mod tools;
 mod watch;
 
+/// What every verb has in common.
+const AFTERWORD: &str = "\
+Server and key come from flags or from LIVEKIT_URL, LIVEKIT_API_KEY and
+LIVEKIT_API_SECRET, or LIVEKIT_TOKEN. TIME is a number with its unit: 500ms, 5s, 2m.
+RUST_LOG=toolbridge=debug shows what happens.
+Status: 0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.";
+
 /// Tool calls between a voice assistant and the apps in its LiveKit room.
 #[derive(Debug, Parser)]
-#[command(name = "toolbridge", version, about, max_term_width = 100)]
+#[command(name = "toolbridge", version, about, max_term_width = 100, after_help = AFTERWORD)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,

@@ -133,9 +133,10 @@ impl RoomOptions {
         Ok(self)
     }
 
-    /// How long a join may take in all. Default: [`RoomOptions::JOIN_TIMEOUT`].
+    /// How long a join may take in all. Default: [`RoomOptions::JOIN_TIMEOUT`]; an hour at most.
     pub fn join_timeout(mut self, limit: Duration) -> Self {
-        self.join_timeout = limit;
+        // "No limit at all" would be beyond the clock's end.
+        self.join_timeout = limit.min(Duration::from_secs(3600));
         self
     }
 
@@ -330,6 +331,17 @@ mod tests {
         ] {
             assert!(RoomOptions::new().root_certificates(nothing.as_bytes()).is_err(), "{nothing}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_join_without_a_limit_has_one() {
+        let options = RoomOptions::new().join_timeout(Duration::MAX);
+        assert!(Instant::now().checked_add(options.join_timeout).is_some());
+        // As for the user: the limit is reckoned with before the server is asked.
+        assert!(matches!(
+            options.join("ws://127.0.0.1:1", "a.b.c").await,
+            Err(ConnectError::Unreachable { .. })
+        ));
     }
 
     #[tokio::test]

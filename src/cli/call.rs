@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    Failure,
+    Failure, clock,
     connect::Server,
     hint,
     interrupt::{interrupted, unless_interrupted},
@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     #[arg(default_value = "{}", value_name = "JSON")]
     arguments: String,
 
-    /// The room
+    /// The room; a token of your own names it already
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
@@ -50,8 +50,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "IDENTITY")]
     to: Option<String>,
 
-    /// How long it may take in all
-    #[arg(long, default_value = "30s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    /// How long it may take in all: 1ms to 10m
+    #[arg(long, default_value = "30s", value_parser = clock::limit, value_name = "TIME")]
     timeout: Duration,
 
     #[command(flatten)]

@@ -17,11 +17,11 @@ use crate::{Client, CloseReason, ErrorCode, ProgramTools, Role, session::Event};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The room
+    /// The room; a token of your own names it already
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
-    /// Our identity
+    /// Our identity; without it one is made up
     #[arg(long, value_name = "IDENTITY")]
     identity: Option<String>,
 
@@ -29,7 +29,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "IDENTITY")]
     assistant: Option<String>,
 
-    /// The programs that are our tools
+    /// The programs that are our tools (see examples/tools.toml); without it there is only `bridge.echo`
+    /// for `toolbridge ping`
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! The time of day, as the command line shows it.
+//! Times: of day, as the command line shows them, and spans, as it is given them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,4 +18,36 @@ pub(super) fn time_of_day() -> String {
 #[expect(clippy::disallowed_methods, reason = "the command line shows the time of day")]
 fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The longest span that a flag takes: the longest that a call may take.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// What a call may take: the session's own bounds.
+pub(super) fn limit(text: &str) -> Result<Duration, String> {
+    match span(text)? {
+        limit if limit < Duration::from_millis(1) => Err("it must be at least 1ms".to_owned()),
+        limit => Ok(limit),
+    }
+}
+
+/// A span that may be zero.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if span > LONGEST { Err("it must be at most 10m".to_owned()) } else { Ok(span) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_has_bounds() {
+        assert_eq!(span("0"), Ok(Duration::ZERO));
+        assert_eq!(limit("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(limit("10m"), Ok(LONGEST));
+        for bad in ["0s", "999us", "601s", "300000000000y", "5", "-1s", ""] {
+            assert!(limit(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -48,7 +48,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let bytes = read(file, READ_JSON_LIMIT)?;
             let json = std::str::from_utf8(&bytes).map_err(refused)?;
             let frame = Frame::from_json(json).map_err(refused)?;
-            io::stdout().write_all(frame.as_bytes())?;
+            let mut out = io::stdout();
+            out.write_all(frame.as_bytes())?;
+            // What is still buffered at the end is written too, but nobody would hear that it could not be.
+            out.flush()?;
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    Failure,
+    Failure, clock,
     connect::Server,
     interrupt::{interrupted, unless_interrupted},
     text,
@@ -24,18 +24,22 @@ use crate::{Assistant, Body, CallError, Role, ToolError};
 const ECHO: &str = "bridge.echo";
 
 /// What a request frame has beside the padding, about: envelope, ids, names.
-const OVERHEAD: usize = 180;
+const OVERHEAD: usize = 218;
+
+/// The largest request that can be asked for, in bytes: a frame is one packet of 15,000 bytes, and a room's
+/// name of 256 bytes stands in it twice.
+const LARGEST: i64 = 14_000;
 
 /// As many calls as one client takes at once.
 const MOST_IN_FLIGHT: usize = 64;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The room
+    /// The room; a token of your own names it already
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
-    /// Our identity
+    /// Our identity; without it one is made up
     #[arg(long, value_name = "IDENTITY")]
     identity: Option<String>,
 
@@ -44,23 +48,23 @@ pub(super) struct Arguments {
     to: Option<String>,
 
     /// How many calls
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 100, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
 
-    /// The size of a request in bytes, about
-    #[arg(long, default_value_t = 220, value_parser = clap::value_parser!(u32).range(1..=15_000))]
+    /// The size of a request in bytes, about: up to 14000
+    #[arg(long, default_value_t = 220, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=LARGEST))]
     size: u32,
 
-    /// The time between two calls; 0 goes as fast as answers come
-    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    /// The time between two calls, such as 20ms; 0 goes as fast as answers come
+    #[arg(long, default_value = "1s", value_parser = clock::span, value_name = "TIME")]
     interval: Duration,
 
-    /// How many calls may be open at once
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=MOST_IN_FLIGHT as i64))]
+    /// How many calls may be open at once: up to 64
+    #[arg(long, default_value_t = 1, value_name = "CALLS", value_parser = clap::value_parser!(u16).range(1..=MOST_IN_FLIGHT as i64))]
     in_flight: u16,
 
-    /// How long one call may take
-    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    /// How long one call may take: 1ms to 10m
+    #[arg(long, default_value = "10s", value_parser = clock::limit, value_name = "TIME")]
     timeout: Duration,
 
     /// One JSON object a line: a call each, then the summary

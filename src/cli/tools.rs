@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Failure, connect::Server, hint, interrupt::unless_interrupted, text};
+use super::{Failure, clock, connect::Server, hint, interrupt::unless_interrupted, text};
 use crate::{
     Identity, Participant, Role,
     transport::{Transport, TransportEvent},
@@ -19,11 +19,11 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The room
+    /// The room; a token of your own names it already
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
-    /// Our identity
+    /// Our identity; without it one is made up
     #[arg(long, value_name = "IDENTITY")]
     identity: Option<String>,
 
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     json: bool,
 
     /// How long to wait for those who have not answered; LiveKit announces us up to 3 s late
-    #[arg(long, default_value = "4s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, default_value = "4s", value_parser = clock::span, value_name = "TIME")]
     wait: Duration,
 
     #[command(flatten)]
@@ -69,7 +69,8 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
                 waiting.remove(who.identity());
                 shown.remove(who.identity());
             }
-            Some(TransportEvent::Packet(packet)) => {
+            // A hidden sender or the server's API cannot be called, so it offers nothing.
+            Some(TransportEvent::Packet(packet)) if !packet.from.identity().is_empty() => {
                 let message = Frame::decode(packet.payload.clone()).and_then(|frame| frame.message());
                 if let Ok(Message::ToolsRegister(register)) = message {
                     waiting.remove(packet.from.identity());

@@ -14,11 +14,11 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The room
+    /// The room; a token of your own names it already
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
-    /// Our identity
+    /// Our identity; without it one is made up
     #[arg(long, value_name = "IDENTITY")]
     identity: Option<String>,
 

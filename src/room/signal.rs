@@ -63,7 +63,7 @@ impl Signal {
                 SessionDescription { r#type: "offer".into(), sdp: offer, id: 1, ..Default::default() };
             async move {
                 let (client, response, events) =
-                    SignalClient::connect(&url, &token, options(), Some(offer)).await?;
+                    SignalClient::connect(&url, &token, options(limit), Some(offer)).await?;
                 Ok((Self { client: Some(Arc::new(client)), events }, response))
             }
         }));
@@ -126,8 +126,10 @@ async fn goodbye(client: Arc<SignalClient>) {
     client.close().await;
 }
 
-fn options() -> SignalOptions {
+fn options(limit: Duration) -> SignalOptions {
     let mut options = SignalOptions::default();
+    // Who allows a join more time allows the connection its share of it.
+    options.connect_timeout = options.connect_timeout.max(limit / 3);
     options.auto_subscribe = false;
     options.single_peer_connection = true;
     options.region_failover = false;
@@ -254,6 +256,12 @@ mod tests {
             CloseReason::Server("JOIN_FAILURE".into())
         );
         assert!(matches!(leave(DisconnectReason::StateMismatch, Reconnect), CloseReason::ConnectionLost(_)));
+    }
+
+    #[test]
+    fn a_connection_has_5_s_and_more_if_the_join_has() {
+        let limit = |join| options(Duration::from_secs(join)).connect_timeout.as_secs();
+        assert_eq!((limit(1), limit(15), limit(60)), (5, 5, 20));
     }
 
     #[test]

@@ -120,8 +120,11 @@ impl Task {
         };
         let (reason, left) = running.run(leave, &events).await;
         tracing::debug!(%reason, "the room was left");
-        let Running { shared, signal, mut peer, mut inbox, .. } = running;
+        let Running { shared, signal, mut peer, lanes, mut inbox, .. } = running;
         shared.with(|state| state.closed = Some(reason.clone()));
+        // Who waits for a send hears of the end now, and not only once all events are read: it may be the
+        // same one that reads them.
+        drop(lanes);
         signal.leave().await;
         peer.close();
         if let Some(left) = left {
