@@ -26,7 +26,7 @@ impl Frame {
         meta: &Meta,
         message: &Message,
     ) -> Result<Bytes, EncodeError> {
-        let mut out = Vec::with_capacity(256);
+        let mut out = Vec::with_capacity(HEADER + largest_part(message));
         let kind = message.kind();
         header(&mut out, stanza_id, conversation_id, meta, kind)?;
         message_body(&mut out, conversation_id, message)?;
@@ -58,6 +58,19 @@ impl Frame {
         }
         out.extend_from_slice(body);
         Ok(())
+    }
+}
+
+/// Room for what stands around a message's data, in bytes: most frames are then written without growing.
+const HEADER: usize = 384;
+
+/// How long the data is that a message carries.
+fn largest_part(message: &Message) -> usize {
+    match message {
+        Message::ToolUseRequest(request) => request.parameters.as_bytes().len(),
+        Message::ToolUseResult(result) => result.result.as_ref().map_or(0, |body| body.as_bytes().len()),
+        Message::Other(_, body) => body.as_bytes().len(),
+        _ => 0,
     }
 }
 
