@@ -32,7 +32,7 @@ use self::command::Command;
 /// # Optional, the rest. A table, or a string that holds the same as JSON.
 /// input_schema = { type = "object", required = ["city"], properties = { city = { type = "string" } } }
 /// timeout = "5s"                           # ms, s, m or h; default: the caller's limit
-/// consent = "once"                         # never, once or always; default: never, always if destructive
+/// consent = "never"                        # never, once or always; default: never, always if destructive
 /// destructive = false
 /// idempotent = true
 /// cwd = "weather"                          # default: the folder of this file
@@ -45,6 +45,8 @@ use self::command::Command;
 /// text. When the call is cancelled or its time is up, the group gets a `SIGTERM`, and `SIGKILL` 2 s later;
 /// children that a program leaves behind end in the same way. Only a process that leaves the group (`setsid`)
 /// escapes.
+///
+/// A program that needs a person's consent is refused when joining: nobody can be asked in this version.
 ///
 /// Runs on Unix, in a tokio runtime with I/O and time enabled.
 ///

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     Failure, clock,
-    connect::Server,
+    connect::Seat,
     hint,
     interrupt::{interrupted, unless_interrupted},
     text,
@@ -38,13 +38,8 @@ pub(super) struct Arguments {
     #[arg(default_value = "{}", value_name = "JSON")]
     arguments: String,
 
-    /// The room; a token of your own names it already
-    #[arg(long, value_name = "ROOM")]
-    room: Option<String>,
-
-    /// Our identity; clients that name their assistant listen to that name only
-    #[arg(long, value_name = "IDENTITY")]
-    identity: Option<String>,
+    #[command(flatten)]
+    seat: Seat,
 
     /// Which client shall run it, if several offer it
     #[arg(long, value_name = "IDENTITY")]
@@ -53,9 +48,6 @@ pub(super) struct Arguments {
     /// How long it may take in all: 1ms to 10m
     #[arg(long, default_value = "30s", value_parser = clock::limit, value_name = "TIME")]
     timeout: Duration,
-
-    #[command(flatten)]
-    server: Server,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -64,8 +56,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if !json.is_object() {
         return Err(Failure::usage("the arguments must be a JSON object, such as '{\"city\": \"Rome\"}'"));
     }
-    let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
-    let way = arguments.server.way(room, identity, "call", Role::Assistant)?;
+    let way = arguments.seat.way("call", Role::Assistant)?;
     let mut builder = Assistant::builder().room_options(way.options.clone()).drain(DRAIN);
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());

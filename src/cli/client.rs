@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::{
     Failure,
-    connect::Server,
+    connect::Seat,
     interrupt::{interrupted, unless_interrupted},
     text,
 };
@@ -17,13 +17,8 @@ use crate::{Client, CloseReason, ErrorCode, ProgramTools, Role, session::Event};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The room; a token of your own names it already
-    #[arg(long, value_name = "ROOM")]
-    room: Option<String>,
-
-    /// Our identity; without it one is made up
-    #[arg(long, value_name = "IDENTITY")]
-    identity: Option<String>,
+    #[command(flatten)]
+    seat: Seat,
 
     /// The assistant whose calls are taken; without it the only one in the room
     #[arg(long, value_name = "IDENTITY")]
@@ -33,13 +28,9 @@ pub(super) struct Arguments {
     /// for `toolbridge ping`
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
-
-    #[command(flatten)]
-    server: Server,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
     let mut builder = Client::builder();
     if let Some(path) = &arguments.tools {
         builder = builder.tools(ProgramTools::from_file(path).map_err(Failure::usage)?);
@@ -47,7 +38,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
     }
-    let way = arguments.server.way(room, identity, "client", Role::Client)?;
+    let way = arguments.seat.way("client", Role::Client)?;
     let joining = async {
         builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(
             |error| match error {

@@ -1,9 +1,10 @@
 //! Which server, which room, as whom: the same flags and environment names for every verb.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use livekit_token::Claims;
+use url::{Host, Url};
 
 use super::{Failure, interrupt::unless_interrupted};
 use crate::{
@@ -32,6 +33,28 @@ pub(super) struct Server {
     /// A PEM file of certificates to trust beside the system's
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(super) root_certificate: Option<PathBuf>,
+}
+
+/// A place in a room: which one, as whom, on which server.
+#[derive(Debug, Args)]
+pub(super) struct Seat {
+    /// The room; a token of your own names it already
+    #[arg(long, value_name = "ROOM")]
+    room: Option<String>,
+
+    /// Our identity, made up if there is none; clients that name their assistant listen to that name only
+    #[arg(long, value_name = "IDENTITY")]
+    identity: Option<String>,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Seat {
+    /// The way there, in this role. The word is for the identity that is made up.
+    pub(super) fn way(&self, word: &str, role: Role) -> Result<Way, Failure> {
+        self.server.way(self.room.as_deref(), self.identity.as_deref(), word, role)
+    }
 }
 
 /// What signs tokens.
@@ -175,15 +198,12 @@ fn agrees(token: &str, room: Option<&str>, identity: Option<&str>) -> Result<(),
 
 /// Whether a URL names this machine.
 fn is_loopback(url: &str) -> bool {
-    let after = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = after.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    let name = match host.strip_prefix('[') {
-        Some(six) => six.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    match Url::parse(url).ok().as_ref().and_then(Url::host) {
+        Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
 }
 
 #[cfg(test)]
@@ -245,7 +265,7 @@ mod tests {
             assert!(is_loopback(here), "{here}");
         }
         for elsewhere in
-            ["wss://127.0.0.1.example.com", "wss://localhost.example", "ws://10.0.0.1", "wss://a@b"]
+            ["wss://127.0.0.1.example.com", "wss://localhost.example", "ws://evil\\@127.0.0.1", "wss://a@b"]
         {
             assert!(!is_loopback(elsewhere), "{elsewhere}");
         }

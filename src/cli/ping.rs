@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     Failure, clock,
-    connect::Server,
+    connect::Seat,
     interrupt::{interrupted, unless_interrupted},
     text,
 };
@@ -35,13 +35,8 @@ const MOST_IN_FLIGHT: usize = 64;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The room; a token of your own names it already
-    #[arg(long, value_name = "ROOM")]
-    room: Option<String>,
-
-    /// Our identity; without it one is made up
-    #[arg(long, value_name = "IDENTITY")]
-    identity: Option<String>,
+    #[command(flatten)]
+    seat: Seat,
 
     /// Which client to ask; without it the only one
     #[arg(long, value_name = "IDENTITY")]
@@ -70,9 +65,6 @@ pub(super) struct Arguments {
     /// One JSON object a line: a call each, then the summary
     #[arg(long)]
     json: bool,
-
-    #[command(flatten)]
-    server: Server,
 }
 
 /// What came of one call.
@@ -83,8 +75,7 @@ struct Answer {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
-    let way = arguments.server.way(room, identity, "ping", Role::Assistant)?;
+    let way = arguments.seat.way("ping", Role::Assistant)?;
     let mut builder = Assistant::builder().room_options(way.options.clone()).drain(Duration::ZERO);
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());

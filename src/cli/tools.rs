@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Failure, clock, connect::Server, hint, interrupt::unless_interrupted, text};
+use super::{Failure, clock, connect::Seat, hint, interrupt::unless_interrupted, text};
 use crate::{
     Identity, Participant, Role,
     transport::{Transport, TransportEvent},
@@ -19,13 +19,8 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The room; a token of your own names it already
-    #[arg(long, value_name = "ROOM")]
-    room: Option<String>,
-
-    /// Our identity; without it one is made up
-    #[arg(long, value_name = "IDENTITY")]
-    identity: Option<String>,
+    #[command(flatten)]
+    seat: Seat,
 
     /// One JSON array: owner, name, description, schema, annotations of each tool
     #[arg(long)]
@@ -34,17 +29,13 @@ pub(super) struct Arguments {
     /// How long to wait for those who have not answered; LiveKit announces us up to 3 s late
     #[arg(long, default_value = "4s", value_parser = clock::span, value_name = "TIME")]
     wait: Duration,
-
-    #[command(flatten)]
-    server: Server,
 }
 
 /// What each participant showed.
 type Shown = BTreeMap<Identity, Vec<RegisteredTool>>;
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
-    let mut room = arguments.server.way(room, identity, "tools", Role::Observer)?.join().await?;
+    let mut room = arguments.seat.way("tools", Role::Observer)?.join().await?;
     let shown = unless_interrupted(gather(&mut room, arguments.wait)).await;
     room.close().await;
     let shown = shown?;

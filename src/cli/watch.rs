@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, clock, connect::Server, hint, interrupt::interrupted, text};
+use super::{Failure, clock, connect::Seat, hint, interrupt::interrupted, text};
 use crate::{
     CloseReason, Lane, Role,
     transport::{Incoming, Transport as _, TransportEvent},
@@ -14,25 +14,16 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The room; a token of your own names it already
-    #[arg(long, value_name = "ROOM")]
-    room: Option<String>,
-
-    /// Our identity; without it one is made up
-    #[arg(long, value_name = "IDENTITY")]
-    identity: Option<String>,
+    #[command(flatten)]
+    seat: Seat,
 
     /// One JSON object a line: time, sender, lane, topic, and the frame as canonical JSON
     #[arg(long)]
     json: bool,
-
-    #[command(flatten)]
-    server: Server,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let (room, identity) = (arguments.room.as_deref(), arguments.identity.as_deref());
-    let mut room = arguments.server.way(room, identity, "watch", Role::Observer)?.join().await?;
+    let mut room = arguments.seat.way("watch", Role::Observer)?.join().await?;
     hint(&format!("watching {} as {}", room.room(), room.local().identity()));
     loop {
         let event = tokio::select! {
