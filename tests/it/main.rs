@@ -9,6 +9,7 @@
 
 mod bridge;
 mod bridge_ends;
+mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
 #[cfg(all(feature = "cli", unix))]

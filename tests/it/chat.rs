@@ -1,0 +1,76 @@
+//! A conversation: a chat model's tool calls, and what it reads of them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use serde_json::{Value, json};
+use toolbridge::{Assistant, Client, State, ToolError, Tools, adapter::chat, memory::Room};
+
+/// A tool that works only once the user has switched it on.
+#[derive(Clone, Default)]
+struct Location(Arc<AtomicBool>);
+
+async fn get_location(State(location): State<Location>) -> Result<String, ToolError> {
+    if location.0.load(Ordering::SeqCst) { Ok("Rome".to_owned()) } else { Err("location is switched off")? }
+}
+
+fn asks(name: &str, arguments: &str) -> Value {
+    json!({"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
+/// The model of this conversation: it asks, reads a failure, asks the user, and asks again.
+fn model(messages: &[Value], location: &Location) -> Value {
+    let last = &messages[messages.len() - 1];
+    let content = last["content"].as_str().unwrap();
+    match last["role"].as_str().unwrap() {
+        "user" => json!({"role": "assistant", "content": null, "tool_calls": [asks("get_location", "{}")]}),
+        _ if content.contains("location is switched off") => {
+            // What the user does when asked to.
+            location.0.store(true, Ordering::SeqCst);
+            json!({"role": "assistant", "content": null, "tool_calls": [asks("get_location", "")]})
+        }
+        _ => json!({"role": "assistant", "content": format!("You are in {content}.")}),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn alicia_a14_the_model_reads_the_failure_and_asks_again() {
+    let (room, location) = (Room::new(), Location::default());
+    let tools = Tools::with_state(location.clone()).tool("get_location", "Where the phone is", get_location);
+    let _phone = Client::builder().tools(tools).join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let mut messages = vec![json!({"role": "user", "content": "Where am I?"})];
+    let answer = loop {
+        let reply = model(&messages, &location);
+        messages.push(reply.clone());
+        let Some(calls) = reply["tool_calls"].as_array() else { break reply };
+        for tool_call in calls {
+            messages.push(chat::call(&assistant, tool_call).await);
+        }
+    };
+    assert_eq!(answer["content"], r#"You are in "Rome"."#);
+    let failure: Value = serde_json::from_str(messages[2]["content"].as_str().unwrap()).unwrap();
+    assert_eq!(failure, json!({"error": {"code": "execution_error", "message": "location is switched off"}}));
+    assert_eq!(messages[2]["tool_call_id"], "call_1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_tool_call_has_an_answer_whatever_the_model_wrote() {
+    let room = Room::new();
+    let _phone = Client::builder().join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    for (odd, code) in [
+        (asks("no_such_tool", "{}"), "unknown_tool"),
+        (asks("not a name", "{}"), "unknown_tool"),
+        (asks("get_location", "{"), "invalid_parameters"),
+        (asks("get_location", "[1]"), "invalid_parameters"),
+        (json!({}), "unknown_tool"),
+        (json!(null), "unknown_tool"),
+    ] {
+        let answer = chat::call(&assistant, &odd).await;
+        let content: Value = serde_json::from_str(answer["content"].as_str().unwrap()).unwrap();
+        assert_eq!(content["error"]["code"], code, "{odd}");
+    }
+}
