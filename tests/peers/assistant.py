@@ -87,4 +87,6 @@ parser.add_argument("arguments", nargs="?", type=json.loads, default={})
 parser.add_argument("--count", type=int, default=1)
 parser.add_argument("--timeout-ms", type=int, default=10_000)
 parser.add_argument("--stop", action="store_true")
-raise SystemExit(asyncio.run(main(parser.parse_args())))
+status = asyncio.run(main(parser.parse_args()))
+# Not by the interpreter's own end: the SDK's threads may still call into it then, and abort the process.
+os._exit(status)

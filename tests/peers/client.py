@@ -86,3 +86,5 @@ def leave_when_told(leave):
 
 
 asyncio.run(main())
+# Not by the interpreter's own end: the SDK's threads may still call into it then, and abort the process.
+os._exit(0)
