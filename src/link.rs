@@ -336,8 +336,6 @@ pub struct Capabilities {
     pub max_packet: usize,
     /// Whether [`Lane::Lossy`] exists. Default: no.
     pub lossy: bool,
-    /// Whether what the room says of attributes and permissions can be believed. Default: yes.
-    pub attributes: bool,
 }
 
 impl Capabilities {
@@ -347,7 +345,7 @@ impl Capabilities {
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { max_packet: Self::MAX_PACKET, lossy: false, attributes: true }
+        Self { max_packet: Self::MAX_PACKET, lossy: false }
     }
 }
 
