@@ -183,7 +183,6 @@ fn code_of(error: &CallError) -> ErrorCode {
         CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
         CallError::NotAllowed => ErrorCode::from("not_allowed"),
         CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
-        CallError::Detached => ErrorCode::from("detached"),
         CallError::TooLarge { .. } => ErrorCode::from("too_large"),
         CallError::Closed(_) => ErrorCode::from("closed"),
     }

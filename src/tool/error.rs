@@ -55,9 +55,6 @@ pub enum CallError {
     /// The call was cancelled; it may have run.
     #[error("the call was cancelled")]
     Cancelled,
-    /// The turn ended, and the tool goes on; its result will be a late one.
-    #[error("the turn ended before the tool did")]
-    Detached,
     /// The request is larger than what can be carried. It did not run.
     #[error("{size} bytes are more than the {limit} that can be carried")]
     TooLarge {

@@ -106,7 +106,7 @@ impl ToolError {
             CallError::NotDelivered { .. } | CallError::Timeout { .. } => ErrorCode::TIMEOUT,
             CallError::Lost { .. } => ErrorCode::LOST,
             CallError::NotAllowed => ErrorCode::PERMISSION_DENIED,
-            CallError::Cancelled | CallError::Detached => ErrorCode::CANCELLED,
+            CallError::Cancelled => ErrorCode::CANCELLED,
             CallError::TooLarge { .. } => ErrorCode::RESULT_TOO_LARGE,
             CallError::TooManyOpen { .. } | CallError::Busy { .. } => ErrorCode::BUSY,
             CallError::Arguments(_) => ErrorCode::INVALID_PARAMETERS,
