@@ -13,7 +13,7 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     text,
 };
-use crate::{Client, CloseReason, ErrorCode, ProgramTools, Role, session::Event};
+use crate::{Client, CloseReason, ErrorCode, ProgramTools, Role, ToolName, session::Event};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -84,7 +84,7 @@ fn line(event: &Event) -> Option<String> {
         Event::Bound(Some(assistant)) => format!("listening to {assistant}"),
         Event::Bound(None) => "listening to nobody".to_owned(),
         // A ping is no news, and there may be thousands.
-        Event::Requested { tool, .. } | Event::Settled { tool, .. } if tool == "bridge.echo" => return None,
+        Event::Requested { tool, .. } | Event::Settled { tool, .. } if tool == ToolName::ECHO => return None,
         Event::Requested { tool, by, .. } => format!("{by} asks for {tool}"),
         Event::Settled { tool, outcome, took, .. } => {
             let word = outcome.as_ref().map_or_else(ErrorCode::to_string, |()| "ok".to_owned());

@@ -18,10 +18,7 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     text,
 };
-use crate::{Assistant, Body, CallError, Role, ToolError};
-
-/// The tool that our clients answer by themselves.
-const ECHO: &str = "bridge.echo";
+use crate::{Assistant, Body, CallError, Role, ToolError, ToolName};
 
 /// What a request frame has beside the padding, about: envelope, ids, names.
 const OVERHEAD: usize = 218;
@@ -128,7 +125,7 @@ fn ask(
     payload: &Body,
     number: u32,
 ) -> impl Future<Output = Answer> + Send + 'static {
-    let mut call = assistant.call(ECHO, payload).timeout(arguments.timeout);
+    let mut call = assistant.call(ToolName::ECHO, payload).timeout(arguments.timeout);
     if let Some(owner) = &arguments.to {
         call = call.to(owner.as_str());
     }

@@ -8,7 +8,6 @@ use super::{
     codec,
     codec::Incoming,
     ids,
-    owner::ECHO,
     table::{State, fingerprint},
 };
 use crate::{
@@ -204,7 +203,7 @@ impl Session {
         if !codec::is_map(&request.parameters) {
             return refuse(ErrorCode::INVALID_PARAMETERS, "the parameters are not a map".to_owned());
         }
-        if request.tool_name == ECHO {
+        if request.tool_name == ToolName::ECHO {
             return Err(Ok(request.parameters.clone()));
         }
         let known = self.tools.iter().find(|tool| tool.name().as_str() == request.tool_name);
@@ -268,7 +267,7 @@ impl Session {
     fn has_room_for(&mut self, now: Instant, id: &Identity, tool: &str) -> bool {
         let limits = &self.config.caps;
         let Some(remote) = self.peers.get_mut(id).filter(|_| !self.draining) else { return false };
-        if tool != ECHO && !remote.rate.admits(now, limits.calls_per_second) {
+        if tool != ToolName::ECHO && !remote.rate.admits(now, limits.calls_per_second) {
             return false;
         }
         let running = self.jobs.values().filter(|job| job.caller == *id).count();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{
     CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, codec, ids,
     ids::Instance,
-    owner::{Choice, ECHO},
+    owner::Choice,
     peer::{Remote, Window},
     send::Unfit,
 };
@@ -122,7 +122,7 @@ impl Session {
         }
         let unknown = || CallError::UnknownTool { tool: request.tool.as_str().into() };
         let name: ToolName = request.tool.parse().map_err(|_| unknown())?;
-        if self.is_client() || (name.is_reserved() && name.as_str() != ECHO) {
+        if self.is_client() || (name.is_reserved() && name.as_str() != ToolName::ECHO) {
             return Err(unknown());
         }
         let ours = request.owner.as_ref().is_none_or(|owner| owner == self.local.identity())

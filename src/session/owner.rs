@@ -5,11 +5,8 @@ use std::time::{Duration, Instant};
 use super::{CallKey, Session, Timer, outbound::Call, peer::Remote};
 use crate::{
     link::{Identity, Role},
-    tool::{CallError, Tool},
+    tool::{CallError, Tool, ToolName},
 };
-
-/// The tool that every client's session answers itself, with its arguments.
-pub(super) const ECHO: &str = "bridge.echo";
 
 /// What the choice of an owner came to.
 pub(super) enum Choice {
@@ -118,7 +115,7 @@ impl Session {
         if !remote.is_reachable() {
             return Choice::Wait;
         }
-        if remote.pair.plain || tool == ECHO || offers(remote, tool) {
+        if remote.pair.plain || tool == ToolName::ECHO || offers(remote, tool) {
             return Choice::Ask(owner.clone());
         }
         if remote.pair.registered { unknown() } else { Choice::Wait }
@@ -126,7 +123,7 @@ impl Session {
 
     fn choose_any(&self, tool: &str) -> Choice {
         let offers = |remote: &Remote| {
-            if tool == ECHO { !remote.pair.plain } else { offers(remote, tool) }
+            if tool == ToolName::ECHO { !remote.pair.plain } else { offers(remote, tool) }
         };
         let mut owners: Vec<_> = self
             .peers

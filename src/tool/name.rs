@@ -13,6 +13,9 @@ impl ToolName {
     /// The prefix of names that this protocol keeps for itself.
     pub const RESERVED: &str = "bridge.";
 
+    /// The tool that every client's session answers by itself, with its arguments.
+    pub const ECHO: &str = "bridge.echo";
+
     /// The name itself.
     pub fn as_str(&self) -> &str {
         &self.0
