@@ -6,7 +6,7 @@ use super::{
     Counter, Event, Session, Timer, codec,
     codec::Incoming,
     ids::Instance,
-    peer::{Features, Presence, Remote},
+    peer::{Feature, Features, Presence, Remote},
 };
 use crate::{
     link::Identity,
@@ -173,7 +173,7 @@ impl Session {
         let configuration = Configuration {
             conversation_id: Some(self.config.room.clone()),
             client_version: Some(self.config.version.clone()),
-            features: Some(Features::OURS.map(str::to_owned).to_vec()),
+            features: Some(Feature::OURS.iter().map(|it| it.as_str().to_owned()).collect()),
             ..Configuration::default()
         };
         if let Err(error) = self.post(id, &meta, &Message::Configuration(configuration)) {

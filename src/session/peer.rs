@@ -174,35 +174,47 @@ impl Remote {
 /// An extension of the protocol that a peer may list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Feature {
+    /// Types 6 and 7, as everybody has them.
+    Use = 1 << 0,
     /// Types 70 to 72.
-    Register = 1,
+    Register = 1 << 1,
     /// Type 1000.
-    Progress = 2,
+    Progress = 1 << 2,
+    /// Type 10 with a `targetId`.
+    Cancel = 1 << 3,
     /// Type 8 for 6, 7 and 10.
-    Ack = 4,
+    Ack = 1 << 4,
+}
+
+impl Feature {
+    /// What we list: only what works.
+    pub(super) const OURS: &[Self] = &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Ack];
+
+    /// Its name in a Configuration.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Use => "tool_use",
+            Self::Register => "tool_register",
+            Self::Progress => "tool_progress",
+            Self::Cancel => "tool_cancel",
+            Self::Ack => "tool_ack",
+        }
+    }
 }
 
 /// What a peer lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Features(u8);
+pub(super) struct Features(u16);
 
 impl Features {
-    /// What we list: only what works.
-    pub(super) const OURS: [&str; 5] =
-        ["tool_use", "tool_register", "tool_progress", "tool_cancel", "tool_ack"];
-
     pub(super) fn of(configuration: &Configuration) -> Self {
-        let bit = |name: &String| match name.as_str() {
-            "tool_register" => Feature::Register as u8,
-            "tool_progress" => Feature::Progress as u8,
-            "tool_ack" => Feature::Ack as u8,
-            _ => 0,
-        };
-        Self(configuration.features.iter().flatten().map(bit).fold(0, |all, bit| all | bit))
+        let listed =
+            |feature: &&Feature| configuration.features.iter().flatten().any(|name| name == feature.as_str());
+        Self(Feature::OURS.iter().filter(listed).fold(0, |all, feature| all | *feature as u16))
     }
 
     fn has(self, feature: Feature) -> bool {
-        self.0 & feature as u8 != 0
+        self.0 & feature as u16 != 0
     }
 }
 
