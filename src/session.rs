@@ -46,8 +46,10 @@
 //! ```
 
 mod answer;
+mod claim;
 mod codec;
 mod config;
+mod either;
 mod event;
 mod handshake;
 mod ids;
@@ -472,6 +474,8 @@ impl Session {
             Timer::Tables => self.expire_tables(now),
             Timer::Past => self.expire_past(now),
             Timer::Complaints => self.tell_complaints(now),
+            Timer::ClaimWindow(key) => self.nobody_claimed(now, key),
+            Timer::ClaimDeadline(key) => self.claim_deadline(now, key),
         }
     }
 

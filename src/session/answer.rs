@@ -52,6 +52,7 @@ impl Session {
     /// A caller can be reached, under a new pair of sids: the answers that it has not acknowledged go, those
     /// that went before under their own stanzas.
     pub(super) fn send_waiting_answers(&mut self, now: Instant, caller: &Identity) {
+        self.claims_again(caller);
         let waiting = self.tables.get(caller).map(|table| table.unacknowledged()).unwrap_or_default();
         for call in waiting.into_iter().take(ANSWERS_AGAIN) {
             self.send_answer(now, caller, &call);

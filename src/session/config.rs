@@ -176,6 +176,9 @@ pub struct Times {
     /// a sender, and cannot answer. Ends early when the room tells us of ourselves. Default: 3.5 s, since LiveKit
     /// announces participants without tracks once in 3 s.
     pub announcement: Duration,
+    /// How long a client that may run a tool in our place has to claim the call, at most half of what is left of
+    /// its budget. Then we run it ourselves. Default: 2 s.
+    pub claim: Duration,
 }
 
 impl Default for Times {
@@ -190,6 +193,7 @@ impl Default for Times {
             hold: Duration::from_secs(4),
             silence: Duration::from_secs(1),
             announcement: Duration::from_millis(3_500),
+            claim: Duration::from_secs(2),
         }
     }
 }

@@ -126,7 +126,9 @@ impl Session {
                 (true, _) => self.request_of_stopped(now, id, stanza, &request),
                 (false, true) => {
                     self.stats.add(Counter::Duplicate, 1);
-                    self.acknowledge(id, stanza, Some(&request.id));
+                    if !self.claim_again(id, &request.id) {
+                        self.acknowledge(id, stanza, Some(&request.id));
+                    }
                 }
                 (false, false) => self.refuse_304(id, "another request had this id", &request.id),
             };
@@ -138,8 +140,11 @@ impl Session {
         if !self.has_room_for(now, id, &request.tool_name) {
             return self.refuse_for_load(now, id, stanza, &request);
         }
-        self.acknowledge(id, stanza, Some(&request.id));
         let meta = incoming.frame.meta_body();
+        if self.must_claim(id, &request) {
+            return self.claim(now, id, stanza, request, meta);
+        }
+        self.acknowledge(id, stanza, Some(&request.id));
         self.take_request(now, id, stanza, request, meta);
     }
 
@@ -187,7 +192,7 @@ impl Session {
     }
 
     /// The tool and budget of a request that shall run; else its answer.
-    fn judge_request(&self, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
+    pub(super) fn judge_request(&self, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
         let refuse = |code, message: String| Err(Err(ToolError::new(code, message)));
         let longest = self.config.times.longest_call;
         let limit = match request.timeout_ms {
@@ -272,7 +277,7 @@ impl Session {
         }
         let running = self.jobs.values().filter(|job| job.caller == *id).count();
         let table = self.tables.entry(id.clone()).or_default();
-        running < limits.open_per_peer && table.make_room(limits).is_ok()
+        running + table.claims.len() < limits.open_per_peer && table.make_room(limits).is_ok()
     }
 
     fn refuse_304(&mut self, id: &Identity, why: &str, call: &CallId) {

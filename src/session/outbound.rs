@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, codec, ids,
+    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, codec,
+    either::Fallback,
+    ids,
     ids::Instance,
     owner::Choice,
     peer::{Remote, Window},
@@ -34,6 +36,8 @@ pub(super) struct Call {
     pub(super) began_at_owner: bool,
     /// Progress of the current second.
     pub(super) rate: Window,
+    /// Whether we may run it in its owner's place.
+    pub(super) fallback: Fallback,
 }
 
 /// How far a call has come.
@@ -98,8 +102,8 @@ impl Call {
         self.asked().map(|asked| asked.owner.clone())
     }
 
-    fn execution(&self) -> Execution {
-        if matches!(self.stage, Stage::Own(_)) { Execution::Server } else { Execution::Client }
+    pub(super) fn execution(&self) -> Execution {
+        if matches!(self.stage, Stage::Own(_)) { Execution::Server } else { self.fallback.execution() }
     }
 }
 
@@ -139,9 +143,10 @@ impl Session {
             detached: false,
             began_at_owner: false,
             rate: Window::default(),
+            fallback: Fallback::Never,
         };
         if ours {
-            return Ok(self.run_own(now, call, &name));
+            return Ok(self.run_or_ask(now, call, &name));
         }
         match self.choose(&call.tool, call.named.as_ref()) {
             Choice::Fail(error) => return Err(error),
@@ -230,7 +235,7 @@ impl Session {
             }
         }
         for key in lost {
-            self.settle_call(now, key, Err(CallError::Lost { owner: id.clone() }));
+            self.lose_call(now, key, id);
         }
         for key in again {
             self.ask_owner(now, key, id);
@@ -266,7 +271,12 @@ impl Session {
     }
 
     /// Sends the request, with the budget that is left.
-    fn send_request(&mut self, now: Instant, call: &Call, owner: &Identity) -> Result<Asked, CallError> {
+    pub(super) fn send_request(
+        &mut self,
+        now: Instant,
+        call: &Call,
+        owner: &Identity,
+    ) -> Result<Asked, CallError> {
         let open = self.places_at(owner);
         if open >= self.config.caps.open_per_peer && call.asked().is_none() {
             return Err(CallError::TooManyOpen { open });
@@ -279,7 +289,7 @@ impl Session {
             id: call.id.clone(),
             tool_name: call.tool.to_string(),
             parameters: call.arguments.clone(),
-            execution: Ok(Execution::Client),
+            execution: Ok(call.fallback.execution()),
             timeout_ms: Some(milliseconds(left)),
             conversation_id: Some(self.config.room.clone()),
             message_id: None,

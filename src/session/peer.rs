@@ -184,11 +184,14 @@ pub(super) enum Feature {
     Cancel = 1 << 3,
     /// Type 8 for 6, 7 and 10.
     Ack = 1 << 4,
+    /// Claims of `either` calls.
+    Claim = 1 << 5,
 }
 
 impl Feature {
     /// What we list: only what works.
-    pub(super) const OURS: &[Self] = &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Ack];
+    pub(super) const OURS: &[Self] =
+        &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Claim, Self::Ack];
 
     /// Its name in a Configuration.
     pub(super) fn as_str(self) -> &'static str {
@@ -198,6 +201,7 @@ impl Feature {
             Self::Progress => "tool_progress",
             Self::Cancel => "tool_cancel",
             Self::Ack => "tool_ack",
+            Self::Claim => "tool_claim",
         }
     }
 }
