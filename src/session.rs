@@ -46,6 +46,7 @@
 //! ```
 
 mod answer;
+mod choose;
 mod claim;
 mod codec;
 mod config;
@@ -63,6 +64,7 @@ mod owner;
 mod past;
 mod peer;
 mod presence;
+mod prompts;
 mod receive;
 mod register;
 mod roles;
@@ -80,6 +82,7 @@ use std::{
 
 pub(crate) use self::timers::later;
 pub use self::{
+    choose::{Candidate, Choose, Chooser},
     config::{Caps, Config, Rule, Times},
     event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
     send::COMPLAINT_INTERVAL,
@@ -117,6 +120,8 @@ pub struct Session {
     stanza: u32,
     next_packet: u64,
     next_key: u64,
+    /// How many peers have registered or spoken.
+    arrivals: u64,
     phase: Phase,
     /// We are about to leave: no request is taken any more.
     draining: bool,
@@ -177,6 +182,7 @@ impl Session {
             stanza: 0,
             next_packet: 0,
             next_key: 0,
+            arrivals: 0,
             phase: Phase::Fresh,
             draining: false,
             link: LinkState::Up,
@@ -558,7 +564,7 @@ mod tests {
             ask(request().timeout(std::time::Duration::from_secs(601))),
             CallError::Limit { .. }
         ));
-        assert!(matches!(ask(Request::new("bridge.form", Body::empty())), CallError::UnknownTool { .. }));
+        assert!(matches!(ask(Request::new("bridge.wipe", Body::empty())), CallError::UnknownTool { .. }));
         assert!(matches!(ask(Request::new("a b", Body::empty())), CallError::UnknownTool { .. }));
         let list = Body::encode(&[1, 2]).unwrap();
         assert!(matches!(ask(Request::new("t", list)), CallError::Arguments(_)));

@@ -137,7 +137,7 @@ impl Session {
         if shows_instance && table.is_below_floor(stanza) {
             return self.refuse_304(id, "the request is older than what is remembered", &request.id);
         }
-        if !self.has_room_for(now, id, &request.tool_name) {
+        if !self.has_attention(id, &request.tool_name) || !self.has_room_for(now, id, &request.tool_name) {
             return self.refuse_for_load(now, id, stanza, &request);
         }
         let meta = incoming.frame.meta_body();
@@ -210,6 +210,11 @@ impl Session {
         }
         if request.tool_name == ToolName::ECHO {
             return Err(Ok(request.parameters.clone()));
+        }
+        if self.answers_prompt(&request.tool_name)
+            && let Ok(prompt) = request.tool_name.parse()
+        {
+            return Ok((prompt, limit));
         }
         let known = self.tools.iter().find(|tool| tool.name().as_str() == request.tool_name);
         match known {

@@ -9,6 +9,7 @@ use super::{
     ids::Instance,
     owner::Choice,
     peer::{Remote, Window},
+    prompts::for_observers,
     send::Unfit,
 };
 use crate::{
@@ -126,7 +127,7 @@ impl Session {
         }
         let unknown = || CallError::UnknownTool { tool: request.tool.as_str().into() };
         let name: ToolName = request.tool.parse().map_err(|_| unknown())?;
-        if self.is_client() || (name.is_reserved() && name.as_str() != ToolName::ECHO) {
+        if self.is_client() || (name.is_reserved() && name.as_str() != ToolName::ECHO && !name.is_prompt()) {
             return Err(unknown());
         }
         let ours = request.owner.as_ref().is_none_or(|owner| owner == self.local.identity())
@@ -302,7 +303,7 @@ impl Session {
             Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
             Unfit::Encode(error) => CallError::Arguments(error),
         })?;
-        self.copy(&call.meta, &message);
+        self.copy(&call.meta, &for_observers(message));
         let owner = owner.clone();
         Ok(Asked {
             owner,

@@ -163,6 +163,7 @@ impl Session {
         remote.pair.registered = true;
         let changed = remote.tools != tools;
         remote.tools = tools;
+        self.came_forward(id);
         let message = Message::ToolsRegisterAck(answer);
         self.post_small(id, &message);
         self.copy(&Meta::default(), &message);
@@ -193,6 +194,7 @@ impl Session {
     pub(super) fn forget_registration(&mut self, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.registered = false;
+        remote.came = None;
         if !std::mem::take(&mut remote.tools).is_empty() {
             self.event(Event::ToolsChanged { owner: id.clone() });
         }
