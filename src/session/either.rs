@@ -117,9 +117,6 @@ impl Session {
 
     /// The claim window is over.
     pub(super) fn nobody_claimed(&mut self, now: Instant, key: CallKey) {
-        if self.calls.get(&key).is_some_and(|call| call.began_at_owner) {
-            return self.grant(key); // it started without our leave: both must not run
-        }
         if self.falls_back(key, Fallback::UntilClaimed) {
             self.run_instead(now, key, &Instead::Withdrawn);
         }
@@ -183,6 +180,7 @@ impl Session {
         }
     }
 
+    /// Whether we may run it still. An owner that started without our leave keeps it: both must not run.
     fn falls_back(&self, key: CallKey, how: Fallback) -> bool {
         let not_begun = |call: &&Call| !call.began_at_owner && call.asked().is_some();
         self.calls.get(&key).filter(not_begun).is_some_and(|call| call.fallback == how)

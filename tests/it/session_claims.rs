@@ -478,12 +478,60 @@ fn an_owner_that_starts_without_a_claim_keeps_the_call() {
         content: None,
         message: None,
     };
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun));
+    world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun.clone()));
     world.run(3 * SECOND);
     assert!(ran(&world).is_empty());
     world.say("phone", &["a"], &Meta::new(), &result(&call, None));
     world.run(100 * MS);
     assert_eq!(outcome(&world, key), value(1));
+    // Nor is it run elsewhere when such an owner is gone, or says that it has no such tool after all.
+    for answers in [false, true] {
+        let mut world = puppet_home(FEATURES, Some("i1"));
+        let key = world.call("a", request("lookup")).unwrap();
+        world.run(100 * MS);
+        let call = asked(&world).id;
+        let begun = ToolProgress { id: call.clone(), ..begun.clone() };
+        world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun));
+        world.run(100 * MS);
+        if answers {
+            world.say("phone", &["a"], &Meta::new(), &result(&call, Some("unknown_tool")));
+        } else {
+            world.leave("phone");
+        }
+        world.run(20 * SECOND);
+        assert!(world.settled("a", key).unwrap().is_err() && ran(&world).is_empty());
+    }
+}
+
+#[test]
+fn a_caller_that_is_gone_grants_nothing_and_its_claims_end() {
+    // By goodbye, by death, by another run of its program: each while the grant is lost or late.
+    for (how, fate) in [
+        ("goodbye", Fate::IsLost),
+        ("killed", Fate::IsLost),
+        ("restarted", Fate::IsLost),
+        ("goodbye", Fate::IsOvertaken(150 * MS)),
+        ("restarted", Fate::IsOvertaken(800 * MS)),
+    ] {
+        let mut world = home(&["phone"]);
+        world.fate =
+            Some(Box::new(move |_, from, frame| if is_grant(from, frame) { fate } else { Fate::Arrives }));
+        world.call("a", request("lookup").timeout(60 * SECOND)).unwrap();
+        world.run(45 * MS);
+        assert!(!world.session("phone").is_drained());
+        match how {
+            "goodbye" => _ = world.with("a", |session, now| session.close(now)),
+            "killed" => world.leave("a"),
+            _ => {
+                world.leave("a");
+                world.ends.remove("a");
+                world.assistant("a", Config::default());
+            }
+        }
+        world.run(if how == "killed" { 6 * SECOND } else { SECOND });
+        assert!(world.session("phone").is_drained(), "{how}");
+        assert!(ran(&world).is_empty(), "{how}");
+    }
 }
 
 #[test]
