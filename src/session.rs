@@ -212,6 +212,11 @@ impl Session {
         self.role
     }
 
+    /// The room's name: the configured one, else the one that the first peer used, else empty.
+    pub fn room(&self) -> &str {
+        &self.config.room
+    }
+
     /// Client: the assistant that is bound, which alone may ask for tools.
     pub fn bound(&self) -> Option<&Identity> {
         self.bound.as_ref()

@@ -13,6 +13,8 @@ mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
 #[cfg(all(feature = "cli", unix))]
+mod cli_assistant;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 mod golden;
 mod hostile;
