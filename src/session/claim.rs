@@ -5,12 +5,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Event, JobKey, Session, Timer, peer::Feature, table::Table};
+use super::{
+    Event, JobKey, Session, Timer,
+    peer::Feature,
+    replay::{Resent, place},
+    table::Table,
+};
 use crate::{
     body::Body,
     link::Identity,
     tool::{CallId, ErrorCode, Execution, Outcome, ToolError, ToolName},
-    wire::{Acknowledgement, Message, ToolUseRequest},
+    wire::{Acknowledgement, Message, Meta, ToolUseRequest},
 };
 
 /// What makes an acknowledgement a claim.
@@ -37,12 +42,9 @@ pub(super) fn is_claim(it: &Acknowledgement) -> bool {
 }
 
 impl Table {
-    /// The claims that were not answered, in the order in which they were sent.
-    pub(super) fn unacknowledged_claims(&self) -> Vec<CallId> {
-        let mut found: Vec<_> =
-            self.claims.iter().map(|(call, claim)| (claim.stanza.unsigned_abs(), call.clone())).collect();
-        found.sort();
-        found.into_iter().map(|(_, call)| call).collect()
+    /// The claims that were not answered, with their places in the order of frames.
+    pub(super) fn claims_kept(&self) -> Vec<(u32, CallId)> {
+        self.claims.iter().map(|(call, claim)| (place(Some(claim.stanza)), call.clone())).collect()
     }
 
     /// The call that was claimed under this stanza.
@@ -54,7 +56,10 @@ impl Table {
 impl Session {
     /// Client: whether a request must be claimed before it starts. One that we would refuse is refused at once.
     pub(super) fn must_claim(&self, id: &Identity, request: &ToolUseRequest) -> bool {
-        let grants = self.peers.get(id).is_some_and(|it| it.lists(Feature::Claim) && it.is_reachable());
+        let grants = self
+            .peers
+            .get(id)
+            .is_some_and(|it| it.lists(Feature::Claim) && it.lists(Feature::Ack) && it.is_reachable());
         grants && request.execution == Ok(Execution::Either) && self.judge_request(request).is_ok()
     }
 
@@ -80,23 +85,19 @@ impl Session {
         table.claim(&call, claim);
     }
 
-    /// Client: sends a claim once more, under its own stanza. False if there is none to be sent.
-    pub(super) fn claim_again(&mut self, id: &Identity, call: &CallId) -> bool {
-        let Some(claim) = self.tables.get(id).and_then(|table| table.claims.get(call)) else { return false };
-        let (stanza, of) = (claim.stanza, claim.of);
-        if self.peers.get(id).is_some_and(|remote| remote.is_reachable()) {
-            let message = self.claim_message(of, call);
-            if let Err(error) = self.post_again(id, stanza, &message) {
-                tracing::warn!(%call, ?error, "a claim cannot be sent again");
-            }
-        }
-        true
+    /// Client: sends a claim once more, under its own stanza. None if it was answered.
+    pub(super) fn claim_again(&mut self, id: &Identity, call: &CallId) -> Option<Resent> {
+        let claim = self.tables.get(id)?.claims.get(call)?;
+        let (stanza, message) = (claim.stanza, self.claim_message(claim.of, call));
+        let sent = self.post_again(id, stanza, &Meta::default(), &message);
+        sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again"))
+            .ok()
+            .map(Resent::of)
     }
 
-    /// Client: sends all claims once more that were not answered.
+    /// Client: sends all claims once more that were not answered: they, or their answers, may never have left.
     pub(super) fn claims_again(&mut self, id: &Identity) {
-        let claims = self.tables.get(id).map(Table::unacknowledged_claims).unwrap_or_default();
-        for call in claims {
+        for (_, call) in self.tables.get(id).map(Table::claims_kept).unwrap_or_default() {
             self.claim_again(id, &call);
         }
     }
@@ -129,8 +130,7 @@ impl Session {
 
     /// Client: a caller is gone, and so nothing that we claimed starts.
     pub(super) fn end_claims_for(&mut self, now: Instant, id: &Identity) {
-        let claims = self.tables.get(id).map(Table::unacknowledged_claims).unwrap_or_default();
-        for call in claims {
+        for (_, call) in self.tables.get(id).map(Table::claims_kept).unwrap_or_default() {
             self.cancel_claim(now, id, &call);
         }
     }

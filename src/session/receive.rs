@@ -180,6 +180,7 @@ impl Session {
             return;
         }
         let Some(stanza) = it.acknowledged_stanza_id else { return };
+        self.replayed(now, id, stanza);
         if self.claim_answered(now, id, stanza, it) {
             return;
         }
@@ -199,6 +200,7 @@ impl Session {
             return;
         }
         if let Some(stanza) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
+            self.replayed(now, id, stanza);
             self.request_delivered(id, stanza);
             self.stop_acknowledged(id, stanza);
         }

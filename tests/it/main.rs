@@ -14,6 +14,8 @@ mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
 #[cfg(all(feature = "cli", unix))]
+mod cli_assistant;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 mod golden;
 mod hostile;
@@ -27,6 +29,7 @@ mod session_calls;
 mod session_choose;
 mod session_claims;
 mod session_prompts;
+mod session_replay;
 mod session_schedules;
 mod session_security;
 mod session_world;
