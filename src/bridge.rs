@@ -23,12 +23,14 @@ mod call;
 mod client;
 mod driver;
 mod events;
+mod prompt;
 mod setup;
 
 pub use assistant::{Assistant, AssistantBuilder};
 pub use call::{Call, CallBuilder};
 pub use client::{Client, ClientBuilder};
 pub use events::Events;
+pub use prompt::PromptRequest;
 
 use call::Slot;
 
@@ -201,6 +203,13 @@ macro_rules! setup_methods {
             /// [`ToolSource::prefixed`](crate::source::ToolSource::prefixed).
             pub fn tools(mut self, source: impl crate::source::ToolSource) -> Self {
                 self.setup.sources.push(std::sync::Arc::new(source));
+                self
+            }
+
+            /// Which of several is meant: of clients that offer one tool, of participants that may be the assistant.
+            /// Default: nobody, and that is an error or event.
+            pub fn choose(mut self, policy: crate::session::Choose) -> Self {
+                self.setup.config = self.setup.config.choose(policy);
                 self
             }
 

@@ -46,8 +46,11 @@
 //! ```
 
 mod answer;
+mod choose;
+mod claim;
 mod codec;
 mod config;
+mod either;
 mod event;
 mod handshake;
 mod ids;
@@ -61,6 +64,7 @@ mod owner;
 mod past;
 mod peer;
 mod presence;
+mod prompts;
 mod receive;
 mod register;
 mod replay;
@@ -79,6 +83,7 @@ use std::{
 
 pub(crate) use self::timers::later;
 pub use self::{
+    choose::{Candidate, Choose, Chooser},
     config::{Caps, Config, Rule, Times},
     event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
     send::COMPLAINT_INTERVAL,
@@ -116,6 +121,8 @@ pub struct Session {
     stanza: u32,
     next_packet: u64,
     next_key: u64,
+    /// How many peers have registered or spoken.
+    arrivals: u64,
     phase: Phase,
     /// We are about to leave: no request is taken any more.
     draining: bool,
@@ -176,6 +183,7 @@ impl Session {
             stanza: 0,
             next_packet: 0,
             next_key: 0,
+            arrivals: 0,
             phase: Phase::Fresh,
             draining: false,
             link: LinkState::Up,
@@ -480,6 +488,8 @@ impl Session {
             Timer::Tables => self.expire_tables(now),
             Timer::Past => self.expire_past(now),
             Timer::Complaints => self.tell_complaints(now),
+            Timer::ClaimWindow(key) => self.nobody_claimed(now, key),
+            Timer::ClaimDeadline(key) => self.claim_deadline(now, key),
         }
     }
 
@@ -562,7 +572,7 @@ mod tests {
             ask(request().timeout(std::time::Duration::from_secs(601))),
             CallError::Limit { .. }
         ));
-        assert!(matches!(ask(Request::new("bridge.form", Body::empty())), CallError::UnknownTool { .. }));
+        assert!(matches!(ask(Request::new("bridge.wipe", Body::empty())), CallError::UnknownTool { .. }));
         assert!(matches!(ask(Request::new("a b", Body::empty())), CallError::UnknownTool { .. }));
         let list = Body::encode(&[1, 2]).unwrap();
         assert!(matches!(ask(Request::new("t", list)), CallError::Arguments(_)));

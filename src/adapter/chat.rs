@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     body::Body,
     bridge::Assistant,
-    tool::{CallError, ErrorCode, MAX_TOOL_NAME, Offer, ToolError},
+    tool::{CallError, ErrorCode, MAX_TOOL_NAME, Offer, ToolError, ToolName},
 };
 
 /// The longest answer that goes to the model, in bytes: more is cut, and says so.
@@ -61,8 +61,12 @@ pub fn call(assistant: &Assistant, tool_call: &Value) -> impl Future<Output = Va
     let name = function["name"].as_str().unwrap_or_default();
     let offers = assistant.tools();
     let known = offers.iter().map(|offer| offer.tool.name().as_str()).find(|it| model_name(it) == name);
-    let started =
-        arguments(&function["arguments"]).map(|body| assistant.call(known.unwrap_or(name), body).start());
+    // A model does not speak to a person in the assistant's name: what it makes up is no prompt.
+    let made_up = known.is_none() && ToolName::PROMPTS.contains(&name);
+    let started = arguments(&function["arguments"]).and_then(|body| match made_up {
+        true => Err(CallError::UnknownTool { tool: name.into() }.into()),
+        false => Ok(assistant.call(known.unwrap_or(name), body).start()),
+    });
     async move {
         let result = match started {
             Ok(call) => call.await,

@@ -16,6 +16,8 @@ use crate::{
 pub(super) struct Setup {
     pub(super) functions: Tools<()>,
     pub(super) sources: Vec<Arc<dyn AnySource>>,
+    /// What answers prompts.
+    pub(super) prompts: Option<Arc<dyn AnySource>>,
     pub(super) config: Config,
     pub(super) drain: Duration,
     /// What a setter was given and cannot be used: told when joining.
@@ -29,6 +31,7 @@ impl Default for Setup {
         Self {
             functions: Tools::new(),
             sources: Vec::new(),
+            prompts: None,
             config: Config::default(),
             drain: DRAIN,
             problem: None,
@@ -76,7 +79,11 @@ impl Setup {
         }
         let mut sources = self.sources.clone();
         sources.push(Arc::new(self.functions.clone()));
-        Executor::new(sources)
+        let (mut executor, reports) = Executor::new(sources)?;
+        if let Some(prompts) = &self.prompts {
+            executor.answer_prompts(prompts);
+        }
+        Ok((executor, reports))
     }
 }
 
@@ -85,6 +92,7 @@ impl fmt::Debug for Setup {
         f.debug_struct("Setup")
             .field("functions", &self.functions)
             .field("sources", &self.sources.len())
+            .field("prompts", &self.prompts.is_some())
             .field("config", &self.config)
             .field("drain", &self.drain)
             .finish_non_exhaustive()

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use super::choose::Choose;
 use crate::{
     link::{Capabilities, Identity, Participant},
     tool::{DEFAULT_TIMEOUT, ToolName},
@@ -31,6 +32,11 @@ pub struct Config {
     pub stop_rule: Option<Rule>,
     /// Assistant: tools that only one identity may run.
     pub pins: BTreeMap<ToolName, Identity>,
+    /// Which of several is meant: the clients that offer a tool, or who may be the assistant. Default: nobody.
+    pub choose: Choose,
+    /// Client: prompts to a person are answered, as jobs that the driver is given
+    /// ([`Prompt::read`](crate::Prompt::read)). Default: no.
+    pub prompts: bool,
     /// The program and version that we tell peers.
     pub version: String,
     /// Times.
@@ -82,6 +88,20 @@ impl Config {
         self
     }
 
+    /// Chooses one of several by this policy.
+    #[must_use]
+    pub fn choose(mut self, policy: Choose) -> Self {
+        self.choose = policy;
+        self
+    }
+
+    /// Client: answers prompts to a person.
+    #[must_use]
+    pub fn prompts(mut self, answered: bool) -> Self {
+        self.prompts = answered;
+        self
+    }
+
     /// Tells peers this program and version.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
@@ -127,6 +147,8 @@ impl Default for Config {
             admit_rule: None,
             stop_rule: None,
             pins: BTreeMap::new(),
+            choose: Choose::default(),
+            prompts: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
             times: Times::default(),
             caps: Caps::default(),
@@ -143,6 +165,8 @@ impl fmt::Debug for Config {
             .field("admit_rule", &self.admit_rule.is_some())
             .field("stop_rule", &self.stop_rule.is_some())
             .field("pins", &self.pins)
+            .field("choose", &self.choose)
+            .field("prompts", &self.prompts)
             .field("version", &self.version)
             .field("times", &self.times)
             .field("caps", &self.caps)
@@ -176,6 +200,9 @@ pub struct Times {
     /// a sender, and cannot answer. Ends early when the room tells us of ourselves. Default: 3.5 s, since LiveKit
     /// announces participants without tracks once in 3 s.
     pub announcement: Duration,
+    /// How long a client that may run a tool in our place has to claim the call, at most half of what is left of
+    /// its budget. Then we run it ourselves. Default: 2 s.
+    pub claim: Duration,
 }
 
 impl Default for Times {
@@ -190,6 +217,7 @@ impl Default for Times {
             hold: Duration::from_secs(4),
             silence: Duration::from_secs(1),
             announcement: Duration::from_millis(3_500),
+            claim: Duration::from_secs(2),
         }
     }
 }
