@@ -24,11 +24,13 @@ mod client;
 mod driver;
 mod events;
 mod setup;
+mod turn;
 
 pub use assistant::{Assistant, AssistantBuilder};
 pub use call::{Call, CallBuilder};
 pub use client::{Client, ClientBuilder};
 pub use events::Events;
+pub use turn::Turn;
 
 use call::Slot;
 
@@ -253,6 +255,12 @@ macro_rules! participant_methods {
             /// Tools of ours that run just now.
             pub fn open_jobs(&self) -> usize {
                 self.handle.0.lock().session.open_jobs()
+            }
+
+            /// What became of calls: the last 256 that have ended, oldest first, then those that are open. Ours
+            /// and those that we ran, without arguments and results.
+            pub fn calls(&self) -> Vec<crate::session::CallRecord> {
+                self.handle.0.lock().session.records()
             }
 
             /// What happens from now on.

@@ -53,6 +53,7 @@ mod handshake;
 mod ids;
 mod inbound;
 mod job;
+mod ledger;
 mod life;
 mod outbound;
 mod outcome;
@@ -69,6 +70,7 @@ mod stats;
 mod stop;
 mod table;
 mod timers;
+mod turn;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -80,12 +82,15 @@ pub(crate) use self::timers::later;
 pub use self::{
     config::{Caps, Config, Rule, Times},
     event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
+    ledger::{CallRecord, CallState},
     send::COMPLAINT_INTERVAL,
     stats::{Counter, Stats},
+    turn::{LateResult, TurnKey},
 };
 use self::{
     ids::Ids,
     job::Running,
+    ledger::Ledger,
     outbound::Call,
     past::Past,
     peer::Remote,
@@ -94,6 +99,7 @@ use self::{
     send::Complaints,
     table::Table,
     timers::{Timer, Timers},
+    turn::Turns,
 };
 use crate::{
     body::Body,
@@ -139,6 +145,8 @@ pub struct Session {
     stats: Stats,
     timers: Timers,
     outputs: VecDeque<Output>,
+    turns: Turns,
+    ledger: Ledger,
 }
 
 /// No input is taken beyond this stanza; what one input makes us say still has numbers (`wire.md`, 2).
@@ -195,6 +203,8 @@ impl Session {
             stats: Stats::default(),
             timers: Timers::default(),
             outputs: VecDeque::new(),
+            turns: Turns::default(),
+            ledger: Ledger::default(),
         }
     }
 }
@@ -356,12 +366,14 @@ impl Session {
     /// allowed, the session is closed.
     pub fn call(&mut self, now: Instant, request: Request) -> Result<CallKey, CallError> {
         self.begin(now);
+        self.admit_to_turn(&request)?;
         self.ask(now, request)
     }
 
     /// Ends a call of ours: it settles at once as cancelled, and its owner is told to stop.
     pub fn cancel(&mut self, now: Instant, key: CallKey) {
-        if self.begin(now) {
+        // A call that a barge-in settled is no caller's any more, even where the work goes on.
+        if self.begin(now) && self.calls.get(&key).is_some_and(|call| call.rest.is_none()) {
             self.settle_call(now, key, Err(CallError::Cancelled));
         }
     }
@@ -437,6 +449,7 @@ impl Session {
 impl Session {
     /// Whether the session is open. The first time greets those whom the author named.
     fn begin(&mut self, now: Instant) -> bool {
+        self.ledger.set_now(now);
         match self.phase {
             Phase::Open if self.stanza < LAST_STANZA => true,
             Phase::Open => {
@@ -504,6 +517,7 @@ impl Session {
     }
 
     fn event(&mut self, event: Event) {
+        self.note_event(&event);
         self.outputs.push_back(Output::Event(event));
     }
 

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use crate::body::Body;
 
+mod barge_in;
 mod definition;
 mod error;
 mod failure;
 mod name;
 mod progress;
 
+pub use barge_in::BargeIn;
 pub use definition::{Consent, Disclose, Execution, Offer, Tool, ToolOptions};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};

@@ -233,6 +233,15 @@ pub struct Caps {
     pub progress_bytes: usize,
     /// A tool's error message, in bytes; the rest is cut off. Default: 4 KiB.
     pub message_bytes: usize,
+    /// Late results that wait for the next turn; beyond it the oldest is dropped. Default: 32.
+    pub late_results: usize,
+    /// Bytes of all late results that wait for the next turn. Default: 256 KiB.
+    pub late_bytes: usize,
+    /// How often one turn may ask for the same tool with the same arguments. Default: 5; more is a loop.
+    pub equal_calls: u32,
+    /// Calls and jobs that have ended and that [`Session::records`](super::Session::records) still shows.
+    /// Default: 256.
+    pub ledger: usize,
 }
 
 impl Default for Caps {
@@ -255,6 +264,10 @@ impl Default for Caps {
             progress_per_second: 10,
             progress_bytes: 4096,
             message_bytes: 4096,
+            late_results: 32,
+            late_bytes: 256 * 1024,
+            equal_calls: 5,
+            ledger: 256,
         }
     }
 }

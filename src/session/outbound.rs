@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, codec, ids,
+    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, TurnKey, codec, ids,
     ids::Instance,
     owner::Choice,
     peer::{Remote, Window},
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     body::{Body, EncodeError},
     link::{Identity, Sid},
-    tool::{CallError, CallId, Execution, ToolName},
+    tool::{BargeIn, CallError, CallId, Execution, ToolName},
     wire::{Message, Meta, ToolUseRequest},
 };
 
@@ -34,6 +34,10 @@ pub(super) struct Call {
     pub(super) began_at_owner: bool,
     /// Progress of the current second.
     pub(super) rate: Window,
+    /// The turn that it belongs to.
+    pub(super) turn: Option<TurnKey>,
+    /// A barge-in settled it for its caller, by this rule; the work goes on.
+    pub(super) rest: Option<BargeIn>,
 }
 
 /// How far a call has come.
@@ -98,7 +102,7 @@ impl Call {
         self.asked().map(|asked| asked.owner.clone())
     }
 
-    fn execution(&self) -> Execution {
+    pub(super) fn execution(&self) -> Execution {
         if matches!(self.stage, Stage::Own(_)) { Execution::Server } else { Execution::Client }
     }
 }
@@ -139,6 +143,8 @@ impl Session {
             detached: false,
             began_at_owner: false,
             rate: Window::default(),
+            turn: request.turn,
+            rest: None,
         };
         if ours {
             return Ok(self.run_own(now, call, &name));
@@ -180,6 +186,7 @@ impl Session {
         self.stats.add(Counter::Calls, 1);
         self.timers.set(now, Timer::Deadline(key), call.limit);
         self.calls_by_id.insert(call.id.clone(), key);
+        self.ledger.asked(self.local.identity(), &call);
         self.calls.insert(key, call);
         key
     }

@@ -76,6 +76,8 @@ counters! {
     RegistrationRefused = "registration_refused",
     /// Signs of life that were asked for.
     Pings = "pings",
+    /// Late results that nobody took in time.
+    LateDropped = "late_dropped",
 }
 
 /// The counters of one session. All begin at 0 and only rise.

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use super::ToolName;
+use super::{BargeIn, ToolName};
 use crate::link::Identity;
 
 /// A tool as it is offered: its name, what it says of itself, and how it wants to be called.
@@ -80,6 +80,8 @@ pub struct ToolOptions {
     pub cancel_grace: Option<Duration>,
     /// How much of a server-executed call the room hears. Default: all of it.
     pub disclose: Disclose,
+    /// What becomes of a running call when its turn is interrupted. Default: it stops.
+    pub barge_in: BargeIn,
 }
 
 impl ToolOptions {
@@ -123,6 +125,13 @@ impl ToolOptions {
     #[must_use]
     pub fn disclose(mut self, level: Disclose) -> Self {
         self.disclose = level;
+        self
+    }
+
+    /// What becomes of a running call when its turn is interrupted.
+    #[must_use]
+    pub fn barge_in(mut self, rule: BargeIn) -> Self {
+        self.barge_in = rule;
         self
     }
 
