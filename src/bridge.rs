@@ -21,6 +21,7 @@ use crate::{
 mod assistant;
 mod call;
 mod client;
+mod consent;
 mod driver;
 mod events;
 mod setup;
@@ -29,6 +30,7 @@ mod turn;
 pub use assistant::{Assistant, AssistantBuilder};
 pub use call::{Call, CallBuilder};
 pub use client::{Client, ClientBuilder};
+pub use consent::ConsentRequest;
 pub use events::Events;
 pub use turn::Turn;
 
@@ -196,6 +198,34 @@ macro_rules! setup_methods {
                 handler: impl crate::registry::Handler<M, ()>,
             ) -> Self {
                 self.setup.functions = self.setup.functions.tool_with(name, description, options, handler);
+                self
+            }
+
+            /// Asks a person before a tool of ours runs that needs it: every time for a destructive one, else
+            /// as its [`Consent`](crate::Consent) says. On `false` nothing runs, and the caller reads
+            /// `permission_denied`; so it does if there is no answer until 500 ms before its budget ends.
+            ///
+            /// Without this, such a tool is an error when joining. The future is dropped when the question is
+            /// taken back: the call was cancelled, or its caller left. A function that panics is a no.
+            ///
+            /// ```
+            /// # async fn dialog(_question: String) -> bool { true }
+            /// # async fn erase_album() -> Result<(), toolbridge::ToolError> { Ok(()) }
+            /// use toolbridge::{Client, ConsentRequest, ToolOptions};
+            ///
+            /// let client = Client::builder()
+            ///     .tool_with("erase_album", "Delete an album", ToolOptions::destructive(), erase_album)
+            ///     .consent(|ask: ConsentRequest| async move {
+            ///         let (who, tool) = (ask.caller(), ask.tool().name());
+            ///         dialog(format!("{who} wants {tool}: {}", ask.arguments().to_json())).await
+            ///     });
+            /// ```
+            pub fn consent<F, Fut>(mut self, ask: F) -> Self
+            where
+                F: Fn(crate::bridge::ConsentRequest) -> Fut + Send + Sync + 'static,
+                Fut: std::future::Future<Output = bool> + Send + 'static,
+            {
+                self.setup.consent = Some(crate::bridge::consent::AskPerson::new(ask));
                 self
             }
 

@@ -78,7 +78,8 @@ pub mod transport;
 pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 #[cfg(feature = "runtime")]
 pub use bridge::{
-    Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, Events, JoinError, Turn,
+    Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
+    Turn,
 };
 pub use link::{
     Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, ROLE_ATTRIBUTE, Role,
@@ -92,7 +93,7 @@ pub use registry::{Handler, State, Tools, check_tool};
 pub use room::{ConnectError, Room, RoomOptions};
 pub use session::{
     CallKey, CallRecord, CallState, Config, Counter, Destination, Event, Job, JobKey, LateResult, LocalText,
-    Output, Request, SendFrameError, Session, Stats, TurnKey, Unsent,
+    Output, Question, Request, SendFrameError, Session, Stats, TurnKey, Unsent,
 };
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};

@@ -48,6 +48,7 @@
 mod answer;
 mod codec;
 mod config;
+mod consent;
 mod event;
 mod handshake;
 mod ids;
@@ -81,6 +82,7 @@ use std::{
 pub(crate) use self::timers::later;
 pub use self::{
     config::{Caps, Config, Rule, Times},
+    consent::{CONSENT_MARGIN, Question},
     event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
     ledger::{CallRecord, CallState},
     send::COMPLAINT_INTERVAL,
@@ -88,6 +90,7 @@ pub use self::{
     turn::{LateResult, TurnKey},
 };
 use self::{
+    consent::Consents,
     ids::Ids,
     job::Running,
     ledger::Ledger,
@@ -147,6 +150,7 @@ pub struct Session {
     outputs: VecDeque<Output>,
     turns: Turns,
     ledger: Ledger,
+    consents: Consents,
 }
 
 /// No input is taken beyond this stanza; what one input makes us say still has numbers (`wire.md`, 2).
@@ -205,6 +209,7 @@ impl Session {
             outputs: VecDeque::new(),
             turns: Turns::default(),
             ledger: Ledger::default(),
+            consents: Consents::default(),
         }
     }
 }
@@ -345,8 +350,8 @@ impl Session {
     /// Offers these tools, in place of those before.
     ///
     /// # Errors
-    /// A name that is reserved or double; a tool that needs a person's consent, which nobody can give
-    /// here; more or larger tools than allowed. Nothing has changed then.
+    /// A name that is reserved or double; a tool that needs a person's consent, while nobody can be asked
+    /// ([`Config::asks`]); more or larger tools than allowed. Nothing has changed then.
     pub fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
         if let Phase::Fresh = self.phase {
             // Those whom the author named are greeted now, and a registration may follow at once.
@@ -388,6 +393,7 @@ impl Session {
     /// Brings the outcome of a job. Of a job that was aborted or is unknown, nothing happens.
     pub fn settle(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
         if self.begin(now) {
+            let outcome = self.outcome_of_asked(key, outcome);
             self.finish_job(now, key, outcome);
         }
     }
@@ -485,6 +491,7 @@ impl Session {
             Timer::Tables => self.expire_tables(now),
             Timer::Past => self.expire_past(now),
             Timer::Complaints => self.tell_complaints(now),
+            Timer::Consent(key) => self.consent_silent(now, key),
         }
     }
 

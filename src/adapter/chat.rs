@@ -213,13 +213,13 @@ mod tests {
         assert_eq!(super::definitions(&[offers[0].clone(), alike]).len(), 1);
     }
 
-    fn read(result: Result<Body, CallError>) -> Value {
-        serde_json::from_str(&content("t", Some(&"phone".into()), &result)).unwrap()
+    fn read(result: &Result<Body, CallError>) -> Value {
+        serde_json::from_str(&content("t", Some(&"phone".into()), result)).unwrap()
     }
 
     #[test]
     fn a_long_answer_is_cut_between_characters_and_says_so() {
-        let long = read(Ok(Body::from(json!({"value": "ä".repeat(MAX_CONTENT)}))));
+        let long = read(&Ok(Body::from(json!({"value": "ä".repeat(MAX_CONTENT)}))));
         assert_eq!((long["tool"].as_str(), long["from"].as_str()), (Some("t"), Some("phone")));
         assert_eq!(long["cut"], "only 32767 of 65538 bytes of the result are shown");
         assert_eq!(long["result"].as_str().unwrap().len(), 32_767);
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_plain_value_is_read_plainly() {
-        let read = |json: Value| read(Ok(Body::from(json)))["result"].clone();
+        let read = |json: Value| read(&Ok(Body::from(json)))["result"].clone();
         assert_eq!(read(json!({"value": 3})), 3);
         assert_eq!(read(json!({"value": 3, "unit": "m"})), json!({"value": 3, "unit": "m"}));
     }
@@ -241,7 +241,7 @@ mod tests {
         assert!(whole.next().is_none(), "nothing stands behind the fence");
         assert_eq!(fence, json!({"tool": "notes", "from": "phone", "result": evil}));
         let said = Err(CallError::Tool(ToolError::new("odd", evil)));
-        assert_eq!(read(said)["error"], json!({"code": "odd", "message": evil}));
+        assert_eq!(read(&said)["error"], json!({"code": "odd", "message": evil}));
     }
 
     #[test]

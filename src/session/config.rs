@@ -31,6 +31,10 @@ pub struct Config {
     pub stop_rule: Option<Rule>,
     /// Assistant: tools that only one identity may run.
     pub pins: BTreeMap<ToolName, Identity>,
+    /// Whether a person can be asked before a tool runs: see
+    /// [`Session::poll_question`](super::Session::poll_question). Default: no, and a tool that needs it is not
+    /// offered.
+    pub asks: bool,
     /// The program and version that we tell peers.
     pub version: String,
     /// Times.
@@ -82,6 +86,13 @@ impl Config {
         self
     }
 
+    /// A person can be asked before a tool runs: the driver takes the questions and brings the answers.
+    #[must_use]
+    pub fn asks(mut self, asks: bool) -> Self {
+        self.asks = asks;
+        self
+    }
+
     /// Tells peers this program and version.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
@@ -127,6 +138,7 @@ impl Default for Config {
             admit_rule: None,
             stop_rule: None,
             pins: BTreeMap::new(),
+            asks: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
             times: Times::default(),
             caps: Caps::default(),
@@ -143,6 +155,7 @@ impl fmt::Debug for Config {
             .field("admit_rule", &self.admit_rule.is_some())
             .field("stop_rule", &self.stop_rule.is_some())
             .field("pins", &self.pins)
+            .field("asks", &self.asks)
             .field("version", &self.version)
             .field("times", &self.times)
             .field("caps", &self.caps)
@@ -242,6 +255,8 @@ pub struct Caps {
     /// Calls and jobs that have ended and that [`Session::records`](super::Session::records) still shows.
     /// Default: 256.
     pub ledger: usize,
+    /// Questions to a person that are open at once; beyond it a call is refused as `busy`. Default: 8.
+    pub open_questions: usize,
 }
 
 impl Default for Caps {
@@ -268,6 +283,7 @@ impl Default for Caps {
             late_bytes: 256 * 1024,
             equal_calls: 5,
             ledger: 256,
+            open_questions: 8,
         }
     }
 }

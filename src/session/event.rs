@@ -324,6 +324,14 @@ pub enum Event {
         /// Whether it succeeded after all.
         outcome: Result<(), ErrorCode>,
     },
+    /// A consent that was given for the session is void, since the tool's definition or its caller's run has
+    /// changed: the person will be asked again.
+    ConsentVoid {
+        /// The tool.
+        tool: ToolName,
+        /// Whom it was given to.
+        caller: Identity,
+    },
     /// This many events were lost because the reader was too slow. A session itself never says so.
     Missed(u64),
     /// It is over, and nothing follows.

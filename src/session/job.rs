@@ -89,7 +89,7 @@ impl Session {
             meta,
         };
         self.jobs.insert(key, running);
-        self.outputs.push_back(Output::Execute(job));
+        self.gate(now, job);
     }
 
     pub(super) fn finish_job(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
@@ -139,6 +139,7 @@ impl Session {
     pub(super) fn forget_job(&mut self, key: JobKey) -> Option<Running> {
         self.timers.cancel(&Timer::JobDeadline(key));
         self.timers.cancel(&Timer::Progress(key));
+        self.forget_question(key);
         self.jobs.remove(&key)
     }
 

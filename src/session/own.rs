@@ -1,6 +1,6 @@
 //! Calls that the assistant runs itself: broadcast, so that the room can follow (`wire.md`, section 4).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
     CallKey, JobKey, Output, Session,
@@ -20,11 +20,9 @@ impl Session {
     pub(super) fn run_own(&mut self, now: Instant, mut call: Call, tool: &ToolName) -> CallKey {
         let job = self.next_job();
         call.stage = Stage::Own(job);
-        let limit = match self.options_of(tool) {
-            Some((own, _)) => call.limit.min(own.unwrap_or(call.limit)),
-            None => call.limit,
-        };
-        call.limit = limit;
+        let known = self.tools.iter().find(|it| it.name() == tool);
+        call.limit = known.map_or(call.limit, |tool| self.limit_of(tool, call.limit));
+        let limit = call.limit;
         let request = ToolUseRequest {
             id: call.id.clone(),
             tool_name: tool.to_string(),
@@ -103,7 +101,7 @@ impl Session {
 
     /// Broadcasts at the tool's level. What does not fit a packet is cut down to the name.
     fn disclose(&mut self, tool: &ToolName, meta: &Meta, message: Message) {
-        let level = self.options_of(tool).map_or(Disclose::Full, |(_, level)| level);
+        let level = self.disclosure_of(tool).unwrap_or_default();
         let sent = match level {
             Disclose::Nothing => return,
             Disclose::Full => match self.broadcast(meta, &message) {
@@ -120,9 +118,8 @@ impl Session {
         }
     }
 
-    fn options_of(&self, tool: &ToolName) -> Option<(Option<Duration>, Disclose)> {
-        let options = self.tools.iter().find(|it| it.name() == tool)?.tool_options();
-        Some((options.timeout, options.disclose))
+    fn disclosure_of(&self, tool: &ToolName) -> Option<Disclose> {
+        Some(self.tools.iter().find(|it| it.name() == tool)?.tool_options().disclose)
     }
 }
 

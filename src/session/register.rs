@@ -31,6 +31,7 @@ impl Session {
     pub(super) fn offer_tools(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
         self.check_offer(&tools)?;
         self.tools = tools;
+        self.withdraw_consents();
         if self.is_client() {
             let told: Vec<_> = self
                 .peers
@@ -244,7 +245,7 @@ impl Session {
             if !names.insert(tool.name()) {
                 return Err(RegisterError::Duplicate { name });
             }
-            if tool.tool_options().effective_consent() != Consent::Never {
+            if tool.tool_options().effective_consent() != Consent::Never && !self.config.asks {
                 return Err(RegisterError::NoConsent { name });
             }
             let schema = tool.input_schema().map_or(0, |schema| schema.to_string().len());

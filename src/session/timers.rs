@@ -46,6 +46,8 @@ pub(super) enum Timer {
     Past,
     /// Misbehaviour that was counted in silence is reported.
     Complaints,
+    /// Nobody answered the question whether a job may run.
+    Consent(JobKey),
 }
 
 impl Timer {

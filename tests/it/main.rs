@@ -14,6 +14,7 @@ mod chat;
 mod cli;
 #[cfg(all(feature = "cli", unix))]
 mod cli_stops;
+mod consent;
 mod golden;
 mod hostile;
 mod layers;
