@@ -93,7 +93,7 @@ pub use registry::{Handler, State, Tools, check_tool};
 pub use room::{ConnectError, Room, RoomOptions};
 pub use session::{
     CallKey, CallRecord, CallState, Config, Counter, Destination, Event, Job, JobKey, LateResult, LocalText,
-    Output, Question, Request, SendFrameError, Session, Stats, TurnKey, Unsent,
+    Output, Question, Request, SendFrameError, Session, Stats, StopError, TurnKey, Unsent,
 };
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};

@@ -46,6 +46,7 @@
 //! ```
 
 mod answer;
+mod ask_stop;
 mod codec;
 mod config;
 mod consent;
@@ -80,16 +81,8 @@ use std::{
 };
 
 pub(crate) use self::timers::later;
-pub use self::{
-    config::{Caps, Config, Rule, Times},
-    consent::{CONSENT_MARGIN, Question},
-    event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
-    ledger::{CallRecord, CallState},
-    send::COMPLAINT_INTERVAL,
-    stats::{Counter, Stats},
-    turn::{LateResult, TurnKey},
-};
 use self::{
+    ask_stop::AskedStops,
     consent::Consents,
     ids::Ids,
     job::Running,
@@ -103,6 +96,16 @@ use self::{
     table::Table,
     timers::{Timer, Timers},
     turn::Turns,
+};
+pub use self::{
+    ask_stop::StopError,
+    config::{Caps, Config, Rule, Times},
+    consent::{CONSENT_MARGIN, Question},
+    event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
+    ledger::{CallRecord, CallState},
+    send::COMPLAINT_INTERVAL,
+    stats::{Counter, Stats},
+    turn::{LateResult, TurnKey},
 };
 use crate::{
     body::Body,
@@ -151,6 +154,7 @@ pub struct Session {
     turns: Turns,
     ledger: Ledger,
     consents: Consents,
+    asked_stops: AskedStops,
 }
 
 /// No input is taken beyond this stanza; what one input makes us say still has numbers (`wire.md`, 2).
@@ -210,6 +214,7 @@ impl Session {
             turns: Turns::default(),
             ledger: Ledger::default(),
             consents: Consents::default(),
+            asked_stops: AskedStops::default(),
         }
     }
 }

@@ -142,6 +142,7 @@ impl Session {
                 self.register(now, id);
             }
             self.send_waiting_answers(now, id);
+            self.send_stops(now, id, true);
         } else {
             self.calls_go_on(now, id);
             self.send_waiting_stops(id);
@@ -162,6 +163,7 @@ impl Session {
         self.past.give_up(id);
         self.forget_registration(id);
         self.stop_jobs_for(now, id);
+        self.forget_stops(id);
         self.tables.remove(id);
     }
 

@@ -177,6 +177,7 @@ impl Session {
             return;
         }
         let Some(stanza) = it.acknowledged_stanza_id else { return };
+        self.asked_stop_heard(id, stanza);
         let Some(table) = self.tables.get_mut(id) else { return };
         if let Some(call) = table.sent_as(stanza) {
             table.acknowledged(now, &call);

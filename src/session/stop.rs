@@ -137,6 +137,7 @@ impl Session {
         self.lose_calls(now, id, |_| true);
         self.past.give_up(id);
         self.stop_jobs_for(now, id);
+        self.forget_stops(id);
         if let Some(table) = self.tables.get_mut(id) {
             table.acknowledge_all(now);
         }

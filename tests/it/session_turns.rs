@@ -323,3 +323,38 @@ fn the_ledger_is_bounded_and_closes_with_the_session() {
     let records = world.session("a").records();
     assert!(records.iter().all(|it| it.state() == CallState::Settled), "{records:?}");
 }
+
+#[test]
+fn a_client_asks_its_assistant_to_stop_and_asks_again_until_it_is_heard() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().allow_stop(|who: &Participant| *who.identity() == "tv"));
+    offer(&mut world, "a");
+    world.client("tv", Config::default(), &[]);
+    assert!(matches!(
+        world.with("tv", |session, now| session.ask_to_stop(now, None)).unwrap(),
+        Err(toolbridge::StopError::NoAssistant)
+    ));
+    world.run(SECOND);
+    let keys = ["cancel", "cancel", "report"].map(|tool| world.call("a", request(tool)).unwrap());
+    let id = world.session("a").call_id(keys[1]).unwrap().clone();
+    world.run(100 * MS);
+    world.with("tv", |session, now| session.ask_to_stop(now, Some(&id))).unwrap().unwrap();
+    world.run(100 * MS);
+    assert!(matches!(world.settled("a", keys[1]), Some(Err(CallError::Cancelled))));
+    assert!(world.settled("a", keys[0]).is_none());
+
+    // One that is lost goes again when the two have found each other anew, and then no more.
+    world.ends.get_mut("a").unwrap().here = false;
+    world.with("tv", |session, now| session.ask_to_stop(now, None)).unwrap().unwrap();
+    world.run(100 * MS);
+    world.ends.get_mut("a").unwrap().here = true;
+    assert!(world.settled("a", keys[0]).is_none());
+    world.rejoin("tv");
+    world.run(SECOND);
+    assert!(matches!(world.settled("a", keys[0]), Some(Err(CallError::Cancelled))));
+    assert!(world.settled("a", keys[2]).is_none(), "it does not say cancel");
+    world.rejoin("tv");
+    world.run(SECOND);
+    assert_eq!(stops(&world, "tv"), 3, "one, one that was lost, and that again");
+    assert_eq!(world.count("a", "foreign"), 0);
+}
