@@ -9,7 +9,7 @@ use super::{Phase, Session, peer::Remote};
 use crate::{
     link::{CloseReason, Identity},
     tool::CallId,
-    wire::{ControlStop, Message},
+    wire::{ControlStop, Message, Meta},
 };
 
 /// Stops that wait for their acknowledgement at once. Beyond it the oldest is forgotten.
@@ -37,8 +37,8 @@ pub(super) struct AskedStops(VecDeque<AskedStop>);
 #[derive(Debug)]
 struct AskedStop {
     assistant: Identity,
-    /// The stanza under which it went; none while it waits for the assistant to be reachable.
-    stanza: Option<i32>,
+    /// The stanza and packet under which it went; none while it waits for the assistant to be reachable.
+    sent: Option<(i32, u64)>,
     target: Option<CallId>,
     at: Instant,
 }
@@ -61,7 +61,7 @@ impl Session {
         }
         stops.push_back(AskedStop {
             assistant: assistant.clone(),
-            stanza: None,
+            sent: None,
             target: call.cloned(),
             at: now,
         });
@@ -83,14 +83,17 @@ impl Session {
                 target_id: stop.target.as_ref().map(|call| call.as_str().to_owned()),
                 ..ControlStop::default()
             });
-            match stop.stanza {
+            match stop.sent {
                 Some(_) if !again => {}
-                Some(stanza) => {
-                    if let Err(error) = self.post_again(to, stanza, &message) {
+                Some((stanza, _)) => {
+                    if let Err(error) = self.post_again(to, stanza, &Meta::default(), &message) {
                         tracing::warn!(%to, ?error, "a stop cannot be sent again");
                     }
                 }
-                None => stop.stanza = self.post_small(to, &message).map(|sent| sent.stanza),
+                None => {
+                    let sent = self.post_small(to, &message);
+                    stop.sent = sent.map(|sent| (sent.stanza, sent.packet));
+                }
             }
         }
         self.asked_stops.0 = stops;
@@ -98,7 +101,17 @@ impl Session {
 
     /// The assistant has heard a stop of ours.
     pub(super) fn asked_stop_heard(&mut self, by: &Identity, stanza: i32) {
-        self.asked_stops.0.retain(|stop| stop.assistant != *by || stop.stanza != Some(stanza));
+        self.asked_stops
+            .0
+            .retain(|stop| stop.assistant != *by || stop.sent.is_none_or(|(sent, _)| sent != stanza));
+    }
+
+    /// A packet did not leave: a stop in it goes when its assistant can be reached again.
+    pub(super) fn asked_stop_unsent(&mut self, packet: u64) {
+        for stop in self.asked_stops.0.iter_mut().filter(|stop| stop.sent.is_some_and(|(_, it)| it == packet))
+        {
+            stop.sent = None;
+        }
     }
 
     /// This assistant, or this run of it, is gone: nothing of it is left to stop.

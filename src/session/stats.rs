@@ -78,6 +78,8 @@ counters! {
     Pings = "pings",
     /// Late results that nobody took in time.
     LateDropped = "late_dropped",
+    /// Frames that were sent again because their peer came back and had not acknowledged them.
+    Replayed = "replayed",
 }
 
 /// The counters of one session. All begin at 0 and only rise.
