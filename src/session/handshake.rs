@@ -151,6 +151,7 @@ impl Session {
                 table.take_up();
             }
             self.replay(now, id);
+            self.send_stops(now, id, true);
         } else {
             self.calls_go_on(now, id);
             self.replay(now, id);
@@ -172,6 +173,7 @@ impl Session {
         self.past.give_up(id);
         self.forget_registration(id);
         self.stop_jobs_for(now, id);
+        self.forget_stops(id);
         let Some(remote) = self.peers.get_mut(id) else { return };
         let returned_at = remote.returned_at();
         if let Some(table) = self.tables.get_mut(id) {

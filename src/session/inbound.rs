@@ -239,10 +239,7 @@ impl Session {
         }
         let known = self.tools.iter().find(|tool| tool.name().as_str() == request.tool_name);
         match known {
-            Some(tool) => {
-                let own = tool.tool_options().timeout.unwrap_or(limit);
-                Ok((tool.name().clone(), limit.min(own)))
-            }
+            Some(tool) => Ok((tool.name().clone(), self.limit_of(tool, limit))),
             None => {
                 let name: String = request.tool_name.chars().take(crate::tool::MAX_TOOL_NAME).collect();
                 refuse(ErrorCode::UNKNOWN_TOOL, format!("no tool named {name:?} is offered here"))

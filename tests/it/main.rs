@@ -17,6 +17,7 @@ mod cli;
 mod cli_assistant;
 #[cfg(all(feature = "cli", unix))]
 mod cli_stops;
+mod consent;
 mod golden;
 mod hostile;
 mod layers;
@@ -32,6 +33,7 @@ mod session_prompts;
 mod session_replay;
 mod session_schedules;
 mod session_security;
+mod session_turns;
 mod session_world;
 mod tools;
 mod wire;
