@@ -146,9 +146,7 @@ impl Session {
                 }
                 _ => {
                     self.stats.add(Counter::Duplicate, 1);
-                    if self.is_claimed(id, &request.id) {
-                        self.claim_again(id, &request.id);
-                    } else {
+                    if self.claim_again(id, &request.id).is_none() {
                         self.acknowledge(id, stanza, Some(&request.id));
                     }
                 }
