@@ -183,6 +183,8 @@ pub enum Unsent {
     Closed,
     /// Too many packets wait before it.
     QueueFull,
+    /// The connection was lost before it left; the session sends it again.
+    Interrupted,
     /// Another reason, in words.
     Other(String),
 }

@@ -238,7 +238,7 @@ impl Session {
         }
         let too_large = match why {
             Unsent::TooLarge { size, limit } => Some((size, limit)),
-            Unsent::NotAllowed | Unsent::Closed | Unsent::QueueFull => None,
+            Unsent::NotAllowed | Unsent::Closed | Unsent::QueueFull | Unsent::Interrupted => None,
             Unsent::Other(reason) => {
                 tracing::warn!(packet, reason, "a packet was not handed to the room");
                 None
