@@ -181,10 +181,10 @@ pub enum Unsent {
     NotAllowed,
     /// Not connected.
     Closed,
+    /// The connection was lost before it left. What it carried goes when the connection is back.
+    Interrupted,
     /// Too many packets wait before it.
     QueueFull,
-    /// The connection was lost before it left; the session sends it again.
-    Interrupted,
     /// Another reason, in words.
     Other(String),
 }
