@@ -48,6 +48,7 @@
 mod answer;
 mod codec;
 mod config;
+mod elsewhere;
 mod event;
 mod handshake;
 mod ids;

@@ -36,7 +36,7 @@ impl Session {
             if !is_broadcast && self.may_deny(now, id) {
                 let error = ToolError::new(
                     ErrorCode::PERMISSION_DENIED,
-                    "this client has another assistant, or none",
+                    "this client listens to another assistant, or to none of several",
                 );
                 let message = result_message(&self.config.room, &request.id, Err(error));
                 self.post_small(id, &message);

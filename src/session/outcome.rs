@@ -93,11 +93,8 @@ impl Session {
 
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
-        let error = if call.is_waiting() {
-            self.nobody_for(&call.tool)
-        } else {
-            CallError::Timeout { limit: call.limit }
-        };
+        let error =
+            if call.is_waiting() { self.nobody_for(call) } else { CallError::Timeout { limit: call.limit } };
         self.settle_call(now, key, Err(error));
     }
 
@@ -182,6 +179,7 @@ fn code_of(error: &CallError) -> ErrorCode {
         CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
         CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
         CallError::NotAllowed => ErrorCode::from("not_allowed"),
+        CallError::NotBound { .. } => ErrorCode::from("not_bound"),
         CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
         CallError::TooLarge { .. } => ErrorCode::from("too_large"),
         CallError::Closed(_) => ErrorCode::from("closed"),

@@ -105,7 +105,7 @@ impl ToolError {
             CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
             CallError::NotDelivered { .. } | CallError::Timeout { .. } => ErrorCode::TIMEOUT,
             CallError::Lost { .. } => ErrorCode::LOST,
-            CallError::NotAllowed => ErrorCode::PERMISSION_DENIED,
+            CallError::NotAllowed | CallError::NotBound { .. } => ErrorCode::PERMISSION_DENIED,
             CallError::Cancelled => ErrorCode::CANCELLED,
             CallError::TooLarge { .. } => ErrorCode::RESULT_TOO_LARGE,
             CallError::TooManyOpen { .. } | CallError::Busy { .. } => ErrorCode::BUSY,
