@@ -12,6 +12,7 @@ mod connect;
 mod demo;
 mod frame;
 mod interrupt;
+mod part;
 mod ping;
 mod text;
 mod token;

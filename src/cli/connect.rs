@@ -6,7 +6,7 @@ use clap::Args;
 use livekit_token::Claims;
 use url::{Host, Url};
 
-use super::{Failure, interrupt::unless_interrupted};
+use super::{Failure, interrupt::unless_interrupted, part};
 use crate::{
     link::{Identity, Role},
     room::{Room, RoomOptions},
@@ -109,6 +109,13 @@ pub(super) struct Way {
     pub(super) options: RoomOptions,
 }
 
+impl Way {
+    /// Whether clients and assistants will send us what observers are sent.
+    pub(super) fn observes(&self) -> bool {
+        part::of(&self.token).is_none_or(|part| part.observes())
+    }
+}
+
 impl Server {
     pub(super) fn url(&self) -> Result<&str, Failure> {
         given(&self.url).ok_or_else(|| Failure::usage("no server: set LIVEKIT_URL, or see --help"))
@@ -136,6 +143,9 @@ impl Server {
         let token = match self.token() {
             Some(token) => {
                 agrees(token, room, identity)?;
+                if let Some(part) = part::of(token) {
+                    part.fits(word, role)?;
+                }
                 token.to_owned()
             }
             None => {

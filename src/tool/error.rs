@@ -33,10 +33,7 @@ pub enum CallError {
     },
     /// Clients are there that offer us nothing, since they listen to another assistant, or to none of several.
     /// It did not run.
-    #[error(
-        "{} to another assistant, or to none of several: {tool:?} is not offered to us",
-        listen(clients)
-    )]
+    #[error("{} to another assistant, or to none of several: {tool:?} is not offered to us", listen(clients))]
     NotBound {
         /// The name that was asked for.
         tool: Box<str>,

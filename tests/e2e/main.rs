@@ -22,6 +22,7 @@ macro_rules! trials {
     };
 }
 
+mod assistant;
 mod calls;
 mod cli;
 mod endings;
@@ -42,7 +43,14 @@ fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
     // The longest are the first of their files.
-    let files = [room::trials(), endings::trials(), peers::trials(), calls::trials(), cli::trials()];
+    let files = [
+        room::trials(),
+        endings::trials(),
+        peers::trials(),
+        calls::trials(),
+        cli::trials(),
+        assistant::trials(),
+    ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
     program::remove_files();
