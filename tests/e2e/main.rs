@@ -27,8 +27,10 @@ mod calls;
 mod cli;
 mod endings;
 mod ends;
+mod network;
 mod peers;
 mod program;
+mod relay;
 mod room;
 mod server;
 mod tls;
@@ -50,6 +52,7 @@ fn main() {
         calls::trials(),
         cli::trials(),
         assistant::trials(),
+        network::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
