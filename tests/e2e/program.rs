@@ -104,7 +104,7 @@ impl Program {
 
     /// Somebody else's program, which finds the built one on its path.
     pub(crate) fn other(server: &Server, program: &str, arguments: &[&str]) -> Planned {
-        let ours = Path::new(env!("CARGO_BIN_EXE_toolbridge")).parent().unwrap_or(Path::new("/"));
+        let ours = Path::new(env!("CARGO_BIN_EXE_toolbridge")).parent().unwrap_or_else(|| Path::new("/"));
         let path = env::var_os("PATH").unwrap_or_default();
         let folders = [ours.to_owned()].into_iter().chain(env::split_paths(&path));
         let mut command = StdCommand::new(program);

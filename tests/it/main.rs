@@ -15,6 +15,8 @@ mod cli;
 #[cfg(all(feature = "cli", unix))]
 mod cli_assistant;
 #[cfg(all(feature = "cli", unix))]
+mod cli_kind;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 mod golden;
 mod hostile;
