@@ -291,7 +291,7 @@ impl Session {
         let text = match code.as_str() {
             "busy" => "too many calls; nothing ran",
             "cancelled" => "the call was cancelled",
-            _ => "this client has another assistant, or none",
+            _ => "this client listens to another assistant, or to none of several",
         };
         let message = result_message(&self.config.room, call, Err(ToolError::new(code.clone(), text)));
         self.post_small(id, &message);
