@@ -98,10 +98,12 @@ impl Session {
     fn speaks_plainly(&mut self, now: Instant, id: &Identity, incoming: &Incoming, is_broadcast: bool) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.spoke = true;
-        if !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none() {
-            remote.pair.plain = true;
-        }
+        let plain = !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none();
+        let anew = plain && !std::mem::replace(&mut remote.pair.plain, true);
         self.judge_candidates(now);
+        if anew {
+            self.send_waiting_answers(now, id); // it came back, and nothing else will say so
+        }
     }
 
     /// Client: a request that we may have to run.
