@@ -88,6 +88,7 @@ impl World<'_> {
             Act::Drains(who) => {
                 if let Some(process) = self.parts.get(&who).copied() {
                     self.drive(process, |session, now| session.drain(now));
+                    self.processes[process].drained = true;
                     self.room.after(1_000, Happens::Leaves { who, again: 100 });
                 }
             }

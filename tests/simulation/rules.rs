@@ -274,17 +274,25 @@ impl Ledger {
             }
             Kind::TOOL_USE_RESULT => {
                 if let Some(id) = frame.peek_id() {
-                    self.answered.insert((process, CallId::from(id)));
+                    self.answers(process, CallId::from(id), to);
                 }
             }
             Kind::ERROR => {
                 if let Ok(Message::Error(error)) = frame.message()
                     && let (301 | 304, Some(id)) = (error.code, error.originating_id)
                 {
-                    self.answered.insert((process, CallId::from(id)));
+                    self.answers(process, CallId::from(id), to);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A process tells a call's caller that it is done with it.
+    fn answers(&mut self, process: usize, id: CallId, to: Option<&[Identity]>) {
+        let caller = self.by_id.get(&id).map(|call| self.calls[*call].who.to_string());
+        if to.into_iter().flatten().any(|to| Some(to.as_str()) == caller.as_deref()) {
+            self.answered.insert((process, id));
         }
     }
 

@@ -47,6 +47,8 @@ pub(crate) struct Process {
     pub(crate) join: Option<usize>,
     /// It was in the room before.
     pub(crate) joined: bool,
+    /// It takes no more requests.
+    pub(crate) drained: bool,
     /// What it runs.
     pub(crate) jobs: BTreeMap<JobKey, (CallId, How, Identity)>,
     /// What it asked for.
@@ -297,6 +299,9 @@ impl<'a> World<'a> {
         let (process, local) = (self.room.joins[join].process, self.room.joins[join].participant.clone());
         let again = std::mem::replace(&mut self.processes[process].joined, true);
         if again {
+            if self.processes[process].drained {
+                self.room.after(200, Happens::Leaves { who: self.processes[process].who, again: 100 });
+            }
             self.drive(process, |session, now| {
                 session.handle_link(now, LinkState::Up);
                 session.handle_rejoined(now, local, here);
@@ -576,6 +581,7 @@ impl Process {
             closed: false,
             join: None,
             joined: false,
+            drained: false,
             jobs: BTreeMap::new(),
             calls: BTreeMap::new(),
             edition: 0,
