@@ -120,6 +120,7 @@ impl World<'_> {
             || weather.stalls > 0
             || (rejoins && (plain || !REPLAY))
             || (plain && weather.nameless)
+            || (plain && !call.id.as_ref().is_some_and(|id| self.ledger.was_delivered(id)))
     }
 }
 
