@@ -76,6 +76,8 @@ counters! {
     RegistrationRefused = "registration_refused",
     /// Signs of life that were asked for.
     Pings = "pings",
+    /// Frames that were sent again because their peer came back and had not acknowledged them.
+    Replayed = "replayed",
 }
 
 /// The counters of one session. All begin at 0 and only rise.

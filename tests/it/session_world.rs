@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) random: Random,
     /// Whether it is said of jobs that they began.
     pub(crate) begins: bool,
+    /// What is said of packets of somebody who is not in the room.
+    pub(crate) unsent: Unsent,
     last: BTreeMap<(String, String), Instant>,
     /// Every job that any session ever gave out.
     pub(crate) executed: Vec<(String, CallId)>,
@@ -78,6 +80,7 @@ impl World {
             jitter: Duration::ZERO,
             random: Random(1),
             begins: true,
+            unsent: Unsent::Closed,
             last: BTreeMap::new(),
             executed: Vec::new(),
             queue: BTreeMap::new(),
@@ -174,6 +177,12 @@ impl World {
         let others: Vec<_> = self.others(name).map(|end| end.who.identity().to_string()).collect();
         for to in others {
             self.schedule(self.announce, Delivery::Left { to, who: who.clone() });
+        }
+    }
+
+    pub(crate) fn leave_if_here(&mut self, name: &str) {
+        if self.ends.contains_key(name) {
+            self.leave(name);
         }
     }
 
@@ -367,7 +376,7 @@ impl World {
                     if here {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
-                        session.handle_unsent(self.now, packet.id, Unsent::Closed);
+                        session.handle_unsent(self.now, packet.id, self.unsent.clone());
                     }
                 }
                 Output::Execute(job) => {
