@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// Whether requests, results and stops that were lost at a rejoin go again. Without that a rejoin may cost a call.
-const REPLAY: bool = false;
+const REPLAY: bool = true;
 
 /// From this budget on a caller is patient: its calls of tools that end must have their answers.
 const PATIENT: u64 = 60_000;
