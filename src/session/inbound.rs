@@ -114,8 +114,19 @@ impl Session {
         let anew = plain && !std::mem::replace(&mut remote.pair.plain, true);
         self.judge_candidates(now);
         if anew {
-            self.send_waiting_answers(now, id); // it came back, and nothing else will say so
+            self.goes_on_plainly(now, id);
         }
+    }
+
+    /// A plain peer came, or came back: no Configuration of its will release what waited for one.
+    fn goes_on_plainly(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let waiting = std::mem::take(&mut remote.pair.waiting);
+        remote.pair.waiting_bytes = 0;
+        for incoming in waiting {
+            self.take(now, id, incoming);
+        }
+        self.send_waiting_answers(now, id);
     }
 
     /// Client: a request that we may have to run.

@@ -73,7 +73,7 @@ impl World<'_> {
 
     /// Fresh calls to each client: they must go well.
     pub(crate) fn probe(&mut self, times: usize) {
-        if times > 1 && !REPLAY && self.schedule.someone_rejoins() {
+        if times > 1 && (!REPLAY || self.schedule.cast.plain_assistant) && self.schedule.someone_rejoins() {
             return; // a stop that was lost keeps its tool, and that its place
         }
         for n in 1..=self.schedule.cast.clients {

@@ -140,6 +140,8 @@ pub(crate) struct Ledger {
     pub(crate) calls: Vec<Asked>,
     pub(crate) by_id: BTreeMap<CallId, usize>,
     pub(crate) starts: BTreeMap<CallId, Vec<Start>>,
+    /// The ids that an owner refused as older than what it remembers.
+    refused: BTreeSet<CallId>,
     /// The ids that a process has answered or refused.
     answered: BTreeSet<(usize, CallId)>,
     /// The joins whose goodbye a process was handed.
@@ -281,6 +283,7 @@ impl Ledger {
                 if let Ok(Message::Error(error)) = frame.message()
                     && let (301 | 304, Some(id)) = (error.code, error.originating_id)
                 {
+                    self.refused.insert(CallId::from(id.as_str()));
                     self.answers(process, CallId::from(id), to);
                 }
             }
@@ -339,6 +342,9 @@ impl Ledger {
                 Some((verdict, _))
                     if matches!(verdict.word.as_str(), "timeout" | "lost") && !spared(call) =>
                 {
+                    if starts.is_empty() && call.id.as_ref().is_some_and(|id| self.refused.contains(id)) {
+                        continue; // its owner could not know whether it ran: nothing was safer
+                    }
                     let text = format!("{told} ends as {}: {starts:?}", verdict.word);
                     self.broken(Rule::Needless, text);
                 }

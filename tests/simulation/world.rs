@@ -249,10 +249,15 @@ impl<'a> World<'a> {
     /// A process begins to join.
     fn joins(&mut self, process: usize) {
         let it = &self.processes[process];
+        let who = it.who;
         if !it.alive || it.join.is_some() {
             return;
         }
-        let who = it.who;
+        if self.parts.get(&who) != Some(&process) {
+            // Its identity was taken over while it had no connection.
+            self.drive(process, |session, now| session.handle_closed(now, CloseReason::DuplicateIdentity));
+            return self.dies(process);
+        }
         let sid = format!("PA_{}", self.room.joins.len());
         let participant = match who {
             Who::A | Who::B => Participant::new(who.to_string(), sid).agent(true),
