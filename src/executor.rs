@@ -5,6 +5,7 @@
 //! hears no cancellation — ends here and harms neither its caller nor another call.
 
 mod caught;
+mod questions;
 mod report;
 mod run;
 mod slots;
@@ -22,6 +23,7 @@ use crate::{
     tool::{CallId, ErrorCode, RegisterError, Tool, ToolError, ToolName},
 };
 
+pub(crate) use self::questions::Questions;
 pub(crate) use self::report::Done;
 pub(crate) use self::report::Reports;
 use self::{
@@ -155,6 +157,12 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
             self.offered = offered;
         }
         self.tools()
+    }
+
+    /// Whether arguments fit their tool's schema: what does not is not worth a question to a person.
+    pub(crate) fn check(&self, tool: &ToolName, arguments: &Body) -> Result<(), ToolError> {
+        let offered = self.offered.iter().find(|offered| offered.tool.name() == tool);
+        offered.map_or(Ok(()), |offered| offered.check.check(arguments.clone()).map(drop))
     }
 
     /// Starts a call, or lets it wait for others to end. Exactly one `Settled` follows, whatever happens.

@@ -78,7 +78,8 @@ pub mod transport;
 pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 #[cfg(feature = "runtime")]
 pub use bridge::{
-    Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, Events, JoinError, PromptRequest,
+    Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
+    PromptRequest, Turn,
 };
 pub use link::{
     Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, ROLE_ATTRIBUTE, Role,
@@ -91,16 +92,17 @@ pub use registry::{Handler, State, Tools, check_tool};
 #[cfg(feature = "room")]
 pub use room::{ConnectError, Room, RoomOptions};
 pub use session::{
-    CallKey, Candidate, Choose, Config, Counter, Destination, Event, Job, JobKey, LocalText, Output, Request,
-    SendFrameError, Session, Stats, Unsent,
+    CallKey, CallRecord, CallState, Candidate, Choose, Config, Counter, Destination, Event, Job, JobKey,
+    LateResult, LocalText, Output, Question, Request, SendFrameError, Session, Stats, StopError, TurnKey,
+    Unsent,
 };
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};
 #[cfg(feature = "room")]
 pub use token::{AccessKey, Token, TokenError};
 pub use tool::{
-    AuthorizePrompt, BadToolName, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT, Decision,
-    Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, Offer, Outcome, PermissionOption,
+    AuthorizePrompt, BadToolName, BargeIn, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT,
+    Decision, Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, Offer, Outcome, PermissionOption,
     PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError, Tool,
     ToolError, ToolName, ToolOptions,
 };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::body::Body;
 
+mod barge_in;
 mod definition;
 mod error;
 mod failure;
@@ -11,6 +12,7 @@ mod name;
 mod progress;
 mod prompt;
 
+pub use barge_in::BargeIn;
 pub use definition::{Consent, Disclose, Execution, Offer, Tool, ToolOptions};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};

@@ -48,6 +48,10 @@ impl Assistant {
         CallBuilder::new(Arc::clone(&self.handle), tool, &arguments)
     }
 
+    pub(super) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
     /// What can be called just now: our own tools and those of the clients.
     pub fn tools(&self) -> Vec<Offer> {
         self.handle.0.lock().session.tools()

@@ -3,11 +3,12 @@
 use std::{future::Future, sync::Arc};
 
 use super::{
-    Handle, JoinError, PromptRequest, participant_methods, prompt::Prompts, setup::Setup, setup_methods,
+    Handle, JoinError, PromptRequest, now, participant_methods, prompt::Prompts, setup::Setup, setup_methods,
 };
 use crate::{
     link::{Identity, Role},
-    tool::{PromptAnswer, ToolError},
+    session::StopError,
+    tool::{CallId, PromptAnswer, ToolError},
     transport::Transport,
 };
 
@@ -28,6 +29,34 @@ impl Client {
     /// The assistant that may call our tools, once it is known.
     pub fn assistant(&self) -> Option<Identity> {
         self.handle.0.lock().session.bound().cloned()
+    }
+
+    /// Asks the assistant to stop this call, if its author lets us
+    /// ([`allow_stop`](crate::AssistantBuilder::allow_stop)). The id of a call is in
+    /// [`Event::Requested`](crate::Event::Requested).
+    ///
+    /// # Errors
+    /// There is no assistant, or we have left. That nothing was wrong does not say that it stops.
+    pub fn stop(&self, call: &CallId) -> Result<(), StopError> {
+        self.ask_to_stop(Some(call))
+    }
+
+    /// Asks the assistant to stop every call that a barge-in would stop, if its author lets us.
+    ///
+    /// # Errors
+    /// There is no assistant, or we have left.
+    pub fn stop_all(&self) -> Result<(), StopError> {
+        self.ask_to_stop(None)
+    }
+
+    fn ask_to_stop(&self, call: Option<&CallId>) -> Result<(), StopError> {
+        let shared = &self.handle.0;
+        if let Some(reason) = shared.closed.borrow().clone() {
+            return Err(StopError::Closed(reason));
+        }
+        shared.lock().session.ask_to_stop(now(), call)?;
+        shared.wake.notify_one();
+        Ok(())
     }
 }
 

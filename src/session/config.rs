@@ -37,6 +37,10 @@ pub struct Config {
     /// Client: prompts to a person are answered, as jobs that the driver is given
     /// ([`Prompt::read`](crate::Prompt::read)). Default: no.
     pub prompts: bool,
+    /// Whether a person can be asked before a tool runs: see
+    /// [`Session::poll_question`](super::Session::poll_question). Default: no, and a tool that needs it is not
+    /// offered.
+    pub asks: bool,
     /// The program and version that we tell peers.
     pub version: String,
     /// Times.
@@ -102,6 +106,13 @@ impl Config {
         self
     }
 
+    /// A person can be asked before a tool runs: the driver takes the questions and brings the answers.
+    #[must_use]
+    pub fn asks(mut self, asks: bool) -> Self {
+        self.asks = asks;
+        self
+    }
+
     /// Tells peers this program and version.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
@@ -149,6 +160,7 @@ impl Default for Config {
             pins: BTreeMap::new(),
             choose: Choose::default(),
             prompts: false,
+            asks: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
             times: Times::default(),
             caps: Caps::default(),
@@ -167,6 +179,7 @@ impl fmt::Debug for Config {
             .field("pins", &self.pins)
             .field("choose", &self.choose)
             .field("prompts", &self.prompts)
+            .field("asks", &self.asks)
             .field("version", &self.version)
             .field("times", &self.times)
             .field("caps", &self.caps)
@@ -266,6 +279,17 @@ pub struct Caps {
     pub progress_bytes: usize,
     /// A tool's error message, in bytes; the rest is cut off. Default: 4 KiB.
     pub message_bytes: usize,
+    /// Late results that wait for the next turn; beyond it the oldest is dropped. Default: 32.
+    pub late_results: usize,
+    /// Bytes of all late results that wait for the next turn. Default: 256 KiB.
+    pub late_bytes: usize,
+    /// How often one turn may ask for the same tool with the same arguments. Default: 5; more is a loop.
+    pub equal_calls: u32,
+    /// Calls and jobs that have ended and that [`Session::records`](super::Session::records) still shows.
+    /// Default: 256.
+    pub ledger: usize,
+    /// Questions to a person that are open at once; beyond it a call is refused as `busy`. Default: 8.
+    pub open_questions: usize,
 }
 
 impl Default for Caps {
@@ -290,6 +314,11 @@ impl Default for Caps {
             progress_per_second: 10,
             progress_bytes: 4096,
             message_bytes: 4096,
+            late_results: 32,
+            late_bytes: 256 * 1024,
+            equal_calls: 5,
+            ledger: 256,
+            open_questions: 8,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, codec,
+    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, TurnKey, codec,
     either::Fallback,
     ids,
     ids::Instance,
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     body::{Body, EncodeError},
     link::{Identity, Sid},
-    tool::{CallError, CallId, Execution, ToolName},
+    tool::{BargeIn, CallError, CallId, Execution, ToolName},
     wire::{Message, Meta, ToolUseRequest},
 };
 
@@ -43,6 +43,10 @@ pub(super) struct Call {
     pub(super) rate: Window,
     /// Whether we may run it in its owner's place.
     pub(super) fallback: Fallback,
+    /// The turn that it belongs to.
+    pub(super) turn: Option<TurnKey>,
+    /// A barge-in settled it for its caller, by this rule; the work goes on.
+    pub(super) rest: Option<BargeIn>,
 }
 
 /// How far a call has come.
@@ -158,13 +162,15 @@ impl Session {
             began_at_owner: false,
             rate: Window::default(),
             fallback: Fallback::Never,
+            turn: request.turn,
+            rest: None,
         };
         if ours {
             return Ok(self.run_or_ask(now, call, &name));
         }
         match self.choose(&call.tool, call.named.as_ref()) {
             Choice::Fail(error) => return Err(error),
-            Choice::Wait if wait.is_zero() => return Err(unknown()),
+            Choice::Wait if wait.is_zero() => return Err(self.nobody_for(&call)),
             Choice::Wait => {}
             Choice::Ask(owner) => call.stage = Stage::Asked(self.send_request(now, &call, &owner)?),
         }
@@ -199,6 +205,7 @@ impl Session {
         self.stats.add(Counter::Calls, 1);
         self.timers.set(now, Timer::Deadline(key), call.limit);
         self.calls_by_id.insert(call.id.clone(), key);
+        self.ledger.asked(self.local.identity(), &call);
         self.calls.insert(key, call);
         key
     }

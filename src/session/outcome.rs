@@ -34,6 +34,7 @@ impl Session {
         } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
             let repeated = std::mem::replace(&mut gone.answered, true);
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
+            self.ledger.late(&result.id, now);
         } else {
             self.complain(now, id, Counter::Foreign);
             if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
@@ -96,7 +97,7 @@ impl Session {
 
     /// Nobody waits for the outcome any more; the call goes on as it would have.
     pub(super) fn detach_call(&mut self, key: CallKey) {
-        if let Some(call) = self.calls.get_mut(&key) {
+        if let Some(call) = self.calls.get_mut(&key).filter(|call| call.rest.is_none()) {
             call.detached = true;
         }
     }
@@ -111,7 +112,7 @@ impl Session {
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
         let error = if call.is_waiting() && call.asked_before.is_none() {
-            self.nobody_for(&call.tool)
+            self.nobody_for(call)
         } else {
             CallError::Timeout { limit: call.limit }
         };
@@ -178,6 +179,10 @@ impl Session {
             Stage::Asked(asked) => Some(asked.owner.clone()),
             Stage::Waiting => None,
         };
+        if let Some(rest) = call.rest {
+            return self.rest_ended(now, call, rest, owner, result);
+        }
+        self.ledger.result_size(&call.id, &result);
         let outcome = result.as_ref().map(|_| ()).map_err(code_of);
         let took = now.saturating_duration_since(call.began);
         self.event(Event::Settled { call: call.id, tool: call.tool.into(), execution, owner, outcome, took });
@@ -212,17 +217,20 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
 }
 
 /// The word for how a call failed.
-fn code_of(error: &CallError) -> ErrorCode {
+pub(super) fn code_of(error: &CallError) -> ErrorCode {
     match error {
         CallError::Tool(error) => error.code(),
         CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
         CallError::Timeout { .. } => ErrorCode::TIMEOUT,
         CallError::Lost { .. } => ErrorCode::LOST,
-        CallError::Cancelled => ErrorCode::CANCELLED,
+        CallError::Cancelled | CallError::TurnOver => ErrorCode::CANCELLED,
+        CallError::Detached => ErrorCode::from("detached"),
+        CallError::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),
         CallError::Busy { .. } | CallError::TooManyOpen { .. } => ErrorCode::BUSY,
         CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
         CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
         CallError::NotAllowed => ErrorCode::from("not_allowed"),
+        CallError::NotBound { .. } => ErrorCode::from("not_bound"),
         CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
         CallError::TooLarge { .. } => ErrorCode::from("too_large"),
         CallError::Closed(_) => ErrorCode::from("closed"),

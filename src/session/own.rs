@@ -1,6 +1,6 @@
 //! Calls that the assistant runs itself: broadcast, so that the room can follow (`wire.md`, section 4).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
     CallKey, JobKey, Output, Session, Timer,
@@ -26,11 +26,13 @@ impl Session {
     /// Runs an open call of such a tool, in the time that is left of it.
     pub(super) fn run_here(&mut self, now: Instant, key: CallKey, tool: &ToolName) {
         let job = self.next_job();
-        let own = self.options_of(tool).and_then(|(own, _)| own);
+        let known = self.tools.iter().find(|it| it.name() == tool);
+        let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };
+        let own = known.map_or(asked, |tool| self.limit_of(tool, asked));
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.stage = Stage::Own(job);
         let mut limit = call.limit.saturating_sub(now.saturating_duration_since(call.began));
-        if let Some(own) = own.filter(|own| *own < limit) {
+        if own < limit {
             (limit, call.limit) = (own, own);
         }
         let request = ToolUseRequest {
@@ -109,7 +111,7 @@ impl Session {
 
     /// Broadcasts at the tool's level. What does not fit a packet is cut down to the name.
     fn disclose(&mut self, tool: &ToolName, meta: &Meta, message: Message) {
-        let level = self.options_of(tool).map_or(Disclose::Full, |(_, level)| level);
+        let level = self.disclosure_of(tool).unwrap_or_default();
         let sent = match level {
             Disclose::Nothing => return,
             Disclose::Full => match self.broadcast(meta, &message) {
@@ -126,9 +128,8 @@ impl Session {
         }
     }
 
-    fn options_of(&self, tool: &ToolName) -> Option<(Option<Duration>, Disclose)> {
-        let options = self.tools.iter().find(|it| it.name() == tool)?.tool_options();
-        Some((options.timeout, options.disclose))
+    fn disclosure_of(&self, tool: &ToolName) -> Option<Disclose> {
+        Some(self.tools.iter().find(|it| it.name() == tool)?.tool_options().disclose)
     }
 }
 

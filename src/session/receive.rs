@@ -180,6 +180,7 @@ impl Session {
             return;
         }
         let Some(stanza) = it.acknowledged_stanza_id else { return };
+        self.asked_stop_heard(id, stanza);
         self.replayed(now, id, stanza);
         if self.claim_answered(now, id, stanza, it) {
             return;

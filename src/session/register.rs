@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::Value;
+
 use super::{
     Counter, Event, Session, Timer, codec,
     peer::{Feature, Registration},
@@ -12,7 +14,7 @@ use super::{
 use crate::{
     body::Body,
     link::{Identity, Role},
-    tool::{Consent, RegisterError, Tool, ToolName, ToolOptions},
+    tool::{BargeIn, Consent, RegisterError, Tool, ToolName, ToolOptions},
     wire::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
 };
 
@@ -29,6 +31,7 @@ impl Session {
     pub(super) fn offer_tools(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
         self.check_offer(&tools)?;
         self.tools = tools;
+        self.withdraw_consents();
         if self.is_client() {
             let told: Vec<_> = self
                 .peers
@@ -245,7 +248,7 @@ impl Session {
             if !names.insert(tool.name()) {
                 return Err(RegisterError::Duplicate { name });
             }
-            if tool.tool_options().effective_consent() != Consent::Never {
+            if tool.tool_options().effective_consent() != Consent::Never && !self.config.asks {
                 return Err(RegisterError::NoConsent { name });
             }
             let schema = tool.input_schema().map_or(0, |schema| schema.to_string().len());
@@ -328,10 +331,13 @@ fn written(tool: &Tool) -> RegisteredTool {
     let options = tool.tool_options();
     let mut annotations = std::collections::BTreeMap::new();
     if options.destructive {
-        annotations.insert("destructive", true);
+        annotations.insert("destructive", Value::from(true));
     }
     if options.idempotent {
-        annotations.insert("idempotent", true);
+        annotations.insert("idempotent", Value::from(true));
+    }
+    if options.barge_in != BargeIn::default() {
+        annotations.insert("onBargeIn", Value::from(options.barge_in.as_str()));
     }
     RegisteredTool {
         name: tool.name().to_string(),
@@ -344,11 +350,13 @@ fn written(tool: &Tool) -> RegisteredTool {
 /// A tool as a client wrote it.
 fn read(name: ToolName, tool: &RegisteredTool) -> Tool {
     let annotations = tool.annotations.as_ref().map(Body::to_json).unwrap_or_default();
-    let says = |key: &str| annotations.get(key).and_then(serde_json::Value::as_bool).unwrap_or(false);
+    let says = |key: &str| annotations.get(key).and_then(Value::as_bool).unwrap_or(false);
     let mut options = if says("destructive") { ToolOptions::destructive() } else { ToolOptions::default() };
     if says("idempotent") {
         options = options.idempotent();
     }
+    let rule = annotations.get("onBargeIn").and_then(Value::as_str).and_then(BargeIn::from_text);
+    options = options.barge_in(rule.unwrap_or_default());
     let read = Tool::new(name, tool.description.as_str()).options(options);
     match &tool.input_schema {
         Some(schema) => read.schema(schema.to_json()),

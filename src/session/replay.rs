@@ -68,6 +68,7 @@ impl Session {
         self.grants_again(id);
         self.send_waiting_answers(now, id);
         self.send_waiting_stops(id);
+        self.send_stops(now, id, false);
     }
 
     /// A frame is acknowledged: the next ones may go.

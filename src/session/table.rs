@@ -132,7 +132,7 @@ impl Table {
         self.entries.values().filter(|entry| matches!(entry.state, State::Tombstone)).count()
     }
 
-    /// Whether a result or claim waits to be acknowledged by a caller that may still do so.
+    /// Whether a result waits to be acknowledged by a caller that may still do so.
     pub(super) fn is_awaited(&self) -> bool {
         self.has_unacknowledged() && self.until.is_none()
     }
@@ -192,7 +192,7 @@ impl Table {
     pub(super) fn denied(&mut self, now: Instant, id: &CallId) -> Option<Claim> {
         let claim = self.claims.remove(id)?;
         let entry = self.entries.get_mut(id)?;
-        entry.state = State::Refused(ErrorCode::CANCELLED);
+        entry.state = State::Done;
         self.droppable.insert((later(now, entry.keep), id.clone()));
         Some(claim)
     }

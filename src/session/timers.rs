@@ -52,6 +52,8 @@ pub(super) enum Timer {
     ClaimWindow(CallKey),
     /// The budget of a call that we claimed is used up, and we were not allowed to start.
     ClaimDeadline(JobKey),
+    /// Nobody answered the question whether a job may run.
+    Consent(JobKey),
 }
 
 impl Timer {

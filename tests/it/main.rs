@@ -16,7 +16,10 @@ mod cli;
 #[cfg(all(feature = "cli", unix))]
 mod cli_assistant;
 #[cfg(all(feature = "cli", unix))]
+mod cli_kind;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
+mod consent;
 mod golden;
 mod hostile;
 mod layers;
@@ -32,6 +35,7 @@ mod session_prompts;
 mod session_replay;
 mod session_schedules;
 mod session_security;
+mod session_turns;
 mod session_world;
 mod tools;
 mod wire;
