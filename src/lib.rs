@@ -79,7 +79,7 @@ pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 #[cfg(feature = "runtime")]
 pub use bridge::{
     Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
-    Turn,
+    Propagate, Turn,
 };
 pub use link::{
     Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, ROLE_ATTRIBUTE, Role,
@@ -100,9 +100,9 @@ pub use source::{Prefixed, ToolContext, ToolSource};
 #[cfg(feature = "room")]
 pub use token::{AccessKey, Token, TokenError};
 pub use tool::{
-    BadToolName, BargeIn, CallError, CallId, Consent, DEFAULT_TIMEOUT, Disclose, ErrorCode, Execution,
-    MAX_TOOL_NAME, Offer, Outcome, Progress, ProgressStatus, RegisterError, Tool, ToolError, ToolName,
-    ToolOptions,
+    BadToolName, BadTraceContext, BargeIn, CallError, CallId, Consent, DEFAULT_TIMEOUT, Disclose, ErrorCode,
+    Execution, MAX_TOOL_NAME, Offer, Outcome, Progress, ProgressStatus, RegisterError, Tool, ToolError,
+    ToolName, ToolOptions, TraceContext,
 };
 #[cfg(feature = "runtime")]
 pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};

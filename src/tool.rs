@@ -10,6 +10,7 @@ mod error;
 mod failure;
 mod name;
 mod progress;
+mod trace;
 
 pub use barge_in::BargeIn;
 pub use definition::{Consent, Disclose, Execution, Offer, Tool, ToolOptions};
@@ -17,6 +18,7 @@ pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use name::{BadToolName, CallId, MAX_TOOL_NAME, ToolName};
 pub use progress::{Progress, ProgressStatus};
+pub use trace::{BadTraceContext, TraceContext};
 
 /// The timeout of a call that names none (`wire.md`, section 3.1).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);

@@ -77,7 +77,12 @@ impl ToolSource for Assistant {
         if limit < Duration::from_millis(1) {
             Err(CallError::Timeout { limit })?;
         }
-        let mut call = self.call(tool.as_str(), arguments).timeout(limit).start();
+        let mut call = self.call(tool.as_str(), arguments).timeout(limit);
+        // What joins traces knows the span in which we are; else the sink's own context goes on.
+        if let Some(trace) = context.trace().filter(|_| !self.handle.0.propagation.is_set()) {
+            call = call.trace(trace.clone());
+        }
+        let mut call = call.start();
         let steps = call.steps();
         let mut cancelled = false;
         loop {

@@ -46,7 +46,7 @@ impl Session {
         let arguments = call.arguments.clone();
         let key = self.insert_call(now, call);
         self.requested(now, key);
-        self.start(now, job, Running { own: Some(key), ..running }, arguments, Body::empty());
+        self.start(now, job, Running { own: Some(key), ..running }, arguments, meta.to_body());
         key
     }
 
