@@ -24,6 +24,7 @@ mod client;
 mod consent;
 mod driver;
 mod events;
+mod prompt;
 mod setup;
 mod trace;
 mod turn;
@@ -33,6 +34,7 @@ pub use call::{Call, CallBuilder};
 pub use client::{Client, ClientBuilder};
 pub use consent::ConsentRequest;
 pub use events::Events;
+pub use prompt::PromptRequest;
 pub use trace::Propagate;
 pub use turn::Turn;
 
@@ -246,6 +248,13 @@ macro_rules! setup_methods {
             /// [`ToolSource::prefixed`](crate::source::ToolSource::prefixed).
             pub fn tools(mut self, source: impl crate::source::ToolSource) -> Self {
                 self.setup.sources.push(std::sync::Arc::new(source));
+                self
+            }
+
+            /// Which of several is meant: of clients that offer one tool, of participants that may be the assistant.
+            /// Default: nobody, and that is an error or event.
+            pub fn choose(mut self, policy: crate::session::Choose) -> Self {
+                self.setup.config = self.setup.config.choose(policy);
                 self
             }
 

@@ -47,6 +47,8 @@ const LIST_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Executor<K> {
     sources: Vec<Arc<dyn AnySource>>,
     offered: Vec<Offered>,
+    /// Reserved tools, which are never offered.
+    prompts: Vec<Offered>,
     slots: Slots,
     open: HashMap<K, (u64, CancellationToken)>,
     /// Each task answers with its number: by the time it has tidied up, its key may be another call's.
@@ -111,6 +113,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         let executor = Self {
             sources,
             offered,
+            prompts: Vec::new(),
             slots: Slots::new(running, waiting),
             open: HashMap::new(),
             running: JoinSet::new(),
@@ -120,6 +123,18 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
             _watching: watching,
         };
         Ok((executor, reports))
+    }
+
+    /// Runs calls of the reserved tools of this source too, without offering them. It checks what it is given.
+    pub(crate) fn answer_prompts(&mut self, source: &Arc<dyn AnySource>) {
+        let offered = |tool| match ArgumentCheck::compile(&tool) {
+            Ok(check) => Some(Offered { tool, source: Arc::clone(source), check }),
+            Err(problem) => {
+                tracing::error!(%problem, "a prompt is not answered");
+                None
+            }
+        };
+        self.prompts = source.list().into_iter().filter_map(offered).collect();
     }
 
     /// The tools that are offered.
@@ -159,7 +174,8 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
     pub(crate) fn execute(&mut self, job: Job<K>) {
         self.forget_ended();
         let reporter = Reporter::new(job.key, self.reports.clone());
-        let Some(offered) = self.offered.iter().find(|offered| *offered.tool.name() == job.tool) else {
+        let mut known = self.offered.iter().chain(&self.prompts);
+        let Some(offered) = known.find(|offered| *offered.tool.name() == job.tool) else {
             let text = format!("there is no tool named {:?}", job.tool);
             return reporter.settle(Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text)));
         };

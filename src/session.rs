@@ -47,9 +47,12 @@
 
 mod answer;
 mod ask_stop;
+mod choose;
+mod claim;
 mod codec;
 mod config;
 mod consent;
+mod either;
 mod event;
 mod handshake;
 mod ids;
@@ -64,6 +67,7 @@ mod owner;
 mod past;
 mod peer;
 mod presence;
+mod prompts;
 mod receive;
 mod register;
 mod replay;
@@ -101,6 +105,7 @@ use self::{
 };
 pub use self::{
     ask_stop::StopError,
+    choose::{Candidate, Choose, Chooser},
     config::{Caps, Config, Rule, Times},
     consent::{CONSENT_MARGIN, Question},
     event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
@@ -129,6 +134,8 @@ pub struct Session {
     stanza: u32,
     next_packet: u64,
     next_key: u64,
+    /// How many peers have registered or spoken.
+    arrivals: u64,
     phase: Phase,
     /// We are about to leave: no request is taken any more.
     draining: bool,
@@ -193,6 +200,7 @@ impl Session {
             stanza: 0,
             next_packet: 0,
             next_key: 0,
+            arrivals: 0,
             phase: Phase::Fresh,
             draining: false,
             link: LinkState::Up,
@@ -505,6 +513,8 @@ impl Session {
             Timer::Tables => self.expire_tables(now),
             Timer::Past => self.expire_past(now),
             Timer::Complaints => self.tell_complaints(now),
+            Timer::ClaimWindow(key) => self.nobody_claimed(now, key),
+            Timer::ClaimDeadline(key) => self.claim_deadline(now, key),
             Timer::Consent(key) => self.consent_silent(now, key),
         }
     }
@@ -589,7 +599,7 @@ mod tests {
             ask(request().timeout(std::time::Duration::from_secs(601))),
             CallError::Limit { .. }
         ));
-        assert!(matches!(ask(Request::new("bridge.form", Body::empty())), CallError::UnknownTool { .. }));
+        assert!(matches!(ask(Request::new("bridge.wipe", Body::empty())), CallError::UnknownTool { .. }));
         assert!(matches!(ask(Request::new("a b", Body::empty())), CallError::UnknownTool { .. }));
         let list = Body::encode(&[1, 2]).unwrap();
         assert!(matches!(ask(Request::new("t", list)), CallError::Arguments(_)));

@@ -10,6 +10,7 @@ mod error;
 mod failure;
 mod name;
 mod progress;
+mod prompt;
 mod trace;
 
 pub use barge_in::BargeIn;
@@ -18,6 +19,11 @@ pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use name::{BadToolName, CallId, MAX_TOOL_NAME, ToolName};
 pub use progress::{Progress, ProgressStatus};
+pub use prompt::{
+    AuthorizePrompt, ChoicePrompt, Decision, FormPrompt, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL,
+    MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, PermissionOption, PermissionPrompt, Prompt,
+    PromptAnswer, PromptedCall,
+};
 pub use trace::{BadTraceContext, TraceContext};
 
 /// The timeout of a call that names none (`wire.md`, section 3.1).

@@ -17,7 +17,7 @@ use crate::{
     bridge::{Assistant, CallBuilder, Turn},
     link::Identity,
     session::LateResult,
-    tool::{CallError, ErrorCode, MAX_TOOL_NAME, Offer, ToolError},
+    tool::{CallError, ErrorCode, MAX_TOOL_NAME, Offer, ToolError, ToolName},
 };
 
 /// The longest answer that goes to the model, in bytes: more is cut, and says so.
@@ -103,8 +103,13 @@ pub fn call(caller: &impl Caller, tool_call: &Value) -> impl Future<Output = Val
     let name = function["name"].as_str().unwrap_or_default();
     let offers = caller.tools();
     let known = offers.iter().map(|offer| offer.tool.name().as_str()).find(|it| model_name(it) == name);
+    // A model does not speak to a person in the assistant's name: what it makes up is no prompt.
+    let made_up = known.is_none() && ToolName::PROMPTS.contains(&name);
     let name = known.unwrap_or(name).to_owned();
-    let started = arguments(&function["arguments"]).map(|body| caller.call(&name, body).start());
+    let started = arguments(&function["arguments"]).and_then(|body| match made_up {
+        true => Err(CallError::UnknownTool { tool: name.as_str().into() }.into()),
+        false => Ok(caller.call(&name, body).start()),
+    });
     async move {
         let (result, owner) = match started {
             Ok(mut call) => ((&mut call).await, call.owner()),
@@ -239,7 +244,7 @@ mod tests {
     fn a_name_that_grows_too_long_for_a_model_is_shortened_and_read_back() {
         let long = |last: &str| format!("{}{}.{last}", "a.".repeat(20), "b".repeat(15));
         let (read, write) = (long("read"), long("write"));
-        assert!(read.parse::<crate::tool::ToolName>().is_ok() && read.len() + 21 > MAX_TOOL_NAME);
+        assert!(read.parse::<ToolName>().is_ok() && read.len() + 21 > MAX_TOOL_NAME);
         let names = [model_name(&read), model_name(&write)];
         for name in &names {
             assert_eq!(name.len(), MAX_TOOL_NAME);

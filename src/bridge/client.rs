@@ -1,12 +1,14 @@
 //! A participant that offers tools.
 
-use std::sync::Arc;
+use std::{future::Future, sync::Arc};
 
-use super::{Handle, JoinError, now, participant_methods, setup::Setup, setup_methods};
+use super::{
+    Handle, JoinError, PromptRequest, now, participant_methods, prompt::Prompts, setup::Setup, setup_methods,
+};
 use crate::{
     link::{Identity, Role},
     session::StopError,
-    tool::CallId,
+    tool::{CallId, PromptAnswer, ToolError},
     transport::Transport,
 };
 
@@ -74,6 +76,41 @@ impl ClientBuilder {
     /// takes up to 3 s.
     pub fn assistant(mut self, identity: impl Into<Identity>) -> Self {
         self.setup.config = self.setup.config.assistant(identity);
+        self
+    }
+
+    /// Answers the assistant's questions to the person here: permissions, choices, sign-ins, forms.
+    ///
+    /// With it the client says that it can be asked (`tool_prompt`). The future is dropped when nobody waits for
+    /// the answer any more: then put the question away. An answer that is none to the question is an error
+    /// for whoever asked. At most 8 questions are open at once; more are refused as busy.
+    ///
+    /// ```
+    /// use toolbridge::{Client, ErrorCode, Prompt, PromptAnswer, PromptRequest, ToolError};
+    /// # async fn dialog(_text: Option<&str>, _options: usize) -> Option<usize> { None }
+    ///
+    /// let client = Client::builder().prompt(|ask: PromptRequest| async move {
+    ///     match ask.prompt() {
+    ///         Prompt::Permission(ask) => match dialog(ask.text.as_deref(), ask.options.len()).await {
+    ///             Some(at) => Ok(PromptAnswer::selected(&ask.options[at].option_id)),
+    ///             None => Ok(PromptAnswer::cancelled()),
+    ///         },
+    ///         Prompt::Choose(ask) => match dialog(Some(&ask.text), ask.choices.len()).await {
+    ///             Some(at) => Ok(PromptAnswer::choice(at)),
+    ///             None => Ok(PromptAnswer::cancelled()),
+    ///         },
+    ///         _ => Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "there is no screen here")),
+    ///     }
+    /// });
+    /// # drop(client);
+    /// ```
+    pub fn prompt<F, Fut>(mut self, ask: F) -> Self
+    where
+        F: Fn(PromptRequest) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<PromptAnswer, ToolError>> + Send + 'static,
+    {
+        self.setup.prompts = Some(Arc::new(Prompts(ask)));
+        self.setup.config.prompts = true;
         self
     }
 

@@ -16,6 +16,8 @@ use crate::{
 pub(super) struct Setup {
     pub(super) functions: Tools<()>,
     pub(super) sources: Vec<Arc<dyn AnySource>>,
+    /// What answers prompts.
+    pub(super) prompts: Option<Arc<dyn AnySource>>,
     pub(super) config: Config,
     pub(super) drain: Duration,
     /// Asks a person before a tool runs that needs it.
@@ -33,6 +35,7 @@ impl Default for Setup {
         Self {
             functions: Tools::new(),
             sources: Vec::new(),
+            prompts: None,
             config: Config::default(),
             drain: DRAIN,
             consent: None,
@@ -84,7 +87,11 @@ impl Setup {
         }
         let mut sources = self.sources.clone();
         sources.push(Arc::new(self.functions.clone()));
-        Executor::new(sources)
+        let (mut executor, reports) = Executor::new(sources)?;
+        if let Some(prompts) = &self.prompts {
+            executor.answer_prompts(prompts);
+        }
+        Ok((executor, reports))
     }
 }
 
@@ -93,6 +100,7 @@ impl fmt::Debug for Setup {
         f.debug_struct("Setup")
             .field("functions", &self.functions)
             .field("sources", &self.sources.len())
+            .field("prompts", &self.prompts.is_some())
             .field("config", &self.config)
             .field("drain", &self.drain)
             .field("consent", &self.consent.is_some())

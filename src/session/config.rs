@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use super::choose::Choose;
 use crate::{
     link::{Capabilities, Identity, Participant},
     tool::{DEFAULT_TIMEOUT, ToolName},
@@ -31,6 +32,11 @@ pub struct Config {
     pub stop_rule: Option<Rule>,
     /// Assistant: tools that only one identity may run.
     pub pins: BTreeMap<ToolName, Identity>,
+    /// Which of several is meant: the clients that offer a tool, or who may be the assistant. Default: nobody.
+    pub choose: Choose,
+    /// Client: prompts to a person are answered, as jobs that the driver is given
+    /// ([`Prompt::read`](crate::Prompt::read)). Default: no.
+    pub prompts: bool,
     /// Whether a person can be asked before a tool runs: see
     /// [`Session::poll_question`](super::Session::poll_question). Default: no, and a tool that needs it is not
     /// offered.
@@ -86,6 +92,20 @@ impl Config {
         self
     }
 
+    /// Chooses one of several by this policy.
+    #[must_use]
+    pub fn choose(mut self, policy: Choose) -> Self {
+        self.choose = policy;
+        self
+    }
+
+    /// Client: answers prompts to a person.
+    #[must_use]
+    pub fn prompts(mut self, answered: bool) -> Self {
+        self.prompts = answered;
+        self
+    }
+
     /// A person can be asked before a tool runs: the driver takes the questions and brings the answers.
     #[must_use]
     pub fn asks(mut self, asks: bool) -> Self {
@@ -138,6 +158,8 @@ impl Default for Config {
             admit_rule: None,
             stop_rule: None,
             pins: BTreeMap::new(),
+            choose: Choose::default(),
+            prompts: false,
             asks: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
             times: Times::default(),
@@ -155,6 +177,8 @@ impl fmt::Debug for Config {
             .field("admit_rule", &self.admit_rule.is_some())
             .field("stop_rule", &self.stop_rule.is_some())
             .field("pins", &self.pins)
+            .field("choose", &self.choose)
+            .field("prompts", &self.prompts)
             .field("asks", &self.asks)
             .field("version", &self.version)
             .field("times", &self.times)
@@ -189,6 +213,9 @@ pub struct Times {
     /// a sender, and cannot answer. Ends early when the room tells us of ourselves. Default: 3.5 s, since LiveKit
     /// announces participants without tracks once in 3 s.
     pub announcement: Duration,
+    /// How long a client that may run a tool in our place has to claim the call, at most half of what is left of
+    /// its budget. Then we run it ourselves. Default: 2 s.
+    pub claim: Duration,
 }
 
 impl Default for Times {
@@ -203,6 +230,7 @@ impl Default for Times {
             hold: Duration::from_secs(4),
             silence: Duration::from_secs(1),
             announcement: Duration::from_millis(3_500),
+            claim: Duration::from_secs(2),
         }
     }
 }

@@ -134,6 +134,7 @@ impl Session {
         for key in self.jobs_for(caller) {
             self.cancel_job(now, key);
         }
+        self.end_claims_for(now, caller);
     }
 
     pub(super) fn forget_job(&mut self, key: JobKey) -> Option<Running> {

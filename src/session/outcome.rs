@@ -5,13 +5,14 @@ use std::time::Instant;
 use super::{
     CallKey, Counter, Event, Output, Session, Timer,
     codec::Incoming,
+    either::Fallback,
     outbound::{Asked, Call, Stage},
     past::Gone,
 };
 use crate::{
     body::Body,
     link::Identity,
-    tool::{CallError, CallId, ErrorCode, Execution, Tool, ToolError},
+    tool::{CallError, CallId, ErrorCode, Tool, ToolError},
     wire::{ErrorMessage, ToolUseResult},
 };
 
@@ -27,7 +28,9 @@ impl Session {
         if let Some(key) = self.call_owned_by(&result.id, id) {
             let Some(call) = self.calls.get(&key) else { return };
             let read = read_result(result, call, id);
-            self.settle_by_owner(now, key, read);
+            if !self.run_what_was_declined(now, key, &read) {
+                self.settle_by_owner(now, key, read);
+            }
         } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
             let repeated = std::mem::replace(&mut gone.answered, true);
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
@@ -49,7 +52,11 @@ impl Session {
         let originating = error.originating_id.as_deref().map(CallId::from);
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(call, id)) {
             if matches!(error.code, 301 | 304) {
-                return self.settle_by_owner(now, key, Err(CallError::Lost { owner: id.clone() }));
+                let lost = Err(CallError::Lost { owner: id.clone() });
+                if !self.run_what_was_declined(now, key, &lost) {
+                    self.settle_by_owner(now, key, lost);
+                }
+                return;
             }
         } else if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
             return self.complain(now, id, Counter::Foreign);
@@ -99,7 +106,9 @@ impl Session {
 
     /// The packet with the request did not leave this process: nobody has to be told.
     pub(super) fn never_left(&mut self, now: Instant, key: CallKey, error: CallError) {
-        self.conclude(now, key, Err(error));
+        if !self.run_what_never_left(now, key) {
+            self.conclude(now, key, Err(error));
+        }
     }
 
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
@@ -132,7 +141,9 @@ impl Session {
         };
         let mut anew = Vec::new();
         for (key, call) in &mut self.calls {
-            if Some(call).filter(of_another).is_some_and(|call| idempotent(call)) {
+            // What nobody has claimed is ours to run, and is not asked again.
+            let may_wait = call.fallback != Fallback::UntilClaimed;
+            if Some(call).filter(of_another).is_some_and(|call| may_wait && idempotent(call)) {
                 anew.push(*key);
             }
         }
@@ -140,6 +151,7 @@ impl Session {
             let wait = self.config.times.owner_wait;
             if let Some(call) = self.calls.get_mut(&key) {
                 call.stage = Stage::Waiting;
+                call.fallback = Fallback::Never;
                 call.asked_before = Some(id.clone());
                 self.timers.set(now, Timer::OwnerWait(key), wait);
             }
@@ -152,7 +164,7 @@ impl Session {
         let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.owner == *id && which(asked));
         let lost: Vec<_> = self.calls.iter().filter(|(_, call)| is_it(call)).map(|(key, _)| *key).collect();
         for key in lost {
-            self.settle_call(now, key, Err(CallError::Lost { owner: id.clone() }));
+            self.lose_call(now, key, id);
         }
     }
 
@@ -160,18 +172,14 @@ impl Session {
     pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
         self.calls_by_id.remove(&call.id);
-        for timer in [Timer::Deadline(key), Timer::OwnerWait(key)] {
+        for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             self.timers.cancel(&timer);
         }
-        let (owner, execution) = match &call.stage {
-            Stage::Own(_) => (Some(self.local.identity().clone()), Execution::Server),
-            stage_of_others => (
-                match stage_of_others {
-                    Stage::Asked(asked) => Some(asked.owner.clone()),
-                    _ => None,
-                },
-                Execution::Client,
-            ),
+        let execution = call.execution();
+        let owner = match &call.stage {
+            Stage::Own(_) => Some(self.local.identity().clone()),
+            Stage::Asked(asked) => Some(asked.owner.clone()),
+            Stage::Waiting => None,
         };
         if let Some(rest) = call.rest {
             return self.rest_ended(now, call, rest, owner, result);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{
-    CallKey, JobKey, Output, Session,
+    CallKey, JobKey, Output, Session, Timer,
     answer::result_message,
     job::{Running, Told},
     outbound::{Call, Stage, milliseconds},
@@ -17,12 +17,24 @@ use crate::{
 
 impl Session {
     /// Begins a call of a tool that we offer ourselves.
-    pub(super) fn run_own(&mut self, now: Instant, mut call: Call, tool: &ToolName) -> CallKey {
+    pub(super) fn run_own(&mut self, now: Instant, call: Call, tool: &ToolName) -> CallKey {
+        let key = self.insert_call(now, call);
+        self.run_here(now, key, tool);
+        key
+    }
+
+    /// Runs an open call of such a tool, in the time that is left of it.
+    pub(super) fn run_here(&mut self, now: Instant, key: CallKey, tool: &ToolName) {
         let job = self.next_job();
-        call.stage = Stage::Own(job);
         let known = self.tools.iter().find(|it| it.name() == tool);
-        call.limit = known.map_or(call.limit, |tool| self.limit_of(tool, call.limit));
-        let limit = call.limit;
+        let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };
+        let own = known.map_or(asked, |tool| self.limit_of(tool, asked));
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        call.stage = Stage::Own(job);
+        let mut limit = call.limit.saturating_sub(now.saturating_duration_since(call.began));
+        if own < limit {
+            (limit, call.limit) = (own, own);
+        }
         let request = ToolUseRequest {
             id: call.id.clone(),
             tool_name: tool.to_string(),
@@ -32,22 +44,20 @@ impl Session {
             conversation_id: Some(self.config.room.clone()),
             message_id: None,
         };
-        let meta = call.meta.clone();
-        self.disclose(tool, &meta, Message::ToolUseRequest(request));
+        let (meta, arguments) = (call.meta.clone(), call.arguments.clone());
         let running = Running {
             caller: self.local.identity().clone(),
-            own: None,
+            own: Some(key),
             call: call.id.clone(),
             tool: tool.clone(),
             began: now,
             limit,
             told: Told::default(),
         };
-        let arguments = call.arguments.clone();
-        let key = self.insert_call(now, call);
+        self.timers.set(now, Timer::Deadline(key), limit);
+        self.disclose(tool, &meta, Message::ToolUseRequest(request));
         self.requested(now, key);
-        self.start(now, job, Running { own: Some(key), ..running }, arguments, meta.to_body());
-        key
+        self.start(now, job, running, arguments, meta.to_body());
     }
 
     /// Our tool has its outcome.

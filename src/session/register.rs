@@ -58,7 +58,8 @@ impl Session {
 
     /// Assistant: a name that we offer now is no client's any more.
     fn withdraw_taken_names(&mut self) {
-        let ours: BTreeSet<_> = self.tools.iter().map(|tool| tool.name().clone()).collect();
+        let alone = self.tools.iter().filter(|tool| !tool.tool_options().prefer_client);
+        let ours: BTreeSet<_> = alone.map(|tool| tool.name().clone()).collect();
         let mut changed = Vec::new();
         for (id, remote) in &mut self.peers {
             let before = remote.tools.len();
@@ -165,6 +166,7 @@ impl Session {
         remote.pair.registered = true;
         let changed = remote.tools != tools;
         remote.tools = tools;
+        self.came_forward(id);
         let message = Message::ToolsRegisterAck(answer);
         self.post_small(id, &message);
         self.copy(&Meta::default(), &message);
@@ -195,6 +197,7 @@ impl Session {
     pub(super) fn forget_registration(&mut self, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.registered = false;
+        remote.came = None;
         if !std::mem::take(&mut remote.tools).is_empty() {
             self.event(Event::ToolsChanged { owner: id.clone() });
         }
@@ -307,7 +310,7 @@ impl Session {
         if name.is_reserved() {
             return Err(format!("{name}: the name is reserved"));
         }
-        if self.tools.iter().any(|ours| *ours.name() == name) {
+        if self.tools.iter().any(|ours| *ours.name() == name && !ours.tool_options().prefer_client) {
             return Err(format!("{name}: the assistant offers a tool of this name itself"));
         }
         if tool.description.len() > limits.description_bytes {

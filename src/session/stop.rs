@@ -171,6 +171,7 @@ impl Session {
         let found = self.tables.get(id).and_then(|table| table.find(call));
         let running: Option<JobKey> = match found.map(|entry| &entry.state) {
             Some(State::Running(job)) => Some(*job),
+            Some(State::Claiming) => return self.cancel_claim(now, id, call),
             Some(_) => return self.stats.add(Counter::Duplicate, 1),
             None => None,
         };

@@ -136,6 +136,16 @@ impl Session {
                 self.cancel_job(now, key);
             }
         }
+        let claimed = self.tables.get(caller).map(|table| &table.claims);
+        let stopped: Vec<_> = claimed
+            .into_iter()
+            .flatten()
+            .filter(|(_, claim)| self.rule_of_ours(claim.tool.as_str()) == BargeIn::Cancel)
+            .map(|(call, _)| call.clone())
+            .collect();
+        for call in stopped {
+            self.cancel_claim(now, caller, &call);
+        }
     }
 
     /// A call whose caller was told its end long ago has ended.

@@ -80,6 +80,8 @@ pub struct ToolOptions {
     pub cancel_grace: Option<Duration>,
     /// How much of a server-executed call the room hears. Default: all of it.
     pub disclose: Disclose,
+    /// Assistant: clients may run it in our place, if they offer a tool of its name. Default: no.
+    pub prefer_client: bool,
     /// What becomes of a running call when its turn is interrupted. Default: it stops.
     pub barge_in: BargeIn,
 }
@@ -125,6 +127,14 @@ impl ToolOptions {
     #[must_use]
     pub fn disclose(mut self, level: Disclose) -> Self {
         self.disclose = level;
+        self
+    }
+
+    /// Assistant: clients may run it in our place. A client that offers a tool of this name is asked first, and we
+    /// run it ourselves if it does not take the call in time: [`Execution::Either`].
+    #[must_use]
+    pub fn prefer_client(mut self) -> Self {
+        self.prefer_client = true;
         self
     }
 

@@ -68,6 +68,8 @@ async fn every_tool_call_has_an_answer_whatever_the_model_wrote() {
     for (odd, code) in [
         (asks("no_such_tool", "{}"), "unknown_tool"),
         (asks("not a name", "{}"), "unknown_tool"),
+        (asks("bridge.permission", "{}"), "unknown_tool"),
+        (asks("bridge__permission", "{}"), "unknown_tool"),
         (asks("get_location", "{"), "invalid_parameters"),
         (asks("get_location", "[1]"), "invalid_parameters"),
         (json!({}), "unknown_tool"),

@@ -8,6 +8,7 @@
 )]
 
 mod bridge;
+mod bridge_either;
 mod bridge_ends;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
@@ -26,6 +27,9 @@ mod programs;
 mod programs_of_the_api;
 mod session_alicia;
 mod session_calls;
+mod session_choose;
+mod session_claims;
+mod session_prompts;
 mod session_replay;
 mod session_schedules;
 mod session_security;
