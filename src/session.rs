@@ -53,6 +53,7 @@ mod codec;
 mod config;
 mod consent;
 mod either;
+mod elsewhere;
 mod event;
 mod handshake;
 mod ids;

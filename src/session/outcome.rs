@@ -114,7 +114,7 @@ impl Session {
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
         let error = if call.is_waiting() && call.asked_before.is_none() {
-            self.nobody_for(&call.tool)
+            self.nobody_for(call)
         } else {
             CallError::Timeout { limit: call.limit }
         };
@@ -232,6 +232,7 @@ pub(super) fn code_of(error: &CallError) -> ErrorCode {
         CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
         CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
         CallError::NotAllowed => ErrorCode::from("not_allowed"),
+        CallError::NotBound { .. } => ErrorCode::from("not_bound"),
         CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
         CallError::TooLarge { .. } => ErrorCode::from("too_large"),
         CallError::Closed(_) => ErrorCode::from("closed"),

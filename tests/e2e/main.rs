@@ -22,6 +22,7 @@ macro_rules! trials {
     };
 }
 
+mod assistant;
 mod calls;
 mod cli;
 mod endings;
@@ -52,6 +53,7 @@ fn main() {
         peers::trials(),
         calls::trials(),
         cli::trials(),
+        assistant::trials(),
         network::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());

@@ -16,6 +16,8 @@ mod cli;
 #[cfg(all(feature = "cli", unix))]
 mod cli_assistant;
 #[cfg(all(feature = "cli", unix))]
+mod cli_kind;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 mod consent;
 mod golden;
