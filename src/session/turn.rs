@@ -151,8 +151,8 @@ impl Session {
     ) {
         if matches!(result, Ok(_) | Err(CallError::Tool(_))) {
             self.stats.add(Counter::Late, 1);
+            self.ledger.late(&call.id, now);
         }
-        self.ledger.late(&call.id, now);
         if rest != BargeIn::Report {
             return;
         }
