@@ -9,6 +9,7 @@
 
 mod bridge;
 mod bridge_ends;
+mod bridge_rejoin;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
