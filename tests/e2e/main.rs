@@ -33,6 +33,7 @@ mod rejoin;
 mod relay;
 mod room;
 mod server;
+mod survival;
 mod tls;
 
 /// Tests that mostly wait: more of them at once than there are processors.
@@ -47,6 +48,7 @@ fn main() {
     // The longest are the first of their files.
     let files = [
         rejoin::trials(),
+        survival::trials(),
         room::trials(),
         endings::trials(),
         peers::trials(),
