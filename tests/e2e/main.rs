@@ -22,6 +22,7 @@ macro_rules! trials {
     };
 }
 
+mod assistant;
 mod calls;
 mod cli;
 mod endings;
@@ -54,9 +55,9 @@ fn main() {
         peers::trials(),
         calls::trials(),
         cli::trials(),
+        assistant::trials(),
         network::trials(),
     ];
-    let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
     program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 });
