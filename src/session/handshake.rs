@@ -152,6 +152,7 @@ impl Session {
                 table.take_up();
             }
             self.replay(now, id);
+            self.send_stops(now, id, true);
         } else {
             self.calls_go_on(now, id);
             self.replay(now, id);
@@ -173,6 +174,7 @@ impl Session {
         self.past.give_up(id);
         self.forget_registration(id);
         self.stop_jobs_for(now, id);
+        self.forget_stops(id);
         let Some(remote) = self.peers.get_mut(id) else { return };
         let returned_at = remote.returned_at();
         if let Some(table) = self.tables.get_mut(id) {
@@ -187,10 +189,13 @@ impl Session {
         remote.pair.greetings += 1;
         remote.pair.greeted_at = Some(now);
         let meta: Meta = codec::greeting(&self.ids.instance_for(id), remote.pair.heard);
+        let has = |feature| self.has_feature(feature);
         let configuration = Configuration {
             conversation_id: Some(self.config.room.clone()),
             client_version: Some(self.config.version.clone()),
-            features: Some(Feature::OURS.iter().map(|it| it.as_str().to_owned()).collect()),
+            features: Some(
+                Feature::OURS.iter().filter(|it| has(**it)).map(|it| it.as_str().to_owned()).collect(),
+            ),
             ..Configuration::default()
         };
         if let Err(error) = self.post(id, &meta, &Message::Configuration(configuration)) {

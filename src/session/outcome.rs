@@ -11,7 +11,7 @@ use super::{
 use crate::{
     body::Body,
     link::Identity,
-    tool::{CallError, CallId, ErrorCode, Execution, Tool, ToolError},
+    tool::{CallError, CallId, ErrorCode, Tool, ToolError},
     wire::{ErrorMessage, ToolUseResult},
 };
 
@@ -27,10 +27,13 @@ impl Session {
         if let Some(key) = self.call_owned_by(&result.id, id) {
             let Some(call) = self.calls.get(&key) else { return };
             let read = read_result(result, call, id);
-            self.settle_by_owner(now, key, read);
+            if !self.run_what_was_declined(now, key, &read) {
+                self.settle_by_owner(now, key, read);
+            }
         } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
             let repeated = std::mem::replace(&mut gone.answered, true);
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
+            self.ledger.late(&result.id, now);
         } else {
             self.complain(now, id, Counter::Foreign);
             if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
@@ -46,7 +49,11 @@ impl Session {
         let originating = error.originating_id.as_deref().map(CallId::from);
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(call, id)) {
             if matches!(error.code, 301 | 304) {
-                return self.settle_by_owner(now, key, Err(CallError::Lost { owner: id.clone() }));
+                let lost = Err(CallError::Lost { owner: id.clone() });
+                if !self.run_what_was_declined(now, key, &lost) {
+                    self.settle_by_owner(now, key, lost);
+                }
+                return;
             }
         } else if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
             return self.complain(now, id, Counter::Foreign);
@@ -89,14 +96,16 @@ impl Session {
 
     /// Nobody waits for the outcome any more; the call goes on as it would have.
     pub(super) fn detach_call(&mut self, key: CallKey) {
-        if let Some(call) = self.calls.get_mut(&key) {
+        if let Some(call) = self.calls.get_mut(&key).filter(|call| call.rest.is_none()) {
             call.detached = true;
         }
     }
 
     /// The packet with the request did not leave this process: nobody has to be told.
     pub(super) fn never_left(&mut self, now: Instant, key: CallKey, error: CallError) {
-        self.conclude(now, key, Err(error));
+        if !self.run_what_never_left(now, key) {
+            self.conclude(now, key, Err(error));
+        }
     }
 
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
@@ -149,7 +158,7 @@ impl Session {
         let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.owner == *id && which(asked));
         let lost: Vec<_> = self.calls.iter().filter(|(_, call)| is_it(call)).map(|(key, _)| *key).collect();
         for key in lost {
-            self.settle_call(now, key, Err(CallError::Lost { owner: id.clone() }));
+            self.lose_call(now, key, id);
         }
     }
 
@@ -157,19 +166,19 @@ impl Session {
     pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
         self.calls_by_id.remove(&call.id);
-        for timer in [Timer::Deadline(key), Timer::OwnerWait(key)] {
+        for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             self.timers.cancel(&timer);
         }
-        let (owner, execution) = match &call.stage {
-            Stage::Own(_) => (Some(self.local.identity().clone()), Execution::Server),
-            stage_of_others => (
-                match stage_of_others {
-                    Stage::Asked(asked) => Some(asked.owner.clone()),
-                    _ => None,
-                },
-                Execution::Client,
-            ),
+        let execution = call.execution();
+        let owner = match &call.stage {
+            Stage::Own(_) => Some(self.local.identity().clone()),
+            Stage::Asked(asked) => Some(asked.owner.clone()),
+            Stage::Waiting => None,
         };
+        if let Some(rest) = call.rest {
+            return self.rest_ended(now, call, rest, owner, result);
+        }
+        self.ledger.result_size(&call.id, &result);
         let outcome = result.as_ref().map(|_| ()).map_err(code_of);
         let took = now.saturating_duration_since(call.began);
         self.event(Event::Settled { call: call.id, tool: call.tool.into(), execution, owner, outcome, took });
@@ -204,13 +213,15 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
 }
 
 /// The word for how a call failed.
-fn code_of(error: &CallError) -> ErrorCode {
+pub(super) fn code_of(error: &CallError) -> ErrorCode {
     match error {
         CallError::Tool(error) => error.code(),
         CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
         CallError::Timeout { .. } => ErrorCode::TIMEOUT,
         CallError::Lost { .. } => ErrorCode::LOST,
-        CallError::Cancelled => ErrorCode::CANCELLED,
+        CallError::Cancelled | CallError::TurnOver => ErrorCode::CANCELLED,
+        CallError::Detached => ErrorCode::from("detached"),
+        CallError::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),
         CallError::Busy { .. } | CallError::TooManyOpen { .. } => ErrorCode::BUSY,
         CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
         CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),

@@ -24,6 +24,8 @@ pub(super) enum Kept {
     Stop(CallId),
     /// The answer to a request.
     Answer(CallId),
+    /// A claim.
+    Claim(CallId),
 }
 
 /// What is sent again under one pair of sids.
@@ -64,6 +66,7 @@ impl Session {
         }
         self.send_waiting_answers(now, id);
         self.send_waiting_stops(id);
+        self.send_stops(now, id, false);
     }
 
     /// A frame is acknowledged: the next ones may go.
@@ -89,6 +92,7 @@ impl Session {
                 Kept::Request(key) => self.ask_again(now, key),
                 Kept::Stop(call) => self.stop_again(&call),
                 Kept::Answer(call) => self.answer_again(now, id, &call),
+                Kept::Claim(call) => self.claim_again(id, &call),
             };
             let Some(sent) = sent else { continue }; // it was acknowledged meanwhile, or cannot be sent
             self.stats.add(Counter::Replayed, 1);
@@ -103,12 +107,15 @@ impl Session {
     fn kept_for(&self, id: &Identity, instance: &Instance) -> Vec<Kept> {
         let requests = self.requests_kept_for(id, instance);
         let stops = self.past.stops_kept_for(id, instance);
-        let answers = self.tables.get(id).map(super::Table::answers_kept).unwrap_or_default();
+        let table = self.tables.get(id);
+        let answers = table.map(super::Table::answers_kept).unwrap_or_default();
+        let claims = table.map(super::Table::claims_kept).unwrap_or_default();
         let mut kept: Vec<(u32, Kept)> = requests
             .into_iter()
             .map(|(stanza, key)| (stanza, Kept::Request(key)))
             .chain(stops.into_iter().map(|(stanza, call)| (stanza, Kept::Stop(call))))
             .chain(answers.into_iter().map(|(stanza, call)| (stanza, Kept::Answer(call))))
+            .chain(claims.into_iter().map(|(stanza, call)| (stanza, Kept::Claim(call))))
             .collect();
         kept.sort_by_key(|(place, _)| *place); // stable: what was never sent stays in the order of its making
         kept.into_iter().map(|(_, kept)| kept).collect()

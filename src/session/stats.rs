@@ -76,6 +76,8 @@ counters! {
     RegistrationRefused = "registration_refused",
     /// Signs of life that were asked for.
     Pings = "pings",
+    /// Late results that nobody took in time.
+    LateDropped = "late_dropped",
     /// Frames that were sent again because their peer came back and had not acknowledged them.
     Replayed = "replayed",
 }

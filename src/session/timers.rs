@@ -48,6 +48,12 @@ pub(super) enum Timer {
     Past,
     /// Misbehaviour that was counted in silence is reported.
     Complaints,
+    /// Nobody claimed a call in time.
+    ClaimWindow(CallKey),
+    /// The budget of a call that we claimed is used up, and we were not allowed to start.
+    ClaimDeadline(JobKey),
+    /// Nobody answered the question whether a job may run.
+    Consent(JobKey),
 }
 
 impl Timer {

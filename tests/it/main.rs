@@ -8,6 +8,7 @@
 )]
 
 mod bridge;
+mod bridge_either;
 mod bridge_ends;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
@@ -18,6 +19,7 @@ mod cli_assistant;
 mod cli_kind;
 #[cfg(all(feature = "cli", unix))]
 mod cli_stops;
+mod consent;
 mod golden;
 mod hostile;
 mod layers;
@@ -27,9 +29,13 @@ mod programs;
 mod programs_of_the_api;
 mod session_alicia;
 mod session_calls;
+mod session_choose;
+mod session_claims;
+mod session_prompts;
 mod session_replay;
 mod session_schedules;
 mod session_security;
+mod session_turns;
 mod session_world;
 mod tools;
 mod wire;
