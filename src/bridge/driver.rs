@@ -269,6 +269,10 @@ impl<T: Transport> Driver<T> {
                 let local = self.transport.local();
                 if state == LinkState::Up && *local.sid() != self.sid {
                     self.sid = local.sid().clone();
+                    // They were for peers as they knew us: none may leave in the new join.
+                    for packet in self.outbox.drain(..) {
+                        session.handle_unsent(now(), packet.id, Unsent::Interrupted);
+                    }
                     session.handle_rejoined(now(), local, self.transport.present());
                 }
             }
@@ -294,6 +298,7 @@ impl<T: Transport> Driver<T> {
             SendError::TooLarge { size, limit } => Unsent::TooLarge { size, limit },
             SendError::NotAllowed => Unsent::NotAllowed,
             SendError::Closed(_) => Unsent::Closed,
+            SendError::Interrupted => Unsent::Interrupted,
             other => Unsent::Other(other.to_string()),
         };
         self.shared.lock().session.handle_unsent(now(), id, why);

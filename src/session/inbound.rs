@@ -110,10 +110,23 @@ impl Session {
     fn speaks_plainly(&mut self, now: Instant, id: &Identity, incoming: &Incoming, is_broadcast: bool) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.spoke = true;
-        if !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none() {
-            remote.pair.plain = true;
-        }
+        let plain = !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none();
+        let anew = plain && !std::mem::replace(&mut remote.pair.plain, true);
         self.judge_candidates(now);
+        if anew {
+            self.goes_on_plainly(now, id);
+        }
+    }
+
+    /// A plain peer came, or came back: no Configuration of its will release what waited for one.
+    fn goes_on_plainly(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let waiting = std::mem::take(&mut remote.pair.waiting);
+        remote.pair.waiting_bytes = 0;
+        for incoming in waiting {
+            self.take(now, id, incoming);
+        }
+        self.send_waiting_answers(now, id);
     }
 
     /// Client: a request that we may have to run.
@@ -146,9 +159,7 @@ impl Session {
                 }
                 _ => {
                     self.stats.add(Counter::Duplicate, 1);
-                    if self.is_claimed(id, &request.id) {
-                        self.claim_again(id, &request.id);
-                    } else {
+                    if self.claim_again(id, &request.id).is_none() {
                         self.acknowledge(id, stanza, Some(&request.id));
                     }
                 }

@@ -116,7 +116,11 @@ impl Call {
     }
 
     pub(super) fn execution(&self) -> Execution {
-        if matches!(self.stage, Stage::Own(_)) { Execution::Server } else { self.fallback.execution() }
+        match (&self.stage, self.fallback) {
+            (Stage::Own(_), _) => Execution::Server,
+            (_, Fallback::Claimed(_)) => Execution::Client,
+            (_, fallback) => fallback.execution(),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::{
     CallKey, Counter, Event, Output, Session, Timer,
     codec::Incoming,
+    either::Fallback,
     outbound::{Asked, Call, Stage},
     past::Gone,
 };
@@ -138,7 +139,9 @@ impl Session {
         };
         let mut anew = Vec::new();
         for (key, call) in &mut self.calls {
-            if Some(call).filter(of_another).is_some_and(|call| idempotent(call)) {
+            // What nobody has claimed is ours to run, and is not asked again.
+            let may_wait = call.fallback != Fallback::UntilClaimed;
+            if Some(call).filter(of_another).is_some_and(|call| may_wait && idempotent(call)) {
                 anew.push(*key);
             }
         }
@@ -146,6 +149,7 @@ impl Session {
             let wait = self.config.times.owner_wait;
             if let Some(call) = self.calls.get_mut(&key) {
                 call.stage = Stage::Waiting;
+                call.fallback = Fallback::Never;
                 call.asked_before = Some(id.clone());
                 self.timers.set(now, Timer::OwnerWait(key), wait);
             }

@@ -30,6 +30,7 @@ mod ends;
 mod network;
 mod peers;
 mod program;
+mod rejoin;
 mod relay;
 mod room;
 mod server;
@@ -46,6 +47,7 @@ fn main() {
     arguments.test_threads.get_or_insert(THREADS);
     // The longest are the first of their files.
     let files = [
+        rejoin::trials(),
         room::trials(),
         endings::trials(),
         peers::trials(),
