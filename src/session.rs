@@ -78,6 +78,7 @@ mod stats;
 mod stop;
 mod table;
 mod timers;
+mod trace;
 mod turn;
 
 use std::{

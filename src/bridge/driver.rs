@@ -3,11 +3,12 @@
 use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::{
     Closing, Shared,
     consent::{AskPerson, ConsentRequest},
-    now,
+    now, trace,
 };
 use crate::{
     executor::{self, Done, Executor, Questions, Reports},
@@ -153,7 +154,13 @@ impl<T: Transport> Driver<T> {
                     inner.session.handle_unsent(now, packet.id, Unsent::QueueFull);
                 }
                 Output::Transmit(packet) => self.outbox.push_back(packet),
-                Output::Execute(job) => self.execute(job),
+                Output::Execute(job) => {
+                    let own = (job.caller == shared.identity)
+                        .then(|| inner.calls.values().find(|slot| slot.id == job.call))
+                        .flatten();
+                    let span = trace::tool_span(&job, inner.session.room(), own.map(|slot| &slot.span));
+                    self.execute(job, span);
+                }
                 Output::Abort(key) => {
                     if !self.questions.withdraw(key) {
                         self.executor.abort(key);
@@ -161,6 +168,7 @@ impl<T: Transport> Driver<T> {
                 }
                 Output::Settled { key, result } => {
                     if let Some(slot) = inner.calls.remove(&key) {
+                        trace::ended(&slot.span, inner.session.record(&slot.id));
                         slot.settle(result);
                     }
                 }
@@ -203,9 +211,13 @@ impl<T: Transport> Driver<T> {
         self.shared.lock().session.settle(now(), key, outcome);
     }
 
-    fn execute(&mut self, job: Job) {
+    fn execute(&mut self, job: Job, span: Span) {
         let deadline = Instant::from_std(job.deadline);
+        let trace = job.trace();
+        self.shared.propagation.adopt(&span, trace.as_ref());
         self.executor.execute(executor::Job {
+            span,
+            trace,
             key: job.key,
             tool: job.tool,
             arguments: job.arguments,

@@ -137,7 +137,20 @@ impl Session {
                 self.cancel_job(now, key);
             }
         }
+<<<<<<< HEAD
         self.end_claims_for(now, caller); // nothing of them has begun
+=======
+        let claimed = self.tables.get(caller).map(|table| &table.claims);
+        let stopped: Vec<_> = claimed
+            .into_iter()
+            .flatten()
+            .filter(|(_, claim)| self.rule_of_ours(claim.tool.as_str()) == BargeIn::Cancel)
+            .map(|(call, _)| call.clone())
+            .collect();
+        for call in stopped {
+            self.cancel_claim(now, caller, &call);
+        }
+>>>>>>> turns
     }
 
     /// A call whose caller was told its end long ago has ended.
@@ -151,8 +164,8 @@ impl Session {
     ) {
         if matches!(result, Ok(_) | Err(CallError::Tool(_))) {
             self.stats.add(Counter::Late, 1);
+            self.ledger.late(&call.id, now);
         }
-        self.ledger.late(&call.id, now);
         if rest != BargeIn::Report {
             return;
         }

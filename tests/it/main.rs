@@ -38,4 +38,6 @@ mod session_security;
 mod session_turns;
 mod session_world;
 mod tools;
+mod trace;
+mod turns;
 mod wire;
