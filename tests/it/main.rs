@@ -10,6 +10,7 @@
 mod bridge;
 mod bridge_either;
 mod bridge_ends;
+mod bridge_rejoin;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
