@@ -26,6 +26,7 @@ mod programs_of_the_api;
 mod session_alicia;
 mod session_calls;
 mod session_replay;
+mod session_returns;
 mod session_schedules;
 mod session_security;
 mod session_world;
