@@ -34,6 +34,7 @@ mod session_choose;
 mod session_claims;
 mod session_prompts;
 mod session_replay;
+mod session_returns;
 mod session_schedules;
 mod session_security;
 mod session_turns;
