@@ -7,7 +7,7 @@ use std::{
 
 use toolbridge::{
     Body, CallId, CallKey, CloseReason, Config, Event, Identity, Job, JobKey, LinkState, Output, Participant,
-    Peer, Progress, Role, Session, Tool, ToolError, ToolName, Unsent,
+    Peer, Progress, Role, Session, Tool, ToolError, ToolName, ToolOptions, Unsent,
     session::{Caps, Times},
     wire::Frame,
 };
@@ -329,7 +329,9 @@ impl<'a> World<'a> {
                 let _ = session.offer(now, tools);
             });
         } else if who == Who::A {
-            let own = vec![Tool::new(name("own"), "the assistant's own")];
+            // The last two may be run by a client in its place: never by both.
+            let shared = |tool| Tool::new(name(tool), "").options(ToolOptions::default().prefer_client());
+            let own = vec![Tool::new(name("own"), "the assistant's own"), shared("t1"), shared("shared")];
             self.drive(process, |session, now| {
                 let _ = session.offer(now, own);
             });
