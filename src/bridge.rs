@@ -23,6 +23,7 @@ mod call;
 mod client;
 mod driver;
 mod events;
+mod outbox;
 mod setup;
 
 pub use assistant::{Assistant, AssistantBuilder};

@@ -80,7 +80,7 @@ pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 pub use bridge::{Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, Events, JoinError};
 pub use link::{
     Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, ROLE_ATTRIBUTE, Role,
-    Sid, TOPIC,
+    STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
 };
 #[cfg(all(feature = "runtime", unix))]
 pub use programs::{ProgramTools, ProgramsError};

@@ -36,6 +36,7 @@ mod peer_connection;
 mod sequence;
 mod signal;
 mod sockets;
+mod stream;
 mod task;
 mod websocket;
 
@@ -45,6 +46,7 @@ use address::ServerUrl;
 use joining::Joining;
 use peer_connection::PeerConnection;
 use signal::Signal;
+use stream::Outflow;
 use task::{Leave, Outgoing, Shared};
 use websocket::Dial;
 
@@ -63,6 +65,8 @@ use websocket::Dial;
 pub struct Room {
     name: String,
     shared: Arc<Shared>,
+    /// What passes between the parts of streams.
+    urgent: mpsc::Sender<Outgoing>,
     reliable: mpsc::Sender<Outgoing>,
     lossy: mpsc::Sender<Outgoing>,
     leave: mpsc::Sender<Leave>,
@@ -231,10 +235,11 @@ impl Transport for Room {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { lossy: true, ..Capabilities::default() }
+        Capabilities { lossy: true, streams: true, ..Capabilities::default() }
     }
 
-    /// Hands a packet to the room: done when it was written to its channel.
+    /// Hands a packet to the room: done when it was written to its channel, the last part of a stream if it is a
+    /// large one. The parts are written as the network takes them, with at most 128 KiB on their way.
     ///
     /// It takes its place in the lane's queue at the call, if the queue has one, else when first polled.
     ///
@@ -281,19 +286,26 @@ impl Room {
         if !packet.is_addressed() {
             return Err(SendError::NoDestination);
         }
-        check_size(packet.payload.len(), Capabilities::MAX_PACKET)?;
+        let streamed = packet.lane == Lane::Reliable && packet.payload.len() > Capabilities::MAX_PACKET;
+        check_size(packet.payload.len(), if streamed { usize::MAX } else { Capabilities::MAX_PACKET })?;
         // The server drops what we may not send without a word.
         if !allowed {
             return Err(SendError::NotAllowed);
         }
         let queue = match packet.lane {
+            Lane::Reliable if packet.overtakes => &self.urgent,
             Lane::Reliable => &self.reliable,
             Lane::Lossy => &self.lossy,
         };
-        let packet = packet::outgoing(packet, &sid);
-        check_size(packet::encoded_size(&packet), packet::MAX_ENCODED)?;
+        let mut rest = streamed.then(|| Outflow::new(&packet, &sid));
+        let largest = rest.as_ref().map(Outflow::largest);
+        let packet = match rest.as_mut().and_then(Outflow::next) {
+            Some(header) => header,
+            None => packet::outgoing(packet, &sid),
+        };
+        check_size(packet::encoded_size(largest.as_ref().unwrap_or(&packet)), packet::MAX_ENCODED)?;
         let (written, answer) = oneshot::channel();
-        match queue.try_send(Outgoing { packet, written }) {
+        match queue.try_send(Outgoing { packet, rest, written }) {
             Ok(()) => Ok((None, answer)),
             Err(TrySendError::Full(outgoing)) => Ok((Some((queue.clone(), outgoing)), answer)),
             Err(TrySendError::Closed(_)) => Err(self.shared.closed()),

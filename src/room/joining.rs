@@ -67,6 +67,7 @@ impl Joining {
 
     /// Hands everything to a task of its own.
     pub(super) fn finish(self) -> Room {
+        let (urgent, urgent_queue) = mpsc::channel(LANE_QUEUE);
         let (reliable, reliable_queue) = mpsc::channel(LANE_QUEUE);
         let (lossy, lossy_queue) = mpsc::channel(LANE_QUEUE);
         let (leave, leave_queue) = mpsc::channel(1);
@@ -84,6 +85,7 @@ impl Joining {
             peer: self.peer,
             participants: self.participants,
             queues: Queues {
+                urgent: urgent_queue,
                 reliable: reliable_queue,
                 lossy: lossy_queue,
                 leave: leave_queue,
@@ -91,7 +93,7 @@ impl Joining {
             },
         };
         tokio::spawn(task.run());
-        Room { name: self.room, shared, reliable, lossy, leave, events }
+        Room { name: self.room, shared, urgent, reliable, lossy, leave, events }
     }
 
     fn handle_server(&mut self, event: ServerEvent) -> Result<(), ConnectError> {

@@ -17,6 +17,7 @@ use super::{
     peer_connection::{Admit, Error, PeerConnection},
     sequence,
     signal::{ServerEvent, Signal},
+    stream::{self, Outflow},
 };
 use crate::{
     link::{CloseReason, Lane, Participant},
@@ -37,6 +38,8 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// A packet on its way out, and who waits for it.
 pub(super) struct Outgoing {
     pub(super) packet: DataPacket,
+    /// What follows it, if it is the first part of a stream.
+    pub(super) rest: Option<Outflow>,
     pub(super) written: oneshot::Sender<Result<(), SendError>>,
 }
 
@@ -47,6 +50,7 @@ pub(super) struct Leave {
 
 /// The user's ends of the queues, seen from here.
 pub(super) struct Queues {
+    pub(super) urgent: mpsc::Receiver<Outgoing>,
     pub(super) reliable: mpsc::Receiver<Outgoing>,
     pub(super) lossy: mpsc::Receiver<Outgoing>,
     pub(super) leave: mpsc::Receiver<Leave>,
@@ -105,13 +109,17 @@ impl Task {
     pub(super) async fn run(self) {
         let now = Instant::now();
         let Self { shared, signal, peer, participants, queues } = self;
-        let Queues { reliable, lossy, leave, events } = queues;
+        let Queues { urgent, reliable, lossy, leave, events } = queues;
         let mut running = Running {
             shared,
             signal,
             peer,
             participants,
-            lanes: [Outbox::new(Lane::Reliable, reliable), Outbox::new(Lane::Lossy, lossy)],
+            lanes: [
+                Outbox::new(Lane::Lossy, lossy),
+                Outbox::new(Lane::Reliable, urgent),
+                Outbox::new(Lane::Reliable, reliable),
+            ],
             health: Health::new(now),
             numbers: sequence::Outgoing::default(),
             heard: sequence::Incoming::default(),
@@ -144,7 +152,8 @@ struct Running {
     signal: Signal,
     peer: PeerConnection,
     participants: Participants,
-    lanes: [Outbox; 2],
+    /// In the order in which they are served.
+    lanes: [Outbox; 3],
     health: Health,
     numbers: sequence::Outgoing,
     heard: sequence::Incoming,
@@ -184,7 +193,7 @@ impl Running {
             let until = leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
             let (full, waiting) = (self.inbox.is_full(), !self.inbox.is_empty());
             let admit = if full { Admit::KeepAlive } else { Admit::All };
-            let [reliable, lossy] = &mut self.lanes;
+            let [lossy, urgent, reliable] = &mut self.lanes;
             tokio::select! {
                 // The signalling's own queue has no cap, but the server has little to say there.
                 event = self.signal.next(), if !full => {
@@ -200,11 +209,13 @@ impl Running {
                     None => return (CloseReason::Closed, None),
                     Some(Leave { left }) => {
                         self.shared.with(|state| state.closed = Some(CloseReason::Closed));
+                        urgent.queue.close();
                         reliable.queue.close();
                         lossy.queue.close();
                         leaving = Some(Leaving { left, until: Instant::now() + FLUSH_LIMIT });
                     }
                 },
+                more = urgent.queue.recv(), if urgent.is_idle() => urgent.take(more),
                 more = reliable.queue.recv(), if reliable.is_idle() => reliable.take(more),
                 more = lossy.queue.recv(), if lossy.is_idle() => lossy.take(more),
                 woken = self.peer.wait(until) => {
@@ -220,18 +231,22 @@ impl Running {
     /// Writes what there is room for.
     fn write_all(&mut self) -> Result<(), Error> {
         for lane in &mut self.lanes {
-            let Some(Outgoing { packet, .. }) = &mut lane.next else { continue };
-            if lane.lane == Lane::Reliable && packet.sequence == 0 {
-                packet.sequence = self.numbers.next();
-            }
-            match self.peer.write(lane.lane, &packet.encode_to_vec()) {
-                Ok(false) => continue,
-                Ok(true) => lane.done(Ok(())),
-                Err(error) => {
-                    let text = error.to_string();
-                    lane.done(Err(SendError::Other(error.into())));
-                    return Err(text.into());
+            lane.abandon_unwanted();
+            while let Some(Outgoing { packet, .. }) = &mut lane.next {
+                if lane.lane == Lane::Reliable {
+                    packet.sequence = self.numbers.next();
                 }
+                match self.peer.write(lane.lane, &packet.encode_to_vec()) {
+                    Ok(false) => break,
+                    Ok(true) if lane.lane == Lane::Reliable => self.numbers.written(),
+                    Ok(true) => {}
+                    Err(error) => {
+                        let text = error.to_string();
+                        lane.done(Err(SendError::Other(error.into())));
+                        return Err(text.into());
+                    }
+                }
+                lane.go_on();
             }
         }
         Ok(())
@@ -255,9 +270,8 @@ impl Running {
     fn handle_message(&mut self, now: Instant, lane: Lane, bytes: &[u8]) {
         match packet::incoming(lane, bytes) {
             Ok(heard) => {
-                let sid = heard.incoming.from.sid().as_str();
-                if lane == Lane::Lossy || self.heard.accept(now, sid, heard.sequence) {
-                    self.inbox.push(TransportEvent::Packet(heard.incoming));
+                if lane == Lane::Lossy || self.heard.accept(now, heard.sid.as_str(), heard.sequence) {
+                    self.inbox.push(heard.event);
                 }
             }
             Err(why @ (Skipped::Malformed | Skipped::OtherKind)) => {
@@ -344,6 +358,27 @@ impl Outbox {
         self.next = more;
     }
 
+    /// What is being written was written: the next part of its stream, or nothing, follows.
+    fn go_on(&mut self) {
+        let Some(Outgoing { packet, rest, .. }) = &mut self.next else { return };
+        match rest.as_mut().and_then(Outflow::next) {
+            Some(part) => *packet = part,
+            None => self.done(Ok(())),
+        }
+    }
+
+    /// Nobody waits for the rest of a stream: its end is told to those who heard its beginning.
+    fn abandon_unwanted(&mut self) {
+        let Some(Outgoing { packet, rest, written }) = &mut self.next else { return };
+        if let Some(stream) = rest.as_mut().filter(|_| written.is_closed()) {
+            match stream.abandon() {
+                Some(trailer) if !stream::is_header(packet) => *packet = trailer,
+                Some(_) => self.next = None, // not even its header was written
+                None => {}                   // all but the last part was
+            }
+        }
+    }
+
     fn done(&mut self, result: Result<(), SendError>) {
         if let Some(outgoing) = self.next.take() {
             // Whoever asked may have gone away.
@@ -384,6 +419,7 @@ impl Inbox {
 fn size(event: &TransportEvent) -> usize {
     match event {
         TransportEvent::Packet(packet) => packet.payload.len() + packet.topic.len(),
+        TransportEvent::Stream { part, .. } => part.size() + part.id().len(),
         _ => 0,
     }
 }
@@ -421,7 +457,7 @@ mod tests {
         let (sender, queue) = mpsc::channel(LANE_QUEUE);
         let mut outbox = Outbox::new(Lane::Reliable, queue);
         let (written, answer) = oneshot::channel();
-        assert!(sender.try_send(Outgoing { packet: DataPacket::default(), written }).is_ok());
+        assert!(sender.try_send(Outgoing { packet: DataPacket::default(), rest: None, written }).is_ok());
         let more = outbox.queue.recv().await;
         outbox.take(more);
         assert!(!outbox.is_idle() && !outbox.is_done());

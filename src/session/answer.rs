@@ -21,9 +21,13 @@ impl Session {
     /// Sends a job's or a refusal's answer, once, or keeps it until its caller can be reached.
     pub(super) fn answer(&mut self, now: Instant, caller: &Identity, call: &CallId, outcome: Outcome) {
         let outcome = outcome.map_err(|error| shortened(error, self.config.caps.message_bytes));
-        let message = result_message(&self.config.room, call, outcome);
+        let mut message = result_message(&self.config.room, call, outcome);
+        let mut size = size_of_answer(&message);
+        if let Err(room) = self.room_for_answer(caller, size) {
+            message = result_message(&self.config.room, call, Err(too_large(size, room)));
+            size = size_of_answer(&message);
+        }
         let Some(table) = self.tables.get_mut(caller) else { return };
-        let size = size_of_answer(&message);
         table.answer(call, Answer { message, size, sent: None });
         self.send_answer(now, caller, call);
     }
@@ -58,7 +62,7 @@ impl Session {
         }
     }
 
-    fn send_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) {
+    pub(super) fn send_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) {
         let Some(remote) = self.peers.get(caller) else { return };
         if !remote.is_reachable() {
             return;

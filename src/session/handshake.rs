@@ -170,10 +170,11 @@ impl Session {
         remote.pair.greetings += 1;
         remote.pair.greeted_at = Some(now);
         let meta: Meta = codec::greeting(&self.ids.instance_for(id), remote.pair.heard);
+        let listed = |feature: &&Feature| self.config.streams || **feature != Feature::Stream;
         let configuration = Configuration {
             conversation_id: Some(self.config.room.clone()),
             client_version: Some(self.config.version.clone()),
-            features: Some(Feature::OURS.iter().map(|it| it.as_str().to_owned()).collect()),
+            features: Some(Feature::OURS.iter().filter(listed).map(|it| it.as_str().to_owned()).collect()),
             ..Configuration::default()
         };
         if let Err(error) = self.post(id, &meta, &Message::Configuration(configuration)) {

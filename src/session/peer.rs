@@ -151,6 +151,11 @@ impl Remote {
         !self.pair.plain && self.features.has(feature)
     }
 
+    /// Whether frames may come to it as byte streams, whatever form it speaks.
+    pub(super) fn takes_streams(&self) -> bool {
+        self.pair.heard && self.features.has(Feature::Stream)
+    }
+
     /// Whether this sid was replaced or left.
     pub(super) fn is_dead(&self, sid: &Sid) -> bool {
         self.dead.contains(sid)
@@ -184,11 +189,14 @@ pub(super) enum Feature {
     Cancel = 1 << 3,
     /// Type 8 for 6, 7 and 10.
     Ack = 1 << 4,
+    /// Frames as byte streams.
+    Stream = 1 << 8,
 }
 
 impl Feature {
-    /// What we list: only what works.
-    pub(super) const OURS: &[Self] = &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Ack];
+    /// All that we know. What of it we list depends on what works.
+    pub(super) const OURS: &[Self] =
+        &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Ack, Self::Stream];
 
     /// Its name in a Configuration.
     pub(super) fn as_str(self) -> &'static str {
@@ -198,6 +206,7 @@ impl Feature {
             Self::Progress => "tool_progress",
             Self::Cancel => "tool_cancel",
             Self::Ack => "tool_ack",
+            Self::Stream => "frame_stream",
         }
     }
 }

@@ -90,6 +90,11 @@ impl Table {
         self.entries.values().filter(|entry| matches!(entry.state, State::Tombstone)).count()
     }
 
+    /// How many bytes of results are not acknowledged.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether a result waits to be acknowledged.
     pub(super) fn has_unacknowledged(&self) -> bool {
         !self.answered.is_empty()
@@ -184,6 +189,12 @@ impl Table {
             self.answered.iter().filter_map(|id| Some((stanza_of(id)?, id.clone()))).collect();
         found.sort();
         found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The calls whose answers were never handed over.
+    pub(super) fn unsent(&self) -> Vec<CallId> {
+        let waits = |id: &&CallId| matches!(self.entries.get(*id).map(|entry| &entry.state), Some(State::Answered(it)) if it.sent.is_none());
+        self.answered.iter().filter(waits).cloned().collect()
     }
 
     /// The call whose answer was sent under this stanza.

@@ -46,6 +46,10 @@ pub(super) enum Timer {
     Past,
     /// Misbehaviour that was counted in silence is reported.
     Complaints,
+    /// Look for streams that do not go on.
+    Streams,
+    /// Answers to this caller that found the driver's queue full go again.
+    Queue(Identity),
 }
 
 impl Timer {
@@ -53,7 +57,12 @@ impl Timer {
     fn pauses(&self) -> bool {
         matches!(
             self,
-            Self::Provisional(_) | Self::Grace(_) | Self::Silent(_) | Self::Heartbeat(_) | Self::Ping(_)
+            Self::Provisional(_)
+                | Self::Grace(_)
+                | Self::Silent(_)
+                | Self::Heartbeat(_)
+                | Self::Ping(_)
+                | Self::Streams
         )
     }
 }

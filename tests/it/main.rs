@@ -25,6 +25,7 @@ mod session_alicia;
 mod session_calls;
 mod session_schedules;
 mod session_security;
+mod session_streams;
 mod session_world;
 mod tools;
 mod wire;

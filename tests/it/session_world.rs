@@ -9,7 +9,7 @@ use std::{
 
 use toolbridge::{
     Body, CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output,
-    Participant, Peer, Progress, Request, Role, Session, Tool, Unsent,
+    Participant, Peer, Progress, Request, Role, STREAM_CHUNK, Session, StreamPart, StreamParts, Tool, Unsent,
     wire::{Frame, Kind, Message, Meta},
 };
 
@@ -54,6 +54,8 @@ pub(crate) struct End {
     pub(crate) events: Vec<Event>,
     /// What it was sent, if the test plays it, or sent itself.
     pub(crate) inbox: Vec<(Identity, Frame)>,
+    /// The parts of streams that it was sent, if the test plays it.
+    pub(crate) parts: Vec<(Identity, StreamPart)>,
     pub(crate) sent: Vec<(Vec<Identity>, Frame)>,
     /// How jobs end, if they end by themselves.
     pub(crate) handler: Option<Handler>,
@@ -62,6 +64,7 @@ pub(crate) struct End {
 
 enum Delivery {
     Packet { to: String, from: Peer, bytes: Vec<u8> },
+    Part { to: String, from: Peer, part: StreamPart },
     Joined { to: String, who: Participant },
     Left { to: String, who: Peer },
 }
@@ -137,6 +140,7 @@ impl World {
             aborted: Vec::new(),
             events: Vec::new(),
             inbox: Vec::new(),
+            parts: Vec::new(),
             sent: Vec::new(),
             handler: None,
             stanza: 0,
@@ -266,6 +270,14 @@ impl World {
         }
     }
 
+    /// A part of a stream, from whomever.
+    pub(crate) fn throw_part(&mut self, from: &Peer, to: &[&str], part: &StreamPart) {
+        for to in to {
+            let delivery = Delivery::Part { to: (*to).to_owned(), from: from.clone(), part: part.clone() };
+            self.schedule(self.delay, delivery);
+        }
+    }
+
     /// What a participant that the test plays was sent, of this type.
     pub(crate) fn heard(&self, name: &str, kind: Kind) -> Vec<Message> {
         let of_kind = self.ends[name].inbox.iter().filter(|(_, frame)| frame.kind() == kind);
@@ -329,6 +341,15 @@ impl World {
                     self.with(&to, |session, now| session.handle_left(now, &who));
                 }
             }
+            Delivery::Part { to, from, part } => {
+                let Some(end) = self.ends.get_mut(&to).filter(|end| end.here) else { return };
+                match &mut end.session {
+                    None => end.parts.push((from.identity().clone(), part)),
+                    Some(_) => {
+                        self.with(&to, |session, now| session.handle_stream(now, &from, part));
+                    }
+                }
+            }
             Delivery::Packet { to, from, bytes } => {
                 let Some(end) = self.ends.get_mut(&to).filter(|end| end.here) else { return };
                 match &mut end.session {
@@ -343,7 +364,9 @@ impl World {
 
     fn schedule(&mut self, after: Duration, delivery: Delivery) {
         let link = match &delivery {
-            Delivery::Packet { to, from, .. } => (to.clone(), from.sid().to_string()),
+            Delivery::Packet { to, from, .. } | Delivery::Part { to, from, .. } => {
+                (to.clone(), from.sid().to_string())
+            }
             Delivery::Joined { to, .. } | Delivery::Left { to, .. } => (to.clone(), String::new()),
         };
         let more = self.jitter.mul_f64(self.random.below(1000) as f64 / 1000.0);
@@ -364,7 +387,11 @@ impl World {
                     end.sent.push((packet.to.clone(), Frame::decode(packet.payload.clone()).unwrap()));
                     let (from, here) = (end.who.peer().clone(), end.here);
                     let to: Vec<_> = packet.to.iter().map(Identity::as_str).collect();
-                    if here {
+                    if here && packet.payload.len() > STREAM_CHUNK {
+                        for part in StreamParts::of(&packet) {
+                            self.throw_part(&from, &to, &part);
+                        }
+                    } else if here {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
                         session.handle_unsent(self.now, packet.id, Unsent::Closed);
