@@ -236,6 +236,11 @@ macro_rules! participant_methods {
                 &self.handle.0.identity
             }
 
+            /// The room's name.
+            pub fn room(&self) -> String {
+                self.handle.0.lock().session.room().to_owned()
+            }
+
             /// Who else is in the room, as far as it was announced.
             pub fn participants(&self) -> Vec<crate::link::Participant> {
                 self.handle.0.lock().session.participants()

@@ -63,6 +63,7 @@ mod peer;
 mod presence;
 mod receive;
 mod register;
+mod replay;
 mod roles;
 mod send;
 mod size;
@@ -221,6 +222,11 @@ impl Session {
         self.role
     }
 
+    /// The room's name: the configured one, else the one that the first peer used, else empty.
+    pub fn room(&self) -> &str {
+        &self.config.room
+    }
+
     /// Client: the assistant that is bound, which alone may ask for tools.
     pub fn bound(&self) -> Option<&Identity> {
         self.bound.as_ref()
@@ -276,9 +282,10 @@ impl Session {
         self.wants(packet)
     }
 
-    /// Whether nothing is left to do: no open call, no job, no answer that waits for its acknowledgement.
+    /// Whether nothing is left to do: no open call, no job, no answer that a caller in the room has not
+    /// acknowledged.
     pub fn is_drained(&self) -> bool {
-        self.calls.is_empty() && self.jobs.is_empty() && !self.tables.values().any(Table::has_unacknowledged)
+        self.calls.is_empty() && self.jobs.is_empty() && !self.tables.values().any(Table::is_awaited)
     }
 }
 
@@ -486,6 +493,7 @@ impl Session {
             Timer::Grace(who) => self.grace_over(now, &who),
             Timer::Silent(who) => self.silent(now, &who),
             Timer::Register(who) => self.register_again(now, &who),
+            Timer::Replay(who) => self.replay(now, &who),
             Timer::Heartbeat(who) => self.heartbeat_stopped(now, &who),
             Timer::Ping(who) => self.look_after(now, &who),
             Timer::OwnerWait(key) => self.no_owner(now, key),

@@ -6,11 +6,12 @@
 use std::{borrow::Cow, future::Future};
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     body::Body,
     bridge::Assistant,
-    tool::{CallError, ErrorCode, Offer, ToolError},
+    tool::{CallError, ErrorCode, MAX_TOOL_NAME, Offer, ToolError},
 };
 
 /// The longest answer that goes to the model, in bytes: more is cut, and says so.
@@ -18,9 +19,14 @@ use crate::{
 /// A model's context is the scarce thing in a conversation, and a tool of somebody else's fills this.
 pub const MAX_CONTENT: usize = 32 * 1024;
 
+/// How much of its hash stands at the end of a shortened name, in bytes: two of 128 tools agree in it once in
+/// half a million rooms.
+const HASH_BYTES: usize = 4;
+
 /// What can be called, as the `tools` of a chat request. A tool that several clients offer stands once.
 ///
-/// Model APIs allow no dot in a name: one is written `__`, and [`call`] reads it back.
+/// Model APIs allow no dot in a name: one is written `__`, and [`call`] reads it back. Where that makes a name
+/// longer than the 64 characters that they allow, its end becomes a hash of the whole name, always the same.
 pub fn definitions(offers: &[Offer]) -> Vec<Value> {
     let mut seen = Vec::new();
     let mut tools = Vec::new();
@@ -113,8 +119,20 @@ fn arguments(written: &Value) -> Result<Body, ToolError> {
     }
 }
 
+/// A tool's name as model APIs allow it: `A–Z a–z 0–9 _ -`, at most as long as ours.
 fn model_name(name: &str) -> Cow<'_, str> {
-    if name.contains('.') { Cow::Owned(name.replace('.', "__")) } else { Cow::Borrowed(name) }
+    if !name.contains('.') {
+        return Cow::Borrowed(name);
+    }
+    let mut written = name.replace('.', "__");
+    if written.len() > MAX_TOOL_NAME {
+        // Cut alone, `….read` and `….write` could become one name.
+        let hash = Sha256::digest(name);
+        let hash = hash.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect::<String>();
+        written.truncate(MAX_TOOL_NAME - 1 - hash.len());
+        written = format!("{written}_{hash}");
+    }
+    Cow::Owned(written)
 }
 
 #[cfg(test)]
@@ -131,6 +149,23 @@ mod tests {
         assert_eq!(definitions[0]["function"]["name"], "fs__read");
         let alike = Offer::new(Tool::new("fs__read".parse().unwrap(), ""), "c".into());
         assert_eq!(super::definitions(&[offers[0].clone(), alike]).len(), 1);
+    }
+
+    #[test]
+    fn a_name_that_grows_too_long_for_a_model_is_shortened_and_read_back() {
+        let long = |last: &str| format!("{}{}.{last}", "a.".repeat(20), "b".repeat(15));
+        let (read, write) = (long("read"), long("write"));
+        assert!(read.parse::<crate::tool::ToolName>().is_ok() && read.len() + 21 > MAX_TOOL_NAME);
+        let names = [model_name(&read), model_name(&write)];
+        for name in &names {
+            assert_eq!(name.len(), MAX_TOOL_NAME);
+            assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'), "{name}");
+        }
+        assert_ne!(names[0], names[1]);
+        // What a conversation of yesterday calls it is its name today.
+        assert_eq!(names[0], format!("{}a_6d7deea4", "a__".repeat(18)));
+        let short = "x.".repeat(20) + "y";
+        assert_eq!(model_name(&short), "x__".repeat(20) + "y", "61 characters stay as they are");
     }
 
     #[test]

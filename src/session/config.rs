@@ -226,6 +226,11 @@ pub struct Caps {
     pub table_entries: usize,
     /// Bytes of results of one caller that wait to be sent or acknowledged. Default: 16 MiB.
     pub table_bytes: usize,
+    /// Frames that are on their way again at once to a peer that came back; the next go when they are
+    /// acknowledged. Default: 256.
+    pub replay_frames: usize,
+    /// Bytes of those frames; one frame of any size is let through. Default: 4 MiB.
+    pub replay_bytes: usize,
     /// Tools that one participant offers. Default: 128.
     pub tools: usize,
     /// A tool's description, in bytes. Default: 1 KiB.
@@ -272,6 +277,8 @@ impl Default for Caps {
             calls_per_second: 50,
             table_entries: 4096,
             table_bytes: 16 * 1024 * 1024,
+            replay_frames: 256,
+            replay_bytes: 4 * 1024 * 1024,
             tools: 128,
             description_bytes: 1024,
             schema_bytes: 16 * 1024,

@@ -181,6 +181,8 @@ pub enum Unsent {
     NotAllowed,
     /// Not connected.
     Closed,
+    /// The connection was lost before it left. What it carried goes when the connection is back.
+    Interrupted,
     /// Too many packets wait before it.
     QueueFull,
     /// Another reason, in words.

@@ -14,7 +14,7 @@ use crate::{
     body::Body,
     link::Identity,
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, ToolError, ToolName},
-    wire::{Meta, ToolUseRequest, ToolUseResult},
+    wire::{Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
 impl Session {
@@ -34,12 +34,7 @@ impl Session {
         if self.bound.as_ref() != Some(id) {
             self.complain(now, id, Counter::Stranger);
             if !is_broadcast && self.may_deny(now, id) {
-                let error = ToolError::new(
-                    ErrorCode::PERMISSION_DENIED,
-                    "this client has another assistant, or none",
-                );
-                let message = result_message(&self.config.room, &request.id, Err(error));
-                self.post_small(id, &message);
+                self.deny_request(now, id, incoming.stanza(), &request, speaks);
             }
             return;
         }
@@ -57,6 +52,23 @@ impl Session {
             Ok(Execution::Server) => self.observed_request(now, id, &request),
             // An assistant that lists no claims asks us, and nobody else.
             Ok(Execution::Client | Execution::Either) => self.request_for_us(now, id, incoming, request),
+        }
+    }
+
+    /// Client: refuses the request of somebody who is not our assistant. One who may still become it is
+    /// remembered to have been told so: the same request must not run later.
+    fn deny_request(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        stanza: Option<i32>,
+        request: &ToolUseRequest,
+        may_be_bound: bool,
+    ) {
+        if may_be_bound && request.id.as_str().len() <= self.config.caps.id_bytes {
+            self.refuse_with(now, id, stanza, request, &ErrorCode::PERMISSION_DENIED);
+        } else {
+            self.refuse_again(id, &request.id, &ErrorCode::PERMISSION_DENIED);
         }
     }
 
@@ -120,15 +132,22 @@ impl Session {
         }
         let table = self.tables.entry(id.clone()).or_default();
         if let Some(entry) = table.find(&request.id) {
-            let buried = matches!(entry.state, State::Tombstone);
             let same = entry.fingerprint == Some(fingerprint(&request));
-            return match (buried, same) {
-                (true, _) => self.request_of_stopped(now, id, stanza, &request),
-                (false, true) => {
+            let present = table.is_present(entry);
+            return match &entry.state {
+                State::Tombstone => self.request_of_stopped(now, id, stanza, &request),
+                _ if !same => self.refuse_304(id, "another request had this id", &request.id),
+                // What was known of it went with the instance that had asked.
+                _ if !present => self.refuse_304(id, "another instance had asked for it", &request.id),
+                State::Refused(code) => {
+                    let code = code.clone();
+                    self.stats.add(Counter::Duplicate, 1);
+                    self.refuse_again(id, &request.id, &code);
+                }
+                _ => {
                     self.stats.add(Counter::Duplicate, 1);
                     self.acknowledge(id, stanza, Some(&request.id));
                 }
-                (false, false) => self.refuse_304(id, "another request had this id", &request.id),
             };
         }
         let shows_instance = self.peers.get(id).is_some_and(|remote| remote.instance.is_some());
@@ -228,10 +247,7 @@ impl Session {
         request: &ToolUseRequest,
     ) {
         self.acknowledge(id, stanza, Some(&request.id));
-        self.remember_refusal(now, id, stanza, request);
-        let message = result_message(&self.config.room, &request.id, Err(ToolError::cancelled()));
-        self.post_small(id, &message);
-        self.copy(&Meta::default(), &message);
+        self.refuse_with(now, id, stanza, request, &ErrorCode::CANCELLED);
     }
 
     fn refuse_for_load(
@@ -242,25 +258,37 @@ impl Session {
         request: &ToolUseRequest,
     ) {
         self.stats.add(Counter::Busy, 1);
-        self.acknowledge(id, stanza, Some(&request.id));
-        self.remember_refusal(now, id, stanza, request);
-        let error = ToolError::new(ErrorCode::BUSY, "too many calls; nothing ran");
-        let message = result_message(&self.config.room, &request.id, Err(error));
-        self.post_small(id, &message);
-        self.copy(&Meta::default(), &message);
+        self.refuse_with(now, id, stanza, request, &ErrorCode::BUSY);
     }
 
-    fn remember_refusal(
+    /// Refuses a request, and remembers that: it never runs. The answer is not kept: as long as the caller
+    /// has not got it, nothing acknowledges the request, so that it comes again and is answered again.
+    fn refuse_with(
         &mut self,
         now: Instant,
         id: &Identity,
         stanza: Option<i32>,
         request: &ToolUseRequest,
+        code: &ErrorCode,
     ) {
         let keep = DEFAULT_TIMEOUT.saturating_add(self.config.times.memory);
         let table = self.tables.entry(id.clone()).or_default();
-        table.refuse(now, request, stanza, keep, &self.config.caps);
+        table.refuse(now, request, stanza, keep, code.clone(), &self.config.caps);
         self.set_table_timer(now);
+        let message = self.refuse_again(id, &request.id, code);
+        self.copy(&Meta::default(), &message);
+    }
+
+    /// Says once more that a request was refused.
+    fn refuse_again(&mut self, id: &Identity, call: &CallId, code: &ErrorCode) -> Message {
+        let text = match code.as_str() {
+            "busy" => "too many calls; nothing ran",
+            "cancelled" => "the call was cancelled",
+            _ => "this client has another assistant, or none",
+        };
+        let message = result_message(&self.config.room, call, Err(ToolError::new(code.clone(), text)));
+        self.post_small(id, &message);
+        message
     }
 
     /// Whether the caller may ask for one more. The echo runs nothing and is answered at once: it has no rate.

@@ -67,7 +67,6 @@ impl Session {
     pub(super) fn heartbeat_stopped(&mut self, now: Instant, id: &Identity) {
         tracing::info!(peer = %id, "its heartbeat stopped");
         self.lose_calls(now, id, |_| true);
-        self.past.give_up(id);
         self.forget_registration(id);
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     body::Body,
     link::Identity,
-    tool::{CallError, CallId, ErrorCode, Execution, ToolError},
+    tool::{CallError, CallId, ErrorCode, Execution, Tool, ToolError},
     wire::{ErrorMessage, ToolUseResult},
 };
 
@@ -68,10 +68,18 @@ impl Session {
     pub(super) fn settle_call(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.get(&key) else { return };
         let id = call.id.clone();
-        let remembered = call.asked().map(|asked| Gone::unanswered(asked, now));
         if let Stage::Own(job) = call.stage {
             return self.end_own(now, key, job, result);
         }
+        if call.asked().is_some_and(|asked| asked.left == 0 && !asked.again) {
+            let limit = call.limit;
+            let result = result.map_err(|error| match error {
+                CallError::Timeout { .. } | CallError::Lost { .. } => CallError::NotDelivered { limit },
+                other => other,
+            });
+            return self.conclude(now, key, result); // no packet left: its owner knows nothing of it
+        }
+        let remembered = call.asked().map(|asked| Gone::unanswered(asked, now));
         self.conclude(now, key, result);
         if let Some(gone) = remembered {
             self.remember(now, id.clone(), gone);
@@ -93,7 +101,7 @@ impl Session {
 
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
-        let error = if call.is_waiting() {
+        let error = if call.is_waiting() && call.asked_before.is_none() {
             self.nobody_for(&call.tool)
         } else {
             CallError::Timeout { limit: call.limit }
@@ -107,7 +115,32 @@ impl Session {
         self.lose_calls(now, id, |asked| Some(&asked.sid) != here.as_ref());
     }
 
-    pub(super) fn lose_calls_of_other_instances(&mut self, now: Instant, id: &Identity) {
+    /// Another run of the owner's program is here. What the old one was asked is lost, unless its tool may run
+    /// twice: then whoever offers it is asked anew.
+    pub(super) fn ask_anew_or_lose(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get(id) else { return };
+        let idempotent = |call: &Call| {
+            let is_it = |tool: &&Tool| tool.name().as_str() == &*call.tool;
+            remote.tools.iter().find(is_it).is_some_and(|tool| tool.tool_options().idempotent)
+        };
+        let of_another = |call: &&mut Call| {
+            let of_it = |asked: &Asked| asked.owner == *id && asked.instance.is_some();
+            call.asked().is_some_and(|asked| of_it(asked) && asked.instance != remote.instance)
+        };
+        let mut anew = Vec::new();
+        for (key, call) in &mut self.calls {
+            if Some(call).filter(of_another).is_some_and(|call| idempotent(call)) {
+                anew.push(*key);
+            }
+        }
+        for key in anew {
+            let wait = self.config.times.owner_wait;
+            if let Some(call) = self.calls.get_mut(&key) {
+                call.stage = Stage::Waiting;
+                call.asked_before = Some(id.clone());
+                self.timers.set(now, Timer::OwnerWait(key), wait);
+            }
+        }
         let instance = self.peers.get(id).and_then(|remote| remote.instance.clone());
         self.lose_calls(now, id, |asked| asked.instance.is_some() && asked.instance != instance);
     }

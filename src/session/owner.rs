@@ -42,7 +42,10 @@ impl Session {
 
     pub(super) fn no_owner(&mut self, now: Instant, key: CallKey) {
         if let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) {
-            let error = self.nobody_for(&call.tool);
+            let error = match &call.asked_before {
+                Some(owner) => CallError::Lost { owner: owner.clone() },
+                None => self.nobody_for(&call.tool),
+            };
             self.settle_call(now, key, Err(error));
         }
     }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{codec::Incoming, ids::Instance};
+use super::{codec::Incoming, ids::Instance, replay::Replay};
 use crate::{
     link::{Identity, Participant, Peer, Sid},
     tool::Tool,
@@ -14,6 +14,9 @@ use crate::{
 
 /// Dead sids that are remembered of one identity. Packets of older ones have long arrived.
 const DEAD_SIDS: usize = 8;
+
+/// Former instances of one identity that are remembered.
+const FORMER: usize = 8;
 
 /// An identity, with everything we know of it over all its joins.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub(super) struct Remote {
     pub(super) pair: Pair,
     /// The instance that it showed last.
     pub(super) instance: Option<Instance>,
+    /// Instances that another one replaced, and the last stanza that each was heard under.
+    former: VecDeque<(Instance, u32)>,
     pub(super) features: Features,
     /// Our own author named it, in the configuration or in a call.
     pub(super) named: bool,
@@ -81,6 +86,8 @@ pub(super) struct Pair {
     /// Frames that wait for its Configuration.
     pub(super) waiting: Vec<Incoming>,
     pub(super) waiting_bytes: usize,
+    /// What is sent again.
+    pub(super) replay: Replay,
 }
 
 /// How far our registration with one assistant has come.
@@ -104,6 +111,7 @@ impl Remote {
             dead: VecDeque::new(),
             pair: Pair::default(),
             instance: None,
+            former: VecDeque::new(),
             features: Features::default(),
             named,
             spoke: false,
@@ -169,6 +177,20 @@ impl Remote {
             self.dead.pop_front();
         }
         self.dead.push_back(sid);
+    }
+
+    /// Another instance is here. What the old one asked for up to this stanza never runs again, should it return.
+    pub(super) fn replace_instance(&mut self, old: Instance, last: u32) {
+        if self.former.len() == FORMER {
+            self.former.pop_front();
+        }
+        self.former.push_back((old, last));
+    }
+
+    /// The last stanza of the present instance, if it was replaced before and is back.
+    pub(super) fn returned_at(&mut self) -> Option<u32> {
+        let at = self.former.iter().position(|(former, _)| Some(former) == self.instance.as_ref())?;
+        self.former.remove(at).map(|(_, last)| last)
     }
 
     pub(super) fn revive(&mut self, sid: &Sid) {

@@ -177,6 +177,7 @@ impl Session {
             return;
         }
         let Some(stanza) = it.acknowledged_stanza_id else { return };
+        self.replayed(now, id, stanza);
         let Some(table) = self.tables.get_mut(id) else { return };
         if let Some(call) = table.sent_as(stanza) {
             table.acknowledged(now, &call);
@@ -193,6 +194,7 @@ impl Session {
             return;
         }
         if let Some(stanza) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
+            self.replayed(now, id, stanza);
             self.request_delivered(id, stanza);
             self.stop_acknowledged(id, stanza);
         }

@@ -96,7 +96,7 @@ impl Session {
 
     /// Answers that found the driver's queue full go again, in their order.
     pub(super) fn queue_has_room(&mut self, now: Instant, caller: &Identity) {
-        let waiting = self.tables.get(caller).map(super::Table::unsent).unwrap_or_default();
+        let waiting = self.tables.get(caller).map(super::Table::answers_not_sent).unwrap_or_default();
         for call in waiting {
             self.send_answer(now, caller, &call);
         }

@@ -84,6 +84,8 @@ counters! {
     StreamAbandoned = "stream_abandoned",
     /// Chunks and trailers of no stream that was taken.
     StreamStray = "stream_stray",
+    /// Frames that were sent again because their peer came back and had not acknowledged them.
+    Replayed = "replayed",
 }
 
 /// The counters of one session. All begin at 0 and only rise.

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use super::{Counter, JobKey, Session, codec, codec::Incoming, past::Stop, peer::Remote, table::State};
+use super::{
+    Counter, JobKey, Session, codec, codec::Incoming, past::Stop, peer::Remote, replay::Resent, table::State,
+};
 use crate::{
     link::Identity,
     tool::{CallError, CallId},
@@ -17,16 +19,34 @@ impl Session {
         if !self.peers.get(&owner).is_some_and(Remote::is_reachable) {
             return;
         }
-        let message = Message::ControlStop(ControlStop {
-            conversation_id: Some(self.config.room.clone()),
-            target_id: Some(call.as_str().to_owned()),
-            ..ControlStop::default()
-        });
+        let message = self.stop_message(call);
         let sent = self.post_small(&owner, &message);
         self.copy(&Meta::default(), &message);
         if let (Some(gone), Some(sent)) = (self.past.get_mut(call), sent) {
-            gone.stop = Stop::Sent(sent.stanza);
+            gone.stop = Stop::Sent { stanza: sent.stanza, packet: sent.packet };
         }
+    }
+
+    /// Sends a stop again, under the stanza that it had. None if its owner knows of it.
+    pub(super) fn stop_again(&mut self, call: &CallId) -> Option<Resent> {
+        let gone = self.past.get_mut(call)?;
+        let owner = gone.asked.owner.clone();
+        let Stop::Sent { stanza, .. } = gone.stop else {
+            self.stop_owner(call);
+            return None;
+        };
+        let message = self.stop_message(call);
+        let sent = self.post_again(&owner, stanza, &Meta::default(), &message).ok()?;
+        self.past.get_mut(call)?.stop = Stop::Sent { stanza, packet: sent.packet };
+        Some(Resent::of(sent))
+    }
+
+    fn stop_message(&self, call: &CallId) -> Message {
+        Message::ControlStop(ControlStop {
+            conversation_id: Some(self.config.room.clone()),
+            target_id: Some(call.as_str().to_owned()),
+            ..ControlStop::default()
+        })
     }
 
     /// An owner can be reached again: the stops that it was not sent go.

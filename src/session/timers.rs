@@ -28,6 +28,8 @@ pub(super) enum Timer {
     Silent(Identity),
     /// Send our registration again.
     Register(Identity),
+    /// What a peer has not acknowledged may go again.
+    Replay(Identity),
     /// A peer's heartbeat stopped.
     Heartbeat(Identity),
     /// Look whether the owner of an open call still lives.

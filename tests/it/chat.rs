@@ -74,3 +74,21 @@ async fn every_tool_call_has_an_answer_whatever_the_model_wrote() {
         assert_eq!(content["error"]["code"], code, "{odd}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_with_a_long_dotted_name_is_called_by_the_name_that_the_model_reads() {
+    async fn where_am_i() -> Result<&'static str, ToolError> {
+        Ok("Rome")
+    }
+    let room = Room::new();
+    let name = format!("{}{}", "maps.".repeat(12), "find");
+    let client = Client::builder().tool(&name, "Where the phone is", where_am_i);
+    let _phone = client.join_over(room.client("phone")).await.unwrap();
+    let assistant =
+        Assistant::builder().client("phone").join_over(room.assistant("assistant")).await.unwrap();
+    assistant.call(&name, ()).await.unwrap(); // it is offered by now
+    let written = chat::definitions(&assistant.tools())[0]["function"]["name"].as_str().unwrap().to_owned();
+    assert!(name.len() == 64 && written.len() == 64 && !written.contains('.'), "{written}");
+    let answer = chat::call(&assistant, &asks(&written, "{}")).await;
+    assert_eq!(answer["content"], r#""Rome""#);
+}

@@ -13,6 +13,8 @@ mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
 #[cfg(all(feature = "cli", unix))]
+mod cli_assistant;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 mod golden;
 mod hostile;
@@ -23,6 +25,7 @@ mod programs;
 mod programs_of_the_api;
 mod session_alicia;
 mod session_calls;
+mod session_replay;
 mod session_schedules;
 mod session_security;
 mod session_streams;

@@ -157,8 +157,12 @@ fn an_observer_gets_its_copy_as_a_stream() {
     world.ask("a", Request::new("t", text(MIB))).unwrap();
     world.run(SECOND);
     for sender in ["a", "phone"] {
-        let bytes: usize =
-            world.ends["o"].parts.iter().filter(|(from, _)| from == sender).map(|(_, part)| part.size()).sum();
+        let bytes: usize = world.ends["o"]
+            .parts
+            .iter()
+            .filter(|(from, _)| from == sender)
+            .map(|(_, part)| part.size())
+            .sum();
         assert!(bytes > MIB, "of {sender}: {bytes}");
     }
 }
@@ -276,7 +280,11 @@ fn sec_r3_all_streams_together_have_a_cap() {
     assert_eq!(world.count("a", "stream_refused"), 1);
     // The room that one leaves is the next one's.
     let abandoned = StreamPart::Trailer { id: "1".into(), reason: "abandoned".into() };
-    throw(&mut world, &phone, &[abandoned, header("3", 80_000), chunk("3", 0, &block), chunk("3", 1, &block)]);
+    throw(
+        &mut world,
+        &phone,
+        &[abandoned, header("3", 80_000), chunk("3", 0, &block), chunk("3", 1, &block)],
+    );
     assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_abandoned")), (1, 1));
 }
 

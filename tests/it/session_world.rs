@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) random: Random,
     /// Whether it is said of jobs that they began.
     pub(crate) begins: bool,
+    /// What is said of packets of somebody who is not in the room.
+    pub(crate) unsent: Unsent,
     last: BTreeMap<(String, String), Instant>,
     /// Every job that any session ever gave out.
     pub(crate) executed: Vec<(String, CallId)>,
@@ -81,6 +83,7 @@ impl World {
             jitter: Duration::ZERO,
             random: Random(1),
             begins: true,
+            unsent: Unsent::Closed,
             last: BTreeMap::new(),
             executed: Vec::new(),
             queue: BTreeMap::new(),
@@ -181,6 +184,12 @@ impl World {
         }
     }
 
+    pub(crate) fn leave_if_here(&mut self, name: &str) {
+        if self.ends.contains_key(name) {
+            self.leave(name);
+        }
+    }
+
     /// The same program joins anew: another sid.
     pub(crate) fn rejoin(&mut self, name: &str) {
         let sid = self.sid();
@@ -219,7 +228,7 @@ impl World {
     /// Asks for a call and waits for its end.
     pub(crate) fn ask(&mut self, name: &str, request: Request) -> Result<Body, CallError> {
         let key = self.call(name, request)?;
-        for _ in 0..1000 {
+        for _ in 0..100_000 {
             if let Some(at) = self.ends[name].settled.iter().position(|(settled, _)| *settled == key) {
                 return self.ends.get_mut(name).unwrap().settled.remove(at).1;
             }
@@ -394,7 +403,7 @@ impl World {
                     } else if here {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
-                        session.handle_unsent(self.now, packet.id, Unsent::Closed);
+                        session.handle_unsent(self.now, packet.id, self.unsent.clone());
                     }
                 }
                 Output::Execute(job) => {
