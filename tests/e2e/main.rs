@@ -32,6 +32,7 @@ mod program;
 mod relay;
 mod room;
 mod server;
+mod streams;
 mod tls;
 
 /// Tests that mostly wait: more of them at once than there are processors.
@@ -48,6 +49,7 @@ fn main() {
         room::trials(),
         endings::trials(),
         peers::trials(),
+        streams::trials(),
         calls::trials(),
         cli::trials(),
         network::trials(),

@@ -9,6 +9,7 @@
 
 mod bridge;
 mod bridge_ends;
+mod bridge_streams;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
