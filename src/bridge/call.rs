@@ -65,6 +65,7 @@ impl CallBuilder {
         let (reply, outcome) = oneshot::channel();
         let steps = Arc::new(Steps::default());
         let started = match self.request {
+            Err(EncodeError::TooLarge { size, limit }) => Err(CallError::TooLarge { size, limit }),
             Err(error) => Err(CallError::Arguments(error)),
             Ok(request) => begin(shared, request, Slot { reply, steps: Arc::clone(&steps) }),
         };

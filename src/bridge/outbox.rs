@@ -28,7 +28,7 @@ impl Outbox {
     /// Takes a packet, or says which one it has no room for. `busy` says that a large one is being sent.
     pub(super) fn push(&mut self, packet: Packet, busy: bool) -> Result<(), u64> {
         let bytes = self.bytes + packet.payload.len();
-        if self.len() >= CAP || (bytes > CAP_BYTES && self.len() > 0) {
+        if self.len() >= CAP || (bytes > CAP_BYTES && !self.is_empty()) {
             return Err(packet.id);
         }
         self.bytes = bytes;

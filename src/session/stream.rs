@@ -37,7 +37,7 @@ impl Session {
             StreamPart::Chunk { id, index, bytes } => {
                 self.stream_goes_on(now, &(from.clone(), id), index, &bytes)
             }
-            StreamPart::Trailer { id, reason } => self.stream_ends(now, (from.clone(), id), &reason),
+            StreamPart::Trailer { id, reason } => self.stream_ends(now, &(from.clone(), id), &reason),
         }
     }
 
@@ -111,19 +111,19 @@ impl Session {
         self.heard_part(now, key.0.identity());
     }
 
-    fn stream_ends(&mut self, now: Instant, key: (Peer, Arc<str>), reason: &str) {
-        let Some(inflow) = self.streams.open.get(&key) else {
+    fn stream_ends(&mut self, now: Instant, key: &(Peer, Arc<str>), reason: &str) {
+        let Some(inflow) = self.streams.open.get(key) else {
             return self.stats.add(Counter::StreamStray, 1);
         };
         if !reason.is_empty() {
-            self.streams.close(&key);
+            self.streams.close(key);
             self.heard_part(now, key.0.identity());
             return self.stats.add(Counter::StreamAbandoned, 1);
         }
         if inflow.length.is_some_and(|length| length != inflow.bytes.len() as u64) {
-            return self.stream_breaks(now, &key, "it is shorter than it said");
+            return self.stream_breaks(now, key, "it is shorter than it said");
         }
-        let Some(frame) = self.streams.close(&key) else { return };
+        let Some(frame) = self.streams.close(key) else { return };
         self.stats.add(Counter::FramesIn, 1);
         self.stats.add(Counter::BytesIn, frame.len());
         match codec::decode_whole(frame) {

@@ -377,7 +377,7 @@ impl Transport for Connection {
                 return Err(SendError::TooLarge { size, limit });
             }
             let mut stream = Stream { parts: StreamParts::of(&packet), room, local, packet };
-            while let Some(part) = stream.parts.next() {
+            for part in stream.parts.by_ref() {
                 stream.room.hand_over(&stream.local, &stream.packet, Some(part)).await?;
                 tokio::task::yield_now().await; // others pass between the parts
             }

@@ -115,12 +115,11 @@ async fn a_cancel_reaches_the_handler_before_a_large_request_has_left() -> anyho
 
     let mut call = brain.call("held", ()).start();
     started(&mut call).await?;
-    let text = "x".repeat(LARGEST);
+    let large = brain.call("arrived", json!({"text": "x".repeat(LARGEST)})).start();
     let began = Instant::now();
-    let large = brain.call("arrived", json!({"text": text})).start();
     call.cancel();
     running.until(0).await?;
-    println!("a cancel, asked for while {LARGEST} B begin to leave: {:?}", began.elapsed());
+    println!("a cancel while {LARGEST} B are leaving: {:?}", began.elapsed());
     // The handler of the large one looks whether the other had stopped when it began.
     ensure!(soon("the large one", large).await??.decode::<bool>()?);
     println!("and all of them: {:?}", began.elapsed());

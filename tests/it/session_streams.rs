@@ -214,7 +214,7 @@ fn sec_i8_nobody_continues_another_ones_stream() {
         throw(&mut world, &phone, &[part]);
         for other in &others {
             for part in &forged {
-                throw(&mut world, other, &[part.clone()]);
+                throw(&mut world, other, std::slice::from_ref(part));
             }
         }
     }
