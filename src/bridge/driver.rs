@@ -5,14 +5,16 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Closing, Shared, now,
+    Closing, Shared,
+    consent::{AskPerson, ConsentRequest},
+    now,
     outbox::{Outbox, is_large},
 };
 use crate::{
-    executor::{self, Done, Executor, Reports},
+    executor::{self, Done, Executor, Questions, Reports},
     link::{CloseReason, LinkState, Packet, Sid, TOPIC},
-    session::{Event, Job, JobKey, Output, Unsent, later},
-    tool::Progress,
+    session::{Event, Job, JobKey, Output, Question, Unsent, later},
+    tool::{Outcome, Progress},
     transport::{SendError, Transport, TransportEvent},
 };
 
@@ -34,6 +36,8 @@ pub(super) struct Driver<T: Transport> {
     transport: T,
     executor: Executor<JobKey>,
     reports: Reports<JobKey>,
+    consent: Option<AskPerson>,
+    questions: Questions<JobKey>,
     outbox: Outbox,
     sending: Option<Sending>,
     /// What passes between the parts of a large one.
@@ -64,6 +68,7 @@ struct Sending {
 enum Woken {
     Transport(Option<TransportEvent>),
     Done(Done<JobKey>),
+    Consent(JobKey, bool),
     Sent(u64, Result<(), SendError>),
     Overtook(u64, Result<(), SendError>),
     Sources,
@@ -85,6 +90,8 @@ impl<T: Transport> Driver<T> {
             transport,
             executor,
             reports,
+            consent: None,
+            questions: Questions::new(),
             outbox: Outbox::default(),
             sending: None,
             overtaking: None,
@@ -92,6 +99,12 @@ impl<T: Transport> Driver<T> {
             drain_until: None,
             sid,
         }
+    }
+
+    /// Who asks a person before a tool runs that needs it.
+    pub(super) fn asking(mut self, consent: Option<AskPerson>) -> Self {
+        self.consent = consent;
+        self
     }
 
     /// Runs until the participant has left.
@@ -109,6 +122,7 @@ impl<T: Transport> Driver<T> {
                 Woken::Transport(None) => break CloseReason::ConnectionLost("the transport ended".into()),
                 Woken::Transport(Some(event)) => self.heard(event),
                 Woken::Done(done) => self.done(done),
+                Woken::Consent(key, allowed) => self.shared.lock().session.consent(now(), key, allowed),
                 Woken::Sent(id, result) => {
                     self.sending = None;
                     self.sent(id, result);
@@ -149,7 +163,11 @@ impl<T: Transport> Driver<T> {
                     }
                 }
                 Output::Execute(job) => self.execute(job),
-                Output::Abort(key) => self.executor.abort(key),
+                Output::Abort(key) => {
+                    if !self.questions.withdraw(key) {
+                        self.executor.abort(key);
+                    }
+                }
                 Output::Settled { key, result } => {
                     if let Some(slot) = inner.calls.remove(&key) {
                         slot.settle(result);
@@ -173,8 +191,28 @@ impl<T: Transport> Driver<T> {
         if self.sending.as_ref().is_some_and(|it| it.large && !inner.session.is_wanted(it.id)) {
             self.sending = None; // the transport tells those who have heard a part of it
         }
+        let asked = std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>();
         drop(inner);
+        for question in asked {
+            self.ask(question);
+        }
         self.send_next();
+    }
+
+    /// Asks a person, unless the call would be refused anyway.
+    fn ask(&mut self, question: Question) {
+        let key = question.key;
+        let refusal = self.executor.check(question.tool.name(), &question.arguments).err();
+        match (refusal, self.consent.clone()) {
+            (Some(refusal), _) => self.settle(key, Err(refusal)),
+            (None, Some(consent)) => self.questions.ask(key, consent.ask(ConsentRequest::new(question))),
+            (None, None) => self.shared.lock().session.consent(now(), key, false),
+        }
+        self.shared.wake.notify_one(); // what came of it is still to be carried out
+    }
+
+    fn settle(&self, key: JobKey, outcome: Outcome) {
+        self.shared.lock().session.settle(now(), key, outcome);
     }
 
     fn execute(&mut self, job: Job) {
@@ -222,6 +260,7 @@ impl<T: Transport> Driver<T> {
             (id, result) = handed(&mut self.sending) => Woken::Sent(id, result),
             event = self.transport.recv(), if !self.outbox.is_long() => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
+            (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
             () = self.shared.wake.notified() => Woken::Command,
             () = time => Woken::Time,
             () = self.executor.changed() => Woken::Sources,
@@ -248,6 +287,10 @@ impl<T: Transport> Driver<T> {
                 let local = self.transport.local();
                 if state == LinkState::Up && *local.sid() != self.sid {
                     self.sid = local.sid().clone();
+                    // They were for peers as they knew us: none may leave in the new join.
+                    for packet in self.outbox.take_all() {
+                        session.handle_unsent(now(), packet, Unsent::Interrupted);
+                    }
                     session.handle_rejoined(now(), local, self.transport.present());
                 }
             }
@@ -272,6 +315,7 @@ impl<T: Transport> Driver<T> {
             SendError::TooLarge { size, limit } => Unsent::TooLarge { size, limit },
             SendError::NotAllowed => Unsent::NotAllowed,
             SendError::Closed(_) => Unsent::Closed,
+            SendError::Interrupted => Unsent::Interrupted,
             other => Unsent::Other(other.to_string()),
         };
         self.shared.lock().session.handle_unsent(now(), id, why);

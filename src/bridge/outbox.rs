@@ -56,6 +56,12 @@ impl Outbox {
         Some(packet)
     }
 
+    /// Gives up everything; names what it was.
+    pub(super) fn take_all(&mut self) -> Vec<u64> {
+        let Self { ordered, urgent, .. } = std::mem::take(self);
+        ordered.into_iter().chain(urgent).map(|packet| packet.id).collect()
+    }
+
     /// Gives up all that is large.
     pub(super) fn drop_large(&mut self) {
         self.ordered.retain(|packet| !is_large(packet));

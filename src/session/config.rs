@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use super::choose::Choose;
 use crate::{
     link::{Capabilities, Identity, Participant},
     tool::{DEFAULT_TIMEOUT, ToolName},
@@ -31,6 +32,15 @@ pub struct Config {
     pub stop_rule: Option<Rule>,
     /// Assistant: tools that only one identity may run.
     pub pins: BTreeMap<ToolName, Identity>,
+    /// Which of several is meant: the clients that offer a tool, or who may be the assistant. Default: nobody.
+    pub choose: Choose,
+    /// Client: prompts to a person are answered, as jobs that the driver is given
+    /// ([`Prompt::read`](crate::Prompt::read)). Default: no.
+    pub prompts: bool,
+    /// Whether a person can be asked before a tool runs: see
+    /// [`Session::poll_question`](super::Session::poll_question). Default: no, and a tool that needs it is not
+    /// offered.
+    pub asks: bool,
     /// The program and version that we tell peers.
     pub version: String,
     /// Whether the transport carries byte streams, so that frames larger than a packet can pass. Default: no.
@@ -81,6 +91,27 @@ impl Config {
     #[must_use]
     pub fn pin(mut self, tool: ToolName, owner: impl Into<Identity>) -> Self {
         self.pins.insert(tool, owner.into());
+        self
+    }
+
+    /// Chooses one of several by this policy.
+    #[must_use]
+    pub fn choose(mut self, policy: Choose) -> Self {
+        self.choose = policy;
+        self
+    }
+
+    /// Client: answers prompts to a person.
+    #[must_use]
+    pub fn prompts(mut self, answered: bool) -> Self {
+        self.prompts = answered;
+        self
+    }
+
+    /// A person can be asked before a tool runs: the driver takes the questions and brings the answers.
+    #[must_use]
+    pub fn asks(mut self, asks: bool) -> Self {
+        self.asks = asks;
         self
     }
 
@@ -136,6 +167,9 @@ impl Default for Config {
             admit_rule: None,
             stop_rule: None,
             pins: BTreeMap::new(),
+            choose: Choose::default(),
+            prompts: false,
+            asks: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
             streams: false,
             times: Times::default(),
@@ -153,6 +187,9 @@ impl fmt::Debug for Config {
             .field("admit_rule", &self.admit_rule.is_some())
             .field("stop_rule", &self.stop_rule.is_some())
             .field("pins", &self.pins)
+            .field("choose", &self.choose)
+            .field("prompts", &self.prompts)
+            .field("asks", &self.asks)
             .field("version", &self.version)
             .field("streams", &self.streams)
             .field("times", &self.times)
@@ -189,6 +226,9 @@ pub struct Times {
     pub announcement: Duration,
     /// The silence after which a byte stream that has not ended is given up. Default: 10 s.
     pub stream_idle: Duration,
+    /// How long a client that may run a tool in our place has to claim the call, at most half of what is left of
+    /// its budget. Then we run it ourselves. Default: 2 s.
+    pub claim: Duration,
 }
 
 impl Default for Times {
@@ -204,6 +244,7 @@ impl Default for Times {
             silence: Duration::from_secs(1),
             announcement: Duration::from_millis(3_500),
             stream_idle: Duration::from_secs(10),
+            claim: Duration::from_secs(2),
         }
     }
 }
@@ -265,6 +306,17 @@ pub struct Caps {
     pub stream_bytes: usize,
     /// Bytes of arguments of all calls that are open with one owner; one call always may be. Default: 16 MiB.
     pub open_bytes: usize,
+    /// Late results that wait for the next turn; beyond it the oldest is dropped. Default: 32.
+    pub late_results: usize,
+    /// Bytes of all late results that wait for the next turn. Default: 256 KiB.
+    pub late_bytes: usize,
+    /// How often one turn may ask for the same tool with the same arguments. Default: 5; more is a loop.
+    pub equal_calls: u32,
+    /// Calls and jobs that have ended and that [`Session::records`](super::Session::records) still shows.
+    /// Default: 256.
+    pub ledger: usize,
+    /// Questions to a person that are open at once; beyond it a call is refused as `busy`. Default: 8.
+    pub open_questions: usize,
 }
 
 impl Default for Caps {
@@ -294,6 +346,11 @@ impl Default for Caps {
             streams_per_peer: 4,
             stream_bytes: 32 * 1024 * 1024,
             open_bytes: 16 * 1024 * 1024,
+            late_results: 32,
+            late_bytes: 256 * 1024,
+            equal_calls: 5,
+            ledger: 256,
+            open_questions: 8,
         }
     }
 }

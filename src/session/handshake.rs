@@ -71,6 +71,7 @@ impl Session {
         let Some(remote) = self.peers.get(id) else { return };
         if !self.is_counterpart(id, remote) {
             self.complain(now, id, Counter::Stranger);
+            self.decline(now, id, incoming);
             return self.deny_registration(now, id);
         }
         if self.is_other_room(incoming.conversation()) || self.is_other_room(its.conversation_id.as_deref()) {
@@ -151,6 +152,7 @@ impl Session {
                 table.take_up();
             }
             self.replay(now, id);
+            self.send_stops(now, id, true);
         } else {
             self.calls_go_on(now, id);
             self.replay(now, id);
@@ -172,6 +174,7 @@ impl Session {
         self.past.give_up(id);
         self.forget_registration(id);
         self.stop_jobs_for(now, id);
+        self.forget_stops(id);
         let Some(remote) = self.peers.get_mut(id) else { return };
         let returned_at = remote.returned_at();
         if let Some(table) = self.tables.get_mut(id) {
@@ -181,16 +184,18 @@ impl Session {
         }
     }
 
-    fn send_configuration(&mut self, now: Instant, id: &Identity) {
+    pub(super) fn send_configuration(&mut self, now: Instant, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.greetings += 1;
         remote.pair.greeted_at = Some(now);
         let meta: Meta = codec::greeting(&self.ids.instance_for(id), remote.pair.heard);
-        let listed = |feature: &&Feature| self.config.streams || **feature != Feature::Stream;
+        let has = |feature| self.has_feature(feature);
         let configuration = Configuration {
             conversation_id: Some(self.config.room.clone()),
             client_version: Some(self.config.version.clone()),
-            features: Some(Feature::OURS.iter().filter(listed).map(|it| it.as_str().to_owned()).collect()),
+            features: Some(
+                Feature::OURS.iter().filter(|it| has(**it)).map(|it| it.as_str().to_owned()).collect(),
+            ),
             ..Configuration::default()
         };
         if let Err(error) = self.post(id, &meta, &Message::Configuration(configuration)) {
@@ -210,6 +215,6 @@ impl Session {
     }
 }
 
-fn was_long_ago(now: Instant, at: Option<Instant>) -> bool {
+pub(super) fn was_long_ago(now: Instant, at: Option<Instant>) -> bool {
     at.is_none_or(|at| now.saturating_duration_since(at) >= IN_FLIGHT)
 }

@@ -110,10 +110,23 @@ impl Session {
     fn speaks_plainly(&mut self, now: Instant, id: &Identity, incoming: &Incoming, is_broadcast: bool) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.spoke = true;
-        if !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none() {
-            remote.pair.plain = true;
-        }
+        let plain = !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none();
+        let anew = plain && !std::mem::replace(&mut remote.pair.plain, true);
         self.judge_candidates(now);
+        if anew {
+            self.goes_on_plainly(now, id);
+        }
+    }
+
+    /// A plain peer came, or came back: no Configuration of its will release what waited for one.
+    fn goes_on_plainly(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let waiting = std::mem::take(&mut remote.pair.waiting);
+        remote.pair.waiting_bytes = 0;
+        for incoming in waiting {
+            self.take(now, id, incoming);
+        }
+        self.send_waiting_answers(now, id);
     }
 
     /// Client: a request that we may have to run.
@@ -146,7 +159,9 @@ impl Session {
                 }
                 _ => {
                     self.stats.add(Counter::Duplicate, 1);
-                    self.acknowledge(id, stanza, Some(&request.id));
+                    if self.claim_again(id, &request.id).is_none() {
+                        self.acknowledge(id, stanza, Some(&request.id));
+                    }
                 }
             };
         }
@@ -154,11 +169,14 @@ impl Session {
         if shows_instance && table.is_below_floor(stanza) {
             return self.refuse_304(id, "the request is older than what is remembered", &request.id);
         }
-        if !self.has_room_for(now, id, &request.tool_name) {
+        if !self.has_attention(id, &request.tool_name) || !self.has_room_for(now, id, &request.tool_name) {
             return self.refuse_for_load(now, id, stanza, &request);
         }
-        self.acknowledge(id, stanza, Some(&request.id));
         let meta = incoming.frame.meta_body();
+        if self.must_claim(id, &request) {
+            return self.claim(now, id, stanza, request, meta);
+        }
+        self.acknowledge(id, stanza, Some(&request.id));
         self.take_request(now, id, stanza, request, meta);
     }
 
@@ -206,7 +224,7 @@ impl Session {
     }
 
     /// The tool and budget of a request that shall run; else its answer.
-    fn judge_request(&self, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
+    pub(super) fn judge_request(&self, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
         let refuse = |code, message: String| Err(Err(ToolError::new(code, message)));
         let longest = self.config.times.longest_call;
         let limit = match request.timeout_ms {
@@ -225,12 +243,14 @@ impl Session {
         if request.tool_name == ToolName::ECHO {
             return Err(Ok(request.parameters.clone()));
         }
+        if self.answers_prompt(&request.tool_name)
+            && let Ok(prompt) = request.tool_name.parse()
+        {
+            return Ok((prompt, limit));
+        }
         let known = self.tools.iter().find(|tool| tool.name().as_str() == request.tool_name);
         match known {
-            Some(tool) => {
-                let own = tool.tool_options().timeout.unwrap_or(limit);
-                Ok((tool.name().clone(), limit.min(own)))
-            }
+            Some(tool) => Ok((tool.name().clone(), self.limit_of(tool, limit))),
             None => {
                 let name: String = request.tool_name.chars().take(crate::tool::MAX_TOOL_NAME).collect();
                 refuse(ErrorCode::UNKNOWN_TOOL, format!("no tool named {name:?} is offered here"))
@@ -284,7 +304,7 @@ impl Session {
         let text = match code.as_str() {
             "busy" => "too many calls; nothing ran",
             "cancelled" => "the call was cancelled",
-            _ => "this client has another assistant, or none",
+            _ => "this client listens to another assistant, or to none of several",
         };
         let message = result_message(&self.config.room, call, Err(ToolError::new(code.clone(), text)));
         self.post_small(id, &message);
@@ -300,7 +320,7 @@ impl Session {
         }
         let running = self.jobs.values().filter(|job| job.caller == *id).count();
         let table = self.tables.entry(id.clone()).or_default();
-        running < limits.open_per_peer && table.make_room(limits).is_ok()
+        running + table.claims.len() < limits.open_per_peer && table.make_room(limits).is_ok()
     }
 
     fn refuse_304(&mut self, id: &Identity, why: &str, call: &CallId) {

@@ -3,10 +3,13 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, codec, ids,
+    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, TurnKey, codec,
+    either::Fallback,
+    ids,
     ids::Instance,
     owner::Choice,
     peer::{Remote, Window},
+    prompts::for_observers,
     replay::{self, Resent},
     send::Unfit,
     timers::later,
@@ -14,7 +17,7 @@ use super::{
 use crate::{
     body::{Body, EncodeError},
     link::{Identity, Sid},
-    tool::{CallError, CallId, Execution, ToolName},
+    tool::{BargeIn, CallError, CallId, Execution, ToolName},
     wire::{Message, Meta, ToolUseRequest},
 };
 
@@ -38,6 +41,12 @@ pub(super) struct Call {
     pub(super) began_at_owner: bool,
     /// Progress of the current second.
     pub(super) rate: Window,
+    /// Whether we may run it in its owner's place.
+    pub(super) fallback: Fallback,
+    /// The turn that it belongs to.
+    pub(super) turn: Option<TurnKey>,
+    /// A barge-in settled it for its caller, by this rule; the work goes on.
+    pub(super) rest: Option<BargeIn>,
 }
 
 /// How far a call has come.
@@ -106,8 +115,12 @@ impl Call {
         self.asked().map(|asked| asked.owner.clone())
     }
 
-    fn execution(&self) -> Execution {
-        if matches!(self.stage, Stage::Own(_)) { Execution::Server } else { Execution::Client }
+    pub(super) fn execution(&self) -> Execution {
+        match (&self.stage, self.fallback) {
+            (Stage::Own(_), _) => Execution::Server,
+            (_, Fallback::Claimed(_)) => Execution::Client,
+            (_, fallback) => fallback.execution(),
+        }
     }
 }
 
@@ -130,7 +143,7 @@ impl Session {
         }
         let unknown = || CallError::UnknownTool { tool: request.tool.as_str().into() };
         let name: ToolName = request.tool.parse().map_err(|_| unknown())?;
-        if self.is_client() || (name.is_reserved() && name.as_str() != ToolName::ECHO) {
+        if self.is_client() || (name.is_reserved() && name.as_str() != ToolName::ECHO && !name.is_prompt()) {
             return Err(unknown());
         }
         let ours = request.owner.as_ref().is_none_or(|owner| owner == self.local.identity())
@@ -148,13 +161,16 @@ impl Session {
             asked_before: None,
             began_at_owner: false,
             rate: Window::default(),
+            fallback: Fallback::Never,
+            turn: request.turn,
+            rest: None,
         };
         if ours {
-            return Ok(self.run_own(now, call, &name));
+            return Ok(self.run_or_ask(now, call, &name));
         }
         match self.choose(&call.tool, call.named.as_ref()) {
             Choice::Fail(error) => return Err(error),
-            Choice::Wait if wait.is_zero() => return Err(unknown()),
+            Choice::Wait if wait.is_zero() => return Err(self.nobody_for(&call)),
             Choice::Wait => {}
             Choice::Ask(owner) => call.stage = Stage::Asked(self.send_request(now, &call, &owner)?),
         }
@@ -189,6 +205,7 @@ impl Session {
         self.stats.add(Counter::Calls, 1);
         self.timers.set(now, Timer::Deadline(key), call.limit);
         self.calls_by_id.insert(call.id.clone(), key);
+        self.ledger.asked(self.local.identity(), &call);
         self.calls.insert(key, call);
         key
     }
@@ -241,7 +258,7 @@ impl Session {
             }
         }
         for key in lost {
-            self.settle_call(now, key, Err(CallError::Lost { owner: id.clone() }));
+            self.lose_call(now, key, id);
         }
         for key in again {
             self.ask_owner(now, key, id);
@@ -313,7 +330,12 @@ impl Session {
     }
 
     /// Sends the request, with the budget that is left.
-    fn send_request(&mut self, now: Instant, call: &Call, owner: &Identity) -> Result<Asked, CallError> {
+    pub(super) fn send_request(
+        &mut self,
+        now: Instant,
+        call: &Call,
+        owner: &Identity,
+    ) -> Result<Asked, CallError> {
         let open = self.places_at(owner);
         let full = open >= self.config.caps.open_per_peer || self.is_full_with(owner, &call.arguments);
         if full && call.asked().is_none() {
@@ -327,7 +349,7 @@ impl Session {
             Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
             Unfit::Encode(error) => CallError::Arguments(error),
         })?;
-        self.copy(&call.meta, &message);
+        self.copy(&call.meta, &for_observers(message));
         let owner = owner.clone();
         Ok(Asked {
             owner,
@@ -350,7 +372,7 @@ impl Session {
             id: call.id.clone(),
             tool_name: call.tool.to_string(),
             parameters: call.arguments.clone(),
-            execution: Ok(Execution::Client),
+            execution: Ok(call.fallback.execution()),
             timeout_ms: Some(milliseconds(left)),
             conversation_id: Some(self.config.room.clone()),
             message_id: None,

@@ -5,13 +5,14 @@ use std::time::Instant;
 use super::{
     CallKey, Counter, Event, Output, Session, Timer,
     codec::Incoming,
+    either::Fallback,
     outbound::{Asked, Call, Stage},
     past::Gone,
 };
 use crate::{
     body::Body,
     link::Identity,
-    tool::{CallError, CallId, ErrorCode, Execution, Tool, ToolError},
+    tool::{CallError, CallId, ErrorCode, Tool, ToolError},
     wire::{ErrorMessage, ToolUseResult},
 };
 
@@ -27,10 +28,13 @@ impl Session {
         if let Some(key) = self.call_owned_by(&result.id, id) {
             let Some(call) = self.calls.get(&key) else { return };
             let read = read_result(result, call, id);
-            self.settle_by_owner(now, key, read);
+            if !self.run_what_was_declined(now, key, &read) {
+                self.settle_by_owner(now, key, read);
+            }
         } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
             let repeated = std::mem::replace(&mut gone.answered, true);
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
+            self.ledger.late(&result.id, now);
         } else {
             self.complain(now, id, Counter::Foreign);
             if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
@@ -46,7 +50,11 @@ impl Session {
         let originating = error.originating_id.as_deref().map(CallId::from);
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(call, id)) {
             if matches!(error.code, 301 | 304) {
-                return self.settle_by_owner(now, key, Err(CallError::Lost { owner: id.clone() }));
+                let lost = Err(CallError::Lost { owner: id.clone() });
+                if !self.run_what_was_declined(now, key, &lost) {
+                    self.settle_by_owner(now, key, lost);
+                }
+                return;
             }
         } else if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
             return self.complain(now, id, Counter::Foreign);
@@ -89,20 +97,22 @@ impl Session {
 
     /// Nobody waits for the outcome any more; the call goes on as it would have.
     pub(super) fn detach_call(&mut self, key: CallKey) {
-        if let Some(call) = self.calls.get_mut(&key) {
+        if let Some(call) = self.calls.get_mut(&key).filter(|call| call.rest.is_none()) {
             call.detached = true;
         }
     }
 
     /// The packet with the request did not leave this process: nobody has to be told.
     pub(super) fn never_left(&mut self, now: Instant, key: CallKey, error: CallError) {
-        self.conclude(now, key, Err(error));
+        if !self.run_what_never_left(now, key) {
+            self.conclude(now, key, Err(error));
+        }
     }
 
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
         let error = if call.is_waiting() && call.asked_before.is_none() {
-            self.nobody_for(&call.tool)
+            self.nobody_for(call)
         } else {
             CallError::Timeout { limit: call.limit }
         };
@@ -129,7 +139,9 @@ impl Session {
         };
         let mut anew = Vec::new();
         for (key, call) in &mut self.calls {
-            if Some(call).filter(of_another).is_some_and(|call| idempotent(call)) {
+            // What nobody has claimed is ours to run, and is not asked again.
+            let may_wait = call.fallback != Fallback::UntilClaimed;
+            if Some(call).filter(of_another).is_some_and(|call| may_wait && idempotent(call)) {
                 anew.push(*key);
             }
         }
@@ -137,6 +149,7 @@ impl Session {
             let wait = self.config.times.owner_wait;
             if let Some(call) = self.calls.get_mut(&key) {
                 call.stage = Stage::Waiting;
+                call.fallback = Fallback::Never;
                 call.asked_before = Some(id.clone());
                 self.timers.set(now, Timer::OwnerWait(key), wait);
             }
@@ -149,7 +162,7 @@ impl Session {
         let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.owner == *id && which(asked));
         let lost: Vec<_> = self.calls.iter().filter(|(_, call)| is_it(call)).map(|(key, _)| *key).collect();
         for key in lost {
-            self.settle_call(now, key, Err(CallError::Lost { owner: id.clone() }));
+            self.lose_call(now, key, id);
         }
     }
 
@@ -158,21 +171,21 @@ impl Session {
         let Some(call) = self.calls.remove(&key) else { return };
         self.calls_by_id.remove(&call.id);
         if let Some(asked) = call.asked() {
-            self.withdraw(asked.packet);
+            self.withdraw_request(asked.packet);
         }
-        for timer in [Timer::Deadline(key), Timer::OwnerWait(key)] {
+        for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             self.timers.cancel(&timer);
         }
-        let (owner, execution) = match &call.stage {
-            Stage::Own(_) => (Some(self.local.identity().clone()), Execution::Server),
-            stage_of_others => (
-                match stage_of_others {
-                    Stage::Asked(asked) => Some(asked.owner.clone()),
-                    _ => None,
-                },
-                Execution::Client,
-            ),
+        let execution = call.execution();
+        let owner = match &call.stage {
+            Stage::Own(_) => Some(self.local.identity().clone()),
+            Stage::Asked(asked) => Some(asked.owner.clone()),
+            Stage::Waiting => None,
         };
+        if let Some(rest) = call.rest {
+            return self.rest_ended(now, call, rest, owner, result);
+        }
+        self.ledger.result_size(&call.id, &result);
         let outcome = result.as_ref().map(|_| ()).map_err(code_of);
         let took = now.saturating_duration_since(call.began);
         self.event(Event::Settled { call: call.id, tool: call.tool.into(), execution, owner, outcome, took });
@@ -207,17 +220,20 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
 }
 
 /// The word for how a call failed.
-fn code_of(error: &CallError) -> ErrorCode {
+pub(super) fn code_of(error: &CallError) -> ErrorCode {
     match error {
         CallError::Tool(error) => error.code(),
         CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
         CallError::Timeout { .. } => ErrorCode::TIMEOUT,
         CallError::Lost { .. } => ErrorCode::LOST,
-        CallError::Cancelled => ErrorCode::CANCELLED,
+        CallError::Cancelled | CallError::TurnOver => ErrorCode::CANCELLED,
+        CallError::Detached => ErrorCode::from("detached"),
+        CallError::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),
         CallError::Busy { .. } | CallError::TooManyOpen { .. } => ErrorCode::BUSY,
         CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
         CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
         CallError::NotAllowed => ErrorCode::from("not_allowed"),
+        CallError::NotBound { .. } => ErrorCode::from("not_bound"),
         CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
         CallError::TooLarge { .. } => ErrorCode::from("too_large"),
         CallError::Closed(_) => ErrorCode::from("closed"),

@@ -49,6 +49,8 @@ pub(super) struct Remote {
     pub(super) corrected_at: Option<Instant>,
     /// An observer that has our registration.
     pub(super) shown: bool,
+    /// Its place in the order in which clients registered, or assistants spoke.
+    pub(super) came: Option<u64>,
 }
 
 /// Where a remote participant is.
@@ -121,6 +123,7 @@ impl Remote {
             denied_at: None,
             corrected_at: None,
             shown: false,
+            came: None,
         }
     }
 
@@ -211,14 +214,26 @@ pub(super) enum Feature {
     Cancel = 1 << 3,
     /// Type 8 for 6, 7 and 10.
     Ack = 1 << 4,
+    /// Claims of `either` calls.
+    Claim = 1 << 5,
+    /// Prompts to a person.
+    Prompt = 1 << 6,
     /// Frames as byte streams.
     Stream = 1 << 8,
 }
 
 impl Feature {
-    /// All that we know. What of it we list depends on what works.
-    pub(super) const OURS: &[Self] =
-        &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Ack, Self::Stream];
+    /// What we know, and list if it works here.
+    pub(super) const OURS: &[Self] = &[
+        Self::Use,
+        Self::Register,
+        Self::Progress,
+        Self::Cancel,
+        Self::Claim,
+        Self::Ack,
+        Self::Prompt,
+        Self::Stream,
+    ];
 
     /// Its name in a Configuration.
     pub(super) fn as_str(self) -> &'static str {
@@ -229,6 +244,8 @@ impl Feature {
             Self::Cancel => "tool_cancel",
             Self::Ack => "tool_ack",
             Self::Stream => "frame_stream",
+            Self::Claim => "tool_claim",
+            Self::Prompt => "tool_prompt",
         }
     }
 }

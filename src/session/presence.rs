@@ -38,8 +38,10 @@ impl Session {
         let sid = who.sid().clone();
         let named = self.is_named(&id);
         let remote = self.peers.entry(id.clone()).or_insert_with(|| Remote::new(now, named));
+        if let Some(old) = remote.fallback.take() {
+            remote.bury(old.sid().clone()); // replaced, now that the room says so too
+        }
         remote.revive(&sid);
-        remote.fallback = None;
         let news = match &mut remote.presence {
             Presence::Here { sid: current, announced } if *current == sid => {
                 !std::mem::replace(announced, true)

@@ -1,6 +1,6 @@
 //! What was sent and not acknowledged goes again when its peer comes back (`wire.md`, 5.2).
 //!
-//! Nothing is stored for it: requests lie in the open calls, stops in the past ones, answers in the
+//! Nothing is stored for it: requests lie in the open calls, stops in the past ones, answers and claims in the
 //! table. A replay is their list in the order of their stanzas, of which so much is on its way at once as the
 //! caps say; what follows goes when that is acknowledged.
 
@@ -24,6 +24,8 @@ pub(super) enum Kept {
     Stop(CallId),
     /// The answer to a request.
     Answer(CallId),
+    /// The claim of a call that its caller may run as well.
+    Claim(CallId),
 }
 
 /// What is sent again under one pair of sids.
@@ -62,8 +64,11 @@ impl Session {
         for key in self.requests_that_never_left(id) {
             self.ask_again(now, key);
         }
+        self.claims_again(id);
+        self.grants_again(id);
         self.send_waiting_answers(now, id);
         self.send_waiting_stops(id);
+        self.send_stops(now, id, false);
     }
 
     /// A frame is acknowledged: the next ones may go.
@@ -89,6 +94,7 @@ impl Session {
                 Kept::Request(key) => self.ask_again(now, key),
                 Kept::Stop(call) => self.stop_again(&call),
                 Kept::Answer(call) => self.answer_again(now, id, &call),
+                Kept::Claim(call) => self.claim_again(id, &call),
             };
             let Some(sent) = sent else { continue }; // it was acknowledged meanwhile, or cannot be sent
             self.stats.add(Counter::Replayed, 1);
@@ -104,10 +110,12 @@ impl Session {
         let requests = self.requests_kept_for(id, instance);
         let stops = self.past.stops_kept_for(id, instance);
         let answers = self.tables.get(id).map(super::Table::answers_kept).unwrap_or_default();
+        let claims = self.tables.get(id).map(super::Table::claims_kept).unwrap_or_default();
         let mut kept: Vec<(u32, Kept)> = requests
             .into_iter()
             .map(|(stanza, key)| (stanza, Kept::Request(key)))
             .chain(stops.into_iter().map(|(stanza, call)| (stanza, Kept::Stop(call))))
+            .chain(claims.into_iter().map(|(stanza, call)| (stanza, Kept::Claim(call))))
             .chain(answers.into_iter().map(|(stanza, call)| (stanza, Kept::Answer(call))))
             .collect();
         kept.sort_by_key(|(place, _)| *place); // stable: what was never sent stays in the order of its making

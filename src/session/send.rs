@@ -242,6 +242,7 @@ impl Session {
     /// A packet did not leave: what depended on it is told.
     pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: Unsent) {
         self.stats.add(Counter::Unsent, 1);
+        self.asked_stop_unsent(packet);
         if why == Unsent::Interrupted {
             return self.interrupted(packet);
         }

@@ -74,7 +74,7 @@ impl Session {
     }
 
     /// The request of a call that has ended need not leave any more.
-    pub(super) fn withdraw(&mut self, packet: u64) {
+    pub(super) fn withdraw_request(&mut self, packet: u64) {
         self.large.withdraw(packet);
     }
 

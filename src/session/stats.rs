@@ -84,6 +84,8 @@ counters! {
     StreamAbandoned = "stream_abandoned",
     /// Chunks and trailers of no stream that was taken.
     StreamStray = "stream_stray",
+    /// Late results that nobody took in time.
+    LateDropped = "late_dropped",
     /// Frames that were sent again because their peer came back and had not acknowledged them.
     Replayed = "replayed",
 }

@@ -87,7 +87,7 @@ impl Session {
                 self.stop_one(now, id, &target.as_str().into())
             }
             Some(_) => self.complain(now, id, Counter::Malformed),
-            None => self.stop_jobs_for(now, id),
+            None => self.stop_all_jobs_for(now, id),
         }
     }
 
@@ -108,13 +108,8 @@ impl Session {
             return self.complain(now, id, what);
         }
         self.acknowledge_always(id, incoming.stanza(), None);
-        let keys: Vec<_> = match &stop.target_id {
-            Some(target) => {
-                self.calls_by_id.get(&CallId::from(target.as_str())).copied().into_iter().collect()
-            }
-            None => self.calls.keys().copied().collect(),
-        };
-        for key in keys {
+        let Some(target) = &stop.target_id else { return self.stop_all(now) };
+        if let Some(key) = self.calls_by_id.get(&CallId::from(target.as_str())).copied() {
             self.settle_call(now, key, Err(CallError::Cancelled));
         }
     }
@@ -163,6 +158,7 @@ impl Session {
         self.lose_calls(now, id, |_| true);
         self.past.give_up(id);
         self.stop_jobs_for(now, id);
+        self.forget_stops(id);
         if let Some(table) = self.tables.get_mut(id) {
             table.acknowledge_all(now);
         }
@@ -176,6 +172,7 @@ impl Session {
         let found = self.tables.get(id).and_then(|table| table.find(call));
         let running: Option<JobKey> = match found.map(|entry| &entry.state) {
             Some(State::Running(job)) => Some(*job),
+            Some(State::Claiming) => return self.cancel_claim(now, id, call),
             Some(_) => {
                 self.stats.add(Counter::Duplicate, 1);
                 return self.withdraw_answer(now, id, call);

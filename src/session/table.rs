@@ -8,7 +8,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{JobKey, config::Caps, replay::place, timers::later};
+use super::{JobKey, claim::Claim, config::Caps, replay::place, timers::later};
 use crate::{
     body::Body,
     tool::{CallId, ErrorCode},
@@ -23,6 +23,8 @@ pub(super) struct Table {
     answered: BTreeSet<CallId>,
     /// Entries that may be dropped, by the time at which they must be.
     droppable: BTreeSet<(Instant, CallId)>,
+    /// Those that we claimed and may not start yet.
+    pub(super) claims: BTreeMap<CallId, Claim>,
     /// Bytes of results that are not acknowledged.
     bytes: usize,
     /// The caller is away: its answers are kept so long.
@@ -61,6 +63,8 @@ pub(super) enum State {
     Refused(ErrorCode),
     /// It was stopped before it came.
     Tombstone,
+    /// We claimed it; its caller has not said yet whether we may start.
+    Claiming,
 }
 
 /// A result on its way.
@@ -138,9 +142,9 @@ impl Table {
         self.has_unacknowledged() && self.until.is_none()
     }
 
-    /// Whether a result waits to be acknowledged.
+    /// Whether a result or claim waits to be acknowledged.
     fn has_unacknowledged(&self) -> bool {
-        !self.answered.is_empty()
+        !self.answered.is_empty() || !self.claims.is_empty()
     }
 
     /// Whether one more request can be taken: an old one is forgotten for it if need be.
@@ -172,6 +176,30 @@ impl Table {
         };
         self.highest = self.highest.max(entry.stanza);
         self.entries.insert(request.id.clone(), entry);
+    }
+
+    /// A request that was begun waits for its claim to be granted.
+    pub(super) fn claim(&mut self, id: &CallId, claim: Claim) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.state = State::Claiming;
+            self.claims.insert(id.clone(), claim);
+        }
+    }
+
+    /// The claim is granted: the request runs.
+    pub(super) fn granted(&mut self, id: &CallId) -> Option<Claim> {
+        let claim = self.claims.remove(id)?;
+        self.entries.get_mut(id)?.state = State::Running(claim.job);
+        Some(claim)
+    }
+
+    /// The claim is not granted: the request never runs, and nobody waits for its answer.
+    pub(super) fn denied(&mut self, now: Instant, id: &CallId) -> Option<Claim> {
+        let claim = self.claims.remove(id)?;
+        let entry = self.entries.get_mut(id)?;
+        entry.state = State::Done;
+        self.droppable.insert((later(now, entry.keep), id.clone()));
+        Some(claim)
     }
 
     /// Remembers that this request was refused. Without room the floor remembers it.

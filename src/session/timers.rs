@@ -52,6 +52,12 @@ pub(super) enum Timer {
     Streams,
     /// Answers to this caller that found the driver's queue full go again.
     Queue(Identity),
+    /// Nobody claimed a call in time.
+    ClaimWindow(CallKey),
+    /// The budget of a call that we claimed is used up, and we were not allowed to start.
+    ClaimDeadline(JobKey),
+    /// Nobody answered the question whether a job may run.
+    Consent(JobKey),
 }
 
 impl Timer {

@@ -31,6 +31,15 @@ pub enum CallError {
         /// Who offers it.
         owners: Vec<Identity>,
     },
+    /// Clients are there that offer us nothing, since they listen to another assistant, or to none of several.
+    /// It did not run.
+    #[error("{} to another assistant, or to none of several: {tool:?} is not offered to us", listen(clients))]
+    NotBound {
+        /// The name that was asked for.
+        tool: Box<str>,
+        /// Those clients: the one that was named, else all of them.
+        clients: Vec<Identity>,
+    },
     /// The request never left this process: nothing ran, asking again is safe.
     #[error("the request never left this process; nothing ran")]
     NotDelivered {
@@ -55,6 +64,20 @@ pub enum CallError {
     /// The call was cancelled; it may have run.
     #[error("the call was cancelled")]
     Cancelled,
+    /// The turn was interrupted and the call left running: its result comes later, for the next turn.
+    #[error("the turn was interrupted; the call goes on, and its result comes later")]
+    Detached,
+    /// The turn that this call belongs to is over. It did not run.
+    #[error("the turn is over; nothing ran")]
+    TurnOver,
+    /// This turn has asked for the very same too often. It did not run.
+    #[error("{tool:?} was asked for with the same arguments {limit} times in this turn; nothing ran")]
+    TooManyEqual {
+        /// The name that was asked for.
+        tool: Box<str>,
+        /// How often a turn may ask for the same.
+        limit: u32,
+    },
     /// The request is larger than what can be carried. It did not run.
     #[error("{size} bytes are more than the {limit} that can be carried")]
     TooLarge {
@@ -97,12 +120,15 @@ impl CallError {
         match self {
             Self::UnknownTool { .. }
             | Self::Ambiguous { .. }
+            | Self::NotBound { .. }
             | Self::NotDelivered { .. }
             | Self::NotAllowed
             | Self::TooLarge { .. }
             | Self::TooManyOpen { .. }
             | Self::Busy { .. }
             | Self::Limit { .. }
+            | Self::TurnOver
+            | Self::TooManyEqual { .. }
             | Self::Arguments(_) => false,
             Self::Tool(error) => {
                 error.had_begun()
@@ -110,6 +136,14 @@ impl CallError {
             }
             _ => true,
         }
+    }
+}
+
+/// "phone listens", "phone and tv listen".
+fn listen(clients: &[Identity]) -> String {
+    match clients {
+        [only] => format!("{only} listens"),
+        several => several.iter().map(Identity::as_str).collect::<Vec<_>>().join(" and ") + " listen",
     }
 }
 

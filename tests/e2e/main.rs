@@ -22,6 +22,7 @@ macro_rules! trials {
     };
 }
 
+mod assistant;
 mod calls;
 mod cli;
 mod endings;
@@ -29,6 +30,7 @@ mod ends;
 mod network;
 mod peers;
 mod program;
+mod rejoin;
 mod relay;
 mod room;
 mod server;
@@ -46,12 +48,14 @@ fn main() {
     arguments.test_threads.get_or_insert(THREADS);
     // The longest are the first of their files.
     let files = [
+        rejoin::trials(),
         room::trials(),
         endings::trials(),
         peers::trials(),
         streams::trials(),
         calls::trials(),
         cli::trials(),
+        assistant::trials(),
         network::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());

@@ -8,6 +8,7 @@
 )]
 
 mod bridge;
+mod bridge_either;
 mod bridge_ends;
 mod bridge_streams;
 mod chat;
@@ -16,7 +17,10 @@ mod cli;
 #[cfg(all(feature = "cli", unix))]
 mod cli_assistant;
 #[cfg(all(feature = "cli", unix))]
+mod cli_kind;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
+mod consent;
 mod golden;
 mod hostile;
 mod layers;
@@ -26,10 +30,14 @@ mod programs;
 mod programs_of_the_api;
 mod session_alicia;
 mod session_calls;
+mod session_choose;
+mod session_claims;
+mod session_prompts;
 mod session_replay;
 mod session_schedules;
 mod session_security;
 mod session_streams;
+mod session_turns;
 mod session_world;
 mod tools;
 mod wire;

@@ -39,6 +39,21 @@ pub(crate) struct World {
     order: u64,
     pub(crate) ends: BTreeMap<String, End>,
     sids: u32,
+    /// What becomes of a packet, if the network shall do more than delay.
+    pub(crate) fate: Option<Judge>,
+}
+
+/// Judges a packet by its receiver, its sender and what it says.
+type Judge = Box<dyn FnMut(&str, &Identity, &Frame) -> Fate>;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Arrives,
+    IsLost,
+    ComesTwice,
+    /// So much later, and others overtake it.
+    IsOvertaken(Duration),
 }
 
 /// How jobs end; one without an outcome waits for the test.
@@ -90,6 +105,7 @@ impl World {
             order: 0,
             ends: BTreeMap::new(),
             sids: 0,
+            fate: None,
         }
     }
 
@@ -274,9 +290,25 @@ impl World {
             [] => self.others(peer.identity().as_str()).map(|end| end.who.identity().to_string()).collect(),
             some => some.iter().map(ToString::to_string).collect(),
         };
+        let mut fate = self.fate.take();
         for to in to {
-            self.schedule(self.delay, Delivery::Packet { to, from: peer.clone(), bytes: bytes.to_vec() });
+            let packet = || Delivery::Packet { to: to.clone(), from: peer.clone(), bytes: bytes.to_vec() };
+            let judge =
+                |judge: &mut Judge| judge(&to, peer.identity(), &Frame::decode(bytes.to_vec()).unwrap());
+            match fate.as_mut().map_or(Fate::Arrives, judge) {
+                Fate::Arrives => self.schedule(self.delay, packet()),
+                Fate::IsLost => {}
+                Fate::ComesTwice => {
+                    self.schedule(self.delay, packet());
+                    self.schedule(self.delay, packet());
+                }
+                Fate::IsOvertaken(later) => {
+                    self.order += 1;
+                    self.queue.insert((self.now + self.delay + later, self.order), packet());
+                }
+            }
         }
+        self.fate = fate;
     }
 
     /// A part of a stream, from whomever.

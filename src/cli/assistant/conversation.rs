@@ -32,6 +32,16 @@ pub(super) enum End {
 /// The reader of our lines is gone.
 struct Unread;
 
+/// What a call has to tell.
+struct Told {
+    line: String,
+    /// Its id, with its result.
+    ended: Option<Id>,
+}
+
+/// Lines of all calls that wait behind events.
+const TOLD: usize = 64;
+
 /// One driver, one assistant.
 pub(super) struct Conversation {
     assistant: Assistant,
@@ -39,7 +49,10 @@ pub(super) struct Conversation {
     out: mpsc::Sender<String>,
     /// Calls without a result, and how they are cancelled.
     open: BTreeMap<Id, CancellationToken>,
-    running: JoinSet<Id>,
+    running: JoinSet<()>,
+    /// What they tell goes through here, so that events that came before are told before.
+    tell: mpsc::Sender<Told>,
+    told: mpsc::Receiver<Told>,
     /// What the driver calls the calls of the room, until it is known that they have settled.
     names: HashMap<CallId, Id>,
     /// Who was told to be there.
@@ -51,12 +64,15 @@ pub(super) struct Conversation {
 impl Conversation {
     pub(super) fn new(assistant: Assistant, out: mpsc::Sender<String>) -> Self {
         let events = assistant.events();
+        let (tell, told) = mpsc::channel(TOLD);
         Self {
             assistant,
             events,
             out,
             open: BTreeMap::new(),
             running: JoinSet::new(),
+            tell,
+            told,
             names: HashMap::new(),
             present: BTreeSet::new(),
             muted: false,
@@ -73,13 +89,13 @@ impl Conversation {
         for stop in self.open.values() {
             stop.cancel();
         }
-        self.rest().await;
+        // Who does not read any more misses nothing, here and below.
+        let _ = self.rest().await;
     }
 
     /// The last word.
     pub(super) async fn finish(mut self, reason: &CloseReason) {
-        self.rest().await;
-        // Who does not read any more misses nothing.
+        let _ = self.rest().await;
         let _ = self.say(&say::closed(reason)).await;
     }
 
@@ -91,11 +107,13 @@ impl Conversation {
             let room_for_more = self.open.len() < OPEN_CALLS;
             tokio::select! {
                 biased;
-                Some(ended) = self.running.join_next() => self.ended(ended.ok()),
+                () = self.out.closed() => return Err(Unread),
                 event = self.events.recv() => match event {
                     Some(event) => self.tell(event).await?,
                     None => return Ok(End::Left),
                 },
+                Some(told) = self.told.recv() => self.pass(told).await?,
+                Some(_) = self.running.join_next() => {}
                 line = input.recv(), if listening && room_for_more => match line {
                     Some(line) => listening = self.obey(line).await?,
                     None => listening = false,
@@ -156,19 +174,25 @@ impl Conversation {
         }
         let stop = CancellationToken::new();
         self.open.insert(id.clone(), stop.clone());
-        self.running.spawn(follow(id, call, stop, self.out.clone()));
+        self.running.spawn(follow(id, call, stop, self.tell.clone()));
     }
 
-    fn ended(&mut self, id: Option<Id>) {
-        if let Some(id) = id {
+    /// Passes on what a call tells. With its result, its id is free.
+    async fn pass(&mut self, told: Told) -> Result<(), Unread> {
+        if let Some(id) = told.ended {
             self.open.remove(&id);
         }
+        self.out.send(told.line).await.map_err(|_| Unread)
     }
 
-    async fn rest(&mut self) {
-        while let Some(ended) = self.running.join_next().await {
-            self.ended(ended.ok());
+    /// Waits for every result.
+    async fn rest(&mut self) -> Result<(), Unread> {
+        while !self.open.is_empty() {
+            // The sender is ours too, and so there is always somebody to tell.
+            let Some(told) = self.told.recv().await else { break };
+            self.pass(told).await?;
         }
+        Ok(())
     }
 
     /// What has happened before we listened.
@@ -230,7 +254,7 @@ impl Conversation {
 }
 
 /// A call's progress and its one result, in this order.
-async fn follow(id: Id, mut call: crate::Call, stop: CancellationToken, out: mpsc::Sender<String>) -> Id {
+async fn follow(id: Id, mut call: crate::Call, stop: CancellationToken, tell: mpsc::Sender<Told>) {
     let mut stopped = false;
     loop {
         let step = tokio::select! {
@@ -243,12 +267,11 @@ async fn follow(id: Id, mut call: crate::Call, stop: CancellationToken, out: mps
             }
         };
         let Some(step) = step else { break };
-        // Who does not read any more misses nothing.
-        let _ = out.send(text::json(&say::progress(&id, &step))).await;
+        // Nobody listens when the conversation is over.
+        let _ = tell.send(Told { line: text::json(&say::progress(&id, &step)), ended: None }).await;
     }
-    let result = call.await;
-    let _ = out.send(text::json(&say::result(&id, result))).await;
-    id
+    let line = text::json(&say::result(&id, call.await));
+    let _ = tell.send(Told { line, ended: Some(id) }).await;
 }
 
 #[cfg(test)]

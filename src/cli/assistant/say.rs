@@ -56,6 +56,7 @@ fn failed(id: &Id, error: CallError) -> Value {
     let may_have_run = error.may_have_run();
     let word = match &error {
         CallError::Ambiguous { .. } => Some("ambiguous"),
+        CallError::NotBound { .. } => Some("not_bound"),
         CallError::NotDelivered { .. } => Some("not_delivered"),
         CallError::NotAllowed => Some("not_allowed"),
         CallError::TooLarge { .. } => Some("too_large"),
@@ -64,7 +65,9 @@ fn failed(id: &Id, error: CallError) -> Value {
         _ => None,
     };
     let owners: Option<Vec<String>> = match &error {
-        CallError::Ambiguous { owners, .. } => Some(owners.iter().map(Identity::to_string).collect()),
+        CallError::Ambiguous { owners, .. } | CallError::NotBound { clients: owners, .. } => {
+            Some(owners.iter().map(Identity::to_string).collect())
+        }
         _ => None,
     };
     let error = ToolError::from(error);
