@@ -34,6 +34,7 @@ mod rejoin;
 mod relay;
 mod room;
 mod server;
+mod streams;
 mod survival;
 mod tls;
 
@@ -53,11 +54,13 @@ fn main() {
         room::trials(),
         endings::trials(),
         peers::trials(),
+        streams::trials(),
         calls::trials(),
         cli::trials(),
         assistant::trials(),
         network::trials(),
     ];
+    let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
     program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 });
