@@ -140,8 +140,21 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Does all that the session asks for, what is due first: no flood of packets stops the clock.
+    /// Does all that the session asks for.
     fn carry_out(&mut self) {
+        self.take_outputs();
+        let asked = {
+            let mut inner = self.shared.lock();
+            std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>()
+        };
+        for question in asked {
+            self.ask(question);
+        }
+        self.send_next();
+    }
+
+    /// Does what the session asks for, what is due first: no flood of packets stops the clock. Packets wait.
+    fn take_outputs(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.lock();
         let now = now();
@@ -187,12 +200,6 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
-        let asked = std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>();
-        drop(inner);
-        for question in asked {
-            self.ask(question);
-        }
-        self.send_next();
     }
 
     /// Asks a person, unless the call would be refused anyway.
@@ -268,6 +275,9 @@ impl<T: Transport> Driver<T> {
     }
 
     fn heard(&mut self, event: TransportEvent) {
+        if event == TransportEvent::Link(LinkState::Up) && *self.transport.local().sid() != self.sid {
+            return self.rejoined();
+        }
         let mut inner = self.shared.lock();
         let session = &mut inner.session;
         match event {
@@ -276,21 +286,23 @@ impl<T: Transport> Driver<T> {
             TransportEvent::Packet(packet) if packet.topic.is_empty() || packet.topic == TOPIC => {
                 session.handle_packet(now(), &packet.from, &packet.payload);
             }
-            TransportEvent::Link(state) => {
-                session.handle_link(now(), state);
-                let local = self.transport.local();
-                if state == LinkState::Up && *local.sid() != self.sid {
-                    self.sid = local.sid().clone();
-                    // They were for peers as they knew us: none may leave in the new join.
-                    for packet in self.outbox.drain(..) {
-                        session.handle_unsent(now(), packet.id, Unsent::Interrupted);
-                    }
-                    session.handle_rejoined(now(), local, self.transport.present());
-                }
-            }
+            TransportEvent::Link(state) => session.handle_link(now(), state),
             // A packet on a topic that is not ours is for somebody else in this app.
             TransportEvent::Packet(_) | TransportEvent::Closed(_) => {}
         }
+    }
+
+    /// We are in the room under another sid. What was to be sent was for peers as they knew us: none of it
+    /// may leave in the new join.
+    fn rejoined(&mut self) {
+        self.take_outputs();
+        let local = self.transport.local();
+        self.sid = local.sid().clone();
+        let mut inner = self.shared.lock();
+        for packet in self.outbox.drain(..) {
+            inner.session.handle_unsent(now(), packet.id, Unsent::Interrupted);
+        }
+        inner.session.handle_rejoined(now(), local, self.transport.present());
     }
 
     fn done(&mut self, done: Done<JobKey>) {

@@ -34,6 +34,7 @@ mod rejoin;
 mod relay;
 mod room;
 mod server;
+mod survival;
 mod tls;
 
 /// Tests that mostly wait: more of them at once than there are processors.
@@ -48,6 +49,7 @@ fn main() {
     // The longest are the first of their files.
     let files = [
         rejoin::trials(),
+        survival::trials(),
         room::trials(),
         endings::trials(),
         peers::trials(),
@@ -56,7 +58,6 @@ fn main() {
         assistant::trials(),
         network::trials(),
     ];
-    let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
     program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 });

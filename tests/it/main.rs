@@ -10,6 +10,7 @@
 mod bridge;
 mod bridge_either;
 mod bridge_ends;
+mod bridge_rejoin;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
@@ -33,6 +34,7 @@ mod session_choose;
 mod session_claims;
 mod session_prompts;
 mod session_replay;
+mod session_returns;
 mod session_schedules;
 mod session_security;
 mod session_turns;
