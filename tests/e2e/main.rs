@@ -27,6 +27,7 @@ mod calls;
 mod cli;
 mod endings;
 mod ends;
+mod flat;
 mod network;
 mod peers;
 mod program;
@@ -48,6 +49,7 @@ fn main() {
     arguments.test_threads.get_or_insert(THREADS);
     // The longest are the first of their files.
     let files = [
+        flat::trials(),
         rejoin::trials(),
         survival::trials(),
         room::trials(),
@@ -58,6 +60,7 @@ fn main() {
         assistant::trials(),
         network::trials(),
     ];
+    let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
     program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 });
