@@ -234,7 +234,8 @@ async fn a_lost_room_ends_it_with_every_result_told() -> anyhow::Result<()> {
     let mut brain = brain(&server, room)?;
     ask(&mut brain, json!({"type": "call", "id": 1, "tool": "nap", "timeoutMs": 600_000})).await?;
     brain.json(json!({"type": "progress", "id": 1})).await?;
-    server.kill();
+    // A server that dies is waited for; a room that is deleted is not.
+    server.room_service("DeleteRoom", room, json!({"room": room})).await?;
     let result = brain.json(json!({"type": "result", "id": 1})).await?;
     ensure!(result["ok"] == false && result["error"]["mayHaveRun"] == true, "{result}");
     let closed = brain.json(json!({"event": "closed"})).await?;
