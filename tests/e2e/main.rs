@@ -35,6 +35,7 @@ mod rejoin;
 mod relay;
 mod room;
 mod server;
+mod streams;
 mod survival;
 mod tls;
 
@@ -55,6 +56,7 @@ fn main() {
         room::trials(),
         endings::trials(),
         peers::trials(),
+        streams::trials(),
         calls::trials(),
         cli::trials(),
         assistant::trials(),

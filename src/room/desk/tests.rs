@@ -23,7 +23,7 @@ fn desk() -> (Desk, Ends) {
 
 fn queue(sender: &mpsc::Sender<Outgoing>) -> oneshot::Receiver<Result<(), SendError>> {
     let (written, answer) = oneshot::channel();
-    assert!(sender.try_send(Outgoing { packet: DataPacket::default(), written }).is_ok());
+    assert!(sender.try_send(Outgoing { packet: DataPacket::default(), rest: None, written }).is_ok());
     answer
 }
 
