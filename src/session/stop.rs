@@ -154,6 +154,7 @@ impl Session {
         {
             self.timers.cancel(&timer(id.clone()));
         }
+        self.end_streams(id);
         self.lose_calls(now, id, |_| true);
         self.past.give_up(id);
         self.stop_jobs_for(now, id);
@@ -172,7 +173,10 @@ impl Session {
         let running: Option<JobKey> = match found.map(|entry| &entry.state) {
             Some(State::Running(job)) => Some(*job),
             Some(State::Claiming) => return self.cancel_claim(now, id, call),
-            Some(_) => return self.stats.add(Counter::Duplicate, 1),
+            Some(_) => {
+                self.stats.add(Counter::Duplicate, 1);
+                return self.withdraw_answer(now, id, call);
+            }
             None => None,
         };
         match running {
