@@ -80,6 +80,7 @@ mod stop;
 mod stream;
 mod table;
 mod timers;
+mod trace;
 mod turn;
 
 use std::{

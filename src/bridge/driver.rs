@@ -3,12 +3,14 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::{
     Closing, Shared,
     consent::{AskPerson, ConsentRequest},
     now,
     outbox::{Outbox, is_large},
+    trace,
 };
 use crate::{
     executor::{self, Done, Executor, Questions, Reports},
@@ -146,8 +148,24 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Does all that the session asks for, what is due first: no flood of packets stops the clock.
+    /// Does all that the session asks for.
     fn carry_out(&mut self) {
+        self.take_outputs();
+        let asked = {
+            let mut inner = self.shared.lock();
+            if self.sending.as_ref().is_some_and(|it| it.large && !inner.session.is_wanted(it.id)) {
+                self.sending = None; // the transport tells those who have heard a part of it
+            }
+            std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>()
+        };
+        for question in asked {
+            self.ask(question);
+        }
+        self.send_next();
+    }
+
+    /// Does what the session asks for, what is due first: no flood of packets stops the clock. Packets wait.
+    fn take_outputs(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.lock();
         let now = now();
@@ -162,7 +180,13 @@ impl<T: Transport> Driver<T> {
                         inner.session.handle_unsent(now, id, Unsent::QueueFull);
                     }
                 }
-                Output::Execute(job) => self.execute(job),
+                Output::Execute(job) => {
+                    let own = (job.caller == shared.identity)
+                        .then(|| inner.calls.values().find(|slot| slot.id == job.call))
+                        .flatten();
+                    let span = trace::tool_span(&job, inner.session.room(), own.map(|slot| &slot.span));
+                    self.execute(job, span);
+                }
                 Output::Abort(key) => {
                     if !self.questions.withdraw(key) {
                         self.executor.abort(key);
@@ -170,6 +194,7 @@ impl<T: Transport> Driver<T> {
                 }
                 Output::Settled { key, result } => {
                     if let Some(slot) = inner.calls.remove(&key) {
+                        trace::ended(&slot.span, inner.session.record(&slot.id));
                         slot.settle(result);
                     }
                 }
@@ -188,15 +213,6 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
-        if self.sending.as_ref().is_some_and(|it| it.large && !inner.session.is_wanted(it.id)) {
-            self.sending = None; // the transport tells those who have heard a part of it
-        }
-        let asked = std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>();
-        drop(inner);
-        for question in asked {
-            self.ask(question);
-        }
-        self.send_next();
     }
 
     /// Asks a person, unless the call would be refused anyway.
@@ -215,9 +231,13 @@ impl<T: Transport> Driver<T> {
         self.shared.lock().session.settle(now(), key, outcome);
     }
 
-    fn execute(&mut self, job: Job) {
+    fn execute(&mut self, job: Job, span: Span) {
         let deadline = Instant::from_std(job.deadline);
+        let trace = job.trace();
+        self.shared.propagation.adopt(&span, trace.as_ref());
         self.executor.execute(executor::Job {
+            span,
+            trace,
             key: job.key,
             tool: job.tool,
             arguments: job.arguments,
@@ -273,6 +293,9 @@ impl<T: Transport> Driver<T> {
     }
 
     fn heard(&mut self, event: TransportEvent) {
+        if event == TransportEvent::Link(LinkState::Up) && *self.transport.local().sid() != self.sid {
+            return self.rejoined();
+        }
         let mut inner = self.shared.lock();
         let session = &mut inner.session;
         match event {
@@ -282,21 +305,23 @@ impl<T: Transport> Driver<T> {
                 session.handle_packet(now(), &packet.from, &packet.payload);
             }
             TransportEvent::Stream { from, part } => session.handle_stream(now(), &from, part),
-            TransportEvent::Link(state) => {
-                session.handle_link(now(), state);
-                let local = self.transport.local();
-                if state == LinkState::Up && *local.sid() != self.sid {
-                    self.sid = local.sid().clone();
-                    // They were for peers as they knew us: none may leave in the new join.
-                    for packet in self.outbox.take_all() {
-                        session.handle_unsent(now(), packet, Unsent::Interrupted);
-                    }
-                    session.handle_rejoined(now(), local, self.transport.present());
-                }
-            }
+            TransportEvent::Link(state) => session.handle_link(now(), state),
             // A packet on a topic that is not ours is for somebody else in this app.
             TransportEvent::Packet(_) | TransportEvent::Closed(_) => {}
         }
+    }
+
+    /// We are in the room under another sid. What was to be sent was for peers as they knew us: none of it
+    /// may leave in the new join.
+    fn rejoined(&mut self) {
+        self.take_outputs();
+        let local = self.transport.local();
+        self.sid = local.sid().clone();
+        let mut inner = self.shared.lock();
+        for packet in self.outbox.take_all() {
+            inner.session.handle_unsent(now(), packet, Unsent::Interrupted);
+        }
+        inner.session.handle_rejoined(now(), local, self.transport.present());
     }
 
     fn done(&mut self, done: Done<JobKey>) {

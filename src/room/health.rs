@@ -11,6 +11,9 @@ use crate::link::CloseReason;
 /// sides check the path as ICE asks them to. A hole this long costs less with a new join than without:
 /// what the old connection lost it would send again only much later.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
+/// The same while something of ours waits to be acknowledged, which takes a round trip and a fifth of a
+/// second: by then a new join is faster than whatever else may come.
+pub(super) const SILENCE_WAITING: Duration = Duration::from_millis(2_500);
 /// When the server ends a connection, the channels close before the word that says why. Joining anew
 /// without having heard it would put out whoever has put us out.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
@@ -19,6 +22,8 @@ pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Health {
     heard: Instant,
+    /// Since when something of ours waits to be acknowledged.
+    waiting: Option<Instant>,
     /// The peer connection ended, and the server's word is awaited until then.
     ending: Option<(Instant, Loss)>,
 }
@@ -39,8 +44,8 @@ pub(super) enum Loss {
     Signalling(String),
     /// The peer connection ended.
     PeerConnection(String),
-    /// Nothing was heard.
-    Silence,
+    /// Nothing was heard for so long.
+    Silence(Duration),
     /// The server asks for it, for this reason.
     Asked(&'static str),
     /// An attempt of ours that was given up has put us out.
@@ -52,7 +57,7 @@ impl fmt::Display for Loss {
         match self {
             Self::Signalling(how) => write!(f, "the signalling connection ended ({how})"),
             Self::PeerConnection(how) => f.write_str(how),
-            Self::Silence => write!(f, "nothing was heard from the server for {SILENCE:?}"),
+            Self::Silence(limit) => write!(f, "nothing was heard from the server for {limit:?}"),
             Self::Asked(reason) => write!(f, "the server asks for a new join ({reason})"),
             Self::Ghost => f.write_str("an earlier attempt of ours reached the server late"),
         }
@@ -62,12 +67,17 @@ impl fmt::Display for Loss {
 impl Health {
     /// A connection that was just made.
     pub(super) fn new(now: Instant) -> Self {
-        Self { heard: now, ending: None }
+        Self { heard: now, waiting: None, ending: None }
     }
 
     /// The server was last heard at this time.
     pub(super) fn handle_heard(&mut self, at: Instant) {
         self.heard = self.heard.max(at);
+    }
+
+    /// Whether something of ours waits to be acknowledged.
+    pub(super) fn handle_waiting(&mut self, now: Instant, waits: bool) {
+        self.waiting = if waits { self.waiting.or(Some(now)) } else { None };
     }
 
     /// The peer connection ended. That counts unless the server says why at once.
@@ -82,15 +92,23 @@ impl Health {
 
     /// What the time alone has brought.
     pub(super) fn poll(&self, now: Instant) -> Option<End> {
-        if now < self.poll_timeout() {
-            return None;
+        let (due, limit) = self.silence();
+        match &self.ending {
+            Some((until, loss)) => (now >= *until).then(|| End::Lost(loss.clone())),
+            None => (now >= due).then_some(End::Lost(Loss::Silence(limit))),
         }
-        Some(End::Lost(self.ending.as_ref().map_or(Loss::Silence, |(_, loss)| loss.clone())))
     }
 
     /// When to ask again.
     pub(super) fn poll_timeout(&self) -> Instant {
-        self.ending.as_ref().map_or(self.heard + SILENCE, |(until, _)| *until)
+        self.ending.as_ref().map_or_else(|| self.silence().0, |(until, _)| *until)
+    }
+
+    /// When the silence is too long, and how long it is then.
+    fn silence(&self) -> (Instant, Duration) {
+        let idle = (self.heard + SILENCE, SILENCE);
+        let waiting = self.waiting.map(|since| (self.heard.max(since) + SILENCE_WAITING, SILENCE_WAITING));
+        waiting.map_or(idle, |waiting| waiting.min(idle))
     }
 }
 
@@ -108,8 +126,25 @@ mod tests {
         health.handle_heard(start + 4 * SECOND);
         assert_eq!(health.poll(start + 8 * SECOND), None);
         assert_eq!(health.poll_timeout(), start + 9 * SECOND);
-        assert_eq!(health.poll(start + 9 * SECOND), Some(End::Lost(Loss::Silence)));
-        assert!(Loss::Silence.to_string().contains("5s"));
+        assert_eq!(health.poll(start + 9 * SECOND), Some(End::Lost(Loss::Silence(SILENCE))));
+        assert!(Loss::Silence(SILENCE).to_string().contains("5s"));
+    }
+
+    #[test]
+    fn while_something_waits_to_be_acknowledged_a_silence_is_a_loss_earlier() {
+        let start = Instant::now();
+        let mut health = Health::new(start);
+        health.handle_waiting(start + SECOND, true);
+        health.handle_waiting(start + 2 * SECOND, true);
+        assert_eq!(health.poll_timeout(), start + SECOND + SILENCE_WAITING, "it waits since the first");
+        health.handle_heard(start + 3 * SECOND);
+        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE_WAITING);
+        let lost = End::Lost(Loss::Silence(SILENCE_WAITING));
+        assert_eq!(health.poll(start + 3 * SECOND + SILENCE_WAITING), Some(lost));
+        health.handle_waiting(start + 4 * SECOND, false);
+        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE, "nothing waits any more");
+        health.handle_waiting(start + 7 * SECOND, true);
+        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE, "a late one makes it no longer");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) struct Claim {
     of: Option<i32>,
     request: ToolUseRequest,
     meta: Body,
-    tool: ToolName,
+    pub(super) tool: ToolName,
     began: Instant,
     limit: Duration,
 }
@@ -56,10 +56,7 @@ impl Table {
 impl Session {
     /// Client: whether a request must be claimed before it starts. One that we would refuse is refused at once.
     pub(super) fn must_claim(&self, id: &Identity, request: &ToolUseRequest) -> bool {
-        let grants = self
-            .peers
-            .get(id)
-            .is_some_and(|it| it.lists(Feature::Claim) && it.lists(Feature::Ack) && it.is_reachable());
+        let grants = self.peers.get(id).is_some_and(|it| it.lists(Feature::Claim) && it.lists(Feature::Ack));
         grants && request.execution == Ok(Execution::Either) && self.judge_request(request).is_ok()
     }
 

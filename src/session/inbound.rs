@@ -32,6 +32,11 @@ impl Session {
             self.speaks_plainly(now, id, incoming, is_broadcast);
         }
         if self.bound.as_ref() != Some(id) {
+            let known = self.tables.get(id).is_some_and(|table| table.find(&request.id).is_some());
+            if known && !is_broadcast {
+                // It came before, while its sender was bound: what was said of it then stands.
+                return self.request_for_us(now, id, incoming, request);
+            }
             self.complain(now, id, Counter::Stranger);
             if !is_broadcast && self.may_deny(now, id) {
                 self.deny_request(now, id, incoming.stanza(), &request, speaks);

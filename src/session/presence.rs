@@ -107,11 +107,16 @@ impl Session {
     }
 
     pub(super) fn rejoined(&mut self, now: Instant, local: Participant, present: Vec<Participant>) {
+        let anew = local.sid() != self.local.sid();
+        self.local = local;
+        if anew {
+            self.unknown_until = Some(later(now, self.config.times.announcement));
+            self.new_pairs(now);
+        }
+        // With the new pairs: nothing that waited for the link goes to a peer that does not know our new sid.
         if self.link == LinkState::Down {
             self.link_changed(now, LinkState::Up);
         }
-        let anew = local.sid() != self.local.sid();
-        self.local = local;
         let missing: Vec<_> = self
             .peers
             .iter()
@@ -120,10 +125,6 @@ impl Session {
             .collect();
         for peer in missing {
             self.left(now, &peer);
-        }
-        if anew {
-            self.unknown_until = Some(later(now, self.config.times.announcement));
-            self.new_pairs(now);
         }
         for who in present {
             self.joined(now, who);

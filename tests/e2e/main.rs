@@ -35,6 +35,7 @@ mod relay;
 mod room;
 mod server;
 mod streams;
+mod survival;
 mod tls;
 
 /// Tests that mostly wait: more of them at once than there are processors.
@@ -49,6 +50,7 @@ fn main() {
     // The longest are the first of their files.
     let files = [
         rejoin::trials(),
+        survival::trials(),
         room::trials(),
         endings::trials(),
         peers::trials(),

@@ -10,6 +10,7 @@
 mod bridge;
 mod bridge_either;
 mod bridge_ends;
+mod bridge_rejoin;
 mod bridge_streams;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
@@ -34,10 +35,13 @@ mod session_choose;
 mod session_claims;
 mod session_prompts;
 mod session_replay;
+mod session_returns;
 mod session_schedules;
 mod session_security;
 mod session_streams;
 mod session_turns;
 mod session_world;
 mod tools;
+mod trace;
+mod turns;
 mod wire;

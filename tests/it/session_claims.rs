@@ -5,8 +5,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use toolbridge::{
-    Body, CallError, CallId, CallKey, Config, Event, Execution, Identity, LinkState, Participant, Role, Tool,
-    ToolError, ToolOptions, Unsent,
+    BargeIn, Body, CallError, CallId, CallKey, Config, Consent, Event, Execution, Identity, LinkState,
+    Participant, Role, Tool, ToolError, ToolOptions, Unsent,
     wire::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
         ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -530,6 +530,80 @@ fn a_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_a_los
         assert_eq!(matches!(settled, Err(CallError::Lost { .. })), claimed, "{settled:?}");
         assert_eq!(settled.is_ok(), !claimed);
     }
+}
+
+#[test]
+fn a_persons_no_after_the_claim_is_the_outcome_and_the_assistant_does_not_run_it() {
+    for allowed in [false, true] {
+        let mut world = home(&[]);
+        world.client("phone", Config::default().asks(true), &[]);
+        let asks = tool("lookup").options(ToolOptions::default().consent(Consent::Always));
+        world.with("phone", |session, now| session.offer(now, vec![asks])).unwrap().unwrap();
+        world.handle("phone", |_| Some(Ok(value(1))));
+        world.run(200 * MS);
+        let key = world.call("a", request("lookup").timeout(60 * SECOND)).unwrap();
+        world.run(10 * SECOND); // a person takes longer than the claim window
+        assert!(world.settled("a", key).is_none() && ran(&world).is_empty());
+        let question = world.with("phone", |session, _| session.poll_question()).unwrap().unwrap();
+        world.with("phone", |session, now| session.consent(now, question.key, allowed));
+        world.run(SECOND);
+        match world.settled("a", key).unwrap() {
+            Ok(result) => assert!(allowed && *result == value(1)),
+            Err(CallError::Tool(error)) => assert!(!allowed && error.code().as_str() == "permission_denied"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(ran(&world).len(), usize::from(allowed));
+    }
+}
+
+#[test]
+fn a_barge_in_before_the_claim_leaves_nothing_running_and_after_it_the_tool_decides() {
+    for claimed in [false, true] {
+        let mut world = home(&[]);
+        let report = ToolOptions::default().barge_in(BargeIn::Report);
+        let both = |options: ToolOptions| vec![tool("lookup").options(options)];
+        world
+            .with("a", |session, now| session.offer(now, both(report.clone().prefer_client())))
+            .unwrap()
+            .unwrap();
+        world.client("phone", Config::default(), &[]);
+        world.with("phone", |session, now| session.offer(now, both(report))).unwrap().unwrap();
+        world.run(200 * MS);
+        let turn = world.with("a", |session, _| session.turn()).unwrap();
+        let key = world.call("a", request("lookup").turn(turn)).unwrap();
+        world.run(if claimed { 100 * MS } else { 30 * MS });
+        world.with("a", |session, now| session.barge_in(now, turn)).unwrap();
+        let settled = world.settled("a", key).unwrap();
+        assert_eq!(matches!(settled, Err(CallError::Detached)), claimed, "{settled:?}");
+        world.run(SECOND);
+        if claimed {
+            world.finish("phone", Ok(value(1)));
+        }
+        world.run(60 * SECOND);
+        assert_eq!(ran(&world).len(), usize::from(claimed));
+        let late = world.with("a", |session, _| session.late_results()).unwrap();
+        assert_eq!(late.len(), usize::from(claimed));
+        assert!(world.session("a").is_drained() && world.session("phone").is_drained());
+    }
+}
+
+#[test]
+fn the_ledger_names_who_ran_a_call_in_the_end() {
+    let mut world = home(&["phone"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    for claim_is_lost in [false, true] {
+        world.fate = Some(Box::new(move |_, _, frame| match is_claim(frame) && claim_is_lost {
+            true => Fate::IsLost,
+            false => Fate::Arrives,
+        }));
+        world.ask("a", request("lookup")).unwrap();
+        let record = world.session("a").records().pop().unwrap();
+        let expected = if claim_is_lost { ("a", Execution::Server) } else { ("phone", Execution::Client) };
+        assert_eq!((record.owner.unwrap().as_str(), record.execution), expected);
+    }
+    world.run(SECOND);
+    let theirs = world.session("phone").records();
+    assert_eq!(theirs.len(), 1, "what was never ours is no call of ours");
 }
 
 #[test]

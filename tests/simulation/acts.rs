@@ -87,8 +87,8 @@ impl World<'_> {
             Act::Leaves { who, again } => self.leaves(who, again),
             Act::Drains(who) => {
                 if let Some(process) = self.parts.get(&who).copied() {
-                    self.drive(process, |session, now| session.drain(now));
-                    self.processes[process].drained = true;
+                    let drained = self.drive(process, |session, now| session.drain(now)).is_some();
+                    self.processes[process].drained |= drained;
                     self.room.after(1_000, Happens::Leaves { who, again: 100 });
                 }
             }
@@ -167,6 +167,7 @@ impl World<'_> {
             }
         }
         self.flush(process);
+        self.judge_places(process, self.ledger.calls.len() - 1);
     }
 
     /// The calls of this part that have no outcome.

@@ -6,9 +6,6 @@ use crate::{
     world::{OPEN, Program, World},
 };
 
-/// Whether requests, results and stops that were lost at a rejoin go again. Without that a rejoin may cost a call.
-const REPLAY: bool = true;
-
 /// From this budget on a caller is patient: its calls of tools that end must have their answers.
 const PATIENT: u64 = 60_000;
 
@@ -32,8 +29,24 @@ impl World<'_> {
         }
     }
 
+    /// So many calls may be open with one owner.
+    pub(crate) fn judge_places(&mut self, process: usize, asked: usize) {
+        for owner in self.ledger.calls[asked].owners.clone() {
+            let open = self.ledger.calls.iter().filter(|it| {
+                it.caller == process && it.outcome.is_none() && !it.detached && it.owners.contains(&owner)
+            });
+            let open = open.count();
+            if open > OPEN && owner.as_str() != "observer" {
+                self.ledger.broken(Rule::Caps, format!("{open} calls are open with {owner}"));
+            }
+        }
+    }
+
     /// Handlers of calls that ended before the network healed have been told.
     pub(crate) fn judge_stopped(&mut self, callers_too: bool) {
+        if self.schedule.weather.stalls > 0 && self.schedule.acts.iter().any(|(_, act)| act.moves()) {
+            return; // the last word of a process may come after its successor's first, and undo it for 4 s
+        }
         let mut broken = None;
         for (id, start) in self.ledger.starts.iter().flat_map(|(id, all)| all.iter().map(move |it| (id, it)))
         {
@@ -46,8 +59,7 @@ impl World<'_> {
             }
             let caller = &self.processes[call.caller];
             let was_settled = call.outcome.as_ref().is_some_and(|(_, at)| *at < HEALED * 1_000);
-            let rejoined = !REPLAY && self.schedule.someone_rejoins();
-            if (caller.alive && was_settled && !rejoined) || (!caller.alive && callers_too) {
+            if (caller.alive && was_settled) || (!caller.alive && callers_too) {
                 broken = Some(format!("{id:?} has ended as {:?}, and its tool still runs", call.outcome));
             }
         }
@@ -60,21 +72,37 @@ impl World<'_> {
     pub(crate) fn clears(&mut self) {
         for who in [Who::A, Who::B] {
             for call in self.open_calls(who) {
-                let it = &self.ledger.calls[call];
-                if !it.detached && !self.is_spared(it) {
-                    let text =
-                        format!("call {call} {:?} ({:?}) has no outcome long after healing", it.id, it.how);
-                    self.ledger.broken(Rule::Needless, text);
+                if let Some((rule, text)) = self.should_have_ended(call) {
+                    self.ledger.broken(rule, text);
                 }
                 self.cancels(call);
             }
         }
     }
 
+    /// Why this call should not be open so long after healing.
+    fn should_have_ended(&self, call: usize) -> Option<(Rule, String)> {
+        let it = &self.ledger.calls[call];
+        let told = format!("call {call} {:?} ({:?})", it.id, it.how);
+        if it.detached {
+            return None;
+        }
+        if !self.is_spared(it) {
+            return Some((Rule::Needless, format!("{told} has no outcome long after healing")));
+        }
+        let starts = it.id.as_ref().and_then(|id| self.ledger.starts.get(id))?;
+        let gone = starts.iter().all(|start| !self.processes[start.process].alive);
+        let gone = gone && !starts.is_empty() && self.is_bridge(it.who);
+        gone.then(|| (Rule::InTime, format!("{told} is open, and whoever ran it is long gone")))
+    }
+
     /// Fresh calls to each client: they must go well.
     pub(crate) fn probe(&mut self, times: usize) {
-        if times > 1 && (!REPLAY || self.schedule.cast.plain_assistant) && self.schedule.someone_rejoins() {
-            return; // a stop that was lost keeps its tool, and that its place
+        if times > 1
+            && self.schedule.cast.plain_assistant
+            && self.schedule.acts.iter().any(|(_, act)| act.moves())
+        {
+            return; // nobody says that a tool of its last join may stop, and that keeps its place
         }
         for n in 1..=self.schedule.cast.clients {
             if !self.parts.contains_key(&Who::C(n)) {
@@ -118,7 +146,7 @@ impl World<'_> {
             || call.limit < PATIENT
             || call.cancelled
             || weather.stalls > 0
-            || (rejoins && (plain || !REPLAY))
+            || (rejoins && plain)
             || (plain && weather.nameless)
             || (plain && !call.id.as_ref().is_some_and(|id| self.ledger.was_delivered(id)))
     }

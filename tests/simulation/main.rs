@@ -197,7 +197,7 @@ fn run_all(seeds: RangeInclusive<u64>, jobs: usize) -> Result<Counted, String> {
                     all.steps += counted.steps;
                 }
                 Ok(Err(text)) => first = first.or(Some(text)),
-                Err(_) => first = first.or(Some("a worker panicked".to_owned())),
+                Err(_) => first = first.or_else(|| Some("a worker panicked".to_owned())),
             }
         }
         first.map_or(Ok(all), Err)

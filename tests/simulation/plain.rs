@@ -41,7 +41,7 @@ impl World<'_> {
                     self.ledger.broken(Rule::ForWhom, text);
                 }
             }
-            Who::X => self.heard_by_stranger(frame),
+            Who::X => self.heard_by_stranger(from, frame),
             _ => match frame.message() {
                 Ok(Message::ToolUseRequest(request)) if matches!(who, Who::C(_)) => {
                     self.plain_begins(process, from, &request);
@@ -58,13 +58,12 @@ impl World<'_> {
     }
 
     /// Broadcasts are for everybody; beyond them a stranger is told that he has no rights, and no more.
-    fn heard_by_stranger(&mut self, frame: &Frame) {
+    fn heard_by_stranger(&mut self, from: &Peer, frame: &Frame) {
         let fits = match frame.message() {
             Ok(Message::ToolUseRequest(request)) => request.execution == Ok(Execution::Server),
             Ok(Message::ToolUseResult(result)) => {
                 let of = self.ledger.by_id.get(&result.id).map(|call| &self.ledger.calls[*call]);
-                result.error_code == Some(ErrorCode::PERMISSION_DENIED)
-                    || of.is_some_and(|call| call.owners.is_empty())
+                self.is_denial(&result) || of.is_some_and(|call| call.owners.is_empty())
             }
             Ok(Message::ToolsRegisterAck(answer)) => !answer.success,
             _ => false,
@@ -73,6 +72,19 @@ impl World<'_> {
             let text = format!("the stranger was sent {}", trace::show(frame));
             self.ledger.broken(Rule::ForWhom, text);
         }
+        let denied = matches!(frame.kind(), Kind::TOOLS_REGISTER_ACK)
+            || matches!(frame.message(), Ok(Message::ToolUseResult(it)) if !it.success && self.is_denial(&it));
+        if denied && !self.ledger.denied.insert(from.sid().clone()) {
+            let text = format!(
+                "{} tells the stranger more than once a minute that he has no rights",
+                from.identity()
+            );
+            self.ledger.broken(Rule::Stranger, text);
+        }
+    }
+
+    fn is_denial(&self, result: &ToolUseResult) -> bool {
+        result.error_code == Some(ErrorCode::PERMISSION_DENIED)
     }
 
     fn plain_begins(&mut self, process: usize, from: &Peer, request: &ToolUseRequest) {

@@ -140,6 +140,8 @@ pub(crate) struct Ledger {
     pub(crate) calls: Vec<Asked>,
     pub(crate) by_id: BTreeMap<CallId, usize>,
     pub(crate) starts: BTreeMap<CallId, Vec<Start>>,
+    /// Who has told the stranger that he has no rights.
+    pub(crate) denied: BTreeSet<Sid>,
     /// The ids that an owner refused as older than what it remembers.
     refused: BTreeSet<CallId>,
     /// The ids that a process has answered or refused.

@@ -211,6 +211,11 @@ pub(crate) enum Act {
 }
 
 impl Act {
+    /// Whether somebody has another sid after it.
+    pub(crate) fn moves(&self) -> bool {
+        matches!(self, Self::Rejoins { .. } | Self::Killed { .. } | Self::TakenOver(_) | Self::Leaves { .. })
+    }
+
     /// Whether somebody comes or goes because of it for longer than nobody notices.
     pub(crate) fn disturbs(&self) -> bool {
         match self {

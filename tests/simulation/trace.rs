@@ -22,7 +22,11 @@ pub(crate) fn show(frame: &Frame) -> String {
             format!("request {:?} of {} {:?} {:?} ms", it.id, it.tool_name, it.execution, it.timeout_ms)
         }
         Ok(Message::ToolUseResult(it)) => {
-            format!("result {:?} {}", it.id, it.error_code.map_or("ok".to_owned(), |code| code.to_string()))
+            format!(
+                "result {:?} {}",
+                it.id,
+                it.error_code.map_or_else(|| "ok".to_owned(), |code| code.to_string())
+            )
         }
         Ok(Message::Acknowledgement(it)) => format!(
             "ack of {:?} {:?} {:?} {:?}",

@@ -24,6 +24,9 @@ use crate::{
 /// Calls that may be open with one owner, in a run.
 pub(crate) const OPEN: usize = 5;
 
+/// A run has about 500 steps; one with so many goes round in circles.
+const MOST_STEPS: u64 = 50_000;
+
 /// Packets that one input may cause. A goodbye to everybody, and a full table that is sent again, are the most.
 const PACKETS_AT_ONCE: usize = 80;
 
@@ -181,6 +184,9 @@ impl<'a> World<'a> {
         self.room.now = at;
         self.ledger.now = at;
         self.steps += 1;
+        if self.steps > MOST_STEPS {
+            self.ledger.broken(Rule::InTime, "it does not come to rest".to_owned());
+        }
         match due {
             Some((due, process)) if due < next => {
                 self.drive(process, Session::handle_timeout);
@@ -508,6 +514,10 @@ impl<'a> World<'a> {
         let it = &mut self.processes[process];
         it.jobs.insert(job.key, (job.call.clone(), how, job.caller.clone()));
         let ran = how != How::BadArguments;
+        if self.processes[process].drained {
+            let text = format!("{names} begins {:?}, and takes no more requests", job.call);
+            self.ledger.broken(Rule::OneStart, text);
+        }
         self.ledger.started(process, &names, &job.caller, &job.call, ran);
         let now = self.now();
         if let Program::Bridge(session) = &mut self.processes[process].program
