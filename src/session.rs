@@ -8,6 +8,9 @@
 //! 3. hand that to the `handle_*` method of its name, with the time;
 //! 4. begin again.
 //!
+//! Where tools need a person's consent ([`Config::asks`]), step 1 also takes the questions of
+//! [`poll_question`](Session::poll_question), whose answers come back by [`consent`](Session::consent).
+//!
 //! Bytes from outside can neither panic it nor make it grow past the caps in [`Caps`]. A panic in here
 //! is a bug in here.
 //!

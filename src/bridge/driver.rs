@@ -153,9 +153,6 @@ impl<T: Transport> Driver<T> {
         self.take_outputs();
         let asked = {
             let mut inner = self.shared.lock();
-            if self.sending.as_ref().is_some_and(|it| it.large && !inner.session.is_wanted(it.id)) {
-                self.sending = None; // the transport tells those who have heard a part of it
-            }
             std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>()
         };
         for question in asked {
@@ -212,6 +209,9 @@ impl<T: Transport> Driver<T> {
                     }
                 }
             }
+        }
+        if self.sending.as_ref().is_some_and(|it| it.large && !inner.session.is_wanted(it.id)) {
+            self.sending = None; // the transport tells those who have heard a part of it
         }
     }
 

@@ -27,6 +27,7 @@ mod calls;
 mod cli;
 mod endings;
 mod ends;
+mod flat;
 mod network;
 mod peers;
 mod program;
@@ -49,6 +50,7 @@ fn main() {
     arguments.test_threads.get_or_insert(THREADS);
     // The longest are the first of their files.
     let files = [
+        flat::trials(),
         rejoin::trials(),
         survival::trials(),
         room::trials(),
