@@ -70,6 +70,11 @@ impl Past {
         self.stopping_at(owner).filter(|(_, gone)| gone.has_place()).count()
     }
 
+    /// Whether a call of this owner is remembered: it may answer it once more.
+    pub(super) fn remembers(&self, owner: &Identity) -> bool {
+        self.calls.values().any(|gone| gone.asked.owner == *owner)
+    }
+
     /// The call, if this is who was asked.
     pub(super) fn owned_by(&mut self, call: &CallId, id: &Identity, remote: &Remote) -> Option<&mut Gone> {
         self.calls.get_mut(call).filter(|gone| gone.asked.is_of(id, remote))
