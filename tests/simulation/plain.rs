@@ -72,6 +72,7 @@ impl World<'_> {
                 self.is_denial(&result)
                     || of.is_some_and(|call| call.owners.is_empty())
                     || self.runs_here(&result.id)
+                    || of.is_some_and(|_| self.ran(from, &result.id))
             }
             Ok(Message::ToolsRegisterAck(answer)) => !answer.success,
             _ => false,
@@ -89,6 +90,12 @@ impl World<'_> {
             );
             self.ledger.broken(Rule::Stranger, text);
         }
+    }
+
+    /// Whether this participant has begun the call itself.
+    fn ran(&self, who: &Peer, id: &CallId) -> bool {
+        let mut starts = self.ledger.starts.get(id).into_iter().flatten();
+        starts.any(|it| self.processes[it.process].who.to_string() == who.identity().as_str())
     }
 
     fn is_denial(&self, result: &ToolUseResult) -> bool {
@@ -189,6 +196,8 @@ impl World<'_> {
             echo: tool.starts_with("bridge."),
             // First frames may be lost, and nobody sends them again.
             probe: probe && !self.schedule.weather.nameless,
+            again: false,
+            rests: false,
             cancelled: false,
             detached: false,
             owners: Default::default(),
