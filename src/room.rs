@@ -26,6 +26,7 @@ use crate::{
 };
 
 mod address;
+mod backlog;
 mod error;
 mod health;
 mod ice_tcp;
@@ -252,6 +253,10 @@ impl Transport for Room {
         }
     }
 
+    fn backlog(&self) -> usize {
+        self.shared.backlog.bytes()
+    }
+
     async fn recv(&mut self) -> Option<TransportEvent> {
         self.events.recv().await
     }
@@ -286,14 +291,15 @@ impl Room {
         if !allowed {
             return Err(SendError::NotAllowed);
         }
-        let queue = match packet.lane {
-            Lane::Reliable => &self.reliable,
-            Lane::Lossy => &self.lossy,
+        let (queue, waiting) = match packet.lane {
+            Lane::Reliable => (&self.reliable, packet.payload.len()),
+            Lane::Lossy => (&self.lossy, 0),
         };
         let packet = packet::outgoing(packet, &sid);
         check_size(packet::encoded_size(&packet), packet::MAX_ENCODED)?;
         let (written, answer) = oneshot::channel();
-        match queue.try_send(Outgoing { packet, written }) {
+        let waits = self.shared.backlog.queue(waiting);
+        match queue.try_send(Outgoing { packet, written, waits }) {
             Ok(()) => Ok((None, answer)),
             Err(TrySendError::Full(outgoing)) => Ok((Some((queue.clone(), outgoing)), answer)),
             Err(TrySendError::Closed(_)) => Err(self.shared.closed()),

@@ -53,6 +53,7 @@ mod handshake;
 mod ids;
 mod inbound;
 mod job;
+mod lane;
 mod life;
 mod outbound;
 mod outcome;
@@ -86,6 +87,7 @@ pub use self::{
 use self::{
     ids::Ids,
     job::Running,
+    lane::Reliable,
     outbound::Call,
     past::Past,
     peer::Remote,
@@ -97,7 +99,7 @@ use self::{
 };
 use crate::{
     body::Body,
-    link::{CloseReason, Identity, LinkState, Participant, Peer, Role},
+    link::{CloseReason, Identity, Lane, LinkState, Participant, Peer, Role},
     tool::{CallError, CallId, Offer, Outcome, Progress, RegisterError, Tool},
     wire::{Kind, Meta},
 };
@@ -139,6 +141,7 @@ pub struct Session {
     stats: Stats,
     timers: Timers,
     outputs: VecDeque<Output>,
+    reliable: Reliable,
 }
 
 /// No input is taken beyond this stanza; what one input makes us say still has numbers (`wire.md`, 2).
@@ -195,6 +198,7 @@ impl Session {
             stats: Stats::default(),
             timers: Timers::default(),
             outputs: VecDeque::new(),
+            reliable: Reliable::default(),
         }
     }
 }
@@ -298,10 +302,28 @@ impl Session {
         }
     }
 
-    /// A packet came, from this sender as the room says.
+    /// A packet came on the reliable lane, from this sender as the room says.
     pub fn handle_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
         if self.begin(now) {
-            self.receive(now, from, payload);
+            self.receive(now, from, Lane::Reliable, payload);
+        }
+    }
+
+    /// A packet came on the lossy lane, from this sender as the room says.
+    pub fn handle_lossy_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
+        if self.begin(now) {
+            self.receive(now, from, Lane::Lossy, payload);
+        }
+    }
+
+    /// So many bytes of payload wait on the reliable lane, as far as the driver and the transport can tell.
+    ///
+    /// While they are more than a few hundred, small frames get no reliable copy beside the one on the lossy
+    /// lane. A driver that says so once must go on, at least after each [`poll_timeout`](Session::poll_timeout)
+    /// that was due.
+    pub fn handle_backlog(&mut self, now: Instant, bytes: usize) {
+        if self.begin(now) {
+            self.lane_backlog(now, bytes);
         }
     }
 
@@ -437,6 +459,7 @@ impl Session {
 impl Session {
     /// Whether the session is open. The first time greets those whom the author named.
     fn begin(&mut self, now: Instant) -> bool {
+        self.reliable.now = Some(now);
         match self.phase {
             Phase::Open if self.stanza < LAST_STANZA => true,
             Phase::Open => {
@@ -472,6 +495,7 @@ impl Session {
             Timer::Tables => self.expire_tables(now),
             Timer::Past => self.expire_past(now),
             Timer::Complaints => self.tell_complaints(now),
+            Timer::Lane(who) => self.lane_due(now, &who),
         }
     }
 

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::{Closing, Shared, now};
 use crate::{
     executor::{self, Done, Executor, Reports},
-    link::{CloseReason, LinkState, Packet, Sid, TOPIC},
-    session::{Event, Job, JobKey, Output, Unsent, later},
+    link::{CloseReason, Lane, LinkState, Packet, Sid, TOPIC},
+    session::{Event, Job, JobKey, Output, Session, Unsent, later},
     tool::Progress,
     transport::{SendError, Transport, TransportEvent},
 };
@@ -37,8 +37,9 @@ pub(super) struct Driver<T: Transport> {
     transport: T,
     executor: Executor<JobKey>,
     reports: Reports<JobKey>,
-    outbox: VecDeque<Packet>,
-    sending: Option<Sending>,
+    outbox: Outbox,
+    /// What goes on the lossy lane, beside a reliable packet that is stalled.
+    fast: Outbox,
     drain: Duration,
     drain_until: Option<Instant>,
     sid: Sid,
@@ -54,10 +55,53 @@ impl Drop for LastWord {
     }
 }
 
+/// The packets of one lane that wait for the transport, and the one on its way to it.
+#[derive(Default)]
+struct Outbox {
+    waiting: VecDeque<Packet>,
+    /// The payloads of all of them, in bytes.
+    bytes: usize,
+    sending: Option<Sending>,
+}
+
 /// A packet on its way to the transport.
 struct Sending {
     id: u64,
+    bytes: usize,
     handed: Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>,
+}
+
+impl Outbox {
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.sending.is_none()
+    }
+
+    fn push(&mut self, packet: Packet) {
+        self.bytes += packet.payload.len();
+        self.waiting.push_back(packet);
+    }
+
+    /// Hands the next one over, if none is on its way.
+    fn send_next(&mut self, transport: &impl Transport) {
+        if self.sending.is_none()
+            && let Some(packet) = self.waiting.pop_front()
+        {
+            let (id, bytes) = (packet.id, packet.payload.len());
+            self.sending = Some(Sending { id, bytes, handed: Box::pin(transport.send(packet)) });
+        }
+    }
+
+    /// The end of the one that is on its way; never without one.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses nothing.
+    async fn sent(&mut self) -> (u64, Result<(), SendError>) {
+        let Some(sending) = &mut self.sending else { return std::future::pending().await };
+        let (id, bytes, result) = (sending.id, sending.bytes, sending.handed.as_mut().await);
+        self.sending = None;
+        self.bytes -= bytes;
+        (id, result)
+    }
 }
 
 /// What woke the driver.
@@ -84,8 +128,8 @@ impl<T: Transport> Driver<T> {
             transport,
             executor,
             reports,
-            outbox: VecDeque::new(),
-            sending: None,
+            outbox: Outbox::default(),
+            fast: Outbox::default(),
             drain,
             drain_until: None,
             sid,
@@ -131,12 +175,19 @@ impl<T: Transport> Driver<T> {
         if inner.session.poll_timeout().is_some_and(|due| due <= now) {
             inner.session.handle_timeout(now);
         }
-        while let Some(output) = inner.session.poll_output() {
+        while let Some(output) = self.next_output(&mut inner.session, now) {
             match output {
-                Output::Transmit(packet) if self.outbox.len() >= OUTBOX_CAP => {
-                    inner.session.handle_unsent(now, packet.id, Unsent::QueueFull);
+                Output::Transmit(packet) => {
+                    let outbox = match packet.lane {
+                        Lane::Reliable => &mut self.outbox,
+                        Lane::Lossy => &mut self.fast,
+                    };
+                    if outbox.waiting.len() >= OUTBOX_CAP {
+                        inner.session.handle_unsent(now, packet.id, Unsent::QueueFull);
+                    } else {
+                        outbox.push(packet);
+                    }
                 }
-                Output::Transmit(packet) => self.outbox.push_back(packet),
                 Output::Execute(job) => self.execute(job),
                 Output::Abort(key) => self.executor.abort(key),
                 Output::Settled { key, result } => {
@@ -176,22 +227,23 @@ impl<T: Transport> Driver<T> {
         });
     }
 
+    /// The next thing to do. When there is none the session hears what waits on the reliable lane, and may
+    /// find that something can go there.
+    fn next_output(&self, session: &mut Session, now: std::time::Instant) -> Option<Output> {
+        session.poll_output().or_else(|| {
+            session.handle_backlog(now, self.outbox.bytes + self.transport.backlog());
+            session.poll_output()
+        })
+    }
+
     fn send_next(&mut self) {
-        if self.sending.is_none()
-            && let Some(packet) = self.outbox.pop_front()
-        {
-            self.sending = Some(Sending { id: packet.id, handed: Box::pin(self.transport.send(packet)) });
-        }
+        self.outbox.send_next(&self.transport);
+        self.fast.send_next(&self.transport);
     }
 
     async fn woken(&mut self) -> Woken {
         let deadline = self.deadline();
-        let sending = async {
-            match &mut self.sending {
-                Some(sending) => (sending.id, sending.handed.as_mut().await),
-                None => std::future::pending().await,
-            }
-        };
+        let has_room = self.outbox.waiting.len() < OUTBOX_LIMIT && self.fast.waiting.len() < OUTBOX_LIMIT;
         let time = async {
             match deadline {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -200,8 +252,10 @@ impl<T: Transport> Driver<T> {
         };
         tokio::select! {
             biased;
-            (id, result) = sending => Woken::Sent(id, result),
-            event = self.transport.recv(), if self.outbox.len() < OUTBOX_LIMIT => Woken::Transport(event),
+            // A reliable packet that is not stalled keeps its place before a lossy one: progress before its answer.
+            (id, result) = self.outbox.sent() => Woken::Sent(id, result),
+            (id, result) = self.fast.sent() => Woken::Sent(id, result),
+            event = self.transport.recv(), if has_room => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
             () = self.shared.wake.notified() => Woken::Command,
             () = time => Woken::Time,
@@ -221,7 +275,10 @@ impl<T: Transport> Driver<T> {
             TransportEvent::Joined(who) => session.handle_joined(now(), who),
             TransportEvent::Left(who) => session.handle_left(now(), &who),
             TransportEvent::Packet(packet) if packet.topic.is_empty() || packet.topic == TOPIC => {
-                session.handle_packet(now(), &packet.from, &packet.payload);
+                match packet.lane {
+                    Lane::Reliable => session.handle_packet(now(), &packet.from, &packet.payload),
+                    Lane::Lossy => session.handle_lossy_packet(now(), &packet.from, &packet.payload),
+                }
             }
             TransportEvent::Link(state) => {
                 session.handle_link(now(), state);
@@ -246,7 +303,6 @@ impl<T: Transport> Driver<T> {
     }
 
     fn sent(&mut self, id: u64, result: Result<(), SendError>) {
-        self.sending = None;
         let Err(error) = result else { return };
         tracing::debug!(%error, "a packet was not handed over");
         let why = match error {
@@ -275,7 +331,7 @@ impl<T: Transport> Driver<T> {
                 inner.session.drain(now());
                 let until =
                     *self.drain_until.get_or_insert_with(|| Instant::from_std(later(now(), self.drain)));
-                let handed = self.outbox.is_empty() && self.sending.is_none();
+                let handed = self.outbox.is_empty() && self.fast.is_empty();
                 (inner.session.is_drained() && handed) || Instant::now() >= until
             }
         }
@@ -308,8 +364,14 @@ impl<T: Transport> Driver<T> {
     async fn flush(&mut self) {
         loop {
             self.send_next();
-            let Some(sending) = &mut self.sending else { return };
-            let (id, result) = (sending.id, sending.handed.as_mut().await);
+            if self.outbox.is_empty() && self.fast.is_empty() {
+                return;
+            }
+            let (id, result) = tokio::select! {
+                biased;
+                sent = self.outbox.sent() => sent,
+                sent = self.fast.sent() => sent,
+            };
             self.sent(id, result);
         }
     }

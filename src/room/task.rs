@@ -11,6 +11,7 @@ use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
+    backlog::{Backlog, Queued},
     health::{Health, Verdict},
     packet::{self, Skipped},
     participants::{self, Participants},
@@ -38,6 +39,8 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct Outgoing {
     pub(super) packet: DataPacket,
     pub(super) written: oneshot::Sender<Result<(), SendError>>,
+    /// It counts as waiting until it is written.
+    pub(super) waits: Queued,
 }
 
 /// What the user asks of the task. Dropping the sender means: leave, without waiting.
@@ -56,6 +59,8 @@ pub(super) struct Queues {
 /// What the user may look at any time.
 pub(super) struct Shared {
     state: Mutex<State>,
+    /// What waits on the reliable lane.
+    pub(super) backlog: Backlog,
 }
 
 /// The state of [`Shared`].
@@ -69,7 +74,7 @@ pub(super) struct State {
 
 impl Shared {
     pub(super) fn new(state: State) -> Self {
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), backlog: Backlog::default() }
     }
 
     /// Looks at it or changes it; never across an await.
@@ -111,7 +116,7 @@ impl Task {
             signal,
             peer,
             participants,
-            lanes: [Outbox::new(Lane::Reliable, reliable), Outbox::new(Lane::Lossy, lossy)],
+            lanes: [Outbox::new(Lane::Lossy, lossy), Outbox::new(Lane::Reliable, reliable)],
             health: Health::new(now),
             numbers: sequence::Outgoing::default(),
             heard: sequence::Incoming::default(),
@@ -144,6 +149,7 @@ struct Running {
     signal: Signal,
     peer: PeerConnection,
     participants: Participants,
+    /// The lossy one, whose packets pass those of the other, and the reliable one.
     lanes: [Outbox; 2],
     health: Health,
     numbers: sequence::Outgoing,
@@ -184,7 +190,7 @@ impl Running {
             let until = leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
             let (full, waiting) = (self.inbox.is_full(), !self.inbox.is_empty());
             let admit = if full { Admit::KeepAlive } else { Admit::All };
-            let [reliable, lossy] = &mut self.lanes;
+            let [lossy, reliable] = &mut self.lanes;
             tokio::select! {
                 // The signalling's own queue has no cap, but the server has little to say there.
                 event = self.signal.next(), if !full => {
@@ -220,20 +226,26 @@ impl Running {
     /// Writes what there is room for.
     fn write_all(&mut self) -> Result<(), Error> {
         for lane in &mut self.lanes {
-            let Some(Outgoing { packet, .. }) = &mut lane.next else { continue };
-            if lane.lane == Lane::Reliable && packet.sequence == 0 {
-                packet.sequence = self.numbers.next();
-            }
-            match self.peer.write(lane.lane, &packet.encode_to_vec()) {
-                Ok(false) => continue,
-                Ok(true) => lane.done(Ok(())),
-                Err(error) => {
-                    let text = error.to_string();
-                    lane.done(Err(SendError::Other(error.into())));
-                    return Err(text.into());
+            while let Some(Outgoing { packet, .. }) = &mut lane.next {
+                if lane.lane == Lane::Reliable && packet.sequence == 0 {
+                    packet.sequence = self.numbers.next();
+                }
+                match self.peer.write(lane.lane, &packet.encode_to_vec()) {
+                    Ok(false) => break,
+                    Ok(true) => lane.done(Ok(())),
+                    Err(error) => {
+                        let text = error.to_string();
+                        lane.done(Err(SendError::Other(error.into())));
+                        return Err(text.into());
+                    }
+                }
+                // All lossy packets that wait go before the next reliable one.
+                if lane.lane == Lane::Lossy {
+                    lane.next = lane.queue.try_recv().ok();
                 }
             }
         }
+        self.shared.backlog.set_unacknowledged(self.peer.unacknowledged());
         Ok(())
     }
 
@@ -346,6 +358,7 @@ impl Outbox {
 
     fn done(&mut self, result: Result<(), SendError>) {
         if let Some(outgoing) = self.next.take() {
+            drop(outgoing.waits);
             // Whoever asked may have gone away.
             let _ = outgoing.written.send(result);
         }
@@ -421,7 +434,8 @@ mod tests {
         let (sender, queue) = mpsc::channel(LANE_QUEUE);
         let mut outbox = Outbox::new(Lane::Reliable, queue);
         let (written, answer) = oneshot::channel();
-        assert!(sender.try_send(Outgoing { packet: DataPacket::default(), written }).is_ok());
+        let waits = Backlog::default().queue(0);
+        assert!(sender.try_send(Outgoing { packet: DataPacket::default(), written, waits }).is_ok());
         let more = outbox.queue.recv().await;
         outbox.take(more);
         assert!(!outbox.is_idle() && !outbox.is_done());

@@ -6,6 +6,7 @@ use super::{
     Counter, Event, Session, Timer, codec,
     codec::Incoming,
     ids::Instance,
+    lane::FastLane,
     peer::{Feature, Features, Presence, Remote},
 };
 use crate::{
@@ -158,6 +159,9 @@ impl Session {
     /// The same identity, but another run of its program: nothing of the old one is left.
     fn new_instance(&mut self, now: Instant, id: &Identity) {
         tracing::debug!(peer = %id, "another instance");
+        if let Some(remote) = self.peers.get_mut(id) {
+            remote.pair.lane = FastLane::default();
+        }
         self.lose_calls_of_other_instances(now, id);
         self.past.give_up(id);
         self.forget_registration(id);
@@ -166,6 +170,8 @@ impl Session {
     }
 
     fn send_configuration(&mut self, now: Instant, id: &Identity) {
+        let works = |it: &&Feature| **it != Feature::FastLane || self.config.has_fast_lane();
+        let features = Feature::OURS.iter().filter(works).map(|it| it.as_str().to_owned()).collect();
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.greetings += 1;
         remote.pair.greeted_at = Some(now);
@@ -173,7 +179,7 @@ impl Session {
         let configuration = Configuration {
             conversation_id: Some(self.config.room.clone()),
             client_version: Some(self.config.version.clone()),
-            features: Some(Feature::OURS.iter().map(|it| it.as_str().to_owned()).collect()),
+            features: Some(features),
             ..Configuration::default()
         };
         if let Err(error) = self.post(id, &meta, &Message::Configuration(configuration)) {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     body::Body,
     link::Identity,
-    tool::{CallError, CallId, ErrorCode, Execution, ToolError},
+    tool::{CallError, CallId, ErrorCode, Execution, Progress, ToolError},
     wire::{ErrorMessage, ToolUseResult},
 };
 
@@ -27,6 +27,12 @@ impl Session {
         if let Some(key) = self.call_owned_by(&result.id, id) {
             let Some(call) = self.calls.get(&key) else { return };
             let read = read_result(result, call, id);
+            let unsaid = result.success && !call.began_at_owner && self.lane_is_open(id);
+            if unsaid {
+                // On the fast lane an answer that comes at once says this too (`wire.md`, 5.8).
+                let (call, progress) = (call.id.clone(), Progress::started());
+                self.event(Event::Progress { key: Some(key), call, progress });
+            }
             self.settle_by_owner(now, key, read);
         } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
             let repeated = std::mem::replace(&mut gone.answered, true);
@@ -124,6 +130,9 @@ impl Session {
     pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
         self.calls_by_id.remove(&call.id);
+        if let Some(asked) = call.asked() {
+            self.lane_forget_request(&asked.owner, &call.id);
+        }
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key)] {
             self.timers.cancel(&timer);
         }

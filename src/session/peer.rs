@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{codec::Incoming, ids::Instance};
+use super::{codec::Incoming, ids::Instance, lane::FastLane};
 use crate::{
     link::{Identity, Participant, Peer, Sid},
     tool::Tool,
@@ -81,6 +81,8 @@ pub(super) struct Pair {
     /// Frames that wait for its Configuration.
     pub(super) waiting: Vec<Incoming>,
     pub(super) waiting_bytes: usize,
+    /// What is on its way on `_lossy`.
+    pub(super) lane: FastLane,
 }
 
 /// How far our registration with one assistant has come.
@@ -184,11 +186,14 @@ pub(super) enum Feature {
     Cancel = 1 << 3,
     /// Type 8 for 6, 7 and 10.
     Ack = 1 << 4,
+    /// Small frames on `_lossy` first.
+    FastLane = 1 << 5,
 }
 
 impl Feature {
-    /// What we list: only what works.
-    pub(super) const OURS: &[Self] = &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Ack];
+    /// What we list: only what works. The fast lane only where the transport has a lossy lane.
+    pub(super) const OURS: &[Self] =
+        &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Ack, Self::FastLane];
 
     /// Its name in a Configuration.
     pub(super) fn as_str(self) -> &'static str {
@@ -198,6 +203,7 @@ impl Feature {
             Self::Progress => "tool_progress",
             Self::Cancel => "tool_cancel",
             Self::Ack => "tool_ack",
+            Self::FastLane => "fast_lane",
         }
     }
 }

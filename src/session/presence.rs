@@ -270,9 +270,15 @@ impl Session {
     }
 
     fn cancel_pair_timers(&mut self, id: &Identity) {
-        for timer in
-            [Timer::Greet, Timer::Hold, Timer::Register, Timer::Silent, Timer::Heartbeat, Timer::Provisional]
-        {
+        for timer in [
+            Timer::Greet,
+            Timer::Hold,
+            Timer::Register,
+            Timer::Silent,
+            Timer::Heartbeat,
+            Timer::Provisional,
+            Timer::Lane,
+        ] {
             self.timers.cancel(&timer(id.clone()));
         }
     }

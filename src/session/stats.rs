@@ -76,6 +76,14 @@ counters! {
     RegistrationRefused = "registration_refused",
     /// Signs of life that were asked for.
     Pings = "pings",
+    /// Frames that went out on the fast lane.
+    FastFrames = "fast_frames",
+    /// Packets on the fast lane that repeat a frame.
+    FastRetries = "fast_retries",
+    /// Reliable copies of frames of the fast lane.
+    FastCopies = "fast_copies",
+    /// Reliable copies that were held back, since too much waited on the reliable lane.
+    FastCopiesHeld = "fast_copies_held",
 }
 
 /// The counters of one session. All begin at 0 and only rise.

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use super::{Counter, JobKey, Session, codec, codec::Incoming, past::Stop, peer::Remote, table::State};
+use super::{
+    Counter, JobKey, Session, codec, codec::Incoming, lane::FastLane, past::Stop, peer::Remote, table::State,
+};
 use crate::{
     link::Identity,
     tool::{CallError, CallId},
@@ -108,6 +110,7 @@ impl Session {
             .map(|(id, _)| id.clone())
             .collect();
         for id in known {
+            self.lane_last_word(&id);
             let message = Message::ControlStop(ControlStop {
                 conversation_id: Some(self.config.room.clone()),
                 stop_type: Some("all".to_owned()),
@@ -118,6 +121,7 @@ impl Session {
             }
             if let Some(remote) = self.peers.get_mut(&id) {
                 remote.pair.left = true; // nothing follows a goodbye
+                remote.pair.lane = FastLane::default();
             }
         }
     }
@@ -134,6 +138,7 @@ impl Session {
     pub(super) fn part_with(&mut self, now: Instant, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.left = true;
+        remote.pair.lane = FastLane::default();
         for timer in
             [super::Timer::Grace, super::Timer::Heartbeat, super::Timer::Register, super::Timer::Ping]
         {

@@ -46,14 +46,21 @@ pub(super) enum Timer {
     Past,
     /// Misbehaviour that was counted in silence is reported.
     Complaints,
+    /// Something on its way to this peer on the fast lane is due.
+    Lane(Identity),
 }
 
 impl Timer {
-    /// Whether it judges somebody's absence: not while we are cut off ourselves.
+    /// Whether it judges somebody's absence, or would send for nothing: not while we are cut off ourselves.
     fn pauses(&self) -> bool {
         matches!(
             self,
-            Self::Provisional(_) | Self::Grace(_) | Self::Silent(_) | Self::Heartbeat(_) | Self::Ping(_)
+            Self::Provisional(_)
+                | Self::Grace(_)
+                | Self::Silent(_)
+                | Self::Heartbeat(_)
+                | Self::Ping(_)
+                | Self::Lane(_)
         )
     }
 }

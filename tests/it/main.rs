@@ -23,6 +23,8 @@ mod programs;
 mod programs_of_the_api;
 mod session_alicia;
 mod session_calls;
+mod session_lane;
+
 mod session_schedules;
 mod session_security;
 mod session_world;

@@ -31,6 +31,12 @@ pub(crate) struct World {
     /// Whether it is said of jobs that they began.
     pub(crate) begins: bool,
     last: BTreeMap<(String, String), Instant>,
+    /// What happens on the lossy lane.
+    pub(crate) lossy: Lossy,
+    /// How many reliable packets of 1,000 come a second late, and so all behind them.
+    pub(crate) late: u64,
+    /// The id of the packet that was sent last.
+    pub(crate) packet: u64,
     /// Every job that any session ever gave out.
     pub(crate) executed: Vec<(String, CallId)>,
     queue: BTreeMap<(Instant, u64), Delivery>,
@@ -38,6 +44,20 @@ pub(crate) struct World {
     pub(crate) ends: BTreeMap<String, End>,
     sids: u32,
 }
+
+/// What the network does with lossy packets, in so many of 1,000.
+#[derive(Default)]
+pub(crate) struct Lossy {
+    pub(crate) lost: u64,
+    pub(crate) twice: u64,
+    /// Packets that take up to twice as long as others, and so are passed by them.
+    pub(crate) passed: u64,
+    /// Says of a packet whether it is lost, by its sender.
+    pub(crate) lose: Option<Lose>,
+}
+
+/// Says of a packet whether it is lost, by its sender and its lane.
+type Lose = Box<dyn FnMut(&str, Lane, &Frame) -> bool>;
 
 /// How jobs end; one without an outcome waits for the test.
 type Handler = Box<dyn FnMut(&Job) -> Option<Outcome>>;
@@ -55,13 +75,15 @@ pub(crate) struct End {
     /// What it was sent, if the test plays it, or sent itself.
     pub(crate) inbox: Vec<(Identity, Frame)>,
     pub(crate) sent: Vec<(Vec<Identity>, Frame)>,
+    /// When it sent what, and on which lane.
+    pub(crate) log: Vec<(Instant, Lane, Frame)>,
     /// How jobs end, if they end by themselves.
     pub(crate) handler: Option<Handler>,
     stanza: i32,
 }
 
 enum Delivery {
-    Packet { to: String, from: Peer, bytes: Vec<u8> },
+    Packet { to: String, from: Peer, lane: Lane, bytes: Vec<u8> },
     Joined { to: String, who: Participant },
     Left { to: String, who: Peer },
 }
@@ -78,6 +100,9 @@ impl World {
             jitter: Duration::ZERO,
             random: Random(1),
             begins: true,
+            lossy: Lossy::default(),
+            late: 0,
+            packet: 0,
             last: BTreeMap::new(),
             executed: Vec::new(),
             queue: BTreeMap::new(),
@@ -138,6 +163,7 @@ impl World {
             events: Vec::new(),
             inbox: Vec::new(),
             sent: Vec::new(),
+            log: Vec::new(),
             handler: None,
             stanza: 0,
         };
@@ -262,7 +288,25 @@ impl World {
             some => some.iter().map(ToString::to_string).collect(),
         };
         for to in to {
-            self.schedule(self.delay, Delivery::Packet { to, from: peer.clone(), bytes: bytes.to_vec() });
+            let late =
+                if self.late > 0 && self.random.below(1000) < self.late { SECOND } else { Duration::ZERO };
+            let (from, bytes) = (peer.clone(), bytes.to_vec());
+            self.schedule(self.delay + late, Delivery::Packet { to, from, lane: Lane::Reliable, bytes });
+        }
+    }
+
+    /// A lossy packet: it may be lost, come twice, be passed by others, and waits for nothing.
+    pub(crate) fn throw_lossy(&mut self, peer: &Peer, to: &str, bytes: &[u8]) {
+        let mut below = |share: u64| share > 0 && self.random.below(1000) < share;
+        let (lost, twice, passed) =
+            (below(self.lossy.lost), below(self.lossy.twice), below(self.lossy.passed));
+        let more = if passed { self.delay * self.random.below(1000) as u32 / 1000 } else { Duration::ZERO };
+        for copy in 0..if lost { 0 } else { 1 + u32::from(twice) } {
+            let (to, from, bytes) = (to.to_owned(), peer.clone(), bytes.to_vec());
+            self.order += 1;
+            let at = self.now + self.delay + more + copy * self.delay / 4;
+            let packet = Delivery::Packet { to, from, lane: Lane::Lossy, bytes };
+            self.queue.insert((at, self.order), packet);
         }
     }
 
@@ -329,12 +373,15 @@ impl World {
                     self.with(&to, |session, now| session.handle_left(now, &who));
                 }
             }
-            Delivery::Packet { to, from, bytes } => {
+            Delivery::Packet { to, from, lane, bytes } => {
                 let Some(end) = self.ends.get_mut(&to).filter(|end| end.here) else { return };
                 match &mut end.session {
                     None => end.inbox.push((from.identity().clone(), Frame::decode(bytes).unwrap())),
                     Some(_) => {
-                        self.with(&to, |session, now| session.handle_packet(now, &from, &bytes));
+                        self.with(&to, |session, now| match lane {
+                            Lane::Reliable => session.handle_packet(now, &from, &bytes),
+                            Lane::Lossy => session.handle_lossy_packet(now, &from, &bytes),
+                        });
                     }
                 }
             }
@@ -360,11 +407,20 @@ impl World {
             match output {
                 Output::Transmit(packet) => {
                     assert!(packet.is_addressed(), "a packet for nobody: {packet:?}");
-                    assert_eq!(packet.lane, Lane::Reliable);
-                    end.sent.push((packet.to.clone(), Frame::decode(packet.payload.clone()).unwrap()));
+                    let frame = Frame::decode(packet.payload.clone()).unwrap();
+                    end.sent.push((packet.to.clone(), frame.clone()));
+                    self.packet = packet.id;
+                    end.log.push((self.now, packet.lane, frame.clone()));
                     let (from, here) = (end.who.peer().clone(), end.here);
                     let to: Vec<_> = packet.to.iter().map(Identity::as_str).collect();
-                    if here {
+                    let lost = self.lossy.lose.as_mut().is_some_and(|lose| lose(name, packet.lane, &frame));
+                    if lost {
+                        continue;
+                    }
+                    if here && packet.lane == Lane::Lossy {
+                        let [to] = to.as_slice() else { panic!("a lossy packet goes to one peer") };
+                        self.throw_lossy(&from, to, &packet.payload);
+                    } else if here {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
                         session.handle_unsent(self.now, packet.id, Unsent::Closed);
