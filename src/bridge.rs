@@ -21,14 +21,20 @@ use crate::{
 mod assistant;
 mod call;
 mod client;
+mod consent;
 mod driver;
 mod events;
+mod prompt;
 mod setup;
+mod turn;
 
 pub use assistant::{Assistant, AssistantBuilder};
 pub use call::{Call, CallBuilder};
 pub use client::{Client, ClientBuilder};
+pub use consent::ConsentRequest;
 pub use events::Events;
+pub use prompt::PromptRequest;
+pub use turn::Turn;
 
 use call::Slot;
 
@@ -197,10 +203,45 @@ macro_rules! setup_methods {
                 self
             }
 
+            /// Asks a person before a tool of ours runs that needs it: every time for a destructive one, else
+            /// as its [`Consent`](crate::Consent) says. On `false` nothing runs, and the caller reads
+            /// `permission_denied`; so it does if there is no answer until 500 ms before its budget ends.
+            ///
+            /// Without this, such a tool is an error when joining. The future is dropped when the question is
+            /// taken back: the call was cancelled, or its caller left. A function that panics is a no.
+            ///
+            /// ```
+            /// # async fn dialog(_question: String) -> bool { true }
+            /// # async fn erase_album() -> Result<(), toolbridge::ToolError> { Ok(()) }
+            /// use toolbridge::{Client, ConsentRequest, ToolOptions};
+            ///
+            /// let client = Client::builder()
+            ///     .tool_with("erase_album", "Delete an album", ToolOptions::destructive(), erase_album)
+            ///     .consent(|ask: ConsentRequest| async move {
+            ///         let (who, tool) = (ask.caller(), ask.tool().name());
+            ///         dialog(format!("{who} wants {tool}: {}", ask.arguments().to_json())).await
+            ///     });
+            /// ```
+            pub fn consent<F, Fut>(mut self, ask: F) -> Self
+            where
+                F: Fn(crate::bridge::ConsentRequest) -> Fut + Send + Sync + 'static,
+                Fut: std::future::Future<Output = bool> + Send + 'static,
+            {
+                self.setup.consent = Some(crate::bridge::consent::AskPerson::new(ask));
+                self
+            }
+
             /// Offers all tools of a source. Two tools of one name are an error when joining; see
             /// [`ToolSource::prefixed`](crate::source::ToolSource::prefixed).
             pub fn tools(mut self, source: impl crate::source::ToolSource) -> Self {
                 self.setup.sources.push(std::sync::Arc::new(source));
+                self
+            }
+
+            /// Which of several is meant: of clients that offer one tool, of participants that may be the assistant.
+            /// Default: nobody, and that is an error or event.
+            pub fn choose(mut self, policy: crate::session::Choose) -> Self {
+                self.setup.config = self.setup.config.choose(policy);
                 self
             }
 
@@ -235,6 +276,11 @@ macro_rules! participant_methods {
                 &self.handle.0.identity
             }
 
+            /// The room's name.
+            pub fn room(&self) -> String {
+                self.handle.0.lock().session.room().to_owned()
+            }
+
             /// Who else is in the room, as far as it was announced.
             pub fn participants(&self) -> Vec<crate::link::Participant> {
                 self.handle.0.lock().session.participants()
@@ -253,6 +299,12 @@ macro_rules! participant_methods {
             /// Tools of ours that run just now.
             pub fn open_jobs(&self) -> usize {
                 self.handle.0.lock().session.open_jobs()
+            }
+
+            /// What became of calls: the last 256 that have ended, oldest first, then those that are open. Ours
+            /// and those that we ran, without arguments and results.
+            pub fn calls(&self) -> Vec<crate::session::CallRecord> {
+                self.handle.0.lock().session.records()
             }
 
             /// What happens from now on.

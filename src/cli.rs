@@ -4,6 +4,7 @@ use std::{fmt, io, io::Write as _, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
+mod assistant;
 mod call;
 mod client;
 mod clock;
@@ -42,6 +43,8 @@ enum Verb {
     Client(client::Arguments),
     /// Join as an assistant and call one tool
     Call(call::Arguments),
+    /// Join as an assistant that another program drives by JSON lines
+    Assistant(assistant::Arguments),
     /// Show who offers what in a room
     Tools(tools::Arguments),
     /// Show frames as they pass
@@ -121,6 +124,7 @@ impl Verb {
             Self::Token(arguments) => token::run(&arguments),
             Self::Client(arguments) => client::run(arguments).await,
             Self::Call(arguments) => call::run(arguments).await,
+            Self::Assistant(arguments) => assistant::run(arguments).await,
             Self::Tools(arguments) => tools::run(arguments).await,
             Self::Watch(arguments) => watch::run(arguments).await,
             Self::Ping(arguments) => ping::run(arguments).await,

@@ -5,6 +5,7 @@
 //! hears no cancellation — ends here and harms neither its caller nor another call.
 
 mod caught;
+mod questions;
 mod report;
 mod run;
 mod slots;
@@ -22,6 +23,7 @@ use crate::{
     tool::{CallId, ErrorCode, RegisterError, Tool, ToolError, ToolName},
 };
 
+pub(crate) use self::questions::Questions;
 pub(crate) use self::report::Done;
 pub(crate) use self::report::Reports;
 use self::{
@@ -44,6 +46,8 @@ const LIST_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Executor<K> {
     sources: Vec<Arc<dyn AnySource>>,
     offered: Vec<Offered>,
+    /// Reserved tools, which are never offered.
+    prompts: Vec<Offered>,
     slots: Slots,
     open: HashMap<K, (u64, CancellationToken)>,
     /// Each task answers with its number: by the time it has tidied up, its key may be another call's.
@@ -104,6 +108,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         let executor = Self {
             sources,
             offered,
+            prompts: Vec::new(),
             slots: Slots::new(running, waiting),
             open: HashMap::new(),
             running: JoinSet::new(),
@@ -113,6 +118,18 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
             _watching: watching,
         };
         Ok((executor, reports))
+    }
+
+    /// Runs calls of the reserved tools of this source too, without offering them. It checks what it is given.
+    pub(crate) fn answer_prompts(&mut self, source: &Arc<dyn AnySource>) {
+        let offered = |tool| match ArgumentCheck::compile(&tool) {
+            Ok(check) => Some(Offered { tool, source: Arc::clone(source), check }),
+            Err(problem) => {
+                tracing::error!(%problem, "a prompt is not answered");
+                None
+            }
+        };
+        self.prompts = source.list().into_iter().filter_map(offered).collect();
     }
 
     /// The tools that are offered.
@@ -142,11 +159,18 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         self.tools()
     }
 
+    /// Whether arguments fit their tool's schema: what does not is not worth a question to a person.
+    pub(crate) fn check(&self, tool: &ToolName, arguments: &Body) -> Result<(), ToolError> {
+        let offered = self.offered.iter().find(|offered| offered.tool.name() == tool);
+        offered.map_or(Ok(()), |offered| offered.check.check(arguments.clone()).map(drop))
+    }
+
     /// Starts a call, or lets it wait for others to end. Exactly one `Settled` follows, whatever happens.
     pub(crate) fn execute(&mut self, job: Job<K>) {
         self.forget_ended();
         let reporter = Reporter::new(job.key, self.reports.clone());
-        let Some(offered) = self.offered.iter().find(|offered| *offered.tool.name() == job.tool) else {
+        let mut known = self.offered.iter().chain(&self.prompts);
+        let Some(offered) = known.find(|offered| *offered.tool.name() == job.tool) else {
             let text = format!("there is no tool named {:?}", job.tool);
             return reporter.settle(Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text)));
         };

@@ -77,7 +77,10 @@ pub mod transport;
 
 pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 #[cfg(feature = "runtime")]
-pub use bridge::{Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, Events, JoinError};
+pub use bridge::{
+    Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
+    PromptRequest, Turn,
+};
 pub use link::{
     Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, ROLE_ATTRIBUTE, Role,
     Sid, TOPIC,
@@ -89,16 +92,19 @@ pub use registry::{Handler, State, Tools, check_tool};
 #[cfg(feature = "room")]
 pub use room::{ConnectError, Room, RoomOptions};
 pub use session::{
-    CallKey, Config, Counter, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError,
-    Session, Stats, Unsent,
+    CallKey, CallRecord, CallState, Candidate, Choose, Config, Counter, Destination, Event, Job, JobKey,
+    LateResult, LocalText, Output, Question, Request, SendFrameError, Session, Stats, StopError, TurnKey,
+    Unsent,
 };
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};
 #[cfg(feature = "room")]
 pub use token::{AccessKey, Token, TokenError};
 pub use tool::{
-    BadToolName, CallError, CallId, Consent, DEFAULT_TIMEOUT, Disclose, ErrorCode, Execution, MAX_TOOL_NAME,
-    Offer, Outcome, Progress, ProgressStatus, RegisterError, Tool, ToolError, ToolName, ToolOptions,
+    AuthorizePrompt, BadToolName, BargeIn, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT,
+    Decision, Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, Offer, Outcome, PermissionOption,
+    PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError, Tool,
+    ToolError, ToolName, ToolOptions,
 };
 #[cfg(feature = "runtime")]
 pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};

@@ -46,7 +46,7 @@ use self::command::Command;
 /// children that a program leaves behind end in the same way. Only a process that leaves the group (`setsid`)
 /// escapes.
 ///
-/// A program that needs a person's consent is refused when joining: nobody can be asked in this version.
+/// A program that needs a person's consent is an error when joining, unless the builder's `consent` says who asks.
 ///
 /// Runs on Unix, in a tokio runtime with I/O and time enabled.
 ///

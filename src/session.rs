@@ -46,14 +46,20 @@
 //! ```
 
 mod answer;
+mod ask_stop;
+mod choose;
+mod claim;
 mod codec;
 mod config;
+mod consent;
+mod either;
 mod event;
 mod handshake;
 mod ids;
 mod inbound;
 mod job;
 mod lane;
+mod ledger;
 mod life;
 mod outbound;
 mod outcome;
@@ -62,14 +68,17 @@ mod owner;
 mod past;
 mod peer;
 mod presence;
+mod prompts;
 mod receive;
 mod register;
+mod replay;
 mod roles;
 mod send;
 mod stats;
 mod stop;
 mod table;
 mod timers;
+mod turn;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -78,16 +87,13 @@ use std::{
 };
 
 pub(crate) use self::timers::later;
-pub use self::{
-    config::{Caps, Config, Rule, Times},
-    event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
-    send::COMPLAINT_INTERVAL,
-    stats::{Counter, Stats},
-};
 use self::{
+    ask_stop::AskedStops,
+    consent::Consents,
     ids::Ids,
     job::Running,
     lane::Reliable,
+    ledger::Ledger,
     outbound::Call,
     past::Past,
     peer::Remote,
@@ -96,6 +102,18 @@ use self::{
     send::Complaints,
     table::Table,
     timers::{Timer, Timers},
+    turn::Turns,
+};
+pub use self::{
+    ask_stop::StopError,
+    choose::{Candidate, Choose, Chooser},
+    config::{Caps, Config, Rule, Times},
+    consent::{CONSENT_MARGIN, Question},
+    event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
+    ledger::{CallRecord, CallState},
+    send::COMPLAINT_INTERVAL,
+    stats::{Counter, Stats},
+    turn::{LateResult, TurnKey},
 };
 use crate::{
     body::Body,
@@ -117,6 +135,8 @@ pub struct Session {
     stanza: u32,
     next_packet: u64,
     next_key: u64,
+    /// How many peers have registered or spoken.
+    arrivals: u64,
     phase: Phase,
     /// We are about to leave: no request is taken any more.
     draining: bool,
@@ -142,6 +162,10 @@ pub struct Session {
     timers: Timers,
     outputs: VecDeque<Output>,
     reliable: Reliable,
+    turns: Turns,
+    ledger: Ledger,
+    consents: Consents,
+    asked_stops: AskedStops,
 }
 
 /// No input is taken beyond this stanza; what one input makes us say still has numbers (`wire.md`, 2).
@@ -178,6 +202,7 @@ impl Session {
             stanza: 0,
             next_packet: 0,
             next_key: 0,
+            arrivals: 0,
             phase: Phase::Fresh,
             draining: false,
             link: LinkState::Up,
@@ -199,6 +224,10 @@ impl Session {
             timers: Timers::default(),
             outputs: VecDeque::new(),
             reliable: Reliable::default(),
+            turns: Turns::default(),
+            ledger: Ledger::default(),
+            consents: Consents::default(),
+            asked_stops: AskedStops::default(),
         }
     }
 }
@@ -213,6 +242,11 @@ impl Session {
     /// Which end this is.
     pub fn role(&self) -> Role {
         self.role
+    }
+
+    /// The room's name: the configured one, else the one that the first peer used, else empty.
+    pub fn room(&self) -> &str {
+        &self.config.room
     }
 
     /// Client: the assistant that is bound, which alone may ask for tools.
@@ -264,9 +298,10 @@ impl Session {
         self.config.times.longest_call
     }
 
-    /// Whether nothing is left to do: no open call, no job, no answer that waits for its acknowledgement.
+    /// Whether nothing is left to do: no open call, no job, no answer that a caller in the room has not
+    /// acknowledged.
     pub fn is_drained(&self) -> bool {
-        self.calls.is_empty() && self.jobs.is_empty() && !self.tables.values().any(Table::has_unacknowledged)
+        self.calls.is_empty() && self.jobs.is_empty() && !self.tables.values().any(Table::is_awaited)
     }
 }
 
@@ -357,8 +392,8 @@ impl Session {
     /// Offers these tools, in place of those before.
     ///
     /// # Errors
-    /// A name that is reserved or double; a tool that needs a person's consent, which nobody can give
-    /// here; more or larger tools than allowed. Nothing has changed then.
+    /// A name that is reserved or double; a tool that needs a person's consent, while nobody can be asked
+    /// ([`Config::asks`]); more or larger tools than allowed. Nothing has changed then.
     pub fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
         if let Phase::Fresh = self.phase {
             // Those whom the author named are greeted now, and a registration may follow at once.
@@ -378,12 +413,14 @@ impl Session {
     /// allowed, the session is closed.
     pub fn call(&mut self, now: Instant, request: Request) -> Result<CallKey, CallError> {
         self.begin(now);
+        self.admit_to_turn(&request)?;
         self.ask(now, request)
     }
 
     /// Ends a call of ours: it settles at once as cancelled, and its owner is told to stop.
     pub fn cancel(&mut self, now: Instant, key: CallKey) {
-        if self.begin(now) {
+        // A call that a barge-in settled is no caller's any more, even where the work goes on.
+        if self.begin(now) && self.calls.get(&key).is_some_and(|call| call.rest.is_none()) {
             self.settle_call(now, key, Err(CallError::Cancelled));
         }
     }
@@ -398,6 +435,7 @@ impl Session {
     /// Brings the outcome of a job. Of a job that was aborted or is unknown, nothing happens.
     pub fn settle(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
         if self.begin(now) {
+            let outcome = self.outcome_of_asked(key, outcome);
             self.finish_job(now, key, outcome);
         }
     }
@@ -460,6 +498,7 @@ impl Session {
     /// Whether the session is open. The first time greets those whom the author named.
     fn begin(&mut self, now: Instant) -> bool {
         self.reliable.now = Some(now);
+        self.ledger.set_now(now);
         match self.phase {
             Phase::Open if self.stanza < LAST_STANZA => true,
             Phase::Open => {
@@ -486,6 +525,7 @@ impl Session {
             Timer::Grace(who) => self.grace_over(now, &who),
             Timer::Silent(who) => self.silent(now, &who),
             Timer::Register(who) => self.register_again(now, &who),
+            Timer::Replay(who) => self.replay(now, &who),
             Timer::Heartbeat(who) => self.heartbeat_stopped(now, &who),
             Timer::Ping(who) => self.look_after(now, &who),
             Timer::OwnerWait(key) => self.no_owner(now, key),
@@ -496,6 +536,9 @@ impl Session {
             Timer::Past => self.expire_past(now),
             Timer::Complaints => self.tell_complaints(now),
             Timer::Lane(who) => self.lane_due(now, &who),
+            Timer::ClaimWindow(key) => self.nobody_claimed(now, key),
+            Timer::ClaimDeadline(key) => self.claim_deadline(now, key),
+            Timer::Consent(key) => self.consent_silent(now, key),
         }
     }
 
@@ -528,6 +571,7 @@ impl Session {
     }
 
     fn event(&mut self, event: Event) {
+        self.note_event(&event);
         self.outputs.push_back(Output::Event(event));
     }
 
@@ -578,7 +622,7 @@ mod tests {
             ask(request().timeout(std::time::Duration::from_secs(601))),
             CallError::Limit { .. }
         ));
-        assert!(matches!(ask(Request::new("bridge.form", Body::empty())), CallError::UnknownTool { .. }));
+        assert!(matches!(ask(Request::new("bridge.wipe", Body::empty())), CallError::UnknownTool { .. }));
         assert!(matches!(ask(Request::new("a b", Body::empty())), CallError::UnknownTool { .. }));
         let list = Body::encode(&[1, 2]).unwrap();
         assert!(matches!(ask(Request::new("t", list)), CallError::Arguments(_)));

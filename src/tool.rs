@@ -4,17 +4,25 @@ use std::time::Duration;
 
 use crate::body::Body;
 
+mod barge_in;
 mod definition;
 mod error;
 mod failure;
 mod name;
 mod progress;
+mod prompt;
 
+pub use barge_in::BargeIn;
 pub use definition::{Consent, Disclose, Execution, Offer, Tool, ToolOptions};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use name::{BadToolName, CallId, MAX_TOOL_NAME, ToolName};
 pub use progress::{Progress, ProgressStatus};
+pub use prompt::{
+    AuthorizePrompt, ChoicePrompt, Decision, FormPrompt, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL,
+    MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, PermissionOption, PermissionPrompt, Prompt,
+    PromptAnswer, PromptedCall,
+};
 
 /// The timeout of a call that names none (`wire.md`, section 3.1).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);

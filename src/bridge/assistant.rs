@@ -41,8 +41,15 @@ impl Assistant {
     }
 
     /// A call of this tool, to be awaited or started. `()` stands for no arguments; else they are a map.
+    ///
+    /// The questions to a person ([`Prompt`](crate::Prompt)) are asked so too, of the only or the named client that
+    /// answers them. A person takes longer than a program: give them a [`timeout`](CallBuilder::timeout).
     pub fn call(&self, tool: &str, arguments: impl Serialize) -> CallBuilder {
         CallBuilder::new(Arc::clone(&self.handle), tool, &arguments)
+    }
+
+    pub(super) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
     }
 
     /// What can be called just now: our own tools and those of the clients.
@@ -72,6 +79,10 @@ impl ToolSource for Assistant {
         let limit = context.time_left().min(self.handle.0.lock().session.longest_call());
         if limit < Duration::from_millis(1) {
             Err(CallError::Timeout { limit })?;
+        }
+        if tool.is_prompt() {
+            // Whoever sits behind a sink, a model for instance, does not speak to a person in our name.
+            Err(CallError::UnknownTool { tool: tool.as_str().into() })?;
         }
         let mut call = self.call(tool.as_str(), arguments).timeout(limit).start();
         let steps = call.steps();

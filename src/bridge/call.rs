@@ -13,7 +13,7 @@ use std::{
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::{Handle, Reply, Shared, now};
+use super::{Handle, Reply, Shared, now, turn::OpenTurn};
 use crate::{
     body::{Body, EncodeError},
     link::{CloseReason, Identity},
@@ -31,12 +31,20 @@ const PROGRESS_KEPT: usize = 64;
 pub struct CallBuilder {
     handle: Arc<Handle>,
     request: Result<Request, EncodeError>,
+    /// Kept until the call is sent: a turn takes calls no longer when nobody holds it.
+    turn: Option<Arc<OpenTurn>>,
 }
 
 impl CallBuilder {
     pub(super) fn new(handle: Arc<Handle>, tool: &str, arguments: &impl Serialize) -> Self {
         let request = encode_arguments(arguments).map(|arguments| Request::new(tool, arguments));
-        Self { handle, request }
+        Self { handle, request, turn: None }
+    }
+
+    pub(super) fn in_turn(mut self, turn: &Arc<OpenTurn>) -> Self {
+        self.turn = Some(Arc::clone(turn));
+        let key = turn.key;
+        self.with(|request| Ok(request.turn(key)))
     }
 
     /// Asks this participant, whoever else offers the tool.
@@ -64,6 +72,7 @@ impl CallBuilder {
         let shared = &self.handle.0;
         let (reply, outcome) = oneshot::channel();
         let steps = Arc::new(Steps::default());
+        let turn = self.turn;
         let started = match self.request {
             Err(error) => Err(CallError::Arguments(error)),
             Ok(request) => begin(shared, request, Slot { reply, steps: Arc::clone(&steps) }),
@@ -72,6 +81,7 @@ impl CallBuilder {
             Ok((key, id)) => (State::Open { key, outcome }, id),
             Err(error) => (State::Refused(Some(error)), CallId::from("")),
         };
+        drop(turn);
         shared.wake.notify_one();
         Call { shared: Arc::clone(shared), id, state, steps }
     }
@@ -142,6 +152,11 @@ impl Call {
     /// Its id; empty for a call that was refused before it had one.
     pub fn id(&self) -> &CallId {
         &self.id
+    }
+
+    /// Who runs it, once somebody was asked: the owner, or ourselves.
+    pub fn owner(&self) -> Option<Identity> {
+        self.shared.lock().session.record(&self.id).and_then(|record| record.owner.clone())
     }
 
     /// How far the tool has come: first that it began, then what it tells. `None` when the call has ended.

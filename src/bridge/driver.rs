@@ -4,12 +4,16 @@ use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Dura
 
 use tokio::time::Instant;
 
-use super::{Closing, Shared, now};
+use super::{
+    Closing, Shared,
+    consent::{AskPerson, ConsentRequest},
+    now,
+};
 use crate::{
-    executor::{self, Done, Executor, Reports},
+    executor::{self, Done, Executor, Questions, Reports},
     link::{CloseReason, Lane, LinkState, Packet, Sid, TOPIC},
-    session::{Event, Job, JobKey, Output, Session, Unsent, later},
-    tool::Progress,
+    session::{Event, Job, JobKey, Output, Question, Session, Unsent, later},
+    tool::{Outcome, Progress},
     transport::{SendError, Transport, TransportEvent},
 };
 
@@ -37,6 +41,8 @@ pub(super) struct Driver<T: Transport> {
     transport: T,
     executor: Executor<JobKey>,
     reports: Reports<JobKey>,
+    consent: Option<AskPerson>,
+    questions: Questions<JobKey>,
     outbox: Outbox,
     /// What goes on the lossy lane, beside a reliable packet that is stalled.
     fast: Outbox,
@@ -108,6 +114,7 @@ impl Outbox {
 enum Woken {
     Transport(Option<TransportEvent>),
     Done(Done<JobKey>),
+    Consent(JobKey, bool),
     Sent(u64, Result<(), SendError>),
     Sources,
     Time,
@@ -128,12 +135,20 @@ impl<T: Transport> Driver<T> {
             transport,
             executor,
             reports,
+            consent: None,
+            questions: Questions::new(),
             outbox: Outbox::default(),
             fast: Outbox::default(),
             drain,
             drain_until: None,
             sid,
         }
+    }
+
+    /// Who asks a person before a tool runs that needs it.
+    pub(super) fn asking(mut self, consent: Option<AskPerson>) -> Self {
+        self.consent = consent;
+        self
     }
 
     /// Runs until the participant has left.
@@ -151,6 +166,7 @@ impl<T: Transport> Driver<T> {
                 Woken::Transport(None) => break CloseReason::ConnectionLost("the transport ended".into()),
                 Woken::Transport(Some(event)) => self.heard(event),
                 Woken::Done(done) => self.done(done),
+                Woken::Consent(key, allowed) => self.shared.lock().session.consent(now(), key, allowed),
                 Woken::Sent(id, result) => self.sent(id, result),
                 Woken::Sources => self.offer_again(),
                 Woken::Time | Woken::Command => {}
@@ -189,7 +205,11 @@ impl<T: Transport> Driver<T> {
                     }
                 }
                 Output::Execute(job) => self.execute(job),
-                Output::Abort(key) => self.executor.abort(key),
+                Output::Abort(key) => {
+                    if !self.questions.withdraw(key) {
+                        self.executor.abort(key);
+                    }
+                }
                 Output::Settled { key, result } => {
                     if let Some(slot) = inner.calls.remove(&key) {
                         slot.settle(result);
@@ -210,8 +230,28 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
+        let asked = std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>();
         drop(inner);
+        for question in asked {
+            self.ask(question);
+        }
         self.send_next();
+    }
+
+    /// Asks a person, unless the call would be refused anyway.
+    fn ask(&mut self, question: Question) {
+        let key = question.key;
+        let refusal = self.executor.check(question.tool.name(), &question.arguments).err();
+        match (refusal, self.consent.clone()) {
+            (Some(refusal), _) => self.settle(key, Err(refusal)),
+            (None, Some(consent)) => self.questions.ask(key, consent.ask(ConsentRequest::new(question))),
+            (None, None) => self.shared.lock().session.consent(now(), key, false),
+        }
+        self.shared.wake.notify_one(); // what came of it is still to be carried out
+    }
+
+    fn settle(&self, key: JobKey, outcome: Outcome) {
+        self.shared.lock().session.settle(now(), key, outcome);
     }
 
     fn execute(&mut self, job: Job) {
@@ -257,6 +297,7 @@ impl<T: Transport> Driver<T> {
             (id, result) = self.fast.sent() => Woken::Sent(id, result),
             event = self.transport.recv(), if has_room => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
+            (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
             () = self.shared.wake.notified() => Woken::Command,
             () = time => Woken::Time,
             () = self.executor.changed() => Woken::Sources,

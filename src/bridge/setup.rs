@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{DRAIN, Handle, JoinError, Shared, driver::Driver, now};
+use super::{DRAIN, Handle, JoinError, Shared, consent::AskPerson, driver::Driver, now};
 use crate::{
     executor::{Executor, Reports},
     link::Role,
@@ -16,8 +16,12 @@ use crate::{
 pub(super) struct Setup {
     pub(super) functions: Tools<()>,
     pub(super) sources: Vec<Arc<dyn AnySource>>,
+    /// What answers prompts.
+    pub(super) prompts: Option<Arc<dyn AnySource>>,
     pub(super) config: Config,
     pub(super) drain: Duration,
+    /// Asks a person before a tool runs that needs it.
+    pub(super) consent: Option<AskPerson>,
     /// What a setter was given and cannot be used: told when joining.
     pub(super) problem: Option<RegisterError>,
     #[cfg(feature = "room")]
@@ -29,8 +33,10 @@ impl Default for Setup {
         Self {
             functions: Tools::new(),
             sources: Vec::new(),
+            prompts: None,
             config: Config::default(),
             drain: DRAIN,
+            consent: None,
             problem: None,
             #[cfg(feature = "room")]
             room: crate::room::RoomOptions::default(),
@@ -47,6 +53,7 @@ impl Setup {
         let capabilities = transport.capabilities();
         let config =
             self.config.room(transport.room()).max_packet(capabilities.max_packet).lossy(capabilities.lossy);
+        let config = config.asks(self.consent.is_some());
         let mut session = match role {
             Role::Assistant => Session::assistant(transport.local(), config, seed),
             Role::Client | Role::Observer => Session::client(transport.local(), config, seed),
@@ -56,7 +63,8 @@ impl Setup {
             session.handle_joined(now(), participant);
         }
         let shared = Shared::new(session);
-        let driver = Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain);
+        let driver =
+            Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain).asking(self.consent);
         #[expect(
             clippy::disallowed_methods,
             reason = "the participant's one task; it ends when it has left"
@@ -77,7 +85,11 @@ impl Setup {
         }
         let mut sources = self.sources.clone();
         sources.push(Arc::new(self.functions.clone()));
-        Executor::new(sources)
+        let (mut executor, reports) = Executor::new(sources)?;
+        if let Some(prompts) = &self.prompts {
+            executor.answer_prompts(prompts);
+        }
+        Ok((executor, reports))
     }
 }
 
@@ -86,8 +98,10 @@ impl fmt::Debug for Setup {
         f.debug_struct("Setup")
             .field("functions", &self.functions)
             .field("sources", &self.sources.len())
+            .field("prompts", &self.prompts.is_some())
             .field("config", &self.config)
             .field("drain", &self.drain)
+            .field("consent", &self.consent.is_some())
             .finish_non_exhaustive()
     }
 }

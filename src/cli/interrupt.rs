@@ -1,4 +1,4 @@
-//! Ctrl-C and TERM: the first is an order to stop and say goodbye, the second to stop at once.
+//! Ctrl-C, TERM and HUP: the first is an order to stop and say goodbye, the second to stop at once.
 
 use std::{
     sync::{LazyLock, Once},
@@ -80,11 +80,20 @@ fn listen() {
         else {
             return;
         };
+        // A terminal that is closed must not leave programs of ours behind. Who was started by `nohup` shall stay.
+        let mut hup = if ignores_hangup() { None } else { signal(SignalKind::hangup()).ok() };
         tokio::spawn(async move {
             loop {
+                let hung_up = async {
+                    match &mut hup {
+                        Some(hup) => hup.recv().await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     _ = int.recv() => {}
                     _ = term.recv() => {}
+                    _ = hung_up => {}
                 }
                 count();
             }
@@ -96,6 +105,16 @@ fn listen() {
             count();
         }
     });
+}
+
+/// Whether whoever started us had hangups ignored. Only Linux says so; elsewhere a hangup counts.
+#[cfg(unix)]
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    // HUP is signal 1, and so the lowest bit.
+    mask & 1 != 0
 }
 
 fn count() {

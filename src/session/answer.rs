@@ -5,7 +5,8 @@ use std::time::Instant;
 use super::{
     Session, Timer,
     peer::Feature,
-    send::{Unfit, floor_char},
+    replay::Resent,
+    send::{Sent, Unfit, floor_char},
     table::Answer,
 };
 use crate::{
@@ -14,9 +15,6 @@ use crate::{
     wire::{Message, Meta, ToolUseResult},
 };
 
-/// Answers that are sent again when a caller comes back: more could be used to make us shout.
-const ANSWERS_AGAIN: usize = 256;
-
 impl Session {
     /// Sends a job's or a refusal's answer, once, or keeps it until its caller can be reached.
     pub(super) fn answer(&mut self, now: Instant, caller: &Identity, call: &CallId, outcome: Outcome) {
@@ -24,7 +22,7 @@ impl Session {
         let message = result_message(&self.config.room, call, outcome);
         let Some(table) = self.tables.get_mut(caller) else { return };
         let size = size_of_answer(&message);
-        table.answer(call, Answer { message, size, sent: None });
+        table.answer(call, Answer::new(message, size));
         self.send_answer(now, caller, call);
     }
 
@@ -49,28 +47,27 @@ impl Session {
         }
     }
 
-    /// A caller can be reached, under a new pair of sids: the answers that it has not acknowledged go, those
-    /// that went before under their own stanzas.
+    /// A caller can be reached: the answers that were not sent to it go.
     pub(super) fn send_waiting_answers(&mut self, now: Instant, caller: &Identity) {
-        let waiting = self.tables.get(caller).map(|table| table.unacknowledged()).unwrap_or_default();
-        for call in waiting.into_iter().take(ANSWERS_AGAIN) {
+        let waiting = self.tables.get(caller).map(super::Table::answers_not_sent).unwrap_or_default();
+        for call in waiting {
             self.send_answer(now, caller, &call);
         }
     }
 
-    fn send_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) {
-        let Some(remote) = self.peers.get(caller) else { return };
-        if !remote.is_reachable() {
-            return;
-        }
+    /// Sends an answer again, if its caller has not acknowledged it.
+    pub(super) fn answer_again(&mut self, now: Instant, caller: &Identity, call: &CallId) -> Option<Resent> {
+        self.send_answer(now, caller, call).map(Resent::of)
+    }
+
+    fn send_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) -> Option<Sent> {
+        let remote = self.peers.get(caller).filter(|remote| remote.is_reachable())?;
         let wants_to_know = remote.lists(Feature::Ack);
-        let Some(answer) = self.tables.get_mut(caller).and_then(|table| table.answer_of(call)) else {
-            return;
-        };
+        let answer = self.tables.get_mut(caller)?.answer_of(call)?;
         let mut message = answer.message.clone();
         let before = answer.sent;
         let sent = match before {
-            Some((stanza, _)) => self.post_again(caller, stanza, &message),
+            Some((stanza, _)) => self.post_again(caller, stanza, &Meta::default(), &message),
             None => self.post(caller, &Meta::default(), &message),
         };
         let sent = match sent {
@@ -83,8 +80,8 @@ impl Session {
         if before.is_none() {
             self.copy(&Meta::default(), &message);
         }
-        let Some(table) = self.tables.get_mut(caller) else { return };
-        match sent {
+        let table = self.tables.get_mut(caller)?;
+        match &sent {
             Ok(sent) if wants_to_know => {
                 if let Some(answer) = table.answer_of(call) {
                     answer.message = message;
@@ -98,6 +95,7 @@ impl Session {
             }
         }
         self.set_table_timer(now);
+        sent.ok()
     }
 
     pub(super) fn expire_tables(&mut self, now: Instant) {

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use super::choose::Choose;
 use crate::{
     link::{Capabilities, Identity, Participant},
     tool::{DEFAULT_TIMEOUT, ToolName},
@@ -31,6 +32,15 @@ pub struct Config {
     pub stop_rule: Option<Rule>,
     /// Assistant: tools that only one identity may run.
     pub pins: BTreeMap<ToolName, Identity>,
+    /// Which of several is meant: the clients that offer a tool, or who may be the assistant. Default: nobody.
+    pub choose: Choose,
+    /// Client: prompts to a person are answered, as jobs that the driver is given
+    /// ([`Prompt::read`](crate::Prompt::read)). Default: no.
+    pub prompts: bool,
+    /// Whether a person can be asked before a tool runs: see
+    /// [`Session::poll_question`](super::Session::poll_question). Default: no, and a tool that needs it is not
+    /// offered.
+    pub asks: bool,
     /// The program and version that we tell peers.
     pub version: String,
     /// Times.
@@ -98,6 +108,27 @@ impl Config {
         self
     }
 
+    /// Chooses one of several by this policy.
+    #[must_use]
+    pub fn choose(mut self, policy: Choose) -> Self {
+        self.choose = policy;
+        self
+    }
+
+    /// Client: answers prompts to a person.
+    #[must_use]
+    pub fn prompts(mut self, answered: bool) -> Self {
+        self.prompts = answered;
+        self
+    }
+
+    /// A person can be asked before a tool runs: the driver takes the questions and brings the answers.
+    #[must_use]
+    pub fn asks(mut self, asks: bool) -> Self {
+        self.asks = asks;
+        self
+    }
+
     /// Tells peers this program and version.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
@@ -143,6 +174,9 @@ impl Default for Config {
             admit_rule: None,
             stop_rule: None,
             pins: BTreeMap::new(),
+            choose: Choose::default(),
+            prompts: false,
+            asks: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
             times: Times::default(),
             caps: Caps::default(),
@@ -161,6 +195,9 @@ impl fmt::Debug for Config {
             .field("admit_rule", &self.admit_rule.is_some())
             .field("stop_rule", &self.stop_rule.is_some())
             .field("pins", &self.pins)
+            .field("choose", &self.choose)
+            .field("prompts", &self.prompts)
+            .field("asks", &self.asks)
             .field("version", &self.version)
             .field("times", &self.times)
             .field("caps", &self.caps)
@@ -196,6 +233,9 @@ pub struct Times {
     /// a sender, and cannot answer. Ends early when the room tells us of ourselves. Default: 3.5 s, since LiveKit
     /// announces participants without tracks once in 3 s.
     pub announcement: Duration,
+    /// How long a client that may run a tool in our place has to claim the call, at most half of what is left of
+    /// its budget. Then we run it ourselves. Default: 2 s.
+    pub claim: Duration,
 }
 
 impl Default for Times {
@@ -210,6 +250,7 @@ impl Default for Times {
             hold: Duration::from_secs(4),
             silence: Duration::from_secs(1),
             announcement: Duration::from_millis(3_500),
+            claim: Duration::from_secs(2),
         }
     }
 }
@@ -232,6 +273,11 @@ pub struct Caps {
     pub table_entries: usize,
     /// Bytes of results of one caller that wait to be sent or acknowledged. Default: 16 MiB.
     pub table_bytes: usize,
+    /// Frames that are on their way again at once to a peer that came back; the next go when they are
+    /// acknowledged. Default: 256.
+    pub replay_frames: usize,
+    /// Bytes of those frames; one frame of any size is let through. Default: 4 MiB.
+    pub replay_bytes: usize,
     /// Tools that one participant offers. Default: 128.
     pub tools: usize,
     /// A tool's description, in bytes. Default: 1 KiB.
@@ -253,6 +299,17 @@ pub struct Caps {
     pub progress_bytes: usize,
     /// A tool's error message, in bytes; the rest is cut off. Default: 4 KiB.
     pub message_bytes: usize,
+    /// Late results that wait for the next turn; beyond it the oldest is dropped. Default: 32.
+    pub late_results: usize,
+    /// Bytes of all late results that wait for the next turn. Default: 256 KiB.
+    pub late_bytes: usize,
+    /// How often one turn may ask for the same tool with the same arguments. Default: 5; more is a loop.
+    pub equal_calls: u32,
+    /// Calls and jobs that have ended and that [`Session::records`](super::Session::records) still shows.
+    /// Default: 256.
+    pub ledger: usize,
+    /// Questions to a person that are open at once; beyond it a call is refused as `busy`. Default: 8.
+    pub open_questions: usize,
 }
 
 impl Default for Caps {
@@ -265,6 +322,8 @@ impl Default for Caps {
             calls_per_second: 50,
             table_entries: 4096,
             table_bytes: 16 * 1024 * 1024,
+            replay_frames: 256,
+            replay_bytes: 4 * 1024 * 1024,
             tools: 128,
             description_bytes: 1024,
             schema_bytes: 16 * 1024,
@@ -275,6 +334,11 @@ impl Default for Caps {
             progress_per_second: 10,
             progress_bytes: 4096,
             message_bytes: 4096,
+            late_results: 32,
+            late_bytes: 256 * 1024,
+            equal_calls: 5,
+            ledger: 256,
+            open_questions: 8,
         }
     }
 }

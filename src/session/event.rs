@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::stats::Counter;
+use super::{stats::Counter, turn::TurnKey};
 use crate::{
     body::Body,
     link::{CloseReason, Identity, LinkState, Packet, Participant, Peer},
@@ -81,6 +81,8 @@ pub struct Request {
     pub owner_wait: Option<Duration>,
     /// Application metadata that travels with the request.
     pub meta: Meta,
+    /// The turn that it belongs to. Default: none.
+    pub turn: Option<TurnKey>,
 }
 
 impl Request {
@@ -93,6 +95,7 @@ impl Request {
             timeout: None,
             owner_wait: None,
             meta: Meta::default(),
+            turn: None,
         }
     }
 
@@ -114,6 +117,13 @@ impl Request {
     #[must_use]
     pub fn owner_wait(mut self, wait: Duration) -> Self {
         self.owner_wait = Some(wait);
+        self
+    }
+
+    /// As part of this turn, which a barge-in ends.
+    #[must_use]
+    pub fn turn(mut self, turn: TurnKey) -> Self {
+        self.turn = Some(turn);
         self
     }
 
@@ -181,6 +191,8 @@ pub enum Unsent {
     NotAllowed,
     /// Not connected.
     Closed,
+    /// The connection was lost before it left. What it carried goes when the connection is back.
+    Interrupted,
     /// Too many packets wait before it.
     QueueFull,
     /// Another reason, in words.
@@ -301,6 +313,26 @@ pub enum Event {
         what: Counter,
         /// How often since it was last told.
         times: u64,
+    },
+    /// A call that a barge-in had left running has ended: see
+    /// [`Session::late_results`](super::Session::late_results).
+    LateResult {
+        /// The call.
+        call: CallId,
+        /// The tool's name.
+        tool: String,
+        /// Who ran it, if anybody was asked.
+        owner: Option<Identity>,
+        /// Whether it succeeded after all.
+        outcome: Result<(), ErrorCode>,
+    },
+    /// A consent that was given for the session is void, since the tool's definition or its caller's run has
+    /// changed: the person will be asked again.
+    ConsentVoid {
+        /// The tool.
+        tool: ToolName,
+        /// Whom it was given to.
+        caller: Identity,
     },
     /// This many events were lost because the reader was too slow. A session itself never says so.
     Missed(u64),

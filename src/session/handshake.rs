@@ -7,7 +7,7 @@ use super::{
     codec::Incoming,
     ids::Instance,
     lane::FastLane,
-    peer::{Feature, Features, Presence, Remote},
+    peer::{Feature, Features, Presence, Registration, Remote},
 };
 use crate::{
     link::Identity,
@@ -88,15 +88,18 @@ impl Session {
             return self.configured_again(now, id, incoming.has_heard_us());
         }
         let before = std::mem::replace(&mut remote.instance, instance.clone());
-        if before.is_some() && before != instance {
+        if let Some(before) = before.filter(|before| Some(before) != instance.as_ref()) {
             remote.pair.heard = false; // nothing of the old one is sent to the new one
-            self.new_instance(now, id);
+            self.new_instance(now, id, before);
         }
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.heard = true;
         remote.pair.plain = instance.is_none();
         let never_greeted = remote.pair.greetings == 0;
         let unheard = !incoming.has_heard_us() && was_long_ago(now, remote.pair.greeted_at);
+        if unheard {
+            remote.pair.registration = Registration::Idle; // whatever answered it answered an older one
+        }
         self.timers.cancel(&Timer::Greet(id.clone()));
         if never_greeted || unheard {
             self.send_configuration(now, id);
@@ -125,10 +128,13 @@ impl Session {
     fn configured_again(&mut self, now: Instant, id: &Identity, has_heard_us: bool) {
         self.stats.add(Counter::Duplicate, 1);
         let Some(remote) = self.peers.get(id) else { return };
-        if !has_heard_us && was_long_ago(now, remote.pair.greeted_at) {
-            self.send_configuration(now, id);
+        if !has_heard_us {
+            // Ours may be on its way. What we said after it may have been heard in a join that it left again.
+            if was_long_ago(now, remote.pair.greeted_at) {
+                self.send_configuration(now, id);
+            }
             self.register_once_more(now, id);
-            self.send_waiting_answers(now, id);
+            self.replay(now, id);
         }
     }
 
@@ -142,9 +148,14 @@ impl Session {
             if self.bound.as_ref() == Some(id) {
                 self.register(now, id);
             }
-            self.send_waiting_answers(now, id);
+            if let Some(table) = self.tables.get_mut(id) {
+                table.take_up();
+            }
+            self.replay(now, id);
+            self.send_stops(now, id, true);
         } else {
             self.calls_go_on(now, id);
+            self.replay(now, id);
             self.send_waiting_stops(id);
             self.look_for_owners(now);
         }
@@ -157,29 +168,37 @@ impl Session {
     }
 
     /// The same identity, but another run of its program: nothing of the old one is left.
-    fn new_instance(&mut self, now: Instant, id: &Identity) {
+    fn new_instance(&mut self, now: Instant, id: &Identity, before: Instance) {
         tracing::debug!(peer = %id, "another instance");
         if let Some(remote) = self.peers.get_mut(id) {
             remote.pair.lane = FastLane::default();
         }
-        self.lose_calls_of_other_instances(now, id);
+        self.ask_anew_or_lose(now, id);
         self.past.give_up(id);
         self.forget_registration(id);
         self.stop_jobs_for(now, id);
-        self.tables.remove(id);
+        self.forget_stops(id);
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let returned_at = remote.returned_at();
+        if let Some(table) = self.tables.get_mut(id) {
+            remote.replace_instance(before, table.next_instance(now));
+            table.raise_floor(returned_at.unwrap_or(0));
+            self.set_table_timer(now);
+        }
     }
 
     fn send_configuration(&mut self, now: Instant, id: &Identity) {
-        let works = |it: &&Feature| **it != Feature::FastLane || self.config.has_fast_lane();
-        let features = Feature::OURS.iter().filter(works).map(|it| it.as_str().to_owned()).collect();
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.greetings += 1;
         remote.pair.greeted_at = Some(now);
         let meta: Meta = codec::greeting(&self.ids.instance_for(id), remote.pair.heard);
+        let has = |feature| self.has_feature(feature);
         let configuration = Configuration {
             conversation_id: Some(self.config.room.clone()),
             client_version: Some(self.config.version.clone()),
-            features: Some(features),
+            features: Some(
+                Feature::OURS.iter().filter(|it| has(**it)).map(|it| it.as_str().to_owned()).collect(),
+            ),
             ..Configuration::default()
         };
         if let Err(error) = self.post(id, &meta, &Message::Configuration(configuration)) {

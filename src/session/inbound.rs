@@ -14,7 +14,7 @@ use crate::{
     body::Body,
     link::Identity,
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, ToolError, ToolName},
-    wire::{Meta, ToolUseRequest, ToolUseResult},
+    wire::{Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
 impl Session {
@@ -34,12 +34,7 @@ impl Session {
         if self.bound.as_ref() != Some(id) {
             self.complain(now, id, Counter::Stranger);
             if !is_broadcast && self.may_deny(now, id) {
-                let error = ToolError::new(
-                    ErrorCode::PERMISSION_DENIED,
-                    "this client has another assistant, or none",
-                );
-                let message = result_message(&self.config.room, &request.id, Err(error));
-                self.post_small(id, &message);
+                self.deny_request(now, id, incoming.stanza(), &request, speaks);
             }
             return;
         }
@@ -57,6 +52,23 @@ impl Session {
             Ok(Execution::Server) => self.observed_request(now, id, &request),
             // An assistant that lists no claims asks us, and nobody else.
             Ok(Execution::Client | Execution::Either) => self.request_for_us(now, id, incoming, request),
+        }
+    }
+
+    /// Client: refuses the request of somebody who is not our assistant. One who may still become it is
+    /// remembered to have been told so: the same request must not run later.
+    fn deny_request(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        stanza: Option<i32>,
+        request: &ToolUseRequest,
+        may_be_bound: bool,
+    ) {
+        if may_be_bound && request.id.as_str().len() <= self.config.caps.id_bytes {
+            self.refuse_with(now, id, stanza, request, &ErrorCode::PERMISSION_DENIED);
+        } else {
+            self.refuse_again(id, &request.id, &ErrorCode::PERMISSION_DENIED);
         }
     }
 
@@ -120,26 +132,40 @@ impl Session {
         }
         let table = self.tables.entry(id.clone()).or_default();
         if let Some(entry) = table.find(&request.id) {
-            let buried = matches!(entry.state, State::Tombstone);
             let same = entry.fingerprint == Some(fingerprint(&request));
-            return match (buried, same) {
-                (true, _) => self.request_of_stopped(now, id, stanza, &request),
-                (false, true) => {
+            let present = table.is_present(entry);
+            return match &entry.state {
+                State::Tombstone => self.request_of_stopped(now, id, stanza, &request),
+                _ if !same => self.refuse_304(id, "another request had this id", &request.id),
+                // What was known of it went with the instance that had asked.
+                _ if !present => self.refuse_304(id, "another instance had asked for it", &request.id),
+                State::Refused(code) => {
+                    let code = code.clone();
                     self.stats.add(Counter::Duplicate, 1);
-                    self.acknowledge(id, stanza, Some(&request.id));
+                    self.refuse_again(id, &request.id, &code);
                 }
-                (false, false) => self.refuse_304(id, "another request had this id", &request.id),
+                _ => {
+                    self.stats.add(Counter::Duplicate, 1);
+                    if self.is_claimed(id, &request.id) {
+                        self.claim_again(id, &request.id);
+                    } else {
+                        self.acknowledge(id, stanza, Some(&request.id));
+                    }
+                }
             };
         }
         let shows_instance = self.peers.get(id).is_some_and(|remote| remote.instance.is_some());
         if shows_instance && table.is_below_floor(stanza) {
             return self.refuse_304(id, "the request is older than what is remembered", &request.id);
         }
-        if !self.has_room_for(now, id, &request.tool_name) {
+        if !self.has_attention(id, &request.tool_name) || !self.has_room_for(now, id, &request.tool_name) {
             return self.refuse_for_load(now, id, stanza, &request);
         }
-        self.acknowledge(id, stanza, Some(&request.id));
         let meta = incoming.frame.meta_body();
+        if self.must_claim(id, &request) {
+            return self.claim(now, id, stanza, request, meta);
+        }
+        self.acknowledge(id, stanza, Some(&request.id));
         self.take_request(now, id, stanza, request, meta);
     }
 
@@ -187,7 +213,7 @@ impl Session {
     }
 
     /// The tool and budget of a request that shall run; else its answer.
-    fn judge_request(&self, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
+    pub(super) fn judge_request(&self, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
         let refuse = |code, message: String| Err(Err(ToolError::new(code, message)));
         let longest = self.config.times.longest_call;
         let limit = match request.timeout_ms {
@@ -206,12 +232,14 @@ impl Session {
         if request.tool_name == ToolName::ECHO {
             return Err(Ok(request.parameters.clone()));
         }
+        if self.answers_prompt(&request.tool_name)
+            && let Ok(prompt) = request.tool_name.parse()
+        {
+            return Ok((prompt, limit));
+        }
         let known = self.tools.iter().find(|tool| tool.name().as_str() == request.tool_name);
         match known {
-            Some(tool) => {
-                let own = tool.tool_options().timeout.unwrap_or(limit);
-                Ok((tool.name().clone(), limit.min(own)))
-            }
+            Some(tool) => Ok((tool.name().clone(), self.limit_of(tool, limit))),
             None => {
                 let name: String = request.tool_name.chars().take(crate::tool::MAX_TOOL_NAME).collect();
                 refuse(ErrorCode::UNKNOWN_TOOL, format!("no tool named {name:?} is offered here"))
@@ -228,10 +256,7 @@ impl Session {
         request: &ToolUseRequest,
     ) {
         self.acknowledge(id, stanza, Some(&request.id));
-        self.remember_refusal(now, id, stanza, request);
-        let message = result_message(&self.config.room, &request.id, Err(ToolError::cancelled()));
-        self.post_small(id, &message);
-        self.copy(&Meta::default(), &message);
+        self.refuse_with(now, id, stanza, request, &ErrorCode::CANCELLED);
     }
 
     fn refuse_for_load(
@@ -242,25 +267,37 @@ impl Session {
         request: &ToolUseRequest,
     ) {
         self.stats.add(Counter::Busy, 1);
-        self.acknowledge(id, stanza, Some(&request.id));
-        self.remember_refusal(now, id, stanza, request);
-        let error = ToolError::new(ErrorCode::BUSY, "too many calls; nothing ran");
-        let message = result_message(&self.config.room, &request.id, Err(error));
-        self.post_small(id, &message);
-        self.copy(&Meta::default(), &message);
+        self.refuse_with(now, id, stanza, request, &ErrorCode::BUSY);
     }
 
-    fn remember_refusal(
+    /// Refuses a request, and remembers that: it never runs. The answer is not kept: as long as the caller
+    /// has not got it, nothing acknowledges the request, so that it comes again and is answered again.
+    fn refuse_with(
         &mut self,
         now: Instant,
         id: &Identity,
         stanza: Option<i32>,
         request: &ToolUseRequest,
+        code: &ErrorCode,
     ) {
         let keep = DEFAULT_TIMEOUT.saturating_add(self.config.times.memory);
         let table = self.tables.entry(id.clone()).or_default();
-        table.refuse(now, request, stanza, keep, &self.config.caps);
+        table.refuse(now, request, stanza, keep, code.clone(), &self.config.caps);
         self.set_table_timer(now);
+        let message = self.refuse_again(id, &request.id, code);
+        self.copy(&Meta::default(), &message);
+    }
+
+    /// Says once more that a request was refused.
+    fn refuse_again(&mut self, id: &Identity, call: &CallId, code: &ErrorCode) -> Message {
+        let text = match code.as_str() {
+            "busy" => "too many calls; nothing ran",
+            "cancelled" => "the call was cancelled",
+            _ => "this client has another assistant, or none",
+        };
+        let message = result_message(&self.config.room, call, Err(ToolError::new(code.clone(), text)));
+        self.post_small(id, &message);
+        message
     }
 
     /// Whether the caller may ask for one more. The echo runs nothing and is answered at once: it has no rate.
@@ -272,7 +309,7 @@ impl Session {
         }
         let running = self.jobs.values().filter(|job| job.caller == *id).count();
         let table = self.tables.entry(id.clone()).or_default();
-        running < limits.open_per_peer && table.make_room(limits).is_ok()
+        running + table.claims.len() < limits.open_per_peer && table.make_room(limits).is_ok()
     }
 
     fn refuse_304(&mut self, id: &Identity, why: &str, call: &CallId) {

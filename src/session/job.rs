@@ -77,6 +77,7 @@ impl Session {
     pub(super) fn start(&mut self, now: Instant, key: JobKey, running: Running, arguments: Body, meta: Body) {
         self.stats.add(Counter::Jobs, 1);
         let deadline = later(now, running.limit);
+        self.ledger.request_size(&running.call, &arguments);
         if running.own.is_none() {
             self.timers.set(now, Timer::JobDeadline(key), running.limit);
         }
@@ -91,7 +92,7 @@ impl Session {
             meta,
         };
         self.jobs.insert(key, running);
-        self.outputs.push_back(Output::Execute(job));
+        self.gate(now, job);
     }
 
     pub(super) fn finish_job(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
@@ -137,11 +138,13 @@ impl Session {
         for key in self.jobs_for(caller) {
             self.cancel_job(now, key);
         }
+        self.end_claims_for(now, caller);
     }
 
     pub(super) fn forget_job(&mut self, key: JobKey) -> Option<Running> {
         self.timers.cancel(&Timer::JobDeadline(key));
         self.timers.cancel(&Timer::Progress(key));
+        self.forget_question(key);
         self.jobs.remove(&key)
     }
 
@@ -194,6 +197,7 @@ impl Session {
     }
 
     fn job_settled(&mut self, now: Instant, job: &Running, outcome: Outcome) {
+        self.ledger.result_size(&job.call, &outcome);
         self.event(Event::Settled {
             call: job.call.clone(),
             tool: job.tool.to_string(),
@@ -211,6 +215,7 @@ impl Session {
         job.told.at = Some(now);
         let (caller, own, call) = (job.caller.clone(), job.own, job.call.clone());
         let progress = fitted(progress, limit);
+        self.ledger.started(&call);
         if own.is_some() {
             return self.event(Event::Progress { key: own, call, progress });
         }
@@ -226,7 +231,7 @@ impl Session {
         self.copy(&Meta::default(), &message);
     }
 
-    fn jobs_for(&self, caller: &Identity) -> Vec<JobKey> {
+    pub(super) fn jobs_for(&self, caller: &Identity) -> Vec<JobKey> {
         self.jobs.iter().filter(|(_, job)| job.caller == *caller).map(|(key, _)| *key).collect()
     }
 }

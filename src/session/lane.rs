@@ -19,11 +19,13 @@ use self::{
     flight::{Due, Flight},
     rtt::RoundTrip,
 };
-use super::{Counter, Session, Timer, Unsent, codec::Incoming, peer::Feature, timers::later};
+use super::{
+    Counter, Session, Timer, Unsent, claim::is_claim, codec::Incoming, peer::Feature, timers::later,
+};
 use crate::{
     link::{Identity, Lane, Packet, TOPIC},
     tool::{CallId, ErrorCode},
-    wire::{Acknowledgement, Kind, Message},
+    wire::{Kind, Message},
 };
 
 /// The largest packet, with LiveKit's envelope, in bytes: it fits one datagram of the 1,150 B that WebRTC stacks
@@ -295,7 +297,7 @@ impl Session {
 
     /// Whether a packet that did not leave proves nothing, since the frame has others.
     pub(super) fn lane_unsent(&mut self, now: Instant, packet: u64, why: &Unsent) -> bool {
-        let for_good = matches!(why, Unsent::NotAllowed | Unsent::Closed);
+        let for_good = matches!(why, Unsent::NotAllowed | Unsent::Closed | Unsent::Interrupted);
         for (id, remote) in &mut self.peers {
             match remote.pair.lane.flight.unsent(now, packet, for_good) {
                 flight::Unsent::Unknown => {}
@@ -413,10 +415,6 @@ impl Session {
             None => self.timers.cancel(&Timer::Lane(id.clone())),
         }
     }
-}
-
-fn is_claim(it: &Acknowledgement) -> bool {
-    it.notes.as_deref() == Some("claim")
 }
 
 /// Whether a failure's code would be a proof that nothing ran. Such an answer must not overtake the word that

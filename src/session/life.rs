@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Counter, Session, Timer, peer::Feature};
-use crate::{link::Identity, tool::CallError};
+use crate::link::Identity;
 
 /// How often a peer that is asked for a sign of life is looked after.
 const ROUND: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ impl Session {
         let reachable = remote.is_reachable();
         for (key, asked) in &open {
             if is_here && now.saturating_duration_since(heard.max(*asked)) >= patience {
-                self.settle_call(now, *key, Err(CallError::Lost { owner: owner.clone() }));
+                self.lose_call(now, *key, owner);
             }
         }
         let oldest = open.iter().map(|(_, asked)| *asked).min().unwrap_or(now);
@@ -67,7 +67,6 @@ impl Session {
     pub(super) fn heartbeat_stopped(&mut self, now: Instant, id: &Identity) {
         tracing::info!(peer = %id, "its heartbeat stopped");
         self.lose_calls(now, id, |_| true);
-        self.past.give_up(id);
         self.forget_registration(id);
     }
 }

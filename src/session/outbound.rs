@@ -3,16 +3,21 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, codec, ids,
+    CallKey, Counter, Event, JobKey, Phase, Request, Session, Timer, TurnKey, codec,
+    either::Fallback,
+    ids,
     ids::Instance,
     owner::Choice,
     peer::{Remote, Window},
+    prompts::for_observers,
+    replay::{self, Resent},
     send::Unfit,
+    timers::later,
 };
 use crate::{
     body::{Body, EncodeError},
     link::{Identity, Sid},
-    tool::{CallError, CallId, Execution, ToolName},
+    tool::{BargeIn, CallError, CallId, Execution, ToolName},
     wire::{Message, Meta, ToolUseRequest},
 };
 
@@ -30,10 +35,18 @@ pub(super) struct Call {
     pub(super) stage: Stage,
     /// Nobody waits for its outcome.
     pub(super) detached: bool,
+    /// Another instance of this owner was asked before, which may have run it.
+    pub(super) asked_before: Option<Identity>,
     /// Its owner said that the tool began.
     pub(super) began_at_owner: bool,
     /// Progress of the current second.
     pub(super) rate: Window,
+    /// Whether we may run it in its owner's place.
+    pub(super) fallback: Fallback,
+    /// The turn that it belongs to.
+    pub(super) turn: Option<TurnKey>,
+    /// A barge-in settled it for its caller, by this rule; the work goes on.
+    pub(super) rest: Option<BargeIn>,
 }
 
 /// How far a call has come.
@@ -58,7 +71,11 @@ pub(super) struct Asked {
     pub(super) stanza: i32,
     pub(super) packet: u64,
     pub(super) at: Instant,
+    /// When the owner ends it by itself at the latest.
+    pub(super) ends: Instant,
     pub(super) delivered: bool,
+    /// How many packets with the request were handed over and not given back.
+    pub(super) left: u32,
     /// It was asked before, in the form of a plain peer: that this packet does not leave proves nothing.
     pub(super) again: bool,
 }
@@ -98,8 +115,8 @@ impl Call {
         self.asked().map(|asked| asked.owner.clone())
     }
 
-    fn execution(&self) -> Execution {
-        if matches!(self.stage, Stage::Own(_)) { Execution::Server } else { Execution::Client }
+    pub(super) fn execution(&self) -> Execution {
+        if matches!(self.stage, Stage::Own(_)) { Execution::Server } else { self.fallback.execution() }
     }
 }
 
@@ -122,7 +139,7 @@ impl Session {
         }
         let unknown = || CallError::UnknownTool { tool: request.tool.as_str().into() };
         let name: ToolName = request.tool.parse().map_err(|_| unknown())?;
-        if self.is_client() || (name.is_reserved() && name.as_str() != ToolName::ECHO) {
+        if self.is_client() || (name.is_reserved() && name.as_str() != ToolName::ECHO && !name.is_prompt()) {
             return Err(unknown());
         }
         let ours = request.owner.as_ref().is_none_or(|owner| owner == self.local.identity())
@@ -137,11 +154,15 @@ impl Session {
             limit,
             stage: Stage::Waiting,
             detached: false,
+            asked_before: None,
             began_at_owner: false,
             rate: Window::default(),
+            fallback: Fallback::Never,
+            turn: request.turn,
+            rest: None,
         };
         if ours {
-            return Ok(self.run_own(now, call, &name));
+            return Ok(self.run_or_ask(now, call, &name));
         }
         match self.choose(&call.tool, call.named.as_ref()) {
             Choice::Fail(error) => return Err(error),
@@ -162,7 +183,7 @@ impl Session {
         self.timers.cancel(&Timer::OwnerWait(key));
         match sent {
             Ok(asked) => {
-                let first = call.is_waiting();
+                let first = call.is_waiting() && call.asked_before.is_none();
                 call.stage = Stage::Asked(asked);
                 if first {
                     self.requested(now, key);
@@ -180,6 +201,7 @@ impl Session {
         self.stats.add(Counter::Calls, 1);
         self.timers.set(now, Timer::Deadline(key), call.limit);
         self.calls_by_id.insert(call.id.clone(), key);
+        self.ledger.asked(self.local.identity(), &call);
         self.calls.insert(key, call);
         key
     }
@@ -193,7 +215,9 @@ impl Session {
 
     /// The call whose only request was sent in this packet, and its limit.
     pub(super) fn call_sent_in(&self, packet: u64) -> Option<(CallKey, Duration)> {
-        let is_it = |call: &&Call| call.asked().is_some_and(|asked| asked.packet == packet && !asked.again);
+        let is_it = |call: &&Call| {
+            call.asked().is_some_and(|asked| asked.packet == packet && asked.left == 1 && !asked.again)
+        };
         let call = self.calls.values().find(is_it)?;
         Some((*self.calls_by_id.get(&call.id)?, call.limit))
     }
@@ -230,11 +254,47 @@ impl Session {
             }
         }
         for key in lost {
-            self.settle_call(now, key, Err(CallError::Lost { owner: id.clone() }));
+            self.lose_call(now, key, id);
         }
         for key in again {
             self.ask_owner(now, key, id);
         }
+    }
+
+    /// The requests that this instance has not acknowledged, by stanza.
+    pub(super) fn requests_kept_for(&self, id: &Identity, instance: &Instance) -> Vec<(u32, CallKey)> {
+        let is_it = |asked: &&Asked| {
+            asked.owner == *id && asked.instance.as_ref() == Some(instance) && !asked.delivered
+        };
+        let kept = self.calls.iter().filter_map(|(key, call)| Some((key, call.asked().filter(is_it)?)));
+        kept.map(|(key, asked)| (replay::place(Some(asked.stanza)), *key)).collect()
+    }
+
+    /// The requests to this owner of which no packet left.
+    pub(super) fn requests_that_never_left(&self, id: &Identity) -> Vec<CallKey> {
+        let is_it = |asked: &Asked| asked.owner == *id && asked.left == 0;
+        self.calls.iter().filter(|(_, call)| call.asked().is_some_and(is_it)).map(|(key, _)| *key).collect()
+    }
+
+    /// Sends a request again as it was, with the budget that is left. None if it need not be.
+    pub(super) fn ask_again(&mut self, now: Instant, key: CallKey) -> Option<Resent> {
+        let call = self.calls.get(&key)?;
+        let asked = call.asked().filter(|asked| !asked.delivered)?;
+        let (owner, stanza) = (asked.owner.clone(), asked.stanza);
+        let (meta, message) = self.request(now, call, asked.instance.as_ref());
+        let sent = self.post_again(&owner, stanza, &meta, &message);
+        let sent = sent.inspect_err(|error| tracing::warn!(?error, "a request cannot be sent again")).ok()?;
+        let asked = self.calls.get_mut(&key)?.asked_mut()?;
+        asked.packet = sent.packet;
+        asked.left += 1;
+        Some(Resent::of(sent))
+    }
+
+    /// Whether this packet carried a request; it did not leave.
+    pub(super) fn request_never_left(&mut self, packet: u64) -> bool {
+        let mut asked = self.calls.values_mut().filter_map(Call::asked_mut);
+        let found = asked.find(|asked| asked.packet == packet);
+        found.map(|asked| asked.left = asked.left.saturating_sub(1)).is_some()
     }
 
     pub(super) fn requested(&mut self, now: Instant, key: CallKey) {
@@ -266,7 +326,12 @@ impl Session {
     }
 
     /// Sends the request, with the budget that is left.
-    fn send_request(&mut self, now: Instant, call: &Call, owner: &Identity) -> Result<Asked, CallError> {
+    pub(super) fn send_request(
+        &mut self,
+        now: Instant,
+        call: &Call,
+        owner: &Identity,
+    ) -> Result<Asked, CallError> {
         let open = self.places_at(owner);
         if open >= self.config.caps.open_per_peer && call.asked().is_none() {
             return Err(CallError::TooManyOpen { open });
@@ -274,25 +339,12 @@ impl Session {
         let remote = self.peers.get(owner).ok_or_else(|| CallError::Lost { owner: owner.clone() })?;
         let instance = remote.instance.clone().filter(|_| !remote.pair.plain);
         let sid = remote.sid().cloned().unwrap_or_else(|| Sid::from(""));
-        let left = call.limit.saturating_sub(now.saturating_duration_since(call.began));
-        let message = Message::ToolUseRequest(ToolUseRequest {
-            id: call.id.clone(),
-            tool_name: call.tool.to_string(),
-            parameters: call.arguments.clone(),
-            execution: Ok(Execution::Client),
-            timeout_ms: Some(milliseconds(left)),
-            conversation_id: Some(self.config.room.clone()),
-            message_id: None,
-        });
-        let meta = match &instance {
-            Some(instance) => codec::addressed(&call.meta, &ids::address_of(instance.as_str())),
-            None => call.meta.clone(),
-        };
+        let (meta, message) = self.request(now, call, instance.as_ref());
         let sent = self.post(owner, &meta, &message).map_err(|unfit| match unfit {
             Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
             Unfit::Encode(error) => CallError::Arguments(error),
         })?;
-        self.copy(&call.meta, &message);
+        self.copy(&call.meta, &for_observers(message));
         let owner = owner.clone();
         Ok(Asked {
             owner,
@@ -301,9 +353,30 @@ impl Session {
             stanza: sent.stanza,
             packet: sent.packet,
             at: now,
+            ends: later(call.began, call.limit),
             delivered: false,
-            again: call.asked().is_some(),
+            left: 1,
+            again: call.asked().is_some() || call.asked_before.is_some(),
         })
+    }
+
+    /// A call's request as it travels, with the budget that is left.
+    fn request(&self, now: Instant, call: &Call, instance: Option<&Instance>) -> (Meta, Message) {
+        let left = call.limit.saturating_sub(now.saturating_duration_since(call.began));
+        let message = Message::ToolUseRequest(ToolUseRequest {
+            id: call.id.clone(),
+            tool_name: call.tool.to_string(),
+            parameters: call.arguments.clone(),
+            execution: Ok(call.fallback.execution()),
+            timeout_ms: Some(milliseconds(left)),
+            conversation_id: Some(self.config.room.clone()),
+            message_id: None,
+        });
+        let meta = match instance {
+            Some(instance) => codec::addressed(&call.meta, &ids::address_of(instance.as_str())),
+            None => call.meta.clone(),
+        };
+        (meta, message)
     }
 }
 

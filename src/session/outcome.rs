@@ -11,7 +11,7 @@ use super::{
 use crate::{
     body::Body,
     link::Identity,
-    tool::{CallError, CallId, ErrorCode, Execution, Progress, ToolError},
+    tool::{CallError, CallId, ErrorCode, Progress, Tool, ToolError},
     wire::{ErrorMessage, ToolUseResult},
 };
 
@@ -33,10 +33,13 @@ impl Session {
                 let (call, progress) = (call.id.clone(), Progress::started());
                 self.event(Event::Progress { key: Some(key), call, progress });
             }
-            self.settle_by_owner(now, key, read);
+            if !self.run_what_was_declined(now, key, &read) {
+                self.settle_by_owner(now, key, read);
+            }
         } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
             let repeated = std::mem::replace(&mut gone.answered, true);
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
+            self.ledger.late(&result.id, now);
         } else {
             self.complain(now, id, Counter::Foreign);
             if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
@@ -52,7 +55,11 @@ impl Session {
         let originating = error.originating_id.as_deref().map(CallId::from);
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(call, id)) {
             if matches!(error.code, 301 | 304) {
-                return self.settle_by_owner(now, key, Err(CallError::Lost { owner: id.clone() }));
+                let lost = Err(CallError::Lost { owner: id.clone() });
+                if !self.run_what_was_declined(now, key, &lost) {
+                    self.settle_by_owner(now, key, lost);
+                }
+                return;
             }
         } else if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
             return self.complain(now, id, Counter::Foreign);
@@ -74,10 +81,18 @@ impl Session {
     pub(super) fn settle_call(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.get(&key) else { return };
         let id = call.id.clone();
-        let remembered = call.asked().map(|asked| Gone::unanswered(asked, now));
         if let Stage::Own(job) = call.stage {
             return self.end_own(now, key, job, result);
         }
+        if call.asked().is_some_and(|asked| asked.left == 0 && !asked.again) {
+            let limit = call.limit;
+            let result = result.map_err(|error| match error {
+                CallError::Timeout { .. } | CallError::Lost { .. } => CallError::NotDelivered { limit },
+                other => other,
+            });
+            return self.conclude(now, key, result); // no packet left: its owner knows nothing of it
+        }
+        let remembered = call.asked().map(|asked| Gone::unanswered(asked, now));
         self.conclude(now, key, result);
         if let Some(gone) = remembered {
             self.remember(now, id.clone(), gone);
@@ -87,19 +102,21 @@ impl Session {
 
     /// Nobody waits for the outcome any more; the call goes on as it would have.
     pub(super) fn detach_call(&mut self, key: CallKey) {
-        if let Some(call) = self.calls.get_mut(&key) {
+        if let Some(call) = self.calls.get_mut(&key).filter(|call| call.rest.is_none()) {
             call.detached = true;
         }
     }
 
     /// The packet with the request did not leave this process: nobody has to be told.
     pub(super) fn never_left(&mut self, now: Instant, key: CallKey, error: CallError) {
-        self.conclude(now, key, Err(error));
+        if !self.run_what_never_left(now, key) {
+            self.conclude(now, key, Err(error));
+        }
     }
 
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
-        let error = if call.is_waiting() {
+        let error = if call.is_waiting() && call.asked_before.is_none() {
             self.nobody_for(&call.tool)
         } else {
             CallError::Timeout { limit: call.limit }
@@ -113,7 +130,32 @@ impl Session {
         self.lose_calls(now, id, |asked| Some(&asked.sid) != here.as_ref());
     }
 
-    pub(super) fn lose_calls_of_other_instances(&mut self, now: Instant, id: &Identity) {
+    /// Another run of the owner's program is here. What the old one was asked is lost, unless its tool may run
+    /// twice: then whoever offers it is asked anew.
+    pub(super) fn ask_anew_or_lose(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get(id) else { return };
+        let idempotent = |call: &Call| {
+            let is_it = |tool: &&Tool| tool.name().as_str() == &*call.tool;
+            remote.tools.iter().find(is_it).is_some_and(|tool| tool.tool_options().idempotent)
+        };
+        let of_another = |call: &&mut Call| {
+            let of_it = |asked: &Asked| asked.owner == *id && asked.instance.is_some();
+            call.asked().is_some_and(|asked| of_it(asked) && asked.instance != remote.instance)
+        };
+        let mut anew = Vec::new();
+        for (key, call) in &mut self.calls {
+            if Some(call).filter(of_another).is_some_and(|call| idempotent(call)) {
+                anew.push(*key);
+            }
+        }
+        for key in anew {
+            let wait = self.config.times.owner_wait;
+            if let Some(call) = self.calls.get_mut(&key) {
+                call.stage = Stage::Waiting;
+                call.asked_before = Some(id.clone());
+                self.timers.set(now, Timer::OwnerWait(key), wait);
+            }
+        }
         let instance = self.peers.get(id).and_then(|remote| remote.instance.clone());
         self.lose_calls(now, id, |asked| asked.instance.is_some() && asked.instance != instance);
     }
@@ -122,7 +164,7 @@ impl Session {
         let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.owner == *id && which(asked));
         let lost: Vec<_> = self.calls.iter().filter(|(_, call)| is_it(call)).map(|(key, _)| *key).collect();
         for key in lost {
-            self.settle_call(now, key, Err(CallError::Lost { owner: id.clone() }));
+            self.lose_call(now, key, id);
         }
     }
 
@@ -133,19 +175,19 @@ impl Session {
         if let Some(asked) = call.asked() {
             self.lane_forget_request(&asked.owner, &call.id);
         }
-        for timer in [Timer::Deadline(key), Timer::OwnerWait(key)] {
+        for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             self.timers.cancel(&timer);
         }
-        let (owner, execution) = match &call.stage {
-            Stage::Own(_) => (Some(self.local.identity().clone()), Execution::Server),
-            stage_of_others => (
-                match stage_of_others {
-                    Stage::Asked(asked) => Some(asked.owner.clone()),
-                    _ => None,
-                },
-                Execution::Client,
-            ),
+        let execution = call.execution();
+        let owner = match &call.stage {
+            Stage::Own(_) => Some(self.local.identity().clone()),
+            Stage::Asked(asked) => Some(asked.owner.clone()),
+            Stage::Waiting => None,
         };
+        if let Some(rest) = call.rest {
+            return self.rest_ended(now, call, rest, owner, result);
+        }
+        self.ledger.result_size(&call.id, &result);
         let outcome = result.as_ref().map(|_| ()).map_err(code_of);
         let took = now.saturating_duration_since(call.began);
         self.event(Event::Settled { call: call.id, tool: call.tool.into(), execution, owner, outcome, took });
@@ -180,13 +222,15 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
 }
 
 /// The word for how a call failed.
-fn code_of(error: &CallError) -> ErrorCode {
+pub(super) fn code_of(error: &CallError) -> ErrorCode {
     match error {
         CallError::Tool(error) => error.code(),
         CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
         CallError::Timeout { .. } => ErrorCode::TIMEOUT,
         CallError::Lost { .. } => ErrorCode::LOST,
-        CallError::Cancelled => ErrorCode::CANCELLED,
+        CallError::Cancelled | CallError::TurnOver => ErrorCode::CANCELLED,
+        CallError::Detached => ErrorCode::from("detached"),
+        CallError::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),
         CallError::Busy { .. } | CallError::TooManyOpen { .. } => ErrorCode::BUSY,
         CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
         CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),

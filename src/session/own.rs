@@ -1,9 +1,9 @@
 //! Calls that the assistant runs itself: broadcast, so that the room can follow (`wire.md`, section 4).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
-    CallKey, JobKey, Output, Session,
+    CallKey, JobKey, Output, Session, Timer,
     answer::result_message,
     job::{Running, Told},
     outbound::{Call, Stage, milliseconds},
@@ -17,14 +17,24 @@ use crate::{
 
 impl Session {
     /// Begins a call of a tool that we offer ourselves.
-    pub(super) fn run_own(&mut self, now: Instant, mut call: Call, tool: &ToolName) -> CallKey {
+    pub(super) fn run_own(&mut self, now: Instant, call: Call, tool: &ToolName) -> CallKey {
+        let key = self.insert_call(now, call);
+        self.run_here(now, key, tool);
+        key
+    }
+
+    /// Runs an open call of such a tool, in the time that is left of it.
+    pub(super) fn run_here(&mut self, now: Instant, key: CallKey, tool: &ToolName) {
         let job = self.next_job();
+        let known = self.tools.iter().find(|it| it.name() == tool);
+        let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };
+        let own = known.map_or(asked, |tool| self.limit_of(tool, asked));
+        let Some(call) = self.calls.get_mut(&key) else { return };
         call.stage = Stage::Own(job);
-        let limit = match self.options_of(tool) {
-            Some((own, _)) => call.limit.min(own.unwrap_or(call.limit)),
-            None => call.limit,
-        };
-        call.limit = limit;
+        let mut limit = call.limit.saturating_sub(now.saturating_duration_since(call.began));
+        if own < limit {
+            (limit, call.limit) = (own, own);
+        }
         let request = ToolUseRequest {
             id: call.id.clone(),
             tool_name: tool.to_string(),
@@ -34,22 +44,20 @@ impl Session {
             conversation_id: Some(self.config.room.clone()),
             message_id: None,
         };
-        let meta = call.meta.clone();
-        self.disclose(tool, &meta, Message::ToolUseRequest(request));
+        let (meta, arguments) = (call.meta.clone(), call.arguments.clone());
         let running = Running {
             caller: self.local.identity().clone(),
-            own: None,
+            own: Some(key),
             call: call.id.clone(),
             tool: tool.clone(),
             began: now,
             limit,
             told: Told::default(),
         };
-        let arguments = call.arguments.clone();
-        let key = self.insert_call(now, call);
+        self.timers.set(now, Timer::Deadline(key), limit);
+        self.disclose(tool, &meta, Message::ToolUseRequest(request));
         self.requested(now, key);
-        self.start(now, job, Running { own: Some(key), ..running }, arguments, Body::empty());
-        key
+        self.start(now, job, running, arguments, Body::empty());
     }
 
     /// Our tool has its outcome.
@@ -103,7 +111,7 @@ impl Session {
 
     /// Broadcasts at the tool's level. What does not fit a packet is cut down to the name.
     fn disclose(&mut self, tool: &ToolName, meta: &Meta, message: Message) {
-        let level = self.options_of(tool).map_or(Disclose::Full, |(_, level)| level);
+        let level = self.disclosure_of(tool).unwrap_or_default();
         let sent = match level {
             Disclose::Nothing => return,
             Disclose::Full => match self.broadcast(meta, &message) {
@@ -120,9 +128,8 @@ impl Session {
         }
     }
 
-    fn options_of(&self, tool: &ToolName) -> Option<(Option<Duration>, Disclose)> {
-        let options = self.tools.iter().find(|it| it.name() == tool)?.tool_options();
-        Some((options.timeout, options.disclose))
+    fn disclosure_of(&self, tool: &ToolName) -> Option<Disclose> {
+        Some(self.tools.iter().find(|it| it.name() == tool)?.tool_options().disclose)
     }
 }
 

@@ -2,7 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CallKey, Session, Timer, outbound::Call, peer::Remote};
+use super::{
+    CallKey, Session, Timer,
+    outbound::Call,
+    peer::Remote,
+    prompts::{is_prompt, takes_prompts},
+};
 use crate::{
     link::{Identity, Role},
     tool::{CallError, Tool, ToolName},
@@ -42,7 +47,10 @@ impl Session {
 
     pub(super) fn no_owner(&mut self, now: Instant, key: CallKey) {
         if let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) {
-            let error = self.nobody_for(&call.tool);
+            let error = match &call.asked_before {
+                Some(owner) => CallError::Lost { owner: owner.clone() },
+                None => self.nobody_for(&call.tool),
+            };
             self.settle_call(now, key, Err(error));
         }
     }
@@ -115,10 +123,10 @@ impl Session {
         if !remote.is_reachable() {
             return Choice::Wait;
         }
-        if remote.pair.plain || tool == ToolName::ECHO || offers(remote, tool) {
+        if (remote.pair.plain && !is_prompt(tool)) || tool == ToolName::ECHO || offers(remote, tool) {
             return Choice::Ask(owner.clone());
         }
-        if remote.pair.registered { unknown() } else { Choice::Wait }
+        if remote.pair.registered || remote.pair.plain { unknown() } else { Choice::Wait }
     }
 
     fn choose_any(&self, tool: &str) -> Choice {
@@ -134,12 +142,18 @@ impl Session {
         match owners.len() {
             0 => Choice::Wait,
             1 => Choice::Ask(owners.remove(0)),
-            _ => Choice::Fail(CallError::Ambiguous { tool: tool.into(), owners }),
+            _ => match self.chosen(Some(tool), &owners) {
+                Some(owner) => Choice::Ask(owner),
+                None => Choice::Fail(CallError::Ambiguous { tool: tool.into(), owners }),
+            },
         }
     }
 }
 
 /// Whether it offers the tool in this join.
 fn offers(remote: &Remote, tool: &str) -> bool {
+    if is_prompt(tool) {
+        return takes_prompts(remote);
+    }
     remote.pair.registered && remote.tools.iter().any(|it: &Tool| it.name().as_str() == tool)
 }

@@ -1,11 +1,11 @@
 //! Calls of ours that have their outcome, as long as frames of them may still come.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Instant,
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
 };
 
-use super::{Session, Timer, outbound::Asked, peer::Remote};
+use super::{Session, Timer, ids::Instance, outbound::Asked, peer::Remote, replay::place, timers::later};
 use crate::{link::Identity, tool::CallId};
 
 /// Settled calls that are remembered at once.
@@ -17,7 +17,8 @@ pub(super) struct Past {
     calls: BTreeMap<CallId, Gone>,
     /// Those whose owners shall stop and do not know it yet: few, and all that frames are looked up in.
     stopping: BTreeSet<CallId>,
-    order: VecDeque<(Instant, CallId)>,
+    /// When each may be forgotten.
+    order: BTreeSet<(Instant, CallId)>,
 }
 
 /// A call that was settled.
@@ -28,7 +29,8 @@ pub(super) struct Gone {
     /// Whether its owner answered.
     pub(super) answered: bool,
     pub(super) stop: Stop,
-    at: Instant,
+    /// When it may be forgotten.
+    until: Instant,
 }
 
 /// Whether its owner was told to stop.
@@ -38,8 +40,8 @@ pub(super) enum Stop {
     Unwanted,
     /// It shall be, when it can be reached.
     Waiting,
-    /// It was, under this stanza.
-    Sent(i32),
+    /// It was, under this stanza, last in this packet.
+    Sent { stanza: i32, packet: u64 },
     /// It knows, or is gone.
     Known,
 }
@@ -47,7 +49,7 @@ pub(super) enum Stop {
 impl Gone {
     /// A call that ends without its owner, which shall stop.
     pub(super) fn unanswered(asked: &Asked, now: Instant) -> Self {
-        Self { asked: asked.clone(), answered: false, stop: Stop::Waiting, at: now }
+        Self { asked: asked.clone(), answered: false, stop: Stop::Waiting, until: now }
     }
 
     /// A call that its owner has done with, one way or another.
@@ -57,7 +59,9 @@ impl Gone {
 
     /// Whether it still counts among its owner's open calls. A plain peer acknowledges nothing.
     fn has_place(&self) -> bool {
-        self.asked.instance.is_some() && !self.answered && matches!(self.stop, Stop::Waiting | Stop::Sent(_))
+        self.asked.instance.is_some()
+            && !self.answered
+            && matches!(self.stop, Stop::Waiting | Stop::Sent { .. })
     }
 }
 
@@ -79,9 +83,39 @@ impl Past {
         }
     }
 
+    /// A plain peer is gone: nothing can be sent to it again.
+    pub(super) fn give_up_plain(&mut self, owner: &Identity) {
+        let plain = self.stopping_at(owner).filter(|(_, gone)| gone.asked.instance.is_none());
+        let plain: Vec<_> = plain.map(|(call, _)| call.clone()).collect();
+        for call in plain {
+            self.known(&call);
+        }
+    }
+
+    /// The stops that this instance has not acknowledged, by the order in which they were sent.
+    pub(super) fn stops_kept_for(&self, owner: &Identity, instance: &Instance) -> Vec<(u32, CallId)> {
+        let kept = self.stopping_at(owner).filter_map(|(call, gone)| match gone.stop {
+            Stop::Sent { stanza, .. } if gone.asked.instance.as_ref() == Some(instance) => {
+                Some((place(Some(stanza)), call.clone()))
+            }
+            _ => None,
+        });
+        kept.collect()
+    }
+
+    /// Whether this packet carried a stop; it did not leave.
+    pub(super) fn stop_never_left(&mut self, packet: u64) -> bool {
+        let is_it = |gone: &Gone| matches!(gone.stop, Stop::Sent { packet: its, .. } if its == packet);
+        let found = self.stopping.iter().find(|call| self.calls.get(*call).is_some_and(is_it)).cloned();
+        let gone = found.and_then(|call| self.calls.get_mut(&call));
+        gone.map(|gone| gone.stop = Stop::Waiting).is_some()
+    }
+
     /// The owner knows of the stop that was sent under this stanza.
     pub(super) fn stop_known(&mut self, owner: &Identity, stanza: i32) {
-        let sent = self.stopping_at(owner).find(|(_, gone)| gone.stop == Stop::Sent(stanza));
+        let sent = self
+            .stopping_at(owner)
+            .find(|(_, gone)| matches!(gone.stop, Stop::Sent { stanza: its, .. } if its == stanza));
         if let Some(call) = sent.map(|(call, _)| call.clone()) {
             self.known(&call);
         }
@@ -117,40 +151,43 @@ impl Past {
 
     fn insert(&mut self, call: CallId, gone: Gone) {
         if self.order.len() >= MAX_PAST {
-            self.forget_oldest();
+            self.forget_first();
         }
         if gone.stop == Stop::Waiting {
             self.stopping.insert(call.clone());
         }
-        self.order.push_back((gone.at, call.clone()));
+        self.order.insert((gone.until, call.clone()));
         self.calls.insert(call, gone);
     }
 
-    fn forget_oldest(&mut self) {
-        if let Some((_, oldest)) = self.order.pop_front() {
-            self.stopping.remove(&oldest);
-            self.calls.remove(&oldest);
+    fn forget_first(&mut self) {
+        if let Some((_, first)) = self.order.pop_first() {
+            self.stopping.remove(&first);
+            self.calls.remove(&first);
         }
     }
 }
 
 impl Session {
-    pub(super) fn remember(&mut self, now: Instant, call: CallId, gone: Gone) {
+    pub(super) fn remember(&mut self, now: Instant, call: CallId, mut gone: Gone) {
+        // A stop is kept as long as its owner may still be at it.
+        let working = gone.asked.ends.saturating_duration_since(now);
+        let still = if gone.stop == Stop::Waiting { working } else { Duration::ZERO };
+        gone.until = later(now, still.saturating_add(self.config.times.memory));
         self.past.insert(call, gone);
-        if !self.timers.is_set(&Timer::Past) {
-            self.timers.set(now, Timer::Past, self.config.times.memory);
-        }
+        self.set_past_timer(now);
     }
 
     pub(super) fn expire_past(&mut self, now: Instant) {
-        let memory = self.config.times.memory;
-        while let Some((at, _)) = self.past.order.front() {
-            let age = now.saturating_duration_since(*at);
-            if age < memory {
-                self.timers.set(now, Timer::Past, memory - age);
-                return;
-            }
-            self.past.forget_oldest();
+        while self.past.order.first().is_some_and(|(until, _)| *until <= now) {
+            self.past.forget_first();
+        }
+        self.set_past_timer(now);
+    }
+
+    fn set_past_timer(&mut self, now: Instant) {
+        if let Some((until, _)) = self.past.order.first() {
+            self.timers.set(now, Timer::Past, until.saturating_duration_since(now));
         }
     }
 }

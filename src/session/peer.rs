@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{codec::Incoming, ids::Instance, lane::FastLane};
+use super::{codec::Incoming, ids::Instance, lane::FastLane, replay::Replay};
 use crate::{
     link::{Identity, Participant, Peer, Sid},
     tool::Tool,
@@ -14,6 +14,9 @@ use crate::{
 
 /// Dead sids that are remembered of one identity. Packets of older ones have long arrived.
 const DEAD_SIDS: usize = 8;
+
+/// Former instances of one identity that are remembered.
+const FORMER: usize = 8;
 
 /// An identity, with everything we know of it over all its joins.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub(super) struct Remote {
     pub(super) pair: Pair,
     /// The instance that it showed last.
     pub(super) instance: Option<Instance>,
+    /// Instances that another one replaced, and the last stanza that each was heard under.
+    former: VecDeque<(Instance, u32)>,
     pub(super) features: Features,
     /// Our own author named it, in the configuration or in a call.
     pub(super) named: bool,
@@ -44,6 +49,8 @@ pub(super) struct Remote {
     pub(super) corrected_at: Option<Instant>,
     /// An observer that has our registration.
     pub(super) shown: bool,
+    /// Its place in the order in which clients registered, or assistants spoke.
+    pub(super) came: Option<u64>,
 }
 
 /// Where a remote participant is.
@@ -83,6 +90,8 @@ pub(super) struct Pair {
     pub(super) waiting_bytes: usize,
     /// What is on its way on `_lossy`.
     pub(super) lane: FastLane,
+    /// What is sent again.
+    pub(super) replay: Replay,
 }
 
 /// How far our registration with one assistant has come.
@@ -106,6 +115,7 @@ impl Remote {
             dead: VecDeque::new(),
             pair: Pair::default(),
             instance: None,
+            former: VecDeque::new(),
             features: Features::default(),
             named,
             spoke: false,
@@ -115,6 +125,7 @@ impl Remote {
             denied_at: None,
             corrected_at: None,
             shown: false,
+            came: None,
         }
     }
 
@@ -168,6 +179,20 @@ impl Remote {
         self.dead.push_back(sid);
     }
 
+    /// Another instance is here. What the old one asked for up to this stanza never runs again, should it return.
+    pub(super) fn replace_instance(&mut self, old: Instance, last: u32) {
+        if self.former.len() == FORMER {
+            self.former.pop_front();
+        }
+        self.former.push_back((old, last));
+    }
+
+    /// The last stanza of the present instance, if it was replaced before and is back.
+    pub(super) fn returned_at(&mut self) -> Option<u32> {
+        let at = self.former.iter().position(|(former, _)| Some(former) == self.instance.as_ref())?;
+        self.former.remove(at).map(|(_, last)| last)
+    }
+
     pub(super) fn revive(&mut self, sid: &Sid) {
         self.dead.retain(|dead| dead != sid);
     }
@@ -186,14 +211,26 @@ pub(super) enum Feature {
     Cancel = 1 << 3,
     /// Type 8 for 6, 7 and 10.
     Ack = 1 << 4,
+    /// Claims of `either` calls.
+    Claim = 1 << 5,
+    /// Prompts to a person.
+    Prompt = 1 << 6,
     /// Small frames on `_lossy` first.
-    FastLane = 1 << 5,
+    FastLane = 1 << 7,
 }
 
 impl Feature {
-    /// What we list: only what works. The fast lane only where the transport has a lossy lane.
-    pub(super) const OURS: &[Self] =
-        &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Ack, Self::FastLane];
+    /// What we know, and list if it works here.
+    pub(super) const OURS: &[Self] = &[
+        Self::Use,
+        Self::Register,
+        Self::Progress,
+        Self::Cancel,
+        Self::Claim,
+        Self::Ack,
+        Self::Prompt,
+        Self::FastLane,
+    ];
 
     /// Its name in a Configuration.
     pub(super) fn as_str(self) -> &'static str {
@@ -204,6 +241,8 @@ impl Feature {
             Self::Cancel => "tool_cancel",
             Self::Ack => "tool_ack",
             Self::FastLane => "fast_lane",
+            Self::Claim => "tool_claim",
+            Self::Prompt => "tool_prompt",
         }
     }
 }

@@ -222,10 +222,11 @@ impl Session {
         self.lose_calls_of_other_joins(now, id);
         if !back {
             self.stop_jobs_for(now, id);
+            let until = later(now, self.config.times.memory);
             if let Some(table) = self.tables.get_mut(id) {
-                table.acknowledge_all(now);
+                table.abandon(until);
             }
-            self.past.give_up(id);
+            self.past.give_up_plain(id); // the same instance may come later still, and shall know of its stops
             self.set_table_timer(now);
         }
         if !here {
@@ -254,6 +255,10 @@ impl Session {
         for remote in self.peers.values_mut() {
             remote.heard_at = now; // silence while we could not hear proves nothing
         }
+        let ids: Vec<_> = self.peers.keys().cloned().collect();
+        for id in ids {
+            self.send_what_never_left(now, &id);
+        }
     }
 
     /// Our own sid is another: nothing that happened under the old one counts, except what peers are.
@@ -278,6 +283,7 @@ impl Session {
             Timer::Heartbeat,
             Timer::Provisional,
             Timer::Lane,
+            Timer::Replay,
         ] {
             self.timers.cancel(&timer(id.clone()));
         }

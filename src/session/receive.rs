@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use super::{
-    Counter, Event, Session, Timer, codec,
+    Counter, Event, Session, Timer,
+    claim::is_claim,
+    codec,
     codec::Incoming,
     ids::Instance,
     job::fitted,
@@ -155,6 +157,7 @@ impl Session {
     fn dispatch_as_assistant(&mut self, now: Instant, id: &Identity, message: Message, incoming: Incoming) {
         match message {
             Message::ToolUseResult(result) => self.result_came(now, id, &incoming, &result),
+            Message::Acknowledgement(it) if is_claim(&it) => self.claim_came(now, id, &incoming, &it),
             Message::Acknowledgement(it) => self.acknowledged_to_assistant(now, id, &it),
             Message::ToolProgress(it) => self.progress_came(now, id, it),
             Message::Configuration(its) => self.configured(now, id, &incoming, &its),
@@ -178,6 +181,11 @@ impl Session {
             return;
         }
         let Some(stanza) = it.acknowledged_stanza_id else { return };
+        self.asked_stop_heard(id, stanza);
+        self.replayed(now, id, stanza);
+        if self.claim_answered(now, id, stanza, it) {
+            return;
+        }
         let Some(table) = self.tables.get_mut(id) else { return };
         if let Some(call) = table.sent_as(stanza) {
             table.acknowledged(now, &call);
@@ -194,6 +202,7 @@ impl Session {
             return;
         }
         if let Some(stanza) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
+            self.replayed(now, id, stanza);
             self.request_delivered(id, stanza);
             self.stop_acknowledged(id, stanza);
         }

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::Value;
+
 use super::{
     Counter, Event, Session, Timer, codec,
     peer::{Feature, Registration},
@@ -12,7 +14,7 @@ use super::{
 use crate::{
     body::Body,
     link::{Identity, Role},
-    tool::{Consent, RegisterError, Tool, ToolName, ToolOptions},
+    tool::{BargeIn, Consent, RegisterError, Tool, ToolName, ToolOptions},
     wire::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
 };
 
@@ -29,6 +31,7 @@ impl Session {
     pub(super) fn offer_tools(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
         self.check_offer(&tools)?;
         self.tools = tools;
+        self.withdraw_consents();
         if self.is_client() {
             let told: Vec<_> = self
                 .peers
@@ -55,7 +58,8 @@ impl Session {
 
     /// Assistant: a name that we offer now is no client's any more.
     fn withdraw_taken_names(&mut self) {
-        let ours: BTreeSet<_> = self.tools.iter().map(|tool| tool.name().clone()).collect();
+        let alone = self.tools.iter().filter(|tool| !tool.tool_options().prefer_client);
+        let ours: BTreeSet<_> = alone.map(|tool| tool.name().clone()).collect();
         let mut changed = Vec::new();
         for (id, remote) in &mut self.peers {
             let before = remote.tools.len();
@@ -162,6 +166,7 @@ impl Session {
         remote.pair.registered = true;
         let changed = remote.tools != tools;
         remote.tools = tools;
+        self.came_forward(id);
         let message = Message::ToolsRegisterAck(answer);
         self.post_small(id, &message);
         self.copy(&Meta::default(), &message);
@@ -192,6 +197,7 @@ impl Session {
     pub(super) fn forget_registration(&mut self, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.registered = false;
+        remote.came = None;
         if !std::mem::take(&mut remote.tools).is_empty() {
             self.event(Event::ToolsChanged { owner: id.clone() });
         }
@@ -242,7 +248,7 @@ impl Session {
             if !names.insert(tool.name()) {
                 return Err(RegisterError::Duplicate { name });
             }
-            if tool.tool_options().effective_consent() != Consent::Never {
+            if tool.tool_options().effective_consent() != Consent::Never && !self.config.asks {
                 return Err(RegisterError::NoConsent { name });
             }
             let schema = tool.input_schema().map_or(0, |schema| schema.to_string().len());
@@ -304,7 +310,7 @@ impl Session {
         if name.is_reserved() {
             return Err(format!("{name}: the name is reserved"));
         }
-        if self.tools.iter().any(|ours| *ours.name() == name) {
+        if self.tools.iter().any(|ours| *ours.name() == name && !ours.tool_options().prefer_client) {
             return Err(format!("{name}: the assistant offers a tool of this name itself"));
         }
         if tool.description.len() > limits.description_bytes {
@@ -325,10 +331,13 @@ fn written(tool: &Tool) -> RegisteredTool {
     let options = tool.tool_options();
     let mut annotations = std::collections::BTreeMap::new();
     if options.destructive {
-        annotations.insert("destructive", true);
+        annotations.insert("destructive", Value::from(true));
     }
     if options.idempotent {
-        annotations.insert("idempotent", true);
+        annotations.insert("idempotent", Value::from(true));
+    }
+    if options.barge_in != BargeIn::default() {
+        annotations.insert("onBargeIn", Value::from(options.barge_in.as_str()));
     }
     RegisteredTool {
         name: tool.name().to_string(),
@@ -341,11 +350,13 @@ fn written(tool: &Tool) -> RegisteredTool {
 /// A tool as a client wrote it.
 fn read(name: ToolName, tool: &RegisteredTool) -> Tool {
     let annotations = tool.annotations.as_ref().map(Body::to_json).unwrap_or_default();
-    let says = |key: &str| annotations.get(key).and_then(serde_json::Value::as_bool).unwrap_or(false);
+    let says = |key: &str| annotations.get(key).and_then(Value::as_bool).unwrap_or(false);
     let mut options = if says("destructive") { ToolOptions::destructive() } else { ToolOptions::default() };
     if says("idempotent") {
         options = options.idempotent();
     }
+    let rule = annotations.get("onBargeIn").and_then(Value::as_str).and_then(BargeIn::from_text);
+    options = options.barge_in(rule.unwrap_or_default());
     let read = Tool::new(name, tool.description.as_str()).options(options);
     match &tool.input_schema {
         Some(schema) => read.schema(schema.to_json()),

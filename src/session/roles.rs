@@ -97,7 +97,15 @@ impl Session {
 
     /// Client: binds the only candidate that speaks, if none is bound.
     pub(super) fn judge_candidates(&mut self, now: Instant) {
-        if !self.is_client() || self.bound.is_some() {
+        if !self.is_client() {
+            return;
+        }
+        let new = |it: &Remote| it.is_here() && it.spoke && it.came.is_none();
+        let spoke: Vec<_> = self.peers.iter().filter(|(_, it)| new(it)).map(|(id, _)| id.clone()).collect();
+        for id in spoke {
+            self.came_forward(&id);
+        }
+        if self.bound.is_some() {
             return;
         }
         let candidates: Vec<_> = self
@@ -106,15 +114,19 @@ impl Session {
             .filter(|(id, it)| it.is_here() && it.spoke && !it.pair.left && self.is_candidate(id, it))
             .map(|(id, _)| id.clone())
             .collect();
-        match candidates.as_slice() {
-            [] => self.ambiguous.clear(),
-            [only] => {
-                let only = only.clone();
+        let one = match candidates.as_slice() {
+            [] => None,
+            [only] => Some(only.clone()),
+            several => self.chosen(None, several),
+        };
+        match (one, candidates.as_slice()) {
+            (_, []) => self.ambiguous.clear(),
+            (Some(one), _) => {
                 self.ambiguous.clear();
-                self.bound = Some(only.clone());
+                self.bound = Some(one.clone());
                 self.bound_event();
-                if self.peers.get(&only).is_some_and(Remote::is_crossed) {
-                    self.register(now, &only);
+                if self.peers.get(&one).is_some_and(Remote::is_crossed) {
+                    self.register(now, &one);
                 }
             }
             _ if candidates != self.ambiguous => {
@@ -129,6 +141,7 @@ impl Session {
     pub(super) fn unbind(&mut self, now: Instant, id: &Identity) {
         if let Some(remote) = self.peers.get_mut(id) {
             remote.spoke = false;
+            remote.came = None;
         }
         if self.bound.as_ref() == Some(id) {
             self.bound = None;

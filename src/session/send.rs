@@ -32,6 +32,8 @@ const DENIAL_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct Sent {
     pub(super) stanza: i32,
     pub(super) packet: u64,
+    /// The bytes of its packet.
+    pub(super) size: usize,
 }
 
 /// A frame that cannot leave.
@@ -49,7 +51,8 @@ impl Session {
     /// Sends a frame to one participant.
     pub(super) fn post(&mut self, to: &Identity, meta: &Meta, message: &Message) -> Result<Sent, Unfit> {
         let (stanza, payload) = self.frame(meta, message)?;
-        Ok(Sent { stanza, packet: self.lane_send(to, stanza, message, payload) })
+        let size = payload.len();
+        Ok(Sent { stanza, packet: self.lane_send(to, stanza, message, payload), size })
     }
 
     /// Sends a frame again, under the stanza that it had.
@@ -57,11 +60,12 @@ impl Session {
         &mut self,
         to: &Identity,
         stanza: i32,
+        meta: &Meta,
         message: &Message,
     ) -> Result<Sent, Unfit> {
-        let payload =
-            codec::encode(stanza, &self.config.room, &Meta::default(), message).map_err(Unfit::Encode)?;
-        Ok(Sent { stanza, packet: self.lane_send(to, stanza, message, payload) })
+        let payload = codec::encode(stanza, &self.config.room, meta, message).map_err(Unfit::Encode)?;
+        let size = payload.len();
+        Ok(Sent { stanza, packet: self.lane_send(to, stanza, message, payload), size })
     }
 
     /// Sends a frame whose size is known to be small, or whose loss is no harm.
@@ -89,8 +93,9 @@ impl Session {
     /// Sends a frame to the whole room.
     pub(super) fn broadcast(&mut self, meta: &Meta, message: &Message) -> Result<Sent, Unfit> {
         let (stanza, payload) = self.frame(meta, message)?;
+        let size = payload.len();
         let packet = self.transmit(Packet::broadcast(payload));
-        Ok(Sent { stanza, packet })
+        Ok(Sent { stanza, packet, size })
     }
 
     /// Acknowledges a frame, towards a peer that wants to know.
@@ -246,17 +251,25 @@ impl Session {
     /// A packet did not leave: what depended on it is told.
     pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: Unsent) {
         self.stats.add(Counter::Unsent, 1);
+        self.asked_stop_unsent(packet);
+        let covered = self.lane_unsent(now, packet, &why);
+        if why == Unsent::Interrupted {
+            if !covered {
+                self.interrupted(packet);
+            }
+            return;
+        }
         let not_allowed = why == Unsent::NotAllowed;
         if not_allowed {
             self.muted = true;
             self.event(Event::NotAllowed);
         }
-        if self.lane_unsent(now, packet, &why) {
+        if covered {
             return;
         }
         let too_large = match why {
             Unsent::TooLarge { size, limit } => Some((size, limit)),
-            Unsent::NotAllowed | Unsent::Closed | Unsent::QueueFull => None,
+            Unsent::NotAllowed | Unsent::Closed | Unsent::QueueFull | Unsent::Interrupted => None,
             Unsent::Other(reason) => {
                 tracing::warn!(packet, reason, "a packet was not handed to the room");
                 None
@@ -283,10 +296,25 @@ impl Session {
         }
     }
 
+    /// A packet did not leave, since the connection was lost: what it carried is kept, and goes later.
+    fn interrupted(&mut self, packet: u64) {
+        if self.request_never_left(packet) || self.past.stop_never_left(packet) {
+            return;
+        }
+        let answer = self.tables.values_mut().find_map(|table| {
+            let call = table.sent_in(packet)?;
+            table.answer_of(&call)
+        });
+        if let Some(answer) = answer {
+            answer.sent = None;
+        }
+    }
+
     fn post_to(&mut self, to: Vec<Identity>, meta: &Meta, message: &Message) -> Result<Sent, Unfit> {
         let (stanza, payload) = self.frame(meta, message)?;
+        let size = payload.len();
         let packet = self.transmit(Packet::new(to, payload));
-        Ok(Sent { stanza, packet })
+        Ok(Sent { stanza, packet, size })
     }
 
     /// Encodes a frame under the next stanza. One that does not fit takes no stanza.

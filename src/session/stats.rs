@@ -84,6 +84,10 @@ counters! {
     FastCopies = "fast_copies",
     /// Reliable copies that were held back, since too much waited on the reliable lane.
     FastCopiesHeld = "fast_copies_held",
+    /// Late results that nobody took in time.
+    LateDropped = "late_dropped",
+    /// Frames that were sent again because their peer came back and had not acknowledged them.
+    Replayed = "replayed",
 }
 
 /// The counters of one session. All begin at 0 and only rise.

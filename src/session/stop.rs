@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::{
-    Counter, JobKey, Session, codec, codec::Incoming, lane::FastLane, past::Stop, peer::Remote, table::State,
+    Counter, JobKey, Session, codec, codec::Incoming, lane::FastLane, past::Stop, peer::Remote,
+    replay::Resent, table::State,
 };
 use crate::{
     link::Identity,
@@ -19,16 +20,34 @@ impl Session {
         if !self.peers.get(&owner).is_some_and(Remote::is_reachable) {
             return;
         }
-        let message = Message::ControlStop(ControlStop {
-            conversation_id: Some(self.config.room.clone()),
-            target_id: Some(call.as_str().to_owned()),
-            ..ControlStop::default()
-        });
+        let message = self.stop_message(call);
         let sent = self.post_small(&owner, &message);
         self.copy(&Meta::default(), &message);
         if let (Some(gone), Some(sent)) = (self.past.get_mut(call), sent) {
-            gone.stop = Stop::Sent(sent.stanza);
+            gone.stop = Stop::Sent { stanza: sent.stanza, packet: sent.packet };
         }
+    }
+
+    /// Sends a stop again, under the stanza that it had. None if its owner knows of it.
+    pub(super) fn stop_again(&mut self, call: &CallId) -> Option<Resent> {
+        let gone = self.past.get_mut(call)?;
+        let owner = gone.asked.owner.clone();
+        let Stop::Sent { stanza, .. } = gone.stop else {
+            self.stop_owner(call);
+            return None;
+        };
+        let message = self.stop_message(call);
+        let sent = self.post_again(&owner, stanza, &Meta::default(), &message).ok()?;
+        self.past.get_mut(call)?.stop = Stop::Sent { stanza, packet: sent.packet };
+        Some(Resent::of(sent))
+    }
+
+    fn stop_message(&self, call: &CallId) -> Message {
+        Message::ControlStop(ControlStop {
+            conversation_id: Some(self.config.room.clone()),
+            target_id: Some(call.as_str().to_owned()),
+            ..ControlStop::default()
+        })
     }
 
     /// An owner can be reached again: the stops that it was not sent go.
@@ -69,7 +88,7 @@ impl Session {
                 self.stop_one(now, id, &target.as_str().into())
             }
             Some(_) => self.complain(now, id, Counter::Malformed),
-            None => self.stop_jobs_for(now, id),
+            None => self.stop_all_jobs_for(now, id),
         }
     }
 
@@ -90,13 +109,8 @@ impl Session {
             return self.complain(now, id, what);
         }
         self.acknowledge_always(id, incoming.stanza(), None);
-        let keys: Vec<_> = match &stop.target_id {
-            Some(target) => {
-                self.calls_by_id.get(&CallId::from(target.as_str())).copied().into_iter().collect()
-            }
-            None => self.calls.keys().copied().collect(),
-        };
-        for key in keys {
+        let Some(target) = &stop.target_id else { return self.stop_all(now) };
+        if let Some(key) = self.calls_by_id.get(&CallId::from(target.as_str())).copied() {
             self.settle_call(now, key, Err(CallError::Cancelled));
         }
     }
@@ -147,6 +161,7 @@ impl Session {
         self.lose_calls(now, id, |_| true);
         self.past.give_up(id);
         self.stop_jobs_for(now, id);
+        self.forget_stops(id);
         if let Some(table) = self.tables.get_mut(id) {
             table.acknowledge_all(now);
         }
@@ -160,6 +175,7 @@ impl Session {
         let found = self.tables.get(id).and_then(|table| table.find(call));
         let running: Option<JobKey> = match found.map(|entry| &entry.state) {
             Some(State::Running(job)) => Some(*job),
+            Some(State::Claiming) => return self.cancel_claim(now, id, call),
             Some(_) => return self.stats.add(Counter::Duplicate, 1),
             None => None,
         };

@@ -8,10 +8,10 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{JobKey, config::Caps, timers::later};
+use super::{JobKey, claim::Claim, config::Caps, replay::place, timers::later};
 use crate::{
     body::Body,
-    tool::CallId,
+    tool::{CallId, ErrorCode},
     wire::{Message, ToolUseRequest},
 };
 
@@ -23,10 +23,20 @@ pub(super) struct Table {
     answered: BTreeSet<CallId>,
     /// Entries that may be dropped, by the time at which they must be.
     droppable: BTreeSet<(Instant, CallId)>,
+    /// Those that we claimed and may not start yet.
+    pub(super) claims: BTreeMap<CallId, Claim>,
     /// Bytes of results that are not acknowledged.
     bytes: usize,
+    /// The caller is away: its answers are kept so long.
+    until: Option<Instant>,
     /// The highest absolute stanza of a dropped entry. Nothing at or below it runs unless it is in the table.
     floor: u32,
+    /// The highest absolute stanza of any entry.
+    highest: u32,
+    /// Counts answers.
+    answers: u64,
+    /// Counts the caller's instances.
+    instance: u32,
 }
 
 #[derive(Debug)]
@@ -35,6 +45,7 @@ pub(super) struct Entry {
     pub(super) fingerprint: Option<[u8; 32]>,
     /// The request's absolute stanza; 0 in a tombstone.
     stanza: u32,
+    instance: u32,
     /// How long it is remembered after it settled.
     keep: Duration,
     pub(super) state: State,
@@ -48,18 +59,28 @@ pub(super) enum State {
     Answered(Answer),
     /// Its caller has the answer.
     Done,
-    /// It was refused, and never runs.
-    Refused,
+    /// It was refused with this answer, and never runs.
+    Refused(ErrorCode),
     /// It was stopped before it came.
     Tombstone,
+    /// We claimed it; its caller has not said yet whether we may start.
+    Claiming,
 }
 
 /// A result on its way.
 pub(super) struct Answer {
     pub(super) message: Message,
     pub(super) size: usize,
+    /// Its place among the caller's answers.
+    order: u64,
     /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
     pub(super) sent: Option<(i32, u64)>,
+}
+
+impl Answer {
+    pub(super) fn new(message: Message, size: usize) -> Self {
+        Self { message, size, order: 0, sent: None }
+    }
 }
 
 impl fmt::Debug for Answer {
@@ -77,6 +98,27 @@ impl Table {
         self.entries.get(id)
     }
 
+    /// Another instance of the caller is here. What was asked stays, so that none of it runs again; answers,
+    /// tombstones and floor were the old one's. Gives the highest stanza that the old one was heard under.
+    pub(super) fn next_instance(&mut self, now: Instant) -> u32 {
+        self.acknowledge_all(now);
+        self.entries.retain(|_, entry| !matches!(entry.state, State::Tombstone));
+        self.droppable.retain(|(_, id)| self.entries.contains_key(id));
+        self.instance += 1;
+        self.until = None;
+        std::mem::take(&mut self.highest).max(std::mem::take(&mut self.floor))
+    }
+
+    /// Nothing up to this stanza may run.
+    pub(super) fn raise_floor(&mut self, floor: u32) {
+        self.floor = self.floor.max(floor);
+    }
+
+    /// Whether an entry is of the caller's present instance.
+    pub(super) fn is_present(&self, entry: &Entry) -> bool {
+        entry.instance == self.instance
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -90,9 +132,14 @@ impl Table {
         self.entries.values().filter(|entry| matches!(entry.state, State::Tombstone)).count()
     }
 
-    /// Whether a result waits to be acknowledged.
-    pub(super) fn has_unacknowledged(&self) -> bool {
-        !self.answered.is_empty()
+    /// Whether a result waits to be acknowledged by a caller that may still do so.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.has_unacknowledged() && self.until.is_none()
+    }
+
+    /// Whether a result or claim waits to be acknowledged.
+    fn has_unacknowledged(&self) -> bool {
+        !self.answered.is_empty() || !self.claims.is_empty()
     }
 
     /// Whether one more request can be taken: an old one is forgotten for it if need be.
@@ -118,10 +165,36 @@ impl Table {
         let entry = Entry {
             fingerprint: Some(fingerprint(request)),
             stanza: stanza.map_or(0, i32::unsigned_abs),
+            instance: self.instance,
             keep,
             state: State::Running(job),
         };
+        self.highest = self.highest.max(entry.stanza);
         self.entries.insert(request.id.clone(), entry);
+    }
+
+    /// A request that was begun waits for its claim to be granted.
+    pub(super) fn claim(&mut self, id: &CallId, claim: Claim) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.state = State::Claiming;
+            self.claims.insert(id.clone(), claim);
+        }
+    }
+
+    /// The claim is granted: the request runs.
+    pub(super) fn granted(&mut self, id: &CallId) -> Option<Claim> {
+        let claim = self.claims.remove(id)?;
+        self.entries.get_mut(id)?.state = State::Running(claim.job);
+        Some(claim)
+    }
+
+    /// The claim is not granted: the request never runs, and nobody waits for its answer.
+    pub(super) fn denied(&mut self, now: Instant, id: &CallId) -> Option<Claim> {
+        let claim = self.claims.remove(id)?;
+        let entry = self.entries.get_mut(id)?;
+        entry.state = State::Done;
+        self.droppable.insert((later(now, entry.keep), id.clone()));
+        Some(claim)
     }
 
     /// Remembers that this request was refused. Without room the floor remembers it.
@@ -131,15 +204,23 @@ impl Table {
         request: &ToolUseRequest,
         stanza: Option<i32>,
         keep: Duration,
+        code: ErrorCode,
         limits: &Caps,
     ) {
         let stanza = stanza.map_or(0, i32::unsigned_abs);
+        self.highest = self.highest.max(stanza);
         if !self.entries.contains_key(&request.id) && self.make_room(limits).is_err() {
             self.floor = self.floor.max(stanza);
             return;
         }
         self.remove(&request.id);
-        let entry = Entry { fingerprint: Some(fingerprint(request)), stanza, keep, state: State::Refused };
+        let entry = Entry {
+            fingerprint: Some(fingerprint(request)),
+            stanza,
+            instance: self.instance,
+            keep,
+            state: State::Refused(code),
+        };
         self.entries.insert(request.id.clone(), entry);
         self.droppable.insert((later(now, keep), request.id.clone()));
     }
@@ -149,13 +230,16 @@ impl Table {
         if self.tombstones() >= limits.open_per_peer || self.make_room(limits).is_err() {
             return;
         }
-        let entry = Entry { fingerprint: None, stanza: 0, keep, state: State::Tombstone };
+        let entry =
+            Entry { fingerprint: None, stanza: 0, instance: self.instance, keep, state: State::Tombstone };
         self.entries.insert(id.clone(), entry);
         self.droppable.insert((later(now, keep), id.clone()));
     }
 
     /// The answer of a running entry.
-    pub(super) fn answer(&mut self, id: &CallId, answer: Answer) {
+    pub(super) fn answer(&mut self, id: &CallId, mut answer: Answer) {
+        self.answers += 1;
+        answer.order = self.answers;
         if let Some(entry) = self.entries.get_mut(id) {
             self.bytes += answer.size;
             self.answered.insert(id.clone());
@@ -171,19 +255,29 @@ impl Table {
         }
     }
 
-    /// The calls whose answers were not acknowledged: those that were sent in their order, then the others.
-    pub(super) fn unacknowledged(&self) -> Vec<CallId> {
-        let open = |entry: &Entry| match &entry.state {
-            State::Answered(answer) => {
-                Some(answer.sent.map_or(u32::MAX, |(stanza, _)| stanza.unsigned_abs()))
-            }
+    /// The calls whose answers were not acknowledged, by the order in which they were given.
+    pub(super) fn answers_kept(&self) -> Vec<(u32, CallId)> {
+        let kept = self.answers_in_order().into_iter();
+        kept.map(|(id, answer)| (place(answer.sent.map(|sent| sent.0)), id.clone())).collect()
+    }
+
+    /// The calls whose answers were never sent, by the order in which they were given.
+    pub(super) fn answers_not_sent(&self) -> Vec<CallId> {
+        let kept = self.answers_in_order().into_iter();
+        kept.filter(|(_, answer)| answer.sent.is_none()).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn answers_in_order(&self) -> Vec<(&CallId, &Answer)> {
+        let mut kept: Vec<_> = self.answers().collect();
+        kept.sort_by_key(|(_, answer)| answer.order);
+        kept
+    }
+
+    fn answers(&self) -> impl Iterator<Item = (&CallId, &Answer)> {
+        self.answered.iter().filter_map(|id| match &self.entries.get(id)?.state {
+            State::Answered(answer) => Some((id, answer)),
             _ => None,
-        };
-        let stanza_of = |id: &CallId| self.entries.get(id).and_then(open);
-        let mut found: Vec<_> =
-            self.answered.iter().filter_map(|id| Some((stanza_of(id)?, id.clone()))).collect();
-        found.sort();
-        found.into_iter().map(|(_, id)| id).collect()
+        })
     }
 
     /// The call whose answer was sent under this stanza.
@@ -215,13 +309,27 @@ impl Table {
         }
     }
 
+    /// The caller had its grace: what it has not acknowledged is kept so long, in case that it comes after all.
+    pub(super) fn abandon(&mut self, until: Instant) {
+        self.until = Some(until).filter(|_| self.has_unacknowledged());
+    }
+
+    /// The caller is back.
+    pub(super) fn take_up(&mut self) {
+        self.until = None;
+    }
+
     /// When the first entry must be forgotten.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.droppable.first().map(|(at, _)| *at)
+        let droppable = self.droppable.first().map(|(at, _)| *at);
+        droppable.into_iter().chain(self.until).min()
     }
 
     /// Forgets what has been remembered long enough.
     pub(super) fn expire(&mut self, now: Instant) {
+        if self.until.take_if(|until| *until <= now).is_some() {
+            self.acknowledge_all(now);
+        }
         while let Some((at, id)) = self.droppable.pop_first() {
             if at > now {
                 self.droppable.insert((at, id));
@@ -232,15 +340,13 @@ impl Table {
     }
 
     fn sent_where(&self, is_it: impl Fn((i32, u64)) -> bool) -> Option<CallId> {
-        let sent_of = |id: &CallId| match &self.entries.get(id)?.state {
-            State::Answered(answer) => answer.sent,
-            _ => None,
-        };
-        self.answered.iter().find(|id| sent_of(id).is_some_and(&is_it)).cloned()
+        let mut kept = self.answers();
+        kept.find(|(_, answer)| answer.sent.is_some_and(&is_it)).map(|(id, _)| id.clone())
     }
 
     fn forget(&mut self, id: &CallId) {
-        if let Some(entry) = self.entries.remove(id) {
+        let instance = self.instance;
+        if let Some(entry) = self.entries.remove(id).filter(|entry| entry.instance == instance) {
             self.floor = self.floor.max(entry.stanza);
         }
     }
@@ -286,7 +392,7 @@ mod tests {
     }
 
     fn answer(size: usize) -> Answer {
-        Answer { message: Message::Heartbeat, size, sent: None }
+        Answer::new(Message::Heartbeat, size)
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
@@ -329,7 +435,7 @@ mod tests {
         let (mut table, now) = (Table::default(), an_instant());
         let limits = Caps { table_entries: 1, ..Caps::default() };
         table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
-        table.refuse(now, &request("b"), Some(-2), KEEP, &limits);
+        table.refuse(now, &request("b"), Some(-2), KEEP, ErrorCode::BUSY, &limits);
         assert!(table.find(&"b".into()).is_none() && table.is_below_floor(Some(-2)));
     }
 

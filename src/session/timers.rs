@@ -28,6 +28,8 @@ pub(super) enum Timer {
     Silent(Identity),
     /// Send our registration again.
     Register(Identity),
+    /// What a peer has not acknowledged may go again.
+    Replay(Identity),
     /// A peer's heartbeat stopped.
     Heartbeat(Identity),
     /// Look whether the owner of an open call still lives.
@@ -48,6 +50,12 @@ pub(super) enum Timer {
     Complaints,
     /// Something on its way to this peer on the fast lane is due.
     Lane(Identity),
+    /// Nobody claimed a call in time.
+    ClaimWindow(CallKey),
+    /// The budget of a call that we claimed is used up, and we were not allowed to start.
+    ClaimDeadline(JobKey),
+    /// Nobody answered the question whether a job may run.
+    Consent(JobKey),
 }
 
 impl Timer {

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use super::ToolName;
+use super::{BargeIn, ToolName};
 use crate::link::Identity;
 
 /// A tool as it is offered: its name, what it says of itself, and how it wants to be called.
@@ -80,6 +80,10 @@ pub struct ToolOptions {
     pub cancel_grace: Option<Duration>,
     /// How much of a server-executed call the room hears. Default: all of it.
     pub disclose: Disclose,
+    /// Assistant: clients may run it in our place, if they offer a tool of its name. Default: no.
+    pub prefer_client: bool,
+    /// What becomes of a running call when its turn is interrupted. Default: it stops.
+    pub barge_in: BargeIn,
 }
 
 impl ToolOptions {
@@ -123,6 +127,21 @@ impl ToolOptions {
     #[must_use]
     pub fn disclose(mut self, level: Disclose) -> Self {
         self.disclose = level;
+        self
+    }
+
+    /// Assistant: clients may run it in our place. A client that offers a tool of this name is asked first, and we
+    /// run it ourselves if it does not take the call in time: [`Execution::Either`].
+    #[must_use]
+    pub fn prefer_client(mut self) -> Self {
+        self.prefer_client = true;
+        self
+    }
+
+    /// What becomes of a running call when its turn is interrupted.
+    #[must_use]
+    pub fn barge_in(mut self, rule: BargeIn) -> Self {
+        self.barge_in = rule;
         self
     }
 

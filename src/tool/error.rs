@@ -55,6 +55,20 @@ pub enum CallError {
     /// The call was cancelled; it may have run.
     #[error("the call was cancelled")]
     Cancelled,
+    /// The turn was interrupted and the call left running: its result comes later, for the next turn.
+    #[error("the turn was interrupted; the call goes on, and its result comes later")]
+    Detached,
+    /// The turn that this call belongs to is over. It did not run.
+    #[error("the turn is over; nothing ran")]
+    TurnOver,
+    /// This turn has asked for the very same too often. It did not run.
+    #[error("{tool:?} was asked for with the same arguments {limit} times in this turn; nothing ran")]
+    TooManyEqual {
+        /// The name that was asked for.
+        tool: Box<str>,
+        /// How often a turn may ask for the same.
+        limit: u32,
+    },
     /// The request is larger than what can be carried. It did not run.
     #[error("{size} bytes are more than the {limit} that can be carried")]
     TooLarge {
@@ -103,6 +117,8 @@ impl CallError {
             | Self::TooManyOpen { .. }
             | Self::Busy { .. }
             | Self::Limit { .. }
+            | Self::TurnOver
+            | Self::TooManyEqual { .. }
             | Self::Arguments(_) => false,
             Self::Tool(error) => {
                 error.had_begun()

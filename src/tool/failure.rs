@@ -96,21 +96,28 @@ impl ToolError {
         Self(Box::new(Failure { code, message, partial: None, began: false, source }))
     }
 
-    fn from_call(error: CallError) -> Self {
-        let code = match &error {
-            CallError::Tool(_) => match error {
-                CallError::Tool(inner) => return inner,
-                _ => ErrorCode::EXECUTION_ERROR,
-            },
+    /// The code that a call's failure has where it is told as a tool's.
+    pub(crate) fn code_of(error: &CallError) -> ErrorCode {
+        match error {
+            CallError::Tool(error) => error.code(),
             CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
             CallError::NotDelivered { .. } | CallError::Timeout { .. } => ErrorCode::TIMEOUT,
             CallError::Lost { .. } => ErrorCode::LOST,
             CallError::NotAllowed => ErrorCode::PERMISSION_DENIED,
-            CallError::Cancelled => ErrorCode::CANCELLED,
+            CallError::Cancelled | CallError::TurnOver => ErrorCode::CANCELLED,
+            CallError::Detached => ErrorCode::from("detached"),
+            CallError::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),
             CallError::TooLarge { .. } => ErrorCode::RESULT_TOO_LARGE,
             CallError::TooManyOpen { .. } | CallError::Busy { .. } => ErrorCode::BUSY,
             CallError::Arguments(_) => ErrorCode::INVALID_PARAMETERS,
             _ => ErrorCode::EXECUTION_ERROR,
+        }
+    }
+
+    fn from_call(error: CallError) -> Self {
+        let code = match error {
+            CallError::Tool(inner) => return inner,
+            ref other => Self::code_of(other),
         };
         Self::build(code, error.to_string(), Some(Box::new(error)))
     }

@@ -16,6 +16,14 @@ impl ToolName {
     /// The tool that every client's session answers by itself, with its arguments.
     pub const ECHO: &str = "bridge.echo";
 
+    /// The questions to a person, which are never registered: see [`Prompt`](super::Prompt).
+    pub const PROMPTS: [&str; 4] = ["bridge.permission", "bridge.choose", "bridge.authorize", "bridge.form"];
+
+    /// Whether it is one of [`PROMPTS`](ToolName::PROMPTS).
+    pub fn is_prompt(&self) -> bool {
+        Self::PROMPTS.contains(&self.as_str())
+    }
+
     /// The name itself.
     pub fn as_str(&self) -> &str {
         &self.0

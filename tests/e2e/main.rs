@@ -26,8 +26,10 @@ mod calls;
 mod cli;
 mod endings;
 mod ends;
+mod network;
 mod peers;
 mod program;
+mod relay;
 mod room;
 mod server;
 mod tls;
@@ -42,7 +44,14 @@ fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
     // The longest are the first of their files.
-    let files = [room::trials(), endings::trials(), peers::trials(), calls::trials(), cli::trials()];
+    let files = [
+        room::trials(),
+        endings::trials(),
+        peers::trials(),
+        calls::trials(),
+        cli::trials(),
+        network::trials(),
+    ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
     program::remove_files();

@@ -79,7 +79,10 @@ async fn pair(server: &Server, room: &str) -> anyhow::Result<(Room, Room)> {
 }
 
 /// Waits for the first event that `wanted` takes.
-async fn until<T>(room: &mut Room, mut wanted: impl FnMut(TransportEvent) -> Option<T>) -> anyhow::Result<T> {
+pub(crate) async fn until<T>(
+    room: &mut Room,
+    mut wanted: impl FnMut(TransportEvent) -> Option<T>,
+) -> anyhow::Result<T> {
     let search = async {
         while let Some(event) = room.recv().await {
             if let Some(found) = wanted(event) {
@@ -91,7 +94,7 @@ async fn until<T>(room: &mut Room, mut wanted: impl FnMut(TransportEvent) -> Opt
     timeout(BOUND, search).await.context("it did not come")?
 }
 
-async fn joined(room: &mut Room, identity: &str) -> anyhow::Result<toolbridge::Participant> {
+pub(crate) async fn joined(room: &mut Room, identity: &str) -> anyhow::Result<toolbridge::Participant> {
     until(room, |event| match event {
         TransportEvent::Joined(who) if who.identity() == identity => Some(who),
         _ => None,
@@ -99,7 +102,7 @@ async fn joined(room: &mut Room, identity: &str) -> anyhow::Result<toolbridge::P
     .await
 }
 
-async fn left(room: &mut Room, identity: &str) -> anyhow::Result<Peer> {
+pub(crate) async fn left(room: &mut Room, identity: &str) -> anyhow::Result<Peer> {
     until(room, |event| match event {
         TransportEvent::Left(who) if who.identity() == identity => Some(who),
         _ => None,
@@ -107,7 +110,7 @@ async fn left(room: &mut Room, identity: &str) -> anyhow::Result<Peer> {
     .await
 }
 
-async fn packet(room: &mut Room) -> anyhow::Result<Incoming> {
+pub(crate) async fn packet(room: &mut Room) -> anyhow::Result<Incoming> {
     until(room, |event| match event {
         TransportEvent::Packet(packet) => Some(packet),
         _ => None,
@@ -115,7 +118,7 @@ async fn packet(room: &mut Room) -> anyhow::Result<Incoming> {
     .await
 }
 
-async fn closed(room: &mut Room) -> anyhow::Result<CloseReason> {
+pub(crate) async fn closed(room: &mut Room) -> anyhow::Result<CloseReason> {
     let reason = until(room, |event| match event {
         TransportEvent::Closed(reason) => Some(reason),
         _ => None,
@@ -125,11 +128,11 @@ async fn closed(room: &mut Room) -> anyhow::Result<CloseReason> {
     Ok(reason)
 }
 
-fn to(identity: &str, payload: impl Into<bytes::Bytes>) -> Packet {
+pub(crate) fn to(identity: &str, payload: impl Into<bytes::Bytes>) -> Packet {
     Packet::new([Identity::from(identity)], payload)
 }
 
-fn on(lane: Lane, mut packet: Packet) -> Packet {
+pub(crate) fn on(lane: Lane, mut packet: Packet) -> Packet {
     packet.lane = lane;
     packet
 }

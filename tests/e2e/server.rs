@@ -58,7 +58,8 @@ pub(crate) struct Server {
     /// A shell around the server: it kills it as soon as its standard input ends, so also when we die.
     guard: Child,
     pid: Pid,
-    port: u16,
+    ports: Ports,
+    rtc: String,
     log: PathBuf,
 }
 
@@ -68,7 +69,7 @@ impl Server {
         let binary = binary().context("needs livekit-server: build it with `scripts/livekit-server path`")?;
         let mut last = None;
         for _ in 0..TRIES {
-            let mut server = Self::spawn(&binary, rtc)?;
+            let mut server = Self::spawn(&binary, rtc, Ports::free()?)?;
             match server.wait_until_ready() {
                 Ok(()) => return Ok(server),
                 Err(error) => last = Some(error.context(fs::read_to_string(&server.log).unwrap_or_default())),
@@ -77,9 +78,17 @@ impl Server {
         Err(last.unwrap())
     }
 
-    fn spawn(binary: &PathBuf, rtc: &str) -> anyhow::Result<Self> {
+    /// Kills it and starts it anew on the same ports, as one that was there before: it knows nobody.
+    pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
+        let (ports, rtc) = (self.ports, self.rtc.clone());
+        self.end();
+        *self = Self::spawn(&binary().context("the server's program is gone")?, &rtc, ports)?;
+        self.wait_until_ready()
+    }
+
+    fn spawn(binary: &PathBuf, rtc: &str, ports: Ports) -> anyhow::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (port, tcp, udp) = free_ports()?;
+        let Ports { signalling: port, tcp, udp } = ports;
         let name = format!(
             "toolbridge-livekit-{}-{}.log",
             std::process::id(),
@@ -94,7 +103,7 @@ impl Server {
         let mut guard = Command::new("sh")
             .args([
                 "-c",
-                r#""$0" --config-body "$1" </dev/null >"$2" 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null"#,
+                r#""$0" --config-body "$1" </dev/null >"$2" 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#,
             ])
             .arg(binary)
             .arg(config)
@@ -105,7 +114,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(guard.stdout.take().context("no output")?).read_line(&mut line)?;
         let pid = Pid::from_raw(line.trim().parse()?).context("no process id")?;
-        Ok(Self { guard, pid, port, log })
+        Ok(Self { guard, pid, ports, rtc: rtc.to_owned(), log })
     }
 
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
@@ -121,11 +130,21 @@ impl Server {
 
     /// The address to join.
     pub(crate) fn url(&self) -> String {
-        format!("ws://127.0.0.1:{}", self.port)
+        format!("ws://127.0.0.1:{}", self.ports.signalling)
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.ports.signalling
+    }
+
+    /// Where it takes packets.
+    pub(crate) fn udp_port(&self) -> u16 {
+        self.ports.udp
+    }
+
+    /// Where it takes packets over TCP.
+    pub(crate) fn tcp_port(&self) -> u16 {
+        self.ports.tcp
     }
 
     /// Its key, to make tokens with.
@@ -170,7 +189,7 @@ impl Server {
     }
 
     fn request(&self, method: &str, path: &str, token: &str, body: &str) -> anyhow::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.ports.signalling))?;
         stream.set_read_timeout(Some(READY))?;
         let bearer =
             if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
@@ -188,16 +207,38 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Server {
+    /// Ends it and waits until it has ended.
+    fn end(&mut self) {
+        let Some(stdin) = self.guard.stdin.take() else { return };
         self.kill();
-        drop(self.guard.stdin.take());
+        drop(stdin);
         let _ = self.guard.wait();
         let _ = fs::remove_file(&self.log);
     }
 }
 
-/// Three ports that nobody uses now: two for TCP, one for UDP.
-fn free_ports() -> anyhow::Result<(u16, u16, u16)> {
-    let (one, two) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
-    let three = UdpSocket::bind("127.0.0.1:0")?;
-    Ok((one.local_addr()?.port(), two.local_addr()?.port(), three.local_addr()?.port()))
+/// The ports of a server.
+#[derive(Clone, Copy)]
+struct Ports {
+    signalling: u16,
+    tcp: u16,
+    udp: u16,
+}
+
+impl Ports {
+    /// Three that nobody uses now.
+    fn free() -> anyhow::Result<Self> {
+        let (signalling, tcp) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+        let udp = UdpSocket::bind("127.0.0.1:0")?;
+        Ok(Self {
+            signalling: signalling.local_addr()?.port(),
+            tcp: tcp.local_addr()?.port(),
+            udp: udp.local_addr()?.port(),
+        })
+    }
 }

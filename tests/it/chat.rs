@@ -31,7 +31,10 @@ fn model(messages: &[Value], location: &Location) -> Value {
             location.0.store(true, Ordering::SeqCst);
             json!({"role": "assistant", "content": null, "tool_calls": [asks("get_location", "")]})
         }
-        _ => json!({"role": "assistant", "content": format!("You are in {content}.")}),
+        _ => {
+            let answer: Value = serde_json::from_str(content).unwrap();
+            json!({"role": "assistant", "content": format!("You are in {}.", answer["result"])})
+        }
     }
 }
 
@@ -52,7 +55,8 @@ async fn alicia_a14_the_model_reads_the_failure_and_asks_again() {
     };
     assert_eq!(answer["content"], r#"You are in "Rome"."#);
     let failure: Value = serde_json::from_str(messages[2]["content"].as_str().unwrap()).unwrap();
-    assert_eq!(failure, json!({"error": {"code": "execution_error", "message": "location is switched off"}}));
+    let error = json!({"code": "execution_error", "message": "location is switched off"});
+    assert_eq!(failure, json!({"tool": "get_location", "from": "phone", "error": error}));
     assert_eq!(messages[2]["tool_call_id"], "call_1");
 }
 
@@ -64,6 +68,8 @@ async fn every_tool_call_has_an_answer_whatever_the_model_wrote() {
     for (odd, code) in [
         (asks("no_such_tool", "{}"), "unknown_tool"),
         (asks("not a name", "{}"), "unknown_tool"),
+        (asks("bridge.permission", "{}"), "unknown_tool"),
+        (asks("bridge__permission", "{}"), "unknown_tool"),
         (asks("get_location", "{"), "invalid_parameters"),
         (asks("get_location", "[1]"), "invalid_parameters"),
         (json!({}), "unknown_tool"),
@@ -73,4 +79,22 @@ async fn every_tool_call_has_an_answer_whatever_the_model_wrote() {
         let content: Value = serde_json::from_str(answer["content"].as_str().unwrap()).unwrap();
         assert_eq!(content["error"]["code"], code, "{odd}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_with_a_long_dotted_name_is_called_by_the_name_that_the_model_reads() {
+    async fn where_am_i() -> Result<&'static str, ToolError> {
+        Ok("Rome")
+    }
+    let room = Room::new();
+    let name = format!("{}{}", "maps.".repeat(12), "find");
+    let client = Client::builder().tool(&name, "Where the phone is", where_am_i);
+    let _phone = client.join_over(room.client("phone")).await.unwrap();
+    let assistant =
+        Assistant::builder().client("phone").join_over(room.assistant("assistant")).await.unwrap();
+    assistant.call(&name, ()).await.unwrap(); // it is offered by now
+    let written = chat::definitions(&assistant.tools())[0]["function"]["name"].as_str().unwrap().to_owned();
+    assert!(name.len() == 64 && written.len() == 64 && !written.contains('.'), "{written}");
+    let answer = chat::call(&assistant, &asks(&written, "{}")).await;
+    assert_eq!(answer["content"], r#""Rome""#);
 }

@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use toolbridge::wire::Frame;
 
-fn toolbridge(arguments: &[&str]) -> Command {
+pub(crate) fn toolbridge(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_toolbridge"));
     for name in ["LIVEKIT_URL", "LIVEKIT_API_KEY", "LIVEKIT_API_SECRET", "LIVEKIT_TOKEN", "RUST_LOG"] {
         command.env_remove(name);
@@ -21,12 +21,12 @@ fn toolbridge(arguments: &[&str]) -> Command {
     command
 }
 
-fn run(arguments: &[&str]) -> Output {
+pub(crate) fn run(arguments: &[&str]) -> Output {
     toolbridge(arguments).output().unwrap()
 }
 
 /// Runs it with these bytes on its standard input.
-fn feed(arguments: &[&str], bytes: &[u8]) -> Output {
+pub(crate) fn feed(arguments: &[&str], bytes: &[u8]) -> Output {
     let mut child = toolbridge(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -42,13 +42,13 @@ fn feed(arguments: &[&str], bytes: &[u8]) -> Output {
     output
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
 /// Its one line on stderr: it failed with this status and printed nothing else.
 #[track_caller]
-fn complaint(output: &Output, status: i32) -> String {
+pub(crate) fn complaint(output: &Output, status: i32) -> String {
     assert_eq!(output.status.code(), Some(status), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
     text(&output.stderr).to_owned()
@@ -74,7 +74,7 @@ fn help_names_every_verb() {
     let output = run(&["--help"]);
     assert!(output.status.success() && output.stderr.is_empty());
     let help = text(&output.stdout);
-    for verb in ["demo", "token", "client", "call", "tools", "watch", "ping", "frame"] {
+    for verb in ["demo", "token", "client", "call", "assistant", "tools", "watch", "ping", "frame"] {
         assert!(help.lines().any(|line| line.trim_start().starts_with(verb)), "{verb}: {help}");
         let of_verb = run(&[verb, "--help"]);
         assert!(of_verb.status.success() && !of_verb.stdout.is_empty(), "{verb}");
@@ -86,7 +86,7 @@ fn help_names_every_verb() {
 
 #[test]
 fn help_shows_no_secret_of_the_environment() {
-    for verb in ["call", "client", "token", "watch", "ping", "tools", "demo"] {
+    for verb in ["call", "client", "token", "watch", "ping", "tools", "demo", "assistant"] {
         let output = toolbridge(&[verb, "--help"])
             .env("LIVEKIT_API_SECRET", "hunter2")
             .env("LIVEKIT_TOKEN", "hunter2")
@@ -133,7 +133,7 @@ fn what_is_asked_wrongly_has_status_2() {
 fn the_well_known_key_is_for_this_machine_alone() {
     let key = ["--api-key", "devkey", "--api-secret", "secretsecretsecretsecretsecretsecret"];
     for url in ["wss://example.com", "ws://127.0.0.1.example.com:7880", "ws://10.0.0.1:7880"] {
-        for verb in [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"]] {
+        for verb in [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"], &["assistant"]] {
             let arguments = [verb, &["--room", "r", "--url", url], &key].concat();
             let complaint = complaint(&run(&arguments), 2);
             assert!(complaint.contains("devkey") && complaint.lines().count() == 1, "{complaint}");
@@ -146,7 +146,7 @@ fn a_server_that_is_not_there_has_status_1_and_advice() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("ws://127.0.0.1:{port}");
     let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
-    for verb in [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"]] {
+    for verb in [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"], &["assistant"]] {
         let arguments = [verb, &["--room", "r", "--url", &url], &key].concat();
         let complaint = complaint(&run(&arguments), 1);
         assert!(complaint.contains(&format!("127.0.0.1:{port} cannot be reached")), "{complaint}");

@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "bridge",
         &["body", "link", "tool", "wire", "session", "source", "registry", "executor", "transport", "room"],
     ),
-    ("adapter", &["body", "link", "tool", "source", "bridge"]),
+    ("adapter", &["body", "link", "tool", "source", "session", "bridge"]),
 ];
 
 /// Words that no line of the core may hold.

@@ -8,12 +8,16 @@
 )]
 
 mod bridge;
+mod bridge_either;
 mod bridge_ends;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
 #[cfg(all(feature = "cli", unix))]
+mod cli_assistant;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
+mod consent;
 mod golden;
 mod hostile;
 mod layers;
@@ -23,10 +27,14 @@ mod programs;
 mod programs_of_the_api;
 mod session_alicia;
 mod session_calls;
+mod session_choose;
+mod session_claims;
 mod session_lane;
-
+mod session_prompts;
+mod session_replay;
 mod session_schedules;
 mod session_security;
+mod session_turns;
 mod session_world;
 mod tools;
 mod wire;

@@ -30,11 +30,11 @@ pub(crate) struct World {
     pub(crate) random: Random,
     /// Whether it is said of jobs that they began.
     pub(crate) begins: bool,
+    /// What is said of packets of somebody who is not in the room.
+    pub(crate) unsent: Unsent,
     last: BTreeMap<(String, String), Instant>,
     /// What happens on the lossy lane.
     pub(crate) lossy: Lossy,
-    /// How many reliable packets of 1,000 come a second late, and so all behind them.
-    pub(crate) late: u64,
     /// The id of the packet that was sent last.
     pub(crate) packet: u64,
     /// Every job that any session ever gave out.
@@ -43,6 +43,21 @@ pub(crate) struct World {
     order: u64,
     pub(crate) ends: BTreeMap<String, End>,
     sids: u32,
+    /// What becomes of a packet, if the network shall do more than delay.
+    pub(crate) fate: Option<Judge>,
+}
+
+/// Judges a packet by its receiver, its sender and what it says.
+type Judge = Box<dyn FnMut(&str, &Identity, &Frame) -> Fate>;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Arrives,
+    IsLost,
+    ComesTwice,
+    /// So much later, and others overtake it.
+    IsOvertaken(Duration),
 }
 
 /// What the network does with lossy packets, in so many of 1,000.
@@ -101,14 +116,15 @@ impl World {
             random: Random(1),
             begins: true,
             lossy: Lossy::default(),
-            late: 0,
             packet: 0,
+            unsent: Unsent::Closed,
             last: BTreeMap::new(),
             executed: Vec::new(),
             queue: BTreeMap::new(),
             order: 0,
             ends: BTreeMap::new(),
             sids: 0,
+            fate: None,
         }
     }
 
@@ -203,6 +219,12 @@ impl World {
         }
     }
 
+    pub(crate) fn leave_if_here(&mut self, name: &str) {
+        if self.ends.contains_key(name) {
+            self.leave(name);
+        }
+    }
+
     /// The same program joins anew: another sid.
     pub(crate) fn rejoin(&mut self, name: &str) {
         let sid = self.sid();
@@ -287,12 +309,30 @@ impl World {
             [] => self.others(peer.identity().as_str()).map(|end| end.who.identity().to_string()).collect(),
             some => some.iter().map(ToString::to_string).collect(),
         };
+        let mut fate = self.fate.take();
         for to in to {
-            let late =
-                if self.late > 0 && self.random.below(1000) < self.late { SECOND } else { Duration::ZERO };
-            let (from, bytes) = (peer.clone(), bytes.to_vec());
-            self.schedule(self.delay + late, Delivery::Packet { to, from, lane: Lane::Reliable, bytes });
+            let packet = || Delivery::Packet {
+                to: to.clone(),
+                from: peer.clone(),
+                lane: Lane::Reliable,
+                bytes: bytes.to_vec(),
+            };
+            let judge =
+                |judge: &mut Judge| judge(&to, peer.identity(), &Frame::decode(bytes.to_vec()).unwrap());
+            match fate.as_mut().map_or(Fate::Arrives, judge) {
+                Fate::Arrives => self.schedule(self.delay, packet()),
+                Fate::IsLost => {}
+                Fate::ComesTwice => {
+                    self.schedule(self.delay, packet());
+                    self.schedule(self.delay, packet());
+                }
+                Fate::IsOvertaken(later) => {
+                    self.order += 1;
+                    self.queue.insert((self.now + self.delay + later, self.order), packet());
+                }
+            }
         }
+        self.fate = fate;
     }
 
     /// A lossy packet: it may be lost, come twice, be passed by others, and waits for nothing.
@@ -423,7 +463,7 @@ impl World {
                     } else if here {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
-                        session.handle_unsent(self.now, packet.id, Unsent::Closed);
+                        session.handle_unsent(self.now, packet.id, self.unsent.clone());
                     }
                 }
                 Output::Execute(job) => {

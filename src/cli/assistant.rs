@@ -1,0 +1,117 @@
+//! `toolbridge assistant`: an assistant that any language can drive, by JSON lines: see `assistant.md`.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::Args;
+use tokio::time::timeout;
+
+use self::conversation::{Conversation, End};
+use super::{
+    Failure,
+    connect::Seat,
+    interrupt::{interrupted, unless_interrupted},
+};
+use crate::{Assistant, AssistantBuilder, CloseReason, JoinError, ProgramTools, Role};
+
+mod command;
+mod conversation;
+mod input;
+mod output;
+mod say;
+
+/// The contract of the lines.
+const CONTRACT: &str = include_str!("assistant/assistant.md");
+
+/// What `--help` says of them.
+const AFTERWORD: &str = "\
+Calls are JSON lines on stdin, outcomes and events are JSON lines on stdout:
+  {\"type\": \"call\", \"id\": 1, \"tool\": \"get_battery\", \"arguments\": {}, \"to\": \"phone\"}
+  {\"type\":\"result\",\"id\":1,\"ok\":true,\"result\":{\"level\":0.8}}
+When stdin ends, open calls are waited for. All of it: toolbridge assistant --protocol";
+
+/// On the way out nothing of ours is open but what was stopped.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// How long calls that an interruption cancels have to say so.
+const LAST_RESULTS: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTERWORD)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    seat: Seat,
+
+    /// The programs that are our own tools (see examples/tools.toml): calls of them run on this machine
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
+
+    /// A client that is known by name, so that it can be called before LiveKit announces it; as often as needed
+    #[arg(long = "client", value_name = "IDENTITY")]
+    clients: Vec<String>,
+
+    /// Print the contract of the lines, and leave
+    #[arg(long)]
+    protocol: bool,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    if arguments.protocol {
+        io::stdout().write_all(CONTRACT.as_bytes())?;
+        return Ok(());
+    }
+    let mut builder = Assistant::builder().drain(DRAIN);
+    if let Some(path) = &arguments.tools {
+        builder = builder.tools(ProgramTools::from_file(path).map_err(Failure::usage)?);
+    }
+    for client in &arguments.clients {
+        builder = builder.client(client.as_str());
+    }
+    let assistant = join(builder, &arguments.seat).await?;
+    let (out, written) = output::start(io::stdout());
+    let input = input::start(io::stdin);
+    let mut conversation = Conversation::new(assistant.clone(), out);
+    let room = assistant.room();
+    let ended = tokio::select! {
+        biased;
+        () = interrupted() => End::Asked,
+        ended = conversation.run(&room, input) => ended,
+    };
+    if matches!(ended, End::Asked) {
+        // Its reader may have stopped reading; then there is nobody to tell.
+        let _ = timeout(LAST_RESULTS, conversation.cancel_all()).await;
+    }
+    let reason = assistant.close().await;
+    let told = conversation.finish(&reason);
+    let whole = async {
+        told.await;
+        // None: the thread that writes is gone without a word.
+        written.await.unwrap_or(Ok(()))
+    };
+    if matches!(ended, End::Asked) {
+        if let Ok(written) = timeout(LAST_RESULTS, whole).await {
+            written?;
+        }
+    } else {
+        unless_interrupted(async { Ok(whole.await?) }).await?;
+    }
+    match reason {
+        CloseReason::Closed => Ok(()),
+        reason => Err(Failure::failed(reason)),
+    }
+}
+
+async fn join(builder: AssistantBuilder, seat: &Seat) -> Result<Assistant, Failure> {
+    let way = seat.way("assistant", Role::Assistant)?;
+    let joining = async {
+        let joined = builder.room_options(way.options.clone()).join(&way.url, &way.token).await;
+        joined.map_err(|error| match error {
+            JoinError::Register(error) => Failure::usage(error),
+            other => Failure::failed(other),
+        })
+    };
+    unless_interrupted(joining).await
+}

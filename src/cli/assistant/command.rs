@@ -1,0 +1,223 @@
+//! What a driver can ask for: one line, one command.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use serde_json::Value;
+
+use crate::Body;
+
+/// The longest id of a call, in bytes: what the protocol allows its own.
+const MAX_ID: usize = 128;
+
+/// What a line asks for.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// A call; what is wrong with it besides its id is its result.
+    Call(Id, Result<Box<Call>, String>),
+    Cancel(Id),
+    Tools(Option<Id>),
+    Close,
+}
+
+/// The commands, as the hello names them.
+pub(super) const COMMANDS: &[&str] = &["call", "cancel", "tools", "close"];
+
+/// What a call asks for.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) tool: String,
+    pub(super) arguments: Body,
+    pub(super) to: Option<String>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) owner_wait: Option<Duration>,
+    pub(super) meta: BTreeMap<String, Body>,
+}
+
+/// A driver's own name for a call: a string or an integer, given back as it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Id(String);
+
+impl Id {
+    /// As JSON.
+    pub(super) fn to_json(&self) -> Value {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
+    fn read(body: &Body) -> Option<Self> {
+        let json = body.to_json();
+        let fits = match &json {
+            Value::String(text) => !text.is_empty() && text.len() <= MAX_ID,
+            Value::Number(number) => number.is_i64() || number.is_u64(),
+            _ => false,
+        };
+        fits.then(|| Self(json.to_string()))
+    }
+}
+
+/// A line that asks for nothing.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    /// In a word for programs.
+    pub(super) code: &'static str,
+    /// In words for a person.
+    pub(super) message: String,
+}
+
+impl Wrong {
+    pub(super) fn new(code: &'static str, message: impl fmt::Display) -> Self {
+        Self { code, message: message.to_string() }
+    }
+}
+
+pub(super) fn parse(text: &str) -> Result<Command, Wrong> {
+    let bad = |message: String| Wrong::new("bad_command", message);
+    let body = Body::from_json(text).map_err(|error| Wrong::new("not_json", format!("no JSON: {error}")))?;
+    let fields = match body.decode() {
+        Ok(fields) if body.is_map() => fields,
+        _ => return Err(bad("a command is a JSON object".to_owned())),
+    };
+    let mut fields = Fields(fields);
+    let name = fields.text("type").map_err(bad)?;
+    let name = name.ok_or_else(|| bad(format!("`type` is missing: one of {}", COMMANDS.join(", "))))?;
+    let id = fields.id().map_err(bad)?;
+    let needed = |id: Option<Id>| {
+        id.ok_or_else(|| bad(format!("a `{name}` has an `id`: a string or an integer of your own")))
+    };
+    match name.as_str() {
+        "call" => {
+            let id = needed(id)?;
+            let call = call(&mut fields).and_then(|call| fields.end("call").map(|()| call.into()));
+            Ok(Command::Call(id, call))
+        }
+        "cancel" => {
+            let id = needed(id)?;
+            fields.end("cancel").map_err(bad)?;
+            Ok(Command::Cancel(id))
+        }
+        "tools" => fields.end("tools").map_err(bad).map(|()| Command::Tools(id)),
+        "close" if id.is_none() => fields.end("close").map_err(bad).map(|()| Command::Close),
+        "close" => Err(bad("`id` is no key of `close`".to_owned())),
+        other => Err(bad(format!("{other:?} is no command: one of {}", COMMANDS.join(", ")))),
+    }
+}
+
+fn call(fields: &mut Fields) -> Result<Call, String> {
+    Ok(Call {
+        tool: fields.text("tool")?.ok_or("`tool` is missing")?,
+        arguments: fields.take("arguments").unwrap_or_else(Body::empty),
+        to: fields.text("to")?,
+        timeout: fields.millis("timeoutMs")?,
+        owner_wait: fields.millis("ownerWaitMs")?,
+        meta: match fields.take("meta") {
+            Some(meta) if meta.is_map() => meta.decode().map_err(|_| "the keys of `meta` must be strings")?,
+            Some(_) => return Err("`meta` must be an object".to_owned()),
+            None => BTreeMap::new(),
+        },
+    })
+}
+
+/// The keys of a line that were not looked at yet. `null` is the same as nothing.
+struct Fields(BTreeMap<String, Body>);
+
+impl Fields {
+    fn take(&mut self, key: &str) -> Option<Body> {
+        self.0.remove(key).filter(|value| !value.is_nil())
+    }
+
+    fn text(&mut self, key: &str) -> Result<Option<String>, String> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        value.as_str().map(|text| Some(text.to_owned())).ok_or_else(|| format!("`{key}` must be a string"))
+    }
+
+    fn millis(&mut self, key: &str) -> Result<Option<Duration>, String> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        match value.decode::<u64>() {
+            Ok(millis) => Ok(Some(Duration::from_millis(millis))),
+            Err(_) => Err(format!("`{key}` must be an integer of milliseconds, 0 or more")),
+        }
+    }
+
+    fn id(&mut self) -> Result<Option<Id>, String> {
+        let Some(value) = self.take("id") else { return Ok(None) };
+        let id = Id::read(&value);
+        id.map(Some).ok_or_else(|| format!("`id` must be an integer, or a string of 1 to {MAX_ID} bytes"))
+    }
+
+    /// A key that is not known is a mistake, and no small one: a limit that is misspelt would not hold.
+    fn end(&self, command: &str) -> Result<(), String> {
+        match self.0.keys().next() {
+            Some(key) => Err(format!("{key:?} is no key of `{command}`")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(text: &str) -> (&'static str, String) {
+        let wrong = parse(text).unwrap_err();
+        (wrong.code, wrong.message)
+    }
+
+    #[test]
+    fn a_call_is_read_with_everything_that_it_may_say() {
+        let text = r#"{"type":"call","id":18446744073709551615,"tool":"t","to":"phone","timeoutMs":5000,
+            "ownerWaitMs":0,"arguments":{"n":[1.0,{"$bin":"AAEC"}]},"meta":{"a":{"$float":"NaN"}}}"#;
+        let Ok(Command::Call(id, Ok(call))) = parse(text) else { panic!("{:?}", parse(text)) };
+        assert_eq!(id.to_json().to_string(), "18446744073709551615");
+        assert_eq!((call.tool.as_str(), call.to.as_deref()), ("t", Some("phone")));
+        assert_eq!((call.timeout, call.owner_wait), (Some(Duration::from_secs(5)), Some(Duration::ZERO)));
+        assert_eq!(call.arguments.to_json().to_string(), r#"{"n":[1.0,{"$bin":"AAEC"}]}"#);
+        assert_eq!(call.arguments.get("n/1").unwrap().as_bytes(), b"\xc4\x03\x00\x01\x02");
+        assert_eq!(call.meta["a"].to_json().to_string(), r#"{"$float":"NaN"}"#);
+        let least = parse(r#"{"type":"call","id":"a","tool":"t","to":null}"#);
+        let Ok(Command::Call(_, Ok(call))) = least else { panic!("{least:?}") };
+        assert!(call.arguments.is_map() && call.arguments.is_empty() && call.to.is_none());
+    }
+
+    #[test]
+    fn what_is_no_command_says_what_is_wrong() {
+        for text in ["", "{", "nonsense", "{} {}", &"[".repeat(100_000), r#"{"type":"call","a":{"$bin":1}}"#]
+        {
+            assert_eq!(wrong(text).0, "not_json", "{text:.20}");
+        }
+        for (text, says) in [
+            ("[]", "object"),
+            ("7", "object"),
+            ("null", "object"),
+            (r#"{"$bin":"AA=="}"#, "object"),
+            (r#"{"$map":[[1,2]]}"#, "object"),
+            ("{}", "`type` is missing"),
+            (r#"{"type":7}"#, "`type` must be a string"),
+            (r#"{"type":"dance"}"#, "\"dance\" is no command"),
+            (r#"{"type":"call","tool":"t"}"#, "`id`"),
+            (r#"{"type":"cancel"}"#, "`id`"),
+            (r#"{"type":"call","id":1.5,"tool":"t"}"#, "`id` must be"),
+            (r#"{"type":"call","id":"","tool":"t"}"#, "`id` must be"),
+            (r#"{"type":"cancel","id":1,"why":2}"#, "\"why\" is no key of `cancel`"),
+            (r#"{"type":"close","id":1}"#, "no key of `close`"),
+            (r#"{"type":"tools","x":1}"#, "no key of `tools`"),
+        ] {
+            let (code, message) = wrong(text);
+            assert!(code == "bad_command" && message.contains(says), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_call_with_an_id_has_its_faults_for_a_result() {
+        for (rest, says) in [
+            ("", "`tool` is missing"),
+            (r#","tool":5"#, "`tool` must be a string"),
+            (r#","tool":"t","timeout":5"#, "\"timeout\" is no key of `call`"),
+            (r#","tool":"t","timeoutMs":-5"#, "`timeoutMs` must be an integer"),
+            (r#","tool":"t","timeoutMs":"5s""#, "`timeoutMs` must be an integer"),
+            (r#","tool":"t","meta":[]"#, "`meta` must be an object"),
+        ] {
+            let text = format!(r#"{{"type":"call","id":7{rest}}}"#);
+            let Ok(Command::Call(id, Err(message))) = parse(&text) else { panic!("{text}") };
+            assert!(id.to_json() == 7 && message.contains(says), "{text}: {message}");
+        }
+    }
+}

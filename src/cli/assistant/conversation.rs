@@ -1,0 +1,471 @@
+//! What goes on between a driver and the room: commands in, one result a call, and events out.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde_json::Value;
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    command::{self, Call, Command, Id, Wrong},
+    input::{Line, MAX_LINE, Text},
+    say,
+};
+use crate::{Assistant, CallId, CloseReason, Event, Events, Peer, cli::text};
+
+/// Calls that are open at once. Beyond them no line is read until one has ended: as many as a session has.
+pub(super) const OPEN_CALLS: usize = 1024;
+
+/// Why a conversation is over.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The driver has said all, and has every result.
+    Said,
+    /// We are not in the room any more.
+    Left,
+    /// Nobody reads what we write.
+    Unread,
+    /// We were asked to stop.
+    Asked,
+}
+
+/// The reader of our lines is gone.
+struct Unread;
+
+/// One driver, one assistant.
+pub(super) struct Conversation {
+    assistant: Assistant,
+    events: Events,
+    out: mpsc::Sender<String>,
+    /// Calls without a result, and how they are cancelled.
+    open: BTreeMap<Id, CancellationToken>,
+    running: JoinSet<Id>,
+    /// What the driver calls the calls of the room, until it is known that they have settled.
+    names: HashMap<CallId, Id>,
+    /// Who was told to be there.
+    present: BTreeSet<Peer>,
+    /// Once is enough to be told that we may not send.
+    muted: bool,
+}
+
+impl Conversation {
+    pub(super) fn new(assistant: Assistant, out: mpsc::Sender<String>) -> Self {
+        let events = assistant.events();
+        Self {
+            assistant,
+            events,
+            out,
+            open: BTreeMap::new(),
+            running: JoinSet::new(),
+            names: HashMap::new(),
+            present: BTreeSet::new(),
+            muted: false,
+        }
+    }
+
+    /// Goes on until the input has ended and every call has its result, or something else ends it.
+    pub(super) async fn run(&mut self, room: &str, input: mpsc::Receiver<Line>) -> End {
+        self.talk(room, input).await.unwrap_or(End::Unread)
+    }
+
+    /// Cancels what is open, and waits until all of it was told.
+    pub(super) async fn cancel_all(&mut self) {
+        for stop in self.open.values() {
+            stop.cancel();
+        }
+        self.rest().await;
+    }
+
+    /// The last word.
+    pub(super) async fn finish(mut self, reason: &CloseReason) {
+        self.rest().await;
+        // Who does not read any more misses nothing.
+        let _ = self.say(&say::closed(reason)).await;
+    }
+
+    async fn talk(&mut self, room: &str, mut input: mpsc::Receiver<Line>) -> Result<End, Unread> {
+        self.say(&say::hello(self.assistant.identity(), room)).await?;
+        self.tell_all().await?;
+        let mut listening = true;
+        while listening || !self.open.is_empty() {
+            let room_for_more = self.open.len() < OPEN_CALLS;
+            tokio::select! {
+                biased;
+                Some(ended) = self.running.join_next() => self.ended(ended.ok()),
+                event = self.events.recv() => match event {
+                    Some(event) => self.tell(event).await?,
+                    None => return Ok(End::Left),
+                },
+                line = input.recv(), if listening && room_for_more => match line {
+                    Some(line) => listening = self.obey(line).await?,
+                    None => listening = false,
+                },
+            }
+        }
+        Ok(End::Said)
+    }
+
+    /// Does what a line asks for. Says whether there is more to listen to.
+    async fn obey(&mut self, line: Line) -> Result<bool, Unread> {
+        let command = match &line.text {
+            Text::Plain(text) if text.trim().is_empty() => return Ok(true),
+            Text::Plain(text) => command::parse(text),
+            Text::TooLong => Err(Wrong::new("too_long", format!("the line is longer than {MAX_LINE} bytes"))),
+            Text::NotUtf8 => Err(Wrong::new("not_utf8", "the line is not UTF-8")),
+        };
+        match command {
+            Ok(Command::Call(id, _)) if self.open.contains_key(&id) => {
+                let message = format!("the call {} is open; choose another `id`", id.to_json());
+                self.say(&say::wrong(line.number, &Wrong::new("id_in_use", message))).await?;
+            }
+            Ok(Command::Call(id, Ok(call))) => self.call(id, *call),
+            Ok(Command::Call(id, Err(message))) => self.say(&say::refused(&id, &message)).await?,
+            Ok(Command::Cancel(id)) => {
+                // One that has ended meanwhile has its result, or will have it.
+                if let Some(stop) = self.open.get(&id) {
+                    stop.cancel();
+                }
+            }
+            Ok(Command::Tools(id)) => {
+                let offers = self.assistant.tools();
+                self.say(&say::tools(id.as_ref(), &offers, self.assistant.identity())).await?;
+            }
+            Ok(Command::Close) => return Ok(false),
+            Err(wrong) => self.say(&say::wrong(line.number, &wrong)).await?,
+        }
+        Ok(true)
+    }
+
+    fn call(&mut self, id: Id, call: Call) {
+        let mut asked = self.assistant.call(&call.tool, call.arguments);
+        if let Some(owner) = call.to {
+            asked = asked.to(owner);
+        }
+        if let Some(limit) = call.timeout {
+            asked = asked.timeout(limit);
+        }
+        if let Some(wait) = call.owner_wait {
+            asked = asked.owner_wait(wait);
+        }
+        for (key, value) in call.meta {
+            asked = asked.meta(&key, value);
+        }
+        let call = asked.start();
+        if !call.id().as_str().is_empty() {
+            self.names.insert(call.id().clone(), id.clone());
+        }
+        let stop = CancellationToken::new();
+        self.open.insert(id.clone(), stop.clone());
+        self.running.spawn(follow(id, call, stop, self.out.clone()));
+    }
+
+    fn ended(&mut self, id: Option<Id>) {
+        if let Some(id) = id {
+            self.open.remove(&id);
+        }
+    }
+
+    async fn rest(&mut self) {
+        while let Some(ended) = self.running.join_next().await {
+            self.ended(ended.ok());
+        }
+    }
+
+    /// What has happened before we listened.
+    async fn tell_all(&mut self) -> Result<(), Unread> {
+        for who in self.assistant.participants() {
+            self.tell(Event::Joined(who)).await?;
+        }
+        let owners: BTreeSet<_> = self.assistant.tools().into_iter().map(|offer| offer.owner).collect();
+        for owner in owners {
+            self.tell(Event::ToolsChanged { owner }).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell(&mut self, event: Event) -> Result<(), Unread> {
+        match self.line(event) {
+            Some(line) => self.say(&line).await,
+            None => Ok(()),
+        }
+    }
+
+    fn line(&mut self, event: Event) -> Option<Value> {
+        Some(match event {
+            Event::Joined(who) => self.present.insert(who.peer().clone()).then(|| say::joined(&who))?,
+            Event::Left(who) => self.present.remove(&who).then(|| say::left(&who))?,
+            Event::ToolsChanged { owner } => say::tools_changed(&owner, &self.assistant.tools()),
+            Event::Requested { call, owner, .. } => {
+                say::step("requested", self.names.get(&call), &call, &owner)
+            }
+            Event::Delivered { call, owner } => say::step("delivered", self.names.get(&call), &call, &owner),
+            // A call of the driver's has a result in place of this.
+            Event::Settled { call, .. } if self.names.remove(&call).is_some() => return None,
+            Event::Settled { call, tool, owner, outcome, took, .. } => {
+                say::settled(&call, &tool, owner.as_ref(), &outcome, took)
+            }
+            Event::Misbehaved { by, what, times } => say::misbehaved(&by, what.as_str(), times),
+            Event::PeerError { by, code, message, recoverable } => {
+                say::peer_error(&by, code, &message, recoverable)
+            }
+            Event::ToolFailed { call, tool, reason } => {
+                say::tool_failed(&call, tool.as_str(), reason.as_str())
+            }
+            Event::Frame { from, frame } => say::frame(&from, frame.to_json().ok()?),
+            Event::Link(state) => say::link(state),
+            Event::NotAllowed if std::mem::replace(&mut self.muted, true) => return None,
+            Event::NotAllowed => say::not_allowed(),
+            Event::Missed(events) => {
+                // It may have been told there that they have settled.
+                self.names.retain(|_, id| self.open.contains_key(id));
+                say::missed(events)
+            }
+            _ => return None,
+        })
+    }
+
+    async fn say(&self, line: &Value) -> Result<(), Unread> {
+        self.out.send(text::json(line)).await.map_err(|_| Unread)
+    }
+}
+
+/// A call's progress and its one result, in this order.
+async fn follow(id: Id, mut call: crate::Call, stop: CancellationToken, out: mpsc::Sender<String>) -> Id {
+    let mut stopped = false;
+    loop {
+        let step = tokio::select! {
+            biased;
+            step = call.progress() => step,
+            () = stop.cancelled(), if !stopped => {
+                stopped = true;
+                call.cancel();
+                continue;
+            }
+        };
+        let Some(step) = step else { break };
+        // Who does not read any more misses nothing.
+        let _ = out.send(text::json(&say::progress(&id, &step))).await;
+    }
+    let result = call.await;
+    let _ = out.send(text::json(&say::result(&id, result))).await;
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Body, Client, ToolContext, ToolError, memory::Room};
+
+    /// A driver of an assistant in a room in memory.
+    struct Driver {
+        input: mpsc::Sender<Line>,
+        out: mpsc::Receiver<String>,
+        number: u64,
+        talk: tokio::task::JoinHandle<(Conversation, End)>,
+    }
+
+    impl Driver {
+        async fn new(room: &Room, waiting: usize) -> Self {
+            async fn ours() -> Result<&'static str, ToolError> {
+                Ok("ours")
+            }
+            let builder = Assistant::builder().client("phone").tool("ours", "Runs here", ours);
+            let assistant = builder.join_over(room.assistant("brain")).await.unwrap();
+            let (out, lines) = mpsc::channel(waiting);
+            let (input, commands) = mpsc::channel(1);
+            let mut conversation = Conversation::new(assistant, out);
+            #[expect(clippy::disallowed_methods, reason = "a test may")]
+            let talk = tokio::spawn(async move {
+                let end = conversation.run("home", commands).await;
+                (conversation, end)
+            });
+            Self { input, out: lines, number: 0, talk }
+        }
+
+        async fn write(&mut self, line: &Value) {
+            self.text(Text::Plain(line.to_string())).await;
+        }
+
+        async fn text(&mut self, text: Text) {
+            self.number += 1;
+            self.input.send(Line { number: self.number, text }).await.unwrap();
+        }
+
+        /// The next line that has these values.
+        async fn until(&mut self, wanted: Value) -> Value {
+            while let Some(line) = self.out.recv().await {
+                let line: Value = serde_json::from_str(&line).unwrap();
+                let wanted = wanted.as_object().unwrap();
+                if wanted.iter().all(|(key, value)| line[key] == *value) {
+                    return line;
+                }
+            }
+            panic!("no {wanted}");
+        }
+    }
+
+    async fn sleep(cx: ToolContext) -> Result<(), ToolError> {
+        cx.cancelled().await;
+        Err(ToolError::cancelled())
+    }
+
+    async fn odd() -> Result<Body, ToolError> {
+        Ok(Body::from_json(r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#)?)
+    }
+
+    async fn phone(room: &Room) -> Client {
+        let client = Client::builder().assistant("brain").tool("sleep", "", sleep).tool("odd", "", odd);
+        client.join_over(room.client("phone")).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_call_has_one_result_and_what_json_lacks_survives() {
+        let room = Room::new();
+        let _phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        let hello = driver.until(json!({"type": "hello"})).await;
+        assert_eq!((&hello["version"], &hello["room"]), (&json!(1), &json!("home")), "{hello}");
+        driver.write(&json!({"type": "call", "id": "a", "tool": "odd"})).await;
+        driver.write(&json!({"type": "call", "id": 2, "tool": "ours"})).await;
+        driver.write(&json!({"type": "call", "id": 3, "tool": "no_such", "to": "phone"})).await;
+        driver.write(&json!({"type": "call", "id": 4, "tool": "odd", "timeoutMs": 0})).await;
+        driver.write(&json!({"type": "call", "id": 5, "tool": "odd", "arguments": [1]})).await;
+        drop(driver.input);
+        let mut results = BTreeMap::new();
+        while let Some(line) = driver.out.recv().await {
+            let line: Value = serde_json::from_str(&line).unwrap();
+            if line["type"] == "result" {
+                assert!(results.insert(line["id"].to_string(), line).is_none(), "two results");
+            }
+            if results.len() == 5 {
+                break;
+            }
+        }
+        let (conversation, end) = driver.talk.await.unwrap();
+        assert!(matches!(end, End::Said) && conversation.open.is_empty(), "{end:?}");
+        assert_eq!(results["\"a\""]["result"].to_string(), r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#);
+        assert_eq!(results["2"]["result"], json!({"value": "ours"}));
+        for (id, code) in [("3", "unknown_tool"), ("4", "invalid_parameters"), ("5", "invalid_parameters")] {
+            let error = &results[id]["error"];
+            assert!(error["code"] == code && error["mayHaveRun"] == false, "{error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_cancelled_and_its_name_is_free_again() {
+        let room = Room::new();
+        let _phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        for _ in 0..2 {
+            driver.write(&json!({"type": "call", "id": 1, "tool": "sleep"})).await;
+            driver.until(json!({"type": "progress", "id": 1})).await;
+            driver.write(&json!({"type": "call", "id": 1, "tool": "sleep"})).await;
+            driver.until(json!({"type": "error", "code": "id_in_use"})).await;
+            driver.write(&json!({"type": "cancel", "id": 1})).await;
+            let result = driver.until(json!({"type": "result"})).await;
+            assert!(result["id"] == 1 && result["error"]["code"] == "cancelled", "{result}");
+        }
+        driver.write(&json!({"type": "cancel", "id": 1})).await; // it has ended: nothing
+        driver.text(Text::TooLong).await;
+        driver.text(Text::NotUtf8).await;
+        let last = driver.number;
+        let error = driver.until(json!({"type": "error"})).await;
+        assert_eq!((&error["line"], &error["code"]), (&json!(last - 1), &json!("too_long")), "{error}");
+        driver.until(json!({"type": "error", "line": last, "code": "not_utf8"})).await;
+        driver.write(&json!({"type": "close"})).await;
+        assert!(matches!(driver.talk.await.unwrap().1, End::Said));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_too_many_calls_are_open_no_line_is_read() {
+        let room = Room::new();
+        let mut driver = Driver::new(&room, 4096).await;
+        for id in 0..OPEN_CALLS + 1 {
+            // Nobody offers it: each waits for somebody who does.
+            let line =
+                json!({"type": "call", "id": id, "tool": "t", "timeoutMs": 60_000, "ownerWaitMs": 60_000});
+            driver.write(&line).await;
+        }
+        // The last one waits in the channel, which has room for one: the next finds none.
+        let next = Line { number: 0, text: Text::Plain(String::new()) };
+        let full = tokio::time::timeout(Duration::from_secs(50), driver.input.send(next)).await;
+        assert!(full.is_err(), "it was read");
+        for _ in 0..OPEN_CALLS {
+            driver.until(json!({"type": "result", "ok": false})).await;
+        }
+        // Then it is read, and has a result like the others.
+        let last = driver.until(json!({"type": "result", "id": OPEN_CALLS})).await;
+        assert_eq!(last["error"]["code"], "unknown_tool");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_is_gone_ends_it() {
+        let room = Room::new();
+        let mut driver = Driver::new(&room, 1).await;
+        driver.write(&json!({"type": "call", "id": 0, "tool": "ours"})).await;
+        driver.until(json!({"type": "result", "id": 0})).await;
+        drop(driver.out);
+        let line = json!({"type": "tools"}).to_string();
+        let _ = driver.input.send(Line { number: 9, text: Text::Plain(line) }).await;
+        assert!(matches!(driver.talk.await.unwrap().1, End::Unread));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_there_before_is_told_and_each_only_once() {
+        let room = Room::new();
+        let phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        driver.write(&json!({"type": "call", "id": 1, "tool": "odd"})).await;
+        let mut joined = 0;
+        while let Some(line) = driver.out.recv().await {
+            let line: Value = serde_json::from_str(&line).unwrap();
+            joined += usize::from(line["event"] == "joined" && line["identity"] == "phone");
+            if line["event"] == "tools_changed" && line["owner"] == "phone" {
+                assert_eq!(line["tools"], json!(["sleep", "odd"]));
+            }
+            if line["type"] == "result" {
+                break;
+            }
+        }
+        assert_eq!(joined, 1);
+        driver.write(&json!({"type": "tools", "id": "x"})).await;
+        let tools = driver.until(json!({"type": "tools", "id": "x"})).await;
+        let all: Vec<_> = tools["tools"].as_array().unwrap().iter().map(|it| &it["execution"]).collect();
+        assert_eq!(all, ["server", "client", "client"], "{tools}");
+        phone.close().await;
+        driver.until(json!({"event": "tools_changed", "owner": "phone", "tools": []})).await;
+        driver.until(json!({"event": "left", "identity": "phone"})).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_to_stop_cancels_what_is_open_and_tells_it() {
+        let room = Room::new();
+        let _phone = phone(&room).await;
+        let assistant =
+            Assistant::builder().client("phone").join_over(room.assistant("brain")).await.unwrap();
+        let (out, mut lines) = mpsc::channel(64);
+        let (input, commands) = mpsc::channel(1);
+        let mut conversation = Conversation::new(assistant.clone(), out);
+        let line = json!({"type": "call", "id": 1, "tool": "sleep"}).to_string();
+        input.send(Line { number: 1, text: Text::Plain(line) }).await.unwrap();
+        let started = async { while !lines.recv().await.unwrap().contains("in_progress") {} };
+        tokio::select! {
+            _ = conversation.run("home", commands) => panic!("it ended by itself"),
+            () = started => {}
+        }
+        conversation.cancel_all().await;
+        let reason = assistant.close().await;
+        conversation.finish(&reason).await;
+        let mut rest = Vec::new();
+        while let Some(line) = lines.recv().await {
+            rest.push(line);
+        }
+        let (last, before) = rest.split_last().unwrap();
+        assert!(before.iter().any(|line| line.contains(r#""code":"cancelled""#)), "{rest:?}");
+        assert!(last.contains(r#""event":"closed","orderly":true"#), "{rest:?}");
+    }
+}

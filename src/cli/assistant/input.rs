@@ -1,0 +1,113 @@
+//! The driver's lines: read in a thread, one ahead, each within a limit.
+
+use std::{
+    io::{self, BufRead, BufReader, Read},
+    thread,
+};
+
+use tokio::sync::mpsc;
+
+/// The longest line, in bytes: the largest frame of 16 MiB with all of it binary, as base64, and what stands
+/// around it.
+pub(super) const MAX_LINE: usize = 24 * 1024 * 1024;
+
+/// One line of the driver's.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Which, counted from 1.
+    pub(super) number: u64,
+    pub(super) text: Text,
+}
+
+/// What a line holds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Text {
+    /// A text, without its end.
+    Plain(String),
+    /// More than [`MAX_LINE`], which was skipped.
+    TooLong,
+    /// Bytes that are no text.
+    NotUtf8,
+}
+
+/// Reads on as long as its lines are taken. The thread ends with the input or with the process: a read cannot
+/// be broken off.
+pub(super) fn start<R: Read>(open: impl FnOnce() -> R + Send + 'static) -> mpsc::Receiver<Line> {
+    let (read, lines) = mpsc::channel(1);
+    let started = thread::Builder::new().name("input".to_owned()).spawn(move || {
+        let mut from = BufReader::new(open());
+        for number in 1.. {
+            let text = match next(&mut from, MAX_LINE) {
+                Ok(Some(text)) => text,
+                Ok(None) => return,
+                Err(error) => return super::super::hint(&format!("stdin cannot be read: {error}")),
+            };
+            if read.blocking_send(Line { number, text }).is_err() {
+                return; // nobody takes them
+            }
+        }
+    });
+    if let Err(error) = started {
+        super::super::hint(&format!("stdin cannot be read: {error}"));
+    }
+    lines
+}
+
+/// The next line; `None` at the end. A last line needs no line end.
+fn next(from: &mut impl BufRead, limit: usize) -> io::Result<Option<Text>> {
+    let (mut line, mut too_long, mut any) = (Vec::new(), false, false);
+    loop {
+        let chunk = match from.fill_buf() {
+            Ok(chunk) => chunk,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let end = chunk.iter().position(|byte| *byte == b'\n');
+        let part = &chunk[..end.unwrap_or(chunk.len())];
+        let over = part.is_empty() && end.is_none();
+        any |= !over;
+        too_long |= line.len() + part.len() > limit;
+        if too_long {
+            line = Vec::new();
+        } else {
+            line.extend_from_slice(part);
+        }
+        let taken = part.len() + usize::from(end.is_some());
+        from.consume(taken);
+        if over || end.is_some() {
+            break;
+        }
+    }
+    Ok(any.then(|| match String::from_utf8(line) {
+        _ if too_long => Text::TooLong,
+        Ok(text) => Text::Plain(text),
+        Err(_) => Text::NotUtf8,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(bytes: &[u8], limit: usize) -> Vec<Text> {
+        // A reader that gives little at once meets every seam.
+        let mut from = BufReader::with_capacity(3, bytes);
+        std::iter::from_fn(|| next(&mut from, limit).unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_are_told_apart_and_the_last_needs_no_end() {
+        let plain = |text: &str| Text::Plain(text.to_owned());
+        assert_eq!(all(b"one\n\ntwo\r\nthree", 100), ["one", "", "two\r", "three"].map(plain));
+        assert_eq!(all(b"", 100), []);
+        assert_eq!(all(b"\n", 100), [plain("")]);
+    }
+
+    #[test]
+    fn a_line_above_the_limit_is_skipped_and_the_next_is_read() {
+        let lines = all(b"123456\n1234567\nx\n\xff\xfe\n", 6);
+        let expected = [Text::Plain("123456".into()), Text::TooLong, Text::Plain("x".into()), Text::NotUtf8];
+        assert_eq!(lines, expected);
+        assert_eq!(all(b"1234567", 6), [Text::TooLong]);
+    }
+}

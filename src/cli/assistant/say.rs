@@ -1,0 +1,242 @@
+//! What a driver is told: one line each.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{
+    command::{COMMANDS, Id, Wrong},
+    conversation::OPEN_CALLS,
+    input::MAX_LINE,
+};
+use crate::{
+    Body, CallError, CallId, CloseReason, ErrorCode, Execution, Identity, LinkState, Offer, Participant,
+    Peer, Progress, ToolError,
+};
+
+/// The name of the line protocol.
+const PROTOCOL: &str = "toolbridge-assistant";
+
+/// Its version: raised when a driver that keeps to the contract would not understand us any more.
+const VERSION: u32 = 1;
+
+/// The first line.
+pub(super) fn hello(identity: &Identity, room: &str) -> Value {
+    json!({
+        "type": "hello",
+        "protocol": PROTOCOL,
+        "version": VERSION,
+        "program": concat!("toolbridge/", env!("CARGO_PKG_VERSION")),
+        "identity": identity.as_str(),
+        "room": room,
+        "commands": COMMANDS,
+        "limits": {"lineBytes": MAX_LINE, "openCalls": OPEN_CALLS},
+    })
+}
+
+/// The one outcome of a call.
+pub(super) fn result(id: &Id, result: Result<Body, CallError>) -> Value {
+    match result {
+        Ok(body) => {
+            // What is no map crosses the room in one; that of our own tools crosses nothing, and looks the same.
+            let value = if body.is_map() { body.to_json() } else { json!({"value": body.to_json()}) };
+            json!({"type": "result", "id": id.to_json(), "ok": true, "result": value})
+        }
+        Err(error) => failed(id, error),
+    }
+}
+
+/// The outcome of a call that was not asked for, since its line is wrong.
+pub(super) fn refused(id: &Id, message: &str) -> Value {
+    let error = json!({"code": "invalid_parameters", "message": message, "mayHaveRun": false});
+    json!({"type": "result", "id": id.to_json(), "ok": false, "error": error})
+}
+
+fn failed(id: &Id, error: CallError) -> Value {
+    let may_have_run = error.may_have_run();
+    let word = match &error {
+        CallError::Ambiguous { .. } => Some("ambiguous"),
+        CallError::NotDelivered { .. } => Some("not_delivered"),
+        CallError::NotAllowed => Some("not_allowed"),
+        CallError::TooLarge { .. } => Some("too_large"),
+        CallError::Limit { .. } => Some("invalid_parameters"),
+        CallError::Closed(_) => Some("closed"),
+        _ => None,
+    };
+    let owners: Option<Vec<String>> = match &error {
+        CallError::Ambiguous { owners, .. } => Some(owners.iter().map(Identity::to_string).collect()),
+        _ => None,
+    };
+    let error = ToolError::from(error);
+    let code = error.code();
+    let mut told = json!({
+        "code": word.unwrap_or(code.as_str()),
+        "message": error.message(),
+        "mayHaveRun": may_have_run,
+    });
+    if let Some(partial) = error.partial() {
+        told["partial"] = partial.to_json();
+    }
+    if let Some(owners) = owners {
+        told["owners"] = owners.into();
+    }
+    json!({"type": "result", "id": id.to_json(), "ok": false, "error": told})
+}
+
+/// How far a call has come.
+pub(super) fn progress(id: &Id, progress: &Progress) -> Value {
+    let mut line = json!({"type": "progress", "id": id.to_json(), "status": progress.status.as_str()});
+    if let Some(message) = &progress.message {
+        line["message"] = message.as_str().into();
+    }
+    if let Some(content) = &progress.content {
+        line["content"] = content.to_json();
+    }
+    line
+}
+
+/// What can be called.
+pub(super) fn tools(id: Option<&Id>, offers: &[Offer], ourselves: &Identity) -> Value {
+    let tool = |offer: &Offer| {
+        let options = offer.tool.tool_options();
+        let execution = if offer.owner == *ourselves { Execution::Server } else { Execution::Client };
+        json!({
+            "name": offer.tool.name().as_str(),
+            "owner": offer.owner.as_str(),
+            "execution": execution.as_str(),
+            "description": offer.tool.description(),
+            "inputSchema": offer.tool.input_schema(),
+            "destructive": options.destructive,
+            "idempotent": options.idempotent,
+        })
+    };
+    let mut line = json!({"type": "tools"});
+    if let Some(id) = id {
+        line["id"] = id.to_json();
+    }
+    line["tools"] = offers.iter().map(tool).collect();
+    line
+}
+
+/// A line that asks for nothing.
+pub(super) fn wrong(line: u64, wrong: &Wrong) -> Value {
+    json!({"type": "error", "line": line, "code": wrong.code, "message": wrong.message})
+}
+
+fn event(name: &str) -> Value {
+    json!({"type": "event", "event": name})
+}
+
+pub(super) fn joined(who: &Participant) -> Value {
+    let mut line = event("joined");
+    line["identity"] = who.identity().as_str().into();
+    line["sid"] = who.sid().as_str().into();
+    line["role"] = who.token_role().map(|role| role.as_str()).into();
+    line["agent"] = who.is_agent().into();
+    line
+}
+
+pub(super) fn left(who: &Peer) -> Value {
+    let mut line = event("left");
+    line["identity"] = who.identity().as_str().into();
+    line["sid"] = who.sid().as_str().into();
+    line
+}
+
+/// What somebody offers now.
+pub(super) fn tools_changed(owner: &Identity, offers: &[Offer]) -> Value {
+    let mut line = event("tools_changed");
+    line["owner"] = owner.as_str().into();
+    let its = offers.iter().filter(|offer| offer.owner == *owner);
+    line["tools"] = its.map(|offer| offer.tool.name().as_str()).collect();
+    line
+}
+
+/// A call has an owner, or was taken by it.
+pub(super) fn step(name: &str, id: Option<&Id>, call: &CallId, owner: &Identity) -> Value {
+    let mut line = event(name);
+    if let Some(id) = id {
+        line["id"] = id.to_json();
+    }
+    line["call"] = call.as_str().into();
+    line["owner"] = owner.as_str().into();
+    line
+}
+
+/// A call that is none of the driver's has ended.
+pub(super) fn settled(
+    call: &CallId,
+    tool: &str,
+    owner: Option<&Identity>,
+    outcome: &Result<(), ErrorCode>,
+    took: Duration,
+) -> Value {
+    let mut line = event("settled");
+    line["call"] = call.as_str().into();
+    line["tool"] = tool.into();
+    line["owner"] = owner.map(Identity::as_str).into();
+    line["ok"] = outcome.is_ok().into();
+    if let Err(code) = outcome {
+        line["code"] = code.as_str().into();
+    }
+    line["tookMs"] = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).into();
+    line
+}
+
+pub(super) fn misbehaved(by: &Identity, what: &str, times: u64) -> Value {
+    let mut line = event("misbehaved");
+    line["by"] = by.as_str().into();
+    line["what"] = what.into();
+    line["times"] = times.into();
+    line
+}
+
+pub(super) fn peer_error(by: &Identity, code: i32, message: &str, recoverable: bool) -> Value {
+    let mut line = event("peer_error");
+    line["by"] = by.as_str().into();
+    line["code"] = code.into();
+    line["message"] = message.into();
+    line["recoverable"] = recoverable.into();
+    line
+}
+
+pub(super) fn link(state: LinkState) -> Value {
+    let mut line = event("link");
+    line["up"] = (state == LinkState::Up).into();
+    line
+}
+
+pub(super) fn tool_failed(call: &CallId, tool: &str, reason: &str) -> Value {
+    let mut line = event("tool_failed");
+    line["call"] = call.as_str().into();
+    line["tool"] = tool.into();
+    line["reason"] = reason.into();
+    line
+}
+
+pub(super) fn frame(from: &Peer, frame: Value) -> Value {
+    let mut line = event("frame");
+    line["from"] = from.identity().as_str().into();
+    line["frame"] = frame;
+    line
+}
+
+pub(super) fn not_allowed() -> Value {
+    let mut line = event("not_allowed");
+    line["message"] = "our token does not allow us to send data (`canPublishData`)".into();
+    line
+}
+
+pub(super) fn missed(events: u64) -> Value {
+    let mut line = event("missed");
+    line["events"] = events.into();
+    line
+}
+
+/// The last line.
+pub(super) fn closed(reason: &CloseReason) -> Value {
+    let mut line = event("closed");
+    line["orderly"] = (*reason == CloseReason::Closed).into();
+    line["reason"] = reason.to_string().into();
+    line
+}

@@ -1,0 +1,178 @@
+//! Claims (`wire.md`, section 4): a call that the assistant may run as well is ours only once it says so.
+//!
+//! The owner's half: a request whose execution is `either` is claimed, by an acknowledgement of its own stanza,
+//! and starts when that claim is acknowledged with success. The assistant's half is in `either`.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Event, JobKey, Session, Timer,
+    peer::Feature,
+    replay::{Resent, place},
+    table::Table,
+};
+use crate::{
+    body::Body,
+    link::Identity,
+    tool::{CallId, ErrorCode, Execution, Outcome, ToolError, ToolName},
+    wire::{Acknowledgement, Message, Meta, ToolUseRequest},
+};
+
+/// What makes an acknowledgement a claim.
+const CLAIM: &str = "claim";
+
+/// A call that we claimed and may not start yet.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// The name of the job that it becomes.
+    pub(super) job: JobKey,
+    /// The stanza under which the claim was sent.
+    stanza: i32,
+    /// The stanza of the request.
+    of: Option<i32>,
+    request: ToolUseRequest,
+    meta: Body,
+    tool: ToolName,
+    began: Instant,
+    limit: Duration,
+}
+
+pub(super) fn is_claim(it: &Acknowledgement) -> bool {
+    it.notes.as_deref() == Some(CLAIM)
+}
+
+impl Table {
+    /// The claims that were not answered, by their stanzas.
+    pub(super) fn claims_kept(&self) -> Vec<(u32, CallId)> {
+        self.claims.iter().map(|(call, claim)| (place(Some(claim.stanza)), call.clone())).collect()
+    }
+
+    /// The call that was claimed under this stanza.
+    fn claimed_as(&self, stanza: i32) -> Option<CallId> {
+        self.claims.iter().find(|(_, claim)| claim.stanza == stanza).map(|(call, _)| call.clone())
+    }
+}
+
+impl Session {
+    /// Client: whether a request must be claimed before it starts. One that we would refuse is refused at once.
+    pub(super) fn must_claim(&self, id: &Identity, request: &ToolUseRequest) -> bool {
+        let grants = self.peers.get(id).is_some_and(|it| it.lists(Feature::Claim) && it.is_reachable());
+        grants && request.execution == Ok(Execution::Either) && self.judge_request(request).is_ok()
+    }
+
+    /// Client: claims a request. The claim says too that the request came.
+    pub(super) fn claim(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        of: Option<i32>,
+        request: ToolUseRequest,
+        meta: Body,
+    ) {
+        let Ok((tool, limit)) = self.judge_request(&request) else { return };
+        let message = self.claim_message(of, &request.id);
+        let Some(sent) = self.post_small(id, &message) else { return };
+        let job = self.next_job();
+        let keep = limit.saturating_add(self.config.times.memory);
+        self.timers.set(now, Timer::ClaimDeadline(job), limit);
+        let table = self.tables.entry(id.clone()).or_default();
+        table.begin(&request, of, keep, job);
+        let call = request.id.clone();
+        let claim = Claim { job, stanza: sent.stanza, of, request, meta, tool, began: now, limit };
+        table.claim(&call, claim);
+    }
+
+    /// Client: whether a call is claimed and not granted yet.
+    pub(super) fn is_claimed(&self, id: &Identity, call: &CallId) -> bool {
+        self.tables.get(id).is_some_and(|table| table.claims.contains_key(call))
+    }
+
+    /// Client: sends a claim once more, under its own stanza.
+    pub(super) fn claim_again(&mut self, id: &Identity, call: &CallId) -> Option<Resent> {
+        let claim = self.tables.get(id)?.claims.get(call)?;
+        let (stanza, of) = (claim.stanza, claim.of);
+        self.peers.get(id).filter(|remote| remote.is_reachable())?;
+        let message = self.claim_message(of, call);
+        let sent = self.post_again(id, stanza, &Meta::default(), &message);
+        sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again"))
+            .ok()
+            .map(Resent::of)
+    }
+
+    /// Client: an acknowledgement may be the answer to a claim. Nothing but a plain yes starts the call.
+    pub(super) fn claim_answered(
+        &mut self,
+        now: Instant,
+        id: &Identity,
+        stanza: i32,
+        it: &Acknowledgement,
+    ) -> bool {
+        let Some(table) = self.tables.get_mut(id) else { return false };
+        let Some(call) = table.claimed_as(stanza) else { return false };
+        if it.success != Some(true) {
+            if let Some(claim) = table.denied(now, &call) {
+                self.timers.cancel(&Timer::ClaimDeadline(claim.job));
+            }
+            self.set_table_timer(now);
+        } else if let Some(claim) = table.granted(&call) {
+            self.start_claimed(id, claim);
+        }
+        true
+    }
+
+    /// Client: the caller stopped a call before it let us start.
+    pub(super) fn cancel_claim(&mut self, now: Instant, id: &Identity, call: &CallId) {
+        self.end_claim(now, id, call, Err(ToolError::cancelled()));
+    }
+
+    /// Client: a caller is gone, and so nothing that we claimed starts.
+    pub(super) fn end_claims_for(&mut self, now: Instant, id: &Identity) {
+        let claims = self.tables.get(id).map(Table::claims_kept).unwrap_or_default();
+        for (_, call) in claims {
+            self.cancel_claim(now, id, &call);
+        }
+    }
+
+    /// Client: the budget of a call is used up before we were allowed to start.
+    pub(super) fn claim_deadline(&mut self, now: Instant, key: JobKey) {
+        let found = self.tables.iter().find_map(|(id, table)| {
+            let (call, claim) = table.claims.iter().find(|(_, claim)| claim.job == key)?;
+            Some((id.clone(), call.clone(), claim.limit))
+        });
+        if let Some((id, call, limit)) = found {
+            let text = format!("not allowed to start within {} ms; nothing ran", limit.as_millis());
+            self.end_claim(now, &id, &call, Err(ToolError::new(ErrorCode::TIMEOUT, text)));
+        }
+    }
+
+    fn end_claim(&mut self, now: Instant, id: &Identity, call: &CallId, outcome: Outcome) {
+        let Some(claim) = self.tables.get_mut(id).and_then(|table| table.claims.remove(call)) else { return };
+        self.timers.cancel(&Timer::ClaimDeadline(claim.job));
+        self.answer(now, id, call, outcome);
+    }
+
+    /// The call is ours, and counts from when it came.
+    fn start_claimed(&mut self, id: &Identity, claim: Claim) {
+        let Claim { job, request, meta, tool, began, limit, .. } = claim;
+        self.timers.cancel(&Timer::ClaimDeadline(job));
+        self.event(Event::Requested {
+            call: request.id.clone(),
+            tool: request.tool_name.clone(),
+            execution: Execution::Client,
+            owner: self.local.identity().clone(),
+            by: id.clone(),
+        });
+        self.begin_job(began, job, id, request, &tool, limit, meta);
+    }
+
+    fn claim_message(&self, of: Option<i32>, call: &CallId) -> Message {
+        Message::Acknowledgement(Acknowledgement {
+            conversation_id: Some(self.config.room.clone()),
+            acknowledged_stanza_id: of,
+            success: Some(true),
+            acknowledged_message_id: Some(call.as_str().to_owned()),
+            notes: Some(CLAIM.to_owned()),
+            ..Acknowledgement::default()
+        })
+    }
+}

@@ -1,0 +1,369 @@
+//! What a person can be asked.
+
+use std::{collections::BTreeSet, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Decision, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL,
+    PromptAnswer,
+};
+use crate::body::Body;
+
+/// `bridge.permission`: may these calls be made?
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct PermissionPrompt {
+    /// The question in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// What is to be done.
+    pub tool_call: PromptedCall,
+    /// What else the same answer decides. Default: nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<PromptedCall>,
+    /// What can be answered.
+    pub options: Vec<PermissionOption>,
+}
+
+/// A call that needs a permission. A name or a title says what it is.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct PromptedCall {
+    /// Its id where it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// The tool's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What it does, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// `read`, `edit`, `delete`, `execute` and the like, as written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Its arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_input: Option<Body>,
+    /// The files that it is about: a list of {`path`, `line`?}, as written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locations: Option<Body>,
+    /// What it would show, differences for instance, as written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Body>,
+}
+
+/// One answer to a [`PermissionPrompt`].
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct PermissionOption {
+    /// Names it in the answer.
+    pub option_id: String,
+    /// What a person reads or hears.
+    pub name: String,
+    /// `allow_once`, `allow_always`, `reject_once` or `reject_always`; anything else allows nothing.
+    pub kind: String,
+}
+
+/// `bridge.choose`: which of these?
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ChoicePrompt {
+    /// The question in words.
+    pub text: String,
+    /// The choices.
+    pub choices: Vec<String>,
+    /// What whoever asks takes if the person does not choose, counted from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<usize>,
+}
+
+/// `bridge.authorize`: please sign in there.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct AuthorizePrompt {
+    /// Why, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// What is signed in to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Where: `https` only. It is not to be stored or logged.
+    pub url: String,
+}
+
+/// `bridge.form`: please fill this in.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct FormPrompt {
+    /// What for, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Its name where it comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The JSON Schema of the data: a map. It is shown, and never compiled by the client.
+    pub schema: Body,
+    /// How it wants to look (`ui:order` and the like): a map.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ui_schema: Option<Body>,
+    /// What it is filled in with at first: a map.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Body>,
+}
+
+impl PermissionPrompt {
+    /// May this call be made? It needs [options](PermissionPrompt::option).
+    pub fn new(tool_call: PromptedCall) -> Self {
+        Self { text: None, tool_call, others: Vec::new(), options: Vec::new() }
+    }
+
+    /// With the question in words.
+    #[must_use]
+    pub fn text(mut self, text: impl Into<String>) -> Self {
+        self.text = Some(text.into());
+        self
+    }
+
+    /// With a further call that the same answer decides.
+    #[must_use]
+    pub fn and(mut self, tool_call: PromptedCall) -> Self {
+        self.others.push(tool_call);
+        self
+    }
+
+    /// With this possible answer.
+    #[must_use]
+    pub fn option(mut self, id: impl Into<String>, name: impl Into<String>, kind: impl Into<String>) -> Self {
+        self.options.push(PermissionOption { option_id: id.into(), name: name.into(), kind: kind.into() });
+        self
+    }
+
+    /// The option that was selected, if it is one that was offered.
+    pub fn chosen(&self, answer: &PromptAnswer) -> Option<&PermissionOption> {
+        let id = answer.option_id.as_ref().filter(|_| answer.outcome == Decision::Selected)?;
+        self.options.iter().find(|option| option.option_id == *id)
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        text("text", self.text.as_deref(), MAX_PROMPT_TEXT)?;
+        self.tool_call.check("toolCall")?;
+        count("others", self.others.len(), 0)?;
+        for (at, call) in self.others.iter().enumerate() {
+            call.check(&format!("others[{at}]"))?;
+        }
+        count("options", self.options.len(), 1)?;
+        let mut ids = BTreeSet::new();
+        for (at, option) in self.options.iter().enumerate() {
+            let path = |field: &str| format!("options[{at}].{field}");
+            required(&path("optionId"), &option.option_id, MAX_PROMPT_LABEL)?;
+            required(&path("name"), &option.name, MAX_PROMPT_LABEL)?;
+            text(&path("kind"), Some(&option.kind), MAX_PROMPT_LABEL)?;
+            if !ids.insert(&option.option_id) {
+                return Err(format!("{} stands twice", path("optionId")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PromptedCall {
+    /// A call of this tool.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: Some(name.into()), ..Self::default() }
+    }
+
+    /// With what it does, for people.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = Some(title.into());
+        self
+    }
+
+    /// With its arguments.
+    #[must_use]
+    pub fn raw_input(mut self, arguments: Body) -> Self {
+        self.raw_input = Some(arguments);
+        self
+    }
+
+    fn check(&self, path: &str) -> Result<(), String> {
+        let fields = [
+            ("toolCallId", &self.tool_call_id),
+            ("name", &self.name),
+            ("title", &self.title),
+            ("kind", &self.kind),
+        ];
+        for (field, value) in fields {
+            text(&format!("{path}.{field}"), value.as_deref(), MAX_PROMPT_TEXT)?;
+        }
+        let says = |it: &Option<String>| it.as_ref().is_some_and(|it| !it.is_empty());
+        if !says(&self.name) && !says(&self.title) {
+            return Err(format!("{path} says neither name nor title"));
+        }
+        Ok(())
+    }
+}
+
+impl PermissionOption {
+    /// Whether it allows what was asked, this once or always. Whatever is not known does not.
+    pub fn allows(&self) -> bool {
+        matches!(self.kind.as_str(), "allow_once" | "allow_always")
+    }
+}
+
+impl ChoicePrompt {
+    /// Which of these?
+    pub fn new(text: impl Into<String>, choices: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { text: text.into(), choices: choices.into_iter().map(Into::into).collect(), default: None }
+    }
+
+    /// With what is taken if the person does not choose, counted from 0.
+    #[must_use]
+    pub fn default_choice(mut self, index: usize) -> Self {
+        self.default = Some(index);
+        self
+    }
+
+    /// The choice that was selected, if it is one that was offered.
+    pub fn chosen(&self, answer: &PromptAnswer) -> Option<usize> {
+        answer.selected.filter(|at| answer.outcome == Decision::Selected && *at < self.choices.len())
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        required("text", &self.text, MAX_PROMPT_TEXT)?;
+        count("choices", self.choices.len(), 1)?;
+        for (at, choice) in self.choices.iter().enumerate() {
+            required(&format!("choices[{at}]"), choice, MAX_PROMPT_LABEL)?;
+        }
+        match self.default {
+            Some(at) if at >= self.choices.len() => {
+                Err(format!("default is {at}, and there are {} choices", self.choices.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AuthorizePrompt {
+    /// Please sign in there.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { text: None, service: None, url: url.into() }
+    }
+
+    /// With why, in words.
+    #[must_use]
+    pub fn text(mut self, text: impl Into<String>) -> Self {
+        self.text = Some(text.into());
+        self
+    }
+
+    /// With what is signed in to.
+    #[must_use]
+    pub fn service(mut self, service: impl Into<String>) -> Self {
+        self.service = Some(service.into());
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        text("text", self.text.as_deref(), MAX_PROMPT_TEXT)?;
+        text("service", self.service.as_deref(), MAX_PROMPT_LABEL)?;
+        required("url", &self.url, MAX_PROMPT_URL)?;
+        let rest = self.url.strip_prefix("https://");
+        let host = rest.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
+        // A name before the host hides where it leads; what is not ASCII may look like something else.
+        let good = host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
+            && self.url.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+        if good { Ok(()) } else { Err("url is no https URL in ASCII, without a user".to_owned()) }
+    }
+}
+
+impl FormPrompt {
+    /// Please fill in what this JSON Schema describes.
+    pub fn new(schema: Body) -> Self {
+        Self { text: None, name: None, schema, ui_schema: None, data: None }
+    }
+
+    /// With what for, in words.
+    #[must_use]
+    pub fn text(mut self, text: impl Into<String>) -> Self {
+        self.text = Some(text.into());
+        self
+    }
+
+    /// With what it is filled in with at first.
+    #[must_use]
+    pub fn data(mut self, data: Body) -> Self {
+        self.data = Some(data);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        text("text", self.text.as_deref(), MAX_PROMPT_TEXT)?;
+        text("name", self.name.as_deref(), MAX_PROMPT_LABEL)?;
+        map("schema", Some(&self.schema))?;
+        map("uiSchema", self.ui_schema.as_ref())?;
+        map("data", self.data.as_ref())
+    }
+}
+
+fn text(path: &str, value: Option<&str>, limit: usize) -> Result<(), String> {
+    match value.map_or(0, str::len) {
+        size if size > limit => Err(format!("{path} has {size} bytes, {limit} are allowed")),
+        _ => Ok(()),
+    }
+}
+
+fn required(path: &str, value: &str, limit: usize) -> Result<(), String> {
+    if value.is_empty() { Err(format!("{path} is empty")) } else { text(path, Some(value), limit) }
+}
+
+fn count(path: &str, entries: usize, least: usize) -> Result<(), String> {
+    if (least..=MAX_PROMPT_CHOICES).contains(&entries) {
+        return Ok(());
+    }
+    Err(format!("{path} has {entries} entries, {least} to {MAX_PROMPT_CHOICES} are allowed"))
+}
+
+fn map(path: &str, value: Option<&Body>) -> Result<(), String> {
+    let Some(value) = value else { return Ok(()) };
+    if !value.is_map() {
+        return Err(format!("{path} is not a map"));
+    }
+    let size = value.as_bytes().len();
+    if size > MAX_PROMPT_SCHEMA {
+        return Err(format!("{path} has {size} bytes, {MAX_PROMPT_SCHEMA} are allowed"));
+    }
+    Ok(())
+}
+
+/// What is asked may be private: only how much of it there is is printed.
+macro_rules! shown_by_counts {
+    ($($name:ident { $($field:literal: $count:expr),* };)*) => {$(
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let count: &[(&str, fn(&Self) -> usize)] = &[$(($field, $count)),*];
+                let mut shown = f.debug_struct(stringify!($name));
+                for (field, count) in count {
+                    shown.field(field, &count(self));
+                }
+                shown.finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+
+shown_by_counts! {
+    PermissionPrompt { "others": |it| it.others.len(), "options": |it| it.options.len() };
+    PromptedCall { "input_bytes": |it| it.raw_input.as_ref().map_or(0, |input| input.as_bytes().len()) };
+    PermissionOption { "name_bytes": |it| it.name.len() };
+    ChoicePrompt { "choices": |it| it.choices.len() };
+    AuthorizePrompt { "url_bytes": |it| it.url.len() };
+    FormPrompt { "schema_bytes": |it| it.schema.as_bytes().len() };
+}

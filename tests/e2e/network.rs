@@ -1,0 +1,96 @@
+//! That the relay is what the other tests take it for.
+
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use libtest_mimic::Trial;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+use toolbridge::{Room, RoomOptions, Transport};
+
+use crate::{
+    BOUND,
+    relay::Relay,
+    room::{packet, to},
+    server::{Server, shared},
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![network:
+        packets_pass_through_the_relay_over_udp,
+        packets_pass_through_the_relay_over_tcp,
+        a_severed_connection_ends_and_another_is_taken,
+        a_restarted_server_is_at_the_same_address,
+    ]
+}
+
+async fn packets_pass_through_the_relay_over_udp() -> anyhow::Result<()> {
+    passes("relay-udp", RoomOptions::new()).await
+}
+
+async fn packets_pass_through_the_relay_over_tcp() -> anyhow::Result<()> {
+    passes("relay-tcp", RoomOptions::new().tcp_only()).await
+}
+
+/// It is slow when the relay is, and nothing passes when it is cut.
+async fn passes(room: &str, options: RoomOptions) -> anyhow::Result<()> {
+    const DELAY: Duration = Duration::from_millis(100);
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let one = options.join(&relay.url(), &server.key().client(room, "one").sign()?).await?;
+    let mut two = Room::join(&server.url(), &server.key().client(room, "two").sign()?).await?;
+    relay.media().delay(DELAY);
+    let began = Instant::now();
+    one.send(to("two", "late")).await?;
+    ensure!(packet(&mut two).await?.payload == "late");
+    ensure!(began.elapsed() >= DELAY, "{:?}", began.elapsed());
+    relay.media().delay(Duration::ZERO);
+    // Both ends say again what a network loses.
+    relay.media().lose(200);
+    for n in 0..20 {
+        one.send(to("two", vec![n])).await?;
+        ensure!(packet(&mut two).await?.payload[..] == [n]);
+    }
+    relay.media().lose(0);
+    relay.cut();
+    one.send(to("two", "held up")).await?;
+    // What the relay takes is passed on in no time; a second says that it is not.
+    if let Ok(early) = timeout(Duration::from_secs(1), packet(&mut two)).await {
+        bail!("through a cut: {early:?}");
+    }
+    relay.restore();
+    ensure!(timeout(BOUND, packet(&mut two)).await??.payload == "held up");
+    Ok(())
+}
+
+async fn a_severed_connection_ends_and_another_is_taken() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let address = relay.url().replace("ws://", "");
+    let ask = async |stream: &mut TcpStream| {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await?;
+        ensure!(answer == *b"HTTP/1.1 200");
+        Ok(())
+    };
+    let mut first = TcpStream::connect(&address).await?;
+    ask(&mut first).await?;
+    relay.signalling().sever();
+    let mut rest = Vec::new();
+    let _end_or_reset = timeout(BOUND, first.read_to_end(&mut rest)).await?;
+    ask(&mut TcpStream::connect(&address).await?).await
+}
+
+async fn a_restarted_server_is_at_the_same_address() -> anyhow::Result<()> {
+    let mut server = Server::start("")?;
+    let relay = Relay::start(&server).await?;
+    let token = server.key().client("restarted", "one").sign()?;
+    let before = Room::join(&relay.url(), &token).await?.local();
+    server.restart()?;
+    ensure!(Room::join(&relay.url(), &token).await?.local().sid() != before.sid());
+    Ok(())
+}

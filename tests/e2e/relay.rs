@@ -1,0 +1,380 @@
+//! A network between a participant and the server that can be cut, slowed down and made to lose, for the
+//! signalling and for the media apart.
+//!
+//! The server's candidates are rewritten on their way: so the participant sends its packets here too.
+//! Whoever joins by the server's own address is not touched.
+
+use std::{
+    collections::VecDeque,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::ensure;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream, UdpSocket},
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+
+use crate::server::Server;
+
+/// How many datagrams or pieces of a stream wait in one direction.
+const QUEUE: usize = 4096;
+/// How many sockets of participants have a way at once: the oldest loses its own.
+const WAYS: usize = 8;
+/// What is read at once, in bytes: more than any datagram or signalling frame of a test.
+const READ: usize = 64 * 1024;
+
+/// A relay in front of one server. Dropping it cuts everything.
+pub(crate) struct Relay {
+    signalling: Arc<Link>,
+    media: Arc<Link>,
+    port: u16,
+    _tasks: JoinSet<()>,
+}
+
+impl Relay {
+    pub(crate) async fn start(server: &Server) -> anyhow::Result<Self> {
+        let any = (Ipv4Addr::LOCALHOST, 0);
+        let (signal, tcp) = (TcpListener::bind(any).await?, TcpListener::bind(any).await?);
+        let udp = UdpSocket::bind(any).await?;
+        let (signalling, media) = (Arc::new(Link::new()), Arc::new(Link::new()));
+        let announced =
+            [(server.udp_port(), udp.local_addr()?.port()), (server.tcp_port(), tcp.local_addr()?.port())]
+                .map(|(theirs, ours)| (candidate(theirs), candidate(ours)));
+        ensure!(announced.iter().all(|(theirs, ours)| theirs.len() == ours.len()), "ports of other lengths");
+        let port = signal.local_addr()?.port();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(relay_tcp(signal, server.port(), signalling.clone(), Some(Arc::new(announced))));
+        tasks.spawn(relay_tcp(tcp, server.tcp_port(), media.clone(), None));
+        tasks.spawn(relay_udp(udp, server.udp_port(), media.clone()));
+        Ok(Self { signalling, media, port, _tasks: tasks })
+    }
+
+    /// The address to join.
+    pub(crate) fn url(&self) -> String {
+        format!("ws://127.0.0.1:{}", self.port)
+    }
+
+    /// The way of the signalling: a WebSocket.
+    pub(crate) fn signalling(&self) -> &Link {
+        &self.signalling
+    }
+
+    /// The way of the packets: UDP and ICE over TCP.
+    pub(crate) fn media(&self) -> &Link {
+        &self.media
+    }
+
+    /// Cuts both ways.
+    pub(crate) fn cut(&self) {
+        self.signalling.cut();
+        self.media.cut();
+    }
+
+    /// Restores both ways.
+    pub(crate) fn restore(&self) {
+        self.signalling.restore();
+        self.media.restore();
+    }
+}
+
+/// An address and a port as a candidate has them.
+fn candidate(port: u16) -> Vec<u8> {
+    format!(" 127.0.0.1 {port} ").into_bytes()
+}
+
+/// One way through the relay, both directions of it.
+pub(crate) struct Link {
+    open: watch::Sender<bool>,
+    /// Counts how often all TCP connections were ended.
+    severed: watch::Sender<u64>,
+    delay_us: AtomicU64,
+    loss_permille: AtomicU32,
+    chance: AtomicU64,
+}
+
+impl Link {
+    fn new() -> Self {
+        Self {
+            open: watch::Sender::new(true),
+            severed: watch::Sender::new(0),
+            delay_us: AtomicU64::new(0),
+            loss_permille: AtomicU32::new(0),
+            chance: AtomicU64::new(0x2545_f491_4f6c_dd1d),
+        }
+    }
+
+    /// From now on nothing passes: datagrams are lost, streams wait, and no socket is told.
+    pub(crate) fn cut(&self) {
+        self.open.send_replace(false);
+    }
+
+    /// Everything passes again; streams go on where they were.
+    pub(crate) fn restore(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// Ends all TCP connections. New ones are taken.
+    pub(crate) fn sever(&self) {
+        self.severed.send_modify(|times| *times += 1);
+    }
+
+    /// From now on everything takes this much longer in each direction.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// From now on so many of a thousand datagrams are lost, by a fixed sequence of chances.
+    pub(crate) fn lose(&self, permille: u32) {
+        self.loss_permille.store(permille, Ordering::Relaxed);
+    }
+
+    fn is_open(&self) -> bool {
+        *self.open.borrow()
+    }
+
+    fn due(&self) -> Instant {
+        Instant::now() + Duration::from_micros(self.delay_us.load(Ordering::Relaxed))
+    }
+
+    /// Whether a datagram is lost here and now.
+    fn loses(&self) -> bool {
+        if !self.is_open() {
+            return true;
+        }
+        let permille = self.loss_permille.load(Ordering::Relaxed);
+        let step = |it: u64| it.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let before = self.chance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| Some(step(it)));
+        let chance = step(before.unwrap_or_default()) >> 33;
+        (chance % 1000) < u64::from(permille)
+    }
+
+    async fn until_open(&self) {
+        // The sender lives in `self`, so it cannot end.
+        let _ = self.open.subscribe().wait_for(|open| *open).await;
+    }
+}
+
+/// What is to be replaced in the server's signalling frames: by the same number of bytes.
+type Rewrites = Arc<[(Vec<u8>, Vec<u8>); 2]>;
+
+async fn relay_tcp(listener: TcpListener, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {
+    let mut connections = JoinSet::new();
+    while let Ok((inside, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(carry(inside, target, link.clone(), rewrites.clone()));
+    }
+}
+
+/// Carries one TCP connection until either end ends it.
+async fn carry(participant: TcpStream, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {
+    let mut severed = link.severed.subscribe();
+    let carried = async {
+        link.until_open().await;
+        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await?;
+        participant.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let (from_participant, to_participant) = participant.into_split();
+        let (from_server, to_server) = server.into_split();
+        tokio::select! {
+            ended = stream(Pieces::raw(from_participant), to_server, &link) => ended,
+            ended = stream(Pieces::new(from_server, rewrites), to_participant, &link) => ended,
+        }
+    };
+    tokio::select! {
+        _ = carried => {}
+        _ = severed.changed() => {}
+    }
+}
+
+/// Carries one direction, in order, each piece when its time has come and the way is open.
+async fn stream<R: AsyncRead + Unpin>(
+    mut pieces: Pieces<R>,
+    mut to: impl AsyncWriteExt + Unpin,
+    link: &Link,
+) -> std::io::Result<()> {
+    let (queue, mut queued) = mpsc::channel(QUEUE);
+    let reading = async move {
+        loop {
+            let piece = pieces.next().await?;
+            if piece.is_empty() || queue.send((link.due(), piece)).await.is_err() {
+                // The queue ends with this, and the writing once all that waits in it is written.
+                return Ok(());
+            }
+        }
+    };
+    let writing = async {
+        while let Some((due, piece)) = queued.recv().await {
+            sleep_until(due).await;
+            link.until_open().await;
+            to.write_all(&piece).await?;
+        }
+        link.until_open().await;
+        Ok(())
+    };
+    tokio::try_join!(reading, writing).map(drop)
+}
+
+/// A stream in pieces: as it comes, or frame by frame behind the head of a WebSocket's answer.
+struct Pieces<R> {
+    from: BufReader<R>,
+    rewrites: Option<Rewrites>,
+    in_head: bool,
+}
+
+impl<R: AsyncRead + Unpin> Pieces<R> {
+    fn raw(from: R) -> Self {
+        Self::new(from, None)
+    }
+
+    fn new(from: R, rewrites: Option<Rewrites>) -> Self {
+        Self { from: BufReader::with_capacity(READ, from), rewrites, in_head: true }
+    }
+
+    /// The next piece; empty at the end.
+    async fn next(&mut self) -> std::io::Result<Vec<u8>> {
+        let Some(rewrites) = self.rewrites.clone() else { return self.some().await };
+        if self.in_head {
+            return self.head().await;
+        }
+        let mut frame = self.frame().await?;
+        for (theirs, ours) in rewrites.iter() {
+            while let Some(at) = frame.windows(theirs.len()).position(|it| it == theirs) {
+                frame[at..at + ours.len()].copy_from_slice(ours);
+            }
+        }
+        Ok(frame)
+    }
+
+    async fn some(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut piece = Vec::with_capacity(READ);
+        self.from.read_buf(&mut piece).await?;
+        Ok(piece)
+    }
+
+    /// The answer's head. One that opens no WebSocket is followed by no frames.
+    async fn head(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            match self.from.read_u8().await {
+                Ok(byte) => head.push(byte),
+                Err(_) => return Ok(head),
+            }
+        }
+        self.in_head = false;
+        if !head.starts_with(b"HTTP/1.1 101") {
+            self.rewrites = None;
+        }
+        Ok(head)
+    }
+
+    /// A frame of the server's, which is never masked ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455)).
+    async fn frame(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut frame = vec![0; 2];
+        if self.from.read_exact(&mut frame).await.is_err() {
+            return Ok(Vec::new());
+        }
+        let more = match frame[1] {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        };
+        frame.resize(2 + more, 0);
+        self.from.read_exact(&mut frame[2..]).await?;
+        let long = frame[2..].iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        let length = if more == 0 { usize::from(frame[1]) } else { long };
+        let head = frame.len();
+        frame.resize(head + length, 0);
+        self.from.read_exact(&mut frame[head..]).await?;
+        Ok(frame)
+    }
+}
+
+/// A socket of its own towards the server for each of the participant's, as a network's translator has it.
+async fn relay_udp(socket: UdpSocket, target: u16, link: Arc<Link>) {
+    let (socket, mut buffer) = (Arc::new(socket), vec![0; READ]);
+    let mut ways: VecDeque<Way> = VecDeque::new();
+    loop {
+        // An error is the answer to an earlier datagram to a socket that is gone.
+        let Ok((size, from)) = socket.recv_from(&mut buffer).await else { continue };
+        if link.loses() {
+            continue;
+        }
+        if !ways.iter().any(|way| way.from == from) {
+            let Ok(way) = Way::open(from, &socket, target, &link).await else { return };
+            ways.push_back(way);
+            ways.drain(..ways.len().saturating_sub(WAYS));
+        }
+        if let Some(way) = ways.iter().find(|way| way.from == from) {
+            let _ = way.queue.try_send((link.due(), buffer[..size].to_vec()));
+        }
+    }
+}
+
+/// The way of one socket of a participant's.
+struct Way {
+    from: SocketAddr,
+    queue: mpsc::Sender<(Instant, Vec<u8>)>,
+    _tasks: JoinSet<()>,
+}
+
+impl Way {
+    async fn open(
+        from: SocketAddr,
+        socket: &Arc<UdpSocket>,
+        target: u16,
+        link: &Arc<Link>,
+    ) -> std::io::Result<Self> {
+        let towards = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?);
+        towards.connect((Ipv4Addr::LOCALHOST, target)).await?;
+        let (queue, queued) = mpsc::channel(QUEUE);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(send_on(queued, towards.clone(), None));
+        tasks.spawn(answers(towards, socket.clone(), from, link.clone()));
+        Ok(Self { from, queue, _tasks: tasks })
+    }
+}
+
+/// Sends each datagram when its time has come.
+async fn send_on(
+    mut queued: mpsc::Receiver<(Instant, Vec<u8>)>,
+    socket: Arc<UdpSocket>,
+    to: Option<SocketAddr>,
+) {
+    while let Some((due, datagram)) = queued.recv().await {
+        sleep_until(due).await;
+        let _ = match to {
+            Some(to) => socket.send_to(&datagram, to).await,
+            None => socket.send(&datagram).await,
+        };
+    }
+}
+
+async fn answers(from: Arc<UdpSocket>, socket: Arc<UdpSocket>, to: SocketAddr, link: Arc<Link>) {
+    let (queue, queued) = mpsc::channel(QUEUE);
+    let mut buffer = vec![0; READ];
+    let reading = async {
+        loop {
+            // An error says that the server's port is closed; it may open again.
+            match from.recv(&mut buffer).await {
+                Ok(size) if !link.loses() => {
+                    let _ = queue.try_send((link.due(), buffer[..size].to_vec()));
+                }
+                Ok(_) => {}
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        () = send_on(queued, socket, Some(to)) => {}
+    }
+}

@@ -1,0 +1,52 @@
+//! `toolbridge assistant` where no server is: what it says, where, and with which status.
+
+use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _};
+
+use crate::cli::{complaint, feed, run, text};
+
+/// A server that is not there, and a key.
+fn nowhere() -> Vec<String> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("ws://127.0.0.1:{port}");
+    ["--room", "r", "--url", &url, "--api-key", "key", "--api-secret", "a secret of at least 32 characters"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+#[test]
+fn the_contract_is_at_hand_and_help_says_where() {
+    let output = run(&["assistant", "--protocol"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let contract = text(&output.stdout);
+    for word in
+        ["hello", "call", "cancel", "tools", "close", "result", "progress", "event", "error", "version 1"]
+    {
+        assert!(contract.contains(word), "{word}");
+    }
+    let help = run(&["assistant", "--help"]);
+    assert!(text(&help.stdout).contains("toolbridge assistant --protocol"), "{help:?}");
+}
+
+#[test]
+fn before_it_has_joined_nothing_is_on_stdout() {
+    let (nowhere, line) = (nowhere(), b"{\"type\":\"call\",\"id\":1,\"tool\":\"t\"}\n");
+    let arguments: Vec<_> = ["assistant"].into_iter().chain(nowhere.iter().map(String::as_str)).collect();
+    let output = feed(&arguments, line);
+    assert!(complaint(&output, 1).contains("cannot be reached"), "{output:?}");
+    assert!(complaint(&feed(&["assistant"], line), 2).contains("LIVEKIT_URL"));
+    let missing = [&arguments[..], &["--tools", "/no/such/tools.toml"]].concat();
+    assert!(complaint(&feed(&missing, line), 2).contains("/no/such/tools.toml"));
+}
+
+#[test]
+fn sec_x3_its_file_of_tools_must_not_be_writable_by_others() {
+    let folder = std::env::temp_dir().join(format!("toolbridge-it-assistant-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("tools.toml");
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    let output = run(&["assistant", "--room", "r", "--tools", file.to_str().unwrap()]);
+    let complaint = complaint(&output, 2);
+    fs::remove_dir_all(&folder).unwrap();
+    assert!(complaint.contains("tools.toml") && complaint.lines().count() == 1, "{complaint}");
+}

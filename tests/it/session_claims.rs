@@ -1,0 +1,721 @@
+//! Tools that a client may run in the assistant's place: who runs a call, and that never both do.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::{collections::BTreeMap, time::Duration};
+
+use toolbridge::{
+    Body, CallError, CallId, CallKey, Config, Event, Execution, Identity, Participant, Role, Tool, ToolError,
+    ToolOptions,
+    wire::{
+        Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
+        ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
+    },
+};
+
+use crate::{
+    session_alicia::plain_request,
+    session_world::{Fate, MS, Random, SECOND, World, request, tool, value},
+};
+
+/// The assistant's number; a client's is 1.
+const HERE: i32 = 7;
+
+fn shared(name: &str) -> Tool {
+    tool(name).options(ToolOptions::default().prefer_client())
+}
+
+/// An assistant that runs `lookup` itself, or lets a client; and a phone that offers it too.
+fn home(clients: &[&str]) -> World {
+    home_of(Config::default(), clients)
+}
+
+fn home_of(config: Config, clients: &[&str]) -> World {
+    let mut world = World::new();
+    world.assistant("a", config);
+    world.with("a", |session, now| session.offer(now, vec![shared("lookup")])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(HERE))));
+    for client in clients {
+        world.client(client, Config::default(), &["lookup"]);
+    }
+    world.run(200 * MS);
+    world
+}
+
+/// The same, with a phone that the test plays: it shook hands, listing `features`, and offers `lookup`.
+fn puppet_home(features: &[&str], instance: Option<&str>) -> World {
+    let mut world = home(&[]);
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    let meta = Meta::new().with_bool("bridge.heard", true);
+    let meta = match instance {
+        Some(instance) => meta.with_text("bridge.instance", instance),
+        None => meta,
+    };
+    let features = features.iter().map(ToString::to_string).collect();
+    let configuration = Configuration { features: Some(features), ..Configuration::default() };
+    world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
+    let lookup = RegisteredTool { name: "lookup".to_owned(), ..RegisteredTool::default() };
+    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools: vec![lookup] }));
+    world.run(200 * MS);
+    assert_eq!(world.session("a").tools().len(), 2);
+    world
+}
+
+const FEATURES: &[&str] = &["tool_use", "tool_register", "tool_ack", "tool_cancel", "tool_claim"];
+
+fn requests(world: &World, name: &str) -> Vec<ToolUseRequest> {
+    let read = |message| match message {
+        Message::ToolUseRequest(request) => Some(request),
+        _ => None,
+    };
+    world.heard(name, Kind::TOOL_USE_REQUEST).into_iter().filter_map(read).collect()
+}
+
+/// What the phone was asked for, broadcasts left out.
+fn asked(world: &World) -> ToolUseRequest {
+    let asked: Vec<_> =
+        requests(world, "phone").into_iter().filter(|it| it.execution != Ok(Execution::Server)).collect();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    asked.into_iter().next().unwrap()
+}
+
+fn claim_of(call: &CallId) -> Message {
+    Message::Acknowledgement(Acknowledgement {
+        acknowledged_message_id: Some(call.to_string()),
+        success: Some(true),
+        notes: Some("claim".to_owned()),
+        ..Acknowledgement::default()
+    })
+}
+
+/// What a participant that the test plays was told of the claim that it sent under this stanza.
+fn answer_to(world: &World, name: &str, stanza: i32) -> Option<bool> {
+    let of_claim = |message: Message| match message {
+        Message::Acknowledgement(it) if it.acknowledged_stanza_id == Some(stanza) => it.success,
+        _ => None,
+    };
+    world.heard(name, Kind::ACKNOWLEDGEMENT).into_iter().find_map(of_claim)
+}
+
+fn result(call: &CallId, code: Option<&str>) -> Message {
+    Message::ToolUseResult(ToolUseResult {
+        id: call.clone(),
+        success: code.is_none(),
+        result: code.is_none().then(|| value(1)),
+        error_code: code.map(Into::into),
+        error_message: code.map(|_| "no".to_owned()),
+        conversation_id: None,
+        result_id: None,
+    })
+}
+
+fn is_claim(frame: &Frame) -> bool {
+    matches!(frame.message(), Ok(Message::Acknowledgement(it)) if it.notes.as_deref() == Some("claim"))
+}
+
+/// Whether a frame is the assistant's answer to a claim.
+fn is_grant(from: &Identity, frame: &Frame) -> bool {
+    let names_a_call = |it: &Acknowledgement| it.acknowledged_message_id.is_some() && it.notes.is_none();
+    from.as_str() == "a" && matches!(frame.message(), Ok(Message::Acknowledgement(it)) if names_a_call(&it))
+}
+
+fn outcome(world: &World, key: CallKey) -> Body {
+    world.settled("a", key).unwrap().as_ref().unwrap().clone()
+}
+
+fn ran(world: &World) -> Vec<&str> {
+    world.executed.iter().map(|(name, _)| name.as_str()).collect()
+}
+
+fn told_to_stop(world: &World) -> usize {
+    world.said("a", Kind::CONTROL_STOP).len()
+}
+
+#[test]
+fn alicia_a9_a_client_that_has_the_tool_claims_it_and_alone_runs_it() {
+    let mut world = home(&["phone"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert_eq!(world.ask("a", request("lookup")).unwrap(), value(1));
+    world.run(5 * SECOND);
+    assert_eq!(ran(&world), ["phone"]);
+    assert_eq!(told_to_stop(&world), 0);
+    assert!(world.session("a").is_drained() && world.session("phone").is_drained());
+    // On the wire: asked as `either`, claimed with the call's id, begun after the claim was acknowledged.
+    let (_, asked) = &world.said("a", Kind::TOOL_USE_REQUEST)[0];
+    let Ok(Message::ToolUseRequest(asked)) = asked.message() else { panic!("not a request") };
+    assert_eq!(asked.execution, Ok(Execution::Either));
+    let claims = world.said("phone", Kind::ACKNOWLEDGEMENT).into_iter().filter(|(_, it)| is_claim(it));
+    assert_eq!(claims.count(), 1);
+    let either = |event: &&Event| matches!(event, Event::Requested { execution: Execution::Either, owner, .. } if owner.as_str() == "phone");
+    assert_eq!(world.ends["a"].events.iter().filter(either).count(), 1);
+}
+
+#[test]
+fn alicia_a9_without_a_capable_client_the_assistant_runs_it_at_once() {
+    let mut world = home(&[]);
+    world.client("tv", Config::default(), &["other"]);
+    world.run(200 * MS);
+    let began = world.now;
+    assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
+    assert_eq!(world.now, began);
+    // And it is told to the room as any tool of its own.
+    let broadcast = |(to, frame): &(Vec<Identity>, Frame)| {
+        let server = |it: &ToolUseRequest| it.execution == Ok(Execution::Server);
+        to.is_empty() && matches!(frame.message(), Ok(Message::ToolUseRequest(it)) if server(&it))
+    };
+    assert_eq!(world.said("a", Kind::TOOL_USE_REQUEST).iter().filter(|it| broadcast(it)).count(), 1);
+}
+
+#[test]
+fn alicia_a9_without_a_claim_in_the_window_the_assistant_withdraws_the_call_and_runs_it() {
+    let mut world = home(&["phone"]);
+    world.fate = Some(Box::new(|_, _, frame| if is_claim(frame) { Fate::IsLost } else { Fate::Arrives }));
+    let began = world.now;
+    assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
+    assert_eq!(world.now.duration_since(began), 2 * SECOND);
+    world.run(60 * SECOND);
+    assert_eq!(ran(&world), ["a"]);
+    assert_eq!(told_to_stop(&world), 1);
+    assert_eq!(world.count("a", "late"), 1, "the client's answer, `cancelled`, comes too late to count");
+    assert!(world.session("phone").is_drained());
+}
+
+#[test]
+fn alicia_a9_a_claim_after_the_window_is_refused_and_nothing_runs() {
+    let mut world = home(&["phone"]);
+    // The stop is lost too: the refusal alone must hold the client back.
+    world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+        Kind::CONTROL_STOP => Fate::IsLost,
+        _ if is_claim(frame) => Fate::IsOvertaken(3 * SECOND),
+        _ => Fate::Arrives,
+    }));
+    assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
+    world.run(60 * SECOND);
+    assert_eq!(ran(&world), ["a"]);
+    assert!(world.session("phone").is_drained());
+    // Later still, when the call is forgotten.
+    let mut world = puppet_home(FEATURES, Some("i1"));
+    world.ask("a", request("lookup")).unwrap();
+    let call = asked(&world).id;
+    world.run(70 * SECOND);
+    let stanza = world.say("phone", &["a"], &Meta::new(), &claim_of(&call));
+    world.run(SECOND);
+    assert_eq!(answer_to(&world, "phone", stanza), Some(false));
+}
+
+#[test]
+fn alicia_a9_a_claim_by_another_than_who_was_asked_is_refused() {
+    let mut world = home_of(Config::default().pin("lookup".parse().unwrap(), "phone"), &["phone"]);
+    let sid = world.sid();
+    world.puppet(&Participant::new("tv", sid).role(Role::Client));
+    world.run(200 * MS);
+    let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "tv1");
+    let features = Some(FEATURES.iter().map(ToString::to_string).collect());
+    let configuration = Configuration { features, ..Configuration::default() };
+    world.say("tv", &["a"], &meta, &Message::Configuration(configuration));
+    world.run(200 * MS);
+    let key = world.call("a", request("lookup")).unwrap();
+    world.run(100 * MS);
+    let call = world.session("a").call_id(key).unwrap().clone();
+    let stanza = world.say("tv", &["a"], &Meta::new(), &claim_of(&call));
+    world.run(100 * MS);
+    assert_eq!(answer_to(&world, "tv", stanza), Some(false));
+    assert_eq!(world.count("a", "foreign"), 1);
+    world.finish("phone", Ok(value(1)));
+    world.run(SECOND);
+    assert_eq!(outcome(&world, key), value(1));
+}
+
+#[test]
+fn sec_i1_a_strangers_claim_moves_a_counter_only() {
+    let mut world = home(&["phone"]);
+    world.stranger("x");
+    world.run(200 * MS);
+    world.fate = Some(Box::new(|_, from, frame| match is_claim(frame) && from.as_str() == "phone" {
+        true => Fate::IsLost,
+        false => Fate::Arrives,
+    }));
+    let key = world.call("a", request("lookup")).unwrap();
+    let call = world.session("a").call_id(key).unwrap().clone();
+    world.say("x", &["a"], &Meta::new(), &claim_of(&call));
+    world.run(SECOND);
+    assert_eq!(world.count("a", "foreign"), 1);
+    world.run(5 * SECOND);
+    assert_eq!(outcome(&world, key), value(HERE));
+    // Nor does it let anybody start.
+    let grant = Message::Acknowledgement(Acknowledgement {
+        acknowledged_stanza_id: Some(3),
+        acknowledged_message_id: Some(call.to_string()),
+        success: Some(true),
+        ..Acknowledgement::default()
+    });
+    for _ in 0..5 {
+        world.say("x", &["phone"], &Meta::new(), &grant);
+    }
+    world.run(SECOND);
+    assert_eq!(ran(&world), ["a"]);
+    assert!(world.ends["x"].inbox.iter().all(|(_, frame)| frame.kind() != Kind::ACKNOWLEDGEMENT));
+}
+
+#[test]
+fn what_comes_twice_is_claimed_granted_and_run_once() {
+    let mut world = home(&["phone"]);
+    world.fate = Some(Box::new(|_, _, _| Fate::ComesTwice));
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert_eq!(world.ask("a", request("lookup")).unwrap(), value(1));
+    world.run(60 * SECOND);
+    assert_eq!(ran(&world), ["phone"]);
+    assert!(world.session("a").is_drained() && world.session("phone").is_drained());
+}
+
+#[test]
+fn a_grant_that_was_lost_is_given_again_after_a_rejoin_and_the_call_runs_once() {
+    for who in ["phone", "a"] {
+        let mut world = home(&["phone"]);
+        world.handle("phone", |_| Some(Ok(value(1))));
+        world.fate =
+            Some(Box::new(|_, from, frame| if is_grant(from, frame) { Fate::IsLost } else { Fate::Arrives }));
+        let key = world.call("a", request("lookup")).unwrap();
+        world.run(3 * SECOND);
+        assert!(
+            ran(&world).is_empty() && world.settled("a", key).is_none(),
+            "it is the phone's, which waits"
+        );
+        world.fate = None;
+        world.leave(who);
+        world.rejoin(who);
+        world.run(SECOND);
+        assert_eq!(outcome(&world, key), value(1));
+        assert_eq!(ran(&world), ["phone"]);
+    }
+}
+
+#[test]
+fn a_call_that_may_never_start_ends_with_its_budget_at_both_ends() {
+    let mut world = home(&["phone"]);
+    world.fate =
+        Some(Box::new(|_, from, frame| if is_grant(from, frame) { Fate::IsLost } else { Fate::Arrives }));
+    let error = world.ask("a", request("lookup").timeout(8 * SECOND)).unwrap_err();
+    assert!(matches!(error, CallError::Timeout { .. }), "{error:?}");
+    world.fate = None;
+    world.run(SECOND);
+    assert!(ran(&world).is_empty());
+    assert!(world.session("phone").is_drained());
+}
+
+#[test]
+fn an_owner_that_is_restarted_before_its_claim_was_heard_loses_nothing_but_its_chance() {
+    let mut world = home(&["phone"]);
+    world.fate = Some(Box::new(|_, _, frame| if is_claim(frame) { Fate::IsLost } else { Fate::Arrives }));
+    let key = world.call("a", request("lookup")).unwrap();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.client("phone", Config::default(), &["lookup"]); // another run of its program
+    world.run(500 * MS);
+    assert_eq!(outcome(&world, key), value(HERE), "before the window ends");
+    world.run(60 * SECOND);
+    assert_eq!(ran(&world), ["a"]);
+}
+
+#[test]
+fn an_owner_that_is_restarted_after_its_claim_was_granted_has_lost_the_call() {
+    // Whether it began nobody can know, and so nobody else may run it.
+    for grant_is_lost in [false, true] {
+        let mut world = home(&["phone"]);
+        world.fate = Some(Box::new(move |_, from, frame| match is_grant(from, frame) && grant_is_lost {
+            true => Fate::IsLost,
+            false => Fate::Arrives,
+        }));
+        let key = world.call("a", request("lookup")).unwrap();
+        world.run(100 * MS);
+        world.leave("phone");
+        world.client("phone", Config::default(), &["lookup"]);
+        world.run(SECOND);
+        assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+        world.run(60 * SECOND);
+        let expected: &[&str] = if grant_is_lost { &[] } else { &["phone"] };
+        assert_eq!(ran(&world), expected);
+    }
+}
+
+#[test]
+fn an_owner_that_says_goodbye_before_its_claim_leaves_the_call_to_the_assistant() {
+    let mut world = home(&["phone"]);
+    world.delay = 100 * MS;
+    let key = world.call("a", request("lookup")).unwrap();
+    world.with("phone", |session, now| session.close(now)); // the request is still on its way
+    world.run(300 * MS);
+    assert_eq!(outcome(&world, key), value(HERE));
+    assert_eq!(ran(&world), ["a"]);
+    // And after it.
+    let mut world = home(&["phone"]);
+    let key = world.call("a", request("lookup")).unwrap();
+    world.run(100 * MS);
+    world.with("phone", |session, now| session.close(now));
+    world.run(SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    assert_eq!(ran(&world), ["phone"]);
+}
+
+#[test]
+fn an_owner_that_is_killed_before_its_claim_leaves_the_call_to_the_assistant() {
+    let mut world = home(&["phone"]);
+    world.delay = 100 * MS;
+    let key = world.call("a", request("lookup")).unwrap();
+    world.leave("phone");
+    world.run(2 * SECOND + MS);
+    assert_eq!(outcome(&world, key), value(HERE));
+    world.run(60 * SECOND);
+    assert_eq!(ran(&world), ["a"]);
+}
+
+#[test]
+fn a_call_that_is_cancelled_while_it_is_claimed_runs_nowhere() {
+    // The cancel, at each stage: request under way, claim under way, grant under way.
+    for after in [5, 25, 45] {
+        let mut world = home(&["phone"]);
+        let key = world.call("a", request("lookup")).unwrap();
+        world.run(after * MS);
+        world.with("a", |session, now| session.cancel(now, key));
+        assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+        world.run(60 * SECOND);
+        // A grant that was under way is followed by the stop.
+        let (ran, aborted) = (ran(&world).len(), world.ends["phone"].aborted.len());
+        assert_eq!((ran, aborted), if after == 45 { (1, 1) } else { (0, 0) });
+        assert!(world.session("a").is_drained() && world.session("phone").is_drained());
+        assert_eq!(world.session("phone").open_jobs(), 0);
+    }
+}
+
+#[test]
+fn a_stop_that_overtakes_its_request_or_its_grant_holds_the_client_back() {
+    type Late = fn(&Identity, &Frame) -> bool;
+    let request: Late = |_, frame| frame.kind() == Kind::TOOL_USE_REQUEST;
+    let grant: Late = is_grant;
+    for late in [request, grant] {
+        let mut world = home(&["phone"]);
+        world.fate = Some(Box::new(move |_, from, frame| match late(from, frame) {
+            true => Fate::IsOvertaken(500 * MS),
+            false => Fate::Arrives,
+        }));
+        let key = world.call("a", super::session_world::request("lookup")).unwrap();
+        world.run(100 * MS);
+        world.with("a", |session, now| session.cancel(now, key));
+        world.run(60 * SECOND);
+        assert!(ran(&world).is_empty());
+        assert!(world.session("phone").is_drained());
+    }
+}
+
+#[test]
+fn an_answer_before_the_claim_leaves_the_call_to_the_assistant_unless_it_is_a_verdict() {
+    // (answer, whether the assistant runs it)
+    let answers = [
+        ("unknown_tool", true),
+        ("busy", true),
+        ("cancelled", true),
+        ("permission_denied", false),
+        ("invalid_parameters", false),
+        ("odd", false),
+    ];
+    for (code, runs) in answers {
+        let mut world = puppet_home(FEATURES, Some("i1"));
+        let key = world.call("a", request("lookup")).unwrap();
+        world.run(100 * MS);
+        let call = asked(&world).id;
+        world.say("phone", &["a"], &Meta::new(), &result(&call, Some(code)));
+        world.run(100 * MS);
+        assert_eq!(world.settled("a", key).unwrap().is_ok(), runs, "{code}");
+        assert_eq!(ran(&world).len(), usize::from(runs), "{code}");
+        // A claim that was overtaken by it is too late.
+        let stanza = world.say("phone", &["a"], &Meta::new(), &claim_of(&call));
+        world.run(100 * MS);
+        assert_eq!(answer_to(&world, "phone", stanza), Some(false), "{code}");
+        assert_eq!(told_to_stop(&world), 0, "it knows");
+    }
+}
+
+#[test]
+fn a_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_a_loss() {
+    for claimed in [false, true] {
+        let mut world = puppet_home(FEATURES, Some("i1"));
+        let key = world.call("a", request("lookup")).unwrap();
+        world.run(100 * MS);
+        let call = asked(&world).id;
+        if claimed {
+            let stanza = world.say("phone", &["a"], &Meta::new(), &claim_of(&call));
+            world.run(100 * MS);
+            assert_eq!(answer_to(&world, "phone", stanza), Some(true));
+        }
+        let error = ErrorMessage {
+            id: "e".to_owned(),
+            conversation_id: "room".to_owned(),
+            code: 304,
+            message: "no".to_owned(),
+            severity: 2,
+            recoverable: true,
+            originating_id: Some(call.to_string()),
+        };
+        world.say("phone", &["a"], &Meta::new(), &Message::Error(error));
+        world.run(100 * MS);
+        let settled = world.settled("a", key).unwrap();
+        assert_eq!(matches!(settled, Err(CallError::Lost { .. })), claimed, "{settled:?}");
+        assert_eq!(settled.is_ok(), !claimed);
+    }
+}
+
+#[test]
+fn an_owner_that_starts_without_a_claim_keeps_the_call() {
+    let mut world = puppet_home(FEATURES, Some("i1"));
+    let key = world.call("a", request("lookup")).unwrap();
+    world.run(100 * MS);
+    let call = asked(&world).id;
+    let begun = ToolProgress {
+        id: call.clone(),
+        status: toolbridge::ProgressStatus::InProgress,
+        content: None,
+        message: None,
+    };
+    world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun));
+    world.run(3 * SECOND);
+    assert!(ran(&world).is_empty());
+    world.say("phone", &["a"], &Meta::new(), &result(&call, None));
+    world.run(100 * MS);
+    assert_eq!(outcome(&world, key), value(1));
+}
+
+#[test]
+fn a_client_that_cannot_claim_is_asked_as_client_and_only_unknown_tool_lets_the_assistant_run_it() {
+    // A plain peer, and one of another make that shakes hands but lists no claims.
+    let makes: [(&[&str], Option<&str>); 2] =
+        [(&["tool_use"], None), (&["tool_use", "tool_register", "tool_ack"], Some("i1"))];
+    for (features, instance) in makes {
+        for code in ["unknown_tool", "busy", "execution_error"] {
+            let mut world = puppet_home(features, instance);
+            let key = world.call("a", request("lookup")).unwrap();
+            world.run(3 * SECOND);
+            assert!(world.settled("a", key).is_none(), "no claim is awaited");
+            let asked = asked(&world);
+            assert_eq!(asked.execution, Ok(Execution::Client));
+            world.say("phone", &["a"], &Meta::new(), &result(&asked.id, Some(code)));
+            world.run(100 * MS);
+            assert_eq!(world.settled("a", key).unwrap().is_ok(), code == "unknown_tool", "{code}");
+        }
+        // It is silent, or gone: it may have run.
+        let mut world = puppet_home(features, instance);
+        let error = world.ask("a", request("lookup").timeout(3 * SECOND)).unwrap_err();
+        assert!(matches!(error, CallError::Timeout { .. }), "{error:?}");
+        let key = world.call("a", request("lookup")).unwrap();
+        world.leave("phone");
+        world.run(10 * SECOND);
+        assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+        assert!(ran(&world).is_empty());
+    }
+}
+
+#[test]
+fn a_client_takes_either_for_client_from_an_assistant_that_grants_no_claims() {
+    // One that shakes hands and lists none, and a plain one.
+    for shakes in [true, false] {
+        let mut world = World::new();
+        world.client("phone", Config::default(), &["lookup"]);
+        world.handle("phone", |_| Some(Ok(value(1))));
+        let sid = world.sid();
+        world.puppet(&Participant::new("a", sid).agent(true));
+        world.run(200 * MS);
+        if shakes {
+            let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
+            let features = Some(vec!["tool_ack".to_owned()]);
+            let configuration = Configuration { features, ..Configuration::default() };
+            world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
+        }
+        let either = ToolUseRequest { execution: Ok(Execution::Either), ..plain_request("1", "lookup") };
+        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(either));
+        world.run(SECOND);
+        assert_eq!(world.heard("a", Kind::TOOL_USE_RESULT).len(), 1);
+        assert_eq!(ran(&world), ["phone"]);
+        assert!(world.ends["a"].inbox.iter().all(|(_, frame)| !is_claim(frame)));
+    }
+}
+
+#[test]
+fn only_a_plain_yes_to_its_claim_lets_a_client_start() {
+    for success in [None, Some(false), Some(true)] {
+        let mut world = World::new();
+        world.client("phone", Config::default(), &["lookup"]);
+        let sid = world.sid();
+        world.puppet(&Participant::new("a", sid).agent(true));
+        world.run(200 * MS);
+        let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
+        let features = Some(vec!["tool_ack".to_owned(), "tool_claim".to_owned()]);
+        let configuration = Configuration { features, ..Configuration::default() };
+        world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
+        world.run(100 * MS);
+        let either = ToolUseRequest { execution: Ok(Execution::Either), ..plain_request("1", "lookup") };
+        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(either));
+        world.run(100 * MS);
+        assert!(ran(&world).is_empty());
+        let (_, claim) = world.ends["a"].inbox.iter().find(|(_, frame)| is_claim(frame)).unwrap();
+        let answer = Acknowledgement {
+            acknowledged_stanza_id: claim.stanza_id(),
+            success,
+            ..Acknowledgement::default()
+        };
+        world.say("a", &["phone"], &Meta::new(), &Message::Acknowledgement(answer));
+        world.run(100 * MS);
+        assert_eq!(ran(&world).len(), usize::from(success == Some(true)), "{success:?}");
+    }
+}
+
+#[test]
+fn several_capable_clients_and_no_policy_leave_it_to_the_assistant_but_a_pin_decides() {
+    let mut world = home(&["phone", "tv"]);
+    assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
+    world.run(SECOND);
+    assert_eq!(ran(&world), ["a"]);
+    let mut world = home_of(Config::default().pin("lookup".parse().unwrap(), "tv"), &["phone", "tv"]);
+    world.handle("tv", |_| Some(Ok(value(2))));
+    assert_eq!(world.ask("a", request("lookup")).unwrap(), value(2));
+    // It is gone: nobody is waited for.
+    world.with("tv", |session, now| session.close(now));
+    world.run(100 * MS);
+    let began = world.now;
+    assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
+    assert_eq!(world.now, began);
+}
+
+#[test]
+fn a_named_client_alone_may_run_it_and_so_may_the_assistant_if_it_is_named() {
+    let mut world = home(&["phone"]);
+    world.handle("phone", |_| Some(Err(ToolError::new("busy", "not now"))));
+    let error = world.ask("a", request("lookup").to("phone")).unwrap_err();
+    assert!(matches!(error, CallError::Busy { .. } | CallError::Tool(_)), "{error:?}");
+    assert_eq!(world.ask("a", request("lookup").to("a")).unwrap(), value(HERE));
+    assert_eq!(ran(&world), ["phone", "a"]);
+    let error = world.ask("a", request("lookup").to("nobody").owner_wait(SECOND)).unwrap_err();
+    assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
+}
+
+#[test]
+fn the_claim_window_is_at_most_half_of_the_budget() {
+    let mut world = home(&["phone"]);
+    world.fate = Some(Box::new(|_, _, frame| if is_claim(frame) { Fate::IsLost } else { Fate::Arrives }));
+    let began = world.now;
+    assert_eq!(world.ask("a", request("lookup").timeout(SECOND)).unwrap(), value(HERE));
+    assert_eq!(world.now.duration_since(began), 500 * MS);
+    // What is left of the budget is all that the assistant has.
+    world.handle("a", |_| None);
+    let (began, limit) = (world.now, 3 * SECOND);
+    let error = world.ask("a", request("lookup").timeout(limit)).unwrap_err();
+    assert!(matches!(error, CallError::Timeout { limit: it } if it == limit), "{error:?}");
+    assert_eq!(world.now.duration_since(began), limit);
+    assert_eq!(world.ends["a"].aborted.len(), 1);
+}
+
+#[test]
+fn a_request_that_cannot_reach_the_client_is_run_by_the_assistant() {
+    let mut world = home(&["phone"]);
+    let large = Body::encode(&serde_json::json!({"x": "y".repeat(20_000)})).unwrap();
+    let result = world.ask("a", toolbridge::Request::new("lookup", large));
+    assert_eq!(result.unwrap(), value(HERE), "too large to be asked of anybody");
+    let key = world.call("a", request("lookup")).unwrap();
+    let packet = world.count("a", "frames_out");
+    world.with("a", |session, now| session.handle_unsent(now, packet, toolbridge::Unsent::Closed));
+    assert_eq!(outcome(&world, key), value(HERE));
+    assert_eq!(told_to_stop(&world), 0, "it never heard of it");
+}
+
+#[test]
+fn a_client_may_register_a_name_of_the_assistant_only_if_it_is_marked() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let offer = |world: &mut World, tools| world.with("a", |session, now| session.offer(now, tools));
+    offer(&mut world, vec![shared("lookup"), tool("search")]).unwrap().unwrap();
+    world.client("phone", Config::default(), &["lookup", "search"]);
+    world.run(200 * MS);
+    let names = |world: &World| {
+        let tools = world.session("a").tools();
+        let theirs = tools.iter().filter(|it| it.owner.as_str() == "phone");
+        theirs.map(|it| it.tool.name().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&world), ["lookup"]);
+    assert_eq!(world.count("a", "registration_refused"), 1);
+    // The mark is taken away: the client's tool is withdrawn.
+    offer(&mut world, vec![tool("lookup")]).unwrap().unwrap();
+    assert!(names(&world).is_empty());
+}
+
+#[test]
+fn whatever_the_network_does_never_both_run_it_and_every_call_has_one_outcome() {
+    let mut fallbacks = 0;
+    let mut claimed = 0;
+    for seed in 1..=300 {
+        let mut random = Random(seed * 7919);
+        let mut world = home(&["phone"]);
+        let mut other = Random(seed + 5);
+        world.handle("phone", move |_| match other.below(4) {
+            0 => None,
+            1 => Some(Err(ToolError::new("busy", "after it began"))),
+            _ => Some(Ok(value(1))),
+        });
+        let mut net = Random(seed * 31 + 7);
+        let bad = random.pick(&[3, 6, 20]);
+        world.fate = Some(Box::new(move |_, _, frame| match frame.kind() {
+            // The handshake is left alone, or nothing would ever be asked.
+            Kind::TOOL_USE_REQUEST | Kind::TOOL_USE_RESULT | Kind::ACKNOWLEDGEMENT | Kind::CONTROL_STOP
+                if net.one_in(bad) =>
+            {
+                match net.below(4) {
+                    0 => Fate::IsLost,
+                    1 => Fate::ComesTwice,
+                    _ => Fate::IsOvertaken(Duration::from_millis(net.below(4_000))),
+                }
+            }
+            _ => Fate::Arrives,
+        }));
+        let mut open = BTreeMap::new();
+        for _ in 0..12 {
+            match random.below(10) {
+                0 => {
+                    world.leave("phone");
+                    world.run(Duration::from_millis(random.below(2_000)));
+                    world.rejoin("phone");
+                }
+                1 => {
+                    world.leave("a");
+                    world.run(Duration::from_millis(random.below(2_000)));
+                    world.rejoin("a");
+                }
+                2 if !open.is_empty() => {
+                    let keys: Vec<_> = open.keys().copied().collect();
+                    let key = random.pick(&keys);
+                    world.with("a", |session, now| session.cancel(now, key));
+                }
+                _ => {
+                    let limit = Duration::from_millis(random.pick(&[1_000, 4_000, 20_000]));
+                    let key = world.call("a", request("lookup").timeout(limit)).unwrap();
+                    open.insert(key, ());
+                }
+            }
+            world.run(Duration::from_millis(random.below(1_500)));
+        }
+        world.run(30 * SECOND);
+        for key in open.keys() {
+            let outcomes = world.ends["a"].settled.iter().filter(|(settled, _)| settled == key).count();
+            assert_eq!(outcomes, 1, "seed {seed}: {key:?}");
+        }
+        let mut runs: BTreeMap<&CallId, Vec<&str>> = BTreeMap::new();
+        for (name, call) in &world.executed {
+            runs.entry(call).or_default().push(name);
+        }
+        for (call, by) in &runs {
+            assert_eq!(by.len(), 1, "seed {seed}: {call} ran {by:?}");
+        }
+        fallbacks += runs.values().filter(|by| **by == ["a"]).count();
+        claimed += runs.values().filter(|by| **by == ["phone"]).count();
+        assert_eq!(world.session("a").open_calls(), 0);
+    }
+    assert!(fallbacks > 200 && claimed > 200, "{fallbacks} {claimed}");
+}

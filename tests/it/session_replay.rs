@@ -1,0 +1,366 @@
+//! What was not acknowledged goes again when its peer comes back, and nothing runs twice for it.
+
+use toolbridge::{
+    CallError, CallId, Config, Event, Tool, ToolOptions, Unsent,
+    wire::{Configuration, Kind, Message, Meta},
+};
+
+use crate::session_world::{MS, SECOND, World, receivers, request, value};
+
+/// The stanzas of what this one sent of a kind.
+fn stanzas(world: &World, name: &str, kind: Kind) -> Vec<i32> {
+    world.said(name, kind).iter().map(|(_, frame)| frame.stanza_id().unwrap()).collect()
+}
+
+/// Sends a request that is lost, since its owner is just joining anew, and lets that come back.
+fn lost_on_its_way(world: &mut World) {
+    world.leave("phone");
+    world.run(500 * MS);
+    world.rejoin("phone");
+}
+
+#[test]
+fn alicia_a20_a_request_lost_at_a_rejoin_goes_once_more_under_its_stanza_with_the_budget_left() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let key = world.call("a", request("t").timeout(9 * SECOND)).unwrap();
+    lost_on_its_way(&mut world);
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+    assert_eq!(world.executed.len(), 1);
+    let requests = world.said("a", Kind::TOOL_USE_REQUEST);
+    assert_eq!(requests.len(), 2, "once under each pair of sids");
+    assert_eq!(requests[0].1.stanza_id(), requests[1].1.stanza_id());
+    let budgets: Vec<_> = requests
+        .iter()
+        .map(|(_, frame)| match frame.message().unwrap() {
+            Message::ToolUseRequest(it) => it.timeout_ms.unwrap(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(budgets[0], 9_000);
+    assert!((8_000..8_600).contains(&budgets[1]), "{budgets:?}");
+    assert_eq!(world.count("a", "replayed"), 1);
+}
+
+#[test]
+fn alicia_a20_results_of_a_client_that_was_away_arrive_in_their_order_and_run_once() {
+    let mut world = World::pair(&["t"]);
+    let keys: Vec<_> = (0..5).map(|_| world.call("a", request("t")).unwrap()).collect();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.run(SECOND);
+    for number in 0..5 {
+        world.finish("phone", Ok(value(number)));
+    }
+    let order: Vec<_> = world.executed.iter().map(|(_, call)| call.clone()).collect();
+    world.rejoin("phone");
+    world.run(SECOND);
+    for (number, key) in keys.into_iter().enumerate() {
+        assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(number as i32));
+    }
+    let answers = world.said("phone", Kind::TOOL_USE_RESULT);
+    let answered: Vec<CallId> =
+        answers.iter().skip(5).map(|(_, frame)| frame.peek_id().unwrap().into()).collect();
+    assert_eq!(answered, order, "those that never left go in the order in which they were asked");
+    assert_eq!(world.executed.len(), 5);
+}
+
+#[test]
+fn what_was_acknowledged_is_not_sent_again() {
+    let mut world = World::pair(&["t"]);
+    world.call("a", request("t")).unwrap();
+    world.run(200 * MS);
+    assert!(world.ends["a"].events.iter().any(|it| matches!(it, Event::Delivered { .. })));
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert_eq!(world.said("a", Kind::TOOL_USE_REQUEST).len(), 1);
+    world.finish("phone", Ok(value(1)));
+    world.run(SECOND);
+    world.rejoin("a");
+    world.run(SECOND);
+    assert_eq!(world.said("phone", Kind::TOOL_USE_RESULT).len(), 1);
+    assert_eq!(world.count("a", "replayed") + world.count("phone", "replayed"), 0);
+}
+
+#[test]
+fn a_result_whose_acknowledgement_was_lost_goes_again_and_counts_once() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let key = world.call("a", request("t")).unwrap();
+    world.run(45 * MS); // the result is there; its acknowledgement is on its way
+    assert!(world.settled("a", key).is_some());
+    world.leave("phone");
+    world.run(100 * MS);
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert_eq!(stanzas(&world, "phone", Kind::TOOL_USE_RESULT).len(), 2);
+    assert_eq!(world.count("a", "duplicate"), 1);
+    assert_eq!(world.ends["a"].settled.len(), 1);
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert_eq!(stanzas(&world, "phone", Kind::TOOL_USE_RESULT).len(), 2, "now it is acknowledged");
+}
+
+#[test]
+fn a_client_that_was_lost_and_comes_back_as_the_same_instance_hears_that_its_call_was_stopped() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.run(7 * SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    assert!(world.ends["phone"].aborted.is_empty(), "it does not know that it was away");
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+    // Its place is free again.
+    assert_eq!(stanzas(&world, "a", Kind::CONTROL_STOP).len(), 1);
+    let caps = Config::default().caps.open_per_peer;
+    for _ in 0..caps {
+        world.call("a", request("t")).unwrap();
+    }
+}
+
+#[test]
+fn a_stop_that_was_lost_goes_again() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.ends.get_mut("phone").unwrap().here = false; // cut off, and nobody knows
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(100 * MS);
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+    let stops = stanzas(&world, "a", Kind::CONTROL_STOP);
+    assert_eq!(stops.len(), 2);
+    assert_eq!(stops[0], stops[1]);
+}
+
+#[test]
+fn a_request_that_was_stopped_is_not_sent_again() {
+    let mut world = World::pair(&["t"]);
+    world.ends.get_mut("phone").unwrap().here = false;
+    let key = world.call("a", request("t")).unwrap();
+    world.run(50 * MS);
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(50 * MS);
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert_eq!(world.said("a", Kind::TOOL_USE_REQUEST).len(), 1);
+    assert!(world.executed.is_empty());
+}
+
+#[test]
+fn another_instance_is_asked_anew_if_the_tool_may_run_twice() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let may_repeat =
+        || Tool::new("look".parse().unwrap(), "for a test").options(ToolOptions::default().idempotent());
+    let mut key = None;
+    for _ in 0..2 {
+        world.leave_if_here("phone");
+        world.client("phone", Config::default(), &[]);
+        world.with("phone", |session, now| session.offer(now, vec![may_repeat()])).unwrap().unwrap();
+        if world.executed.is_empty() {
+            world.run(200 * MS);
+            key = world.call("a", request("look").timeout(20 * SECOND)).ok();
+            world.run(100 * MS);
+        }
+    }
+    let key = key.unwrap();
+    world.handle("phone", |_| Some(Ok(value(7))));
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(7));
+    let ids: Vec<_> = world.executed.iter().map(|(_, call)| call.clone()).collect();
+    assert_eq!(ids.len(), 2, "once in each instance");
+    assert_eq!(ids[0], ids[1], "under the same id");
+    let asked = stanzas(&world, "a", Kind::TOOL_USE_REQUEST);
+    assert_eq!(asked.len(), 2);
+    assert_ne!(asked[0], asked[1], "under a new stanza");
+}
+
+#[test]
+fn a_request_that_the_connection_kept_goes_when_it_is_back_and_else_is_proven_not_to_have_run() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let interrupted = |world: &mut World| {
+        world.with("a", |session, now| session.handle_link(now, toolbridge::LinkState::Down));
+        world.ends.get_mut("a").unwrap().here = false;
+    };
+    world.unsent = Unsent::Interrupted;
+    interrupted(&mut world);
+    let key = world.call("a", request("t").timeout(9 * SECOND)).unwrap();
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_none(), "it waits for the connection");
+    // Under the same sid, and under another.
+    world.ends.get_mut("a").unwrap().here = true;
+    world.with("a", |session, now| session.handle_link(now, toolbridge::LinkState::Up));
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+    interrupted(&mut world);
+    let key = world.call("a", request("t").timeout(9 * SECOND)).unwrap();
+    world.run(SECOND);
+    world.rejoin("a");
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+    interrupted(&mut world);
+    let key = world.call("a", request("t").timeout(2 * SECOND)).unwrap();
+    world.run(3 * SECOND);
+    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    assert!(matches!(error, CallError::NotDelivered { .. }) && !error.may_have_run(), "{error:?}");
+    assert_eq!(world.executed.len(), 2);
+    world.rejoin("a");
+    world.run(SECOND);
+    assert_eq!(world.executed.len(), 2, "and it does not run later");
+    assert_eq!(world.said("a", Kind::CONTROL_STOP).len(), 0, "there is nothing to stop");
+}
+
+#[test]
+fn a_request_refused_for_load_whose_answer_was_lost_is_refused_again_and_never_runs() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let mut config = Config::default();
+    config.caps.calls_per_second = 1;
+    world.client("phone", config, &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    world.call("a", request("t")).unwrap();
+    let refused = world.call("a", request("t")).unwrap();
+    world.run(30 * MS); // both were taken; the refusal is on its way
+    world.ends.get_mut("a").unwrap().here = false;
+    world.run(50 * MS);
+    world.rejoin("a");
+    world.run(2 * SECOND);
+    let Some(Err(error)) = world.settled("a", refused) else { panic!("it has no outcome") };
+    assert!(matches!(error, CallError::Busy { .. }) && !error.may_have_run(), "{error:?}");
+    assert_eq!(world.executed.len(), 1);
+}
+
+#[test]
+fn a_replay_has_so_many_frames_on_its_way_at_once_and_goes_on_when_they_are_acknowledged() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.replay_frames = 3;
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    world.ends.get_mut("phone").unwrap().here = false;
+    let keys: Vec<_> = (0..20).map(|_| world.call("a", request("t")).unwrap()).collect();
+    world.run(50 * MS);
+    world.rejoin("phone");
+    world.run(35 * MS); // its Configuration is here, no acknowledgement yet
+    assert_eq!(world.count("a", "replayed"), 3);
+    world.run(SECOND);
+    assert!(keys.iter().all(|key| matches!(world.settled("a", *key), Some(Ok(_)))));
+    assert_eq!(world.executed.len(), 20);
+    // A frame that is larger than all that is allowed at once still goes.
+    let mut config = Config::default();
+    config.caps.replay_bytes = 10;
+    let mut world = World::new();
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    let key = world.call("a", request("t")).unwrap();
+    lost_on_its_way(&mut world);
+    world.run(SECOND);
+    assert!(matches!(world.settled("a", key), Some(Ok(_))));
+}
+
+#[test]
+fn sec_p2_who_asks_for_a_replay_gets_only_what_is_his() {
+    let mut world = World::pair(&["t"]);
+    world.stranger("x");
+    world.run(SECOND);
+    world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    world.ends.get_mut("phone").unwrap().here = false;
+    world.finish("phone", Ok(value(1)));
+    let asks =
+        Message::Configuration(Configuration { last_sequence_seen: Some(1), ..Configuration::default() });
+    let meta = Meta::new().with_text("bridge.instance", "00").with_bool("bridge.heard", false);
+    for _ in 0..20 {
+        world.say("x", &["a", "phone"], &meta, &asks);
+        world.run(SECOND);
+    }
+    let theirs = world.ends["x"].inbox.iter().filter(|(_, frame)| {
+        let kind = frame.kind();
+        kind != Kind::TOOL_USE_RESULT && kind != Kind::TOOLS_REGISTER_ACK
+    });
+    assert_eq!(theirs.count(), 0);
+    assert!(!receivers(&world.ends["phone"].sent).iter().any(|to| to == "x"));
+}
+
+#[test]
+fn sec_y1_frames_of_yesterday_are_refused_and_run_nothing() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("t")).unwrap();
+    let yesterday = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap().1;
+    // Today: another run of both programs. The same bytes come from the assistant's identity.
+    let mut world = World::new();
+    world.sid(); // so that the programs are others
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    let peer = world.ends["a"].who.peer().clone();
+    let bytes = yesterday.to_bytes();
+    for _ in 0..5 {
+        world.throw_as(&peer, &["phone"], &bytes);
+        world.run(100 * MS);
+    }
+    assert!(world.executed.is_empty());
+    assert_eq!(world.count("phone", "refused"), 5);
+    let errors = world.said("phone", Kind::ERROR);
+    assert!(errors.iter().all(|(_, frame)| match frame.message().unwrap() {
+        Message::Error(error) => error.code == 304,
+        _ => false,
+    }));
+}
+
+#[test]
+fn sec_r2_a_request_older_than_what_is_remembered_is_refused_not_run() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let mut config = Config::default();
+    config.caps.table_entries = 16;
+    world.client("phone", config, &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    for _ in 0..17 {
+        world.ask("a", request("t")).unwrap();
+        world.run(100 * MS);
+    }
+    let first = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.to_bytes();
+    let peer = world.ends["a"].who.peer().clone();
+    world.throw_as(&peer, &["phone"], &first);
+    world.run(100 * MS);
+    assert_eq!(world.executed.len(), 17);
+    assert_eq!(world.count("phone", "refused"), 1);
+}
+
+#[test]
+fn an_instance_that_another_one_replaced_runs_nothing_twice_should_it_return() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("t")).unwrap();
+    let request = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap().1.to_bytes();
+    let (old, greeting) = {
+        let end = &world.ends["a"];
+        let greeting = end.sent.iter().find(|(_, frame)| frame.kind() == Kind::CONFIGURATION).unwrap();
+        (end.who.clone(), greeting.1.to_bytes())
+    };
+    world.assistant("a", Config::default()); // another process takes the identity
+    world.run(SECOND);
+    // The room announces the old one late, and its frames follow.
+    world.with("phone", |session, now| session.handle_joined(now, old.clone()));
+    world.throw_as(old.peer(), &["phone"], &greeting);
+    world.throw_as(old.peer(), &["phone"], &request);
+    world.run(SECOND);
+    assert_eq!(world.executed.len(), 1);
+    assert_eq!(world.count("phone", "refused"), 1);
+}

@@ -1,0 +1,360 @@
+//! Turns and barge-in, the ledger, and a client's own stop, on virtual time.
+
+use toolbridge::{
+    BargeIn, Body, CallError, CallKey, CallState, Config, ErrorCode, Event, Participant, Request, Role, Tool,
+    ToolOptions, TurnKey,
+    wire::{ControlStop, Kind, Message, Meta},
+};
+
+use crate::session_world::{MS, SECOND, World, request, tool, value};
+
+fn ruled(name: &str, rule: BargeIn) -> Tool {
+    tool(name).options(ToolOptions::default().barge_in(rule))
+}
+
+/// A phone with a tool of each rule, named after it.
+fn pair() -> World {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &[]);
+    offer(&mut world, "phone");
+    world.run(200 * MS);
+    world
+}
+
+fn offer(world: &mut World, name: &str) {
+    let tools = [BargeIn::Cancel, BargeIn::Finish, BargeIn::Report].map(|rule| ruled(rule.as_str(), rule));
+    world.with(name, |session, now| session.offer(now, tools.to_vec())).unwrap().unwrap();
+}
+
+fn turn(world: &mut World) -> TurnKey {
+    world.with("a", |session, _| session.turn()).unwrap()
+}
+
+fn barge_in(world: &mut World, turn: TurnKey) {
+    world.with("a", |session, now| session.barge_in(now, turn)).unwrap();
+}
+
+fn call(world: &mut World, turn: TurnKey, tool: &str) -> CallKey {
+    world.call("a", request(tool).turn(turn)).unwrap()
+}
+
+fn stops(world: &World, name: &str) -> usize {
+    world.said(name, Kind::CONTROL_STOP).len()
+}
+
+#[test]
+fn what_a_tool_says_of_barge_in_travels_with_its_registration() {
+    let world = pair();
+    let offers = world.session("a").tools();
+    let rules: Vec<_> = offers.iter().map(|offer| offer.tool.tool_options().barge_in.as_str()).collect();
+    assert_eq!(rules, ["cancel", "finish", "report"]);
+    let (_, frame) = world.said("phone", Kind::TOOLS_REGISTER).pop().unwrap();
+    let tools = frame.body().to_json()["tools"].clone();
+    assert_eq!(tools[0].get("annotations"), None, "the default is not written");
+    assert_eq!(tools[2]["annotations"]["onBargeIn"], "report");
+}
+
+#[test]
+fn alicia_a21_a_barge_in_settles_each_call_at_once_and_late_results_go_nowhere() {
+    let mut world = pair();
+    let turn = turn(&mut world);
+    let keys = ["cancel", "finish"].map(|tool| call(&mut world, turn, tool));
+    let other = world.call("a", request("cancel")).unwrap();
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].jobs.len(), 3);
+    barge_in(&mut world, turn);
+    for key in keys {
+        assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+    }
+    assert!(world.settled("a", other).is_none(), "a call of no turn goes on");
+    world.run(100 * MS);
+    assert_eq!(stops(&world, "a"), 1, "one stop, for the call that says cancel");
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+    let late = world.count("a", "late");
+    world.finish("phone", Ok(value(1))); // the stopped one: nobody hears
+    world.finish("phone", Ok(value(2)));
+    world.run(100 * MS);
+    assert_eq!(world.count("a", "late") - late, 1, "it is counted, and nothing else");
+    assert!(world.with("a", |session, _| session.late_results()).unwrap().is_empty());
+    assert_eq!(world.ends["a"].settled.len(), 2);
+    let outcomes = world.ends["a"].events.iter().filter(|it| matches!(it, Event::Settled { .. })).count();
+    assert_eq!(outcomes, 2, "one terminal state each");
+    // A second barge-in, and a cancel of what is settled, change nothing.
+    barge_in(&mut world, turn);
+    world.with("a", |session, now| session.cancel(now, keys[1]));
+    world.run(SECOND);
+    assert_eq!(stops(&world, "a"), 1);
+}
+
+#[test]
+fn a_reported_call_is_detached_and_its_result_is_for_the_next_turn() {
+    let mut world = pair();
+    let first = turn(&mut world);
+    let key = call(&mut world, first, "report");
+    world.run(100 * MS);
+    barge_in(&mut world, first);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Detached))));
+    // Dropping the handle of a settled call does not stop the work.
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(SECOND);
+    assert_eq!(stops(&world, "a"), 0);
+    world.finish("phone", Ok(value(7)));
+    world.run(100 * MS);
+    let told = |it: &Event| matches!(it, Event::LateResult { tool, outcome: Ok(()), .. } if tool == "report");
+    assert_eq!(world.ends["a"].events.iter().filter(|it| told(it)).count(), 1);
+    let late = world.with("a", |session, _| session.late_results()).unwrap();
+    assert_eq!((&*late[0].tool, late[0].owner.as_ref().unwrap().as_str()), ("report", "phone"));
+    assert_eq!(late[0].result.as_ref().as_ref().unwrap(), &value(7));
+    assert!(world.with("a", |session, _| session.late_results()).unwrap().is_empty(), "each is told once");
+    let record = world.session("a").record(&late[0].id).unwrap();
+    assert_eq!(record.outcome, Some(Err(ErrorCode::from("detached"))));
+    assert!(record.late.is_some() && record.turn == Some(first));
+    assert_eq!(world.session("a").open_calls(), 0);
+}
+
+#[test]
+fn what_a_barge_in_left_running_still_ends_with_its_budget_and_its_owner() {
+    let mut world = pair();
+    let first = turn(&mut world);
+    world.call("a", request("report").turn(first).timeout(3 * SECOND)).unwrap();
+    world.run(100 * MS);
+    barge_in(&mut world, first);
+    world.run(4 * SECOND);
+    let late = world.with("a", |session, _| session.late_results()).unwrap();
+    assert!(matches!(&*late[0].result, Err(CallError::Timeout { .. } | CallError::Tool(_))), "{late:?}");
+    let second = turn(&mut world);
+    call(&mut world, second, "report");
+    world.run(100 * MS);
+    barge_in(&mut world, second);
+    world.leave("phone");
+    world.run(10 * SECOND);
+    let late = world.with("a", |session, _| session.late_results()).unwrap();
+    assert!(matches!(&*late[0].result, Err(CallError::Lost { .. })), "{late:?}");
+}
+
+#[test]
+fn a_tool_of_our_own_follows_its_rule_too() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    offer(&mut world, "a");
+    let first = turn(&mut world);
+    let keys = ["cancel", "finish", "report"].map(|tool| call(&mut world, first, tool));
+    barge_in(&mut world, first);
+    assert_eq!(world.ends["a"].aborted.len(), 1);
+    assert!(matches!(world.settled("a", keys[2]), Some(Err(CallError::Detached))));
+    world.ends.get_mut("a").unwrap().jobs.remove(0);
+    world.finish("a", Ok(value(1)));
+    world.finish("a", Ok(value(2)));
+    let late = world.with("a", |session, _| session.late_results()).unwrap();
+    assert_eq!(late.len(), 1);
+    assert_eq!(late[0].result.as_ref().as_ref().unwrap(), &value(2));
+}
+
+#[test]
+fn a_call_that_found_nobody_yet_is_just_cancelled() {
+    let mut world = pair();
+    let first = turn(&mut world);
+    let key = call(&mut world, first, "nobody_offers_this");
+    barge_in(&mut world, first);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+    assert_eq!(stops(&world, "a"), 0);
+}
+
+#[test]
+fn a_turn_that_is_over_takes_no_calls() {
+    let mut world = pair();
+    let (first, second) = (turn(&mut world), turn(&mut world));
+    barge_in(&mut world, first);
+    let error = world.call("a", request("cancel").turn(first)).unwrap_err();
+    assert!(matches!(error, CallError::TurnOver) && !error.may_have_run());
+    call(&mut world, second, "cancel");
+}
+
+#[test]
+fn a_turn_may_ask_for_the_very_same_five_times() {
+    let mut world = pair();
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let first = turn(&mut world);
+    let same = |n: i32| Request::new("cancel", value(n)).turn(first);
+    for _ in 0..5 {
+        world.call("a", same(1)).unwrap();
+    }
+    let error = world.call("a", same(1)).unwrap_err();
+    assert!(matches!(error, CallError::TooManyEqual { limit: 5, .. }) && !error.may_have_run(), "{error}");
+    assert!(error.to_string().contains("5 times"));
+    world.call("a", same(2)).unwrap();
+    world.call("a", same(1).to("phone")).unwrap();
+    let second = turn(&mut world);
+    world.call("a", Request::new("cancel", value(1)).turn(second)).unwrap();
+    world.run(SECOND);
+    assert_eq!(world.ends["a"].settled.len(), 8);
+}
+
+#[test]
+fn turns_and_late_results_are_bounded() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.late_results = 3;
+    config.caps.late_bytes = 100;
+    world.assistant("a", config);
+    offer(&mut world, "a");
+    world.handle("a", |_| None);
+    let first = turn(&mut world);
+    for n in 0..5 {
+        world.call("a", Request::new("report", value(n)).turn(first)).unwrap();
+    }
+    barge_in(&mut world, first);
+    for n in 0..5 {
+        world.finish("a", Ok(value(n)));
+    }
+    let late = world.with("a", |session, _| session.late_results()).unwrap();
+    let kept: Vec<_> = late.iter().map(|it| it.result.as_ref().as_ref().unwrap().clone()).collect();
+    assert_eq!(kept, [value(2), value(3), value(4)], "the oldest go");
+    assert_eq!(world.count("a", "late_dropped"), 2);
+
+    let second = turn(&mut world);
+    world.call("a", request("report").turn(second)).unwrap();
+    barge_in(&mut world, second);
+    world.finish("a", Ok(Body::encode(&"x".repeat(101)).unwrap()));
+    let late = world.with("a", |session, _| session.late_results()).unwrap();
+    assert!(matches!(&*late[0].result, Err(CallError::TooLarge { limit: 100, .. })), "{late:?}");
+
+    let oldest = turn(&mut world);
+    for _ in 0..256 {
+        turn(&mut world);
+    }
+    let error = world.call("a", request("report").turn(oldest)).unwrap_err();
+    assert!(matches!(error, CallError::TurnOver));
+}
+
+#[test]
+fn a_stop_without_a_target_stops_what_says_cancel_on_both_sides() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().allow_stop(|_| true));
+    world.client("phone", Config::default(), &[]);
+    offer(&mut world, "phone");
+    let tv = world.sid();
+    world.puppet(&Participant::new("tv", tv).role(Role::Client));
+    world.run(200 * MS);
+    let keys = ["cancel", "finish", "report"].map(|tool| world.call("a", request(tool)).unwrap());
+    world.run(100 * MS);
+    world.say("tv", &["a"], &Meta::new(), &Message::Configuration(Default::default()));
+    world.say("tv", &["a"], &Meta::new(), &Message::ControlStop(ControlStop::default()));
+    world.run(100 * MS);
+    assert!(matches!(world.settled("a", keys[0]), Some(Err(CallError::Cancelled))));
+    assert!(world.settled("a", keys[1]).is_none() && world.settled("a", keys[2]).is_none());
+
+    // And an assistant that speaks plainly says it to a client.
+    let mut world = World::new();
+    let sid = world.sid();
+    world.puppet(&Participant::new("a", sid).agent(true));
+    world.client("phone", Config::default(), &[]);
+    offer(&mut world, "phone");
+    world.run(100 * MS);
+    for (n, tool) in ["cancel", "finish", "report"].into_iter().enumerate() {
+        let request = toolbridge::wire::ToolUseRequest {
+            id: format!("call-{n}").as_str().into(),
+            tool_name: tool.to_owned(),
+            parameters: Body::empty(),
+            execution: Ok(toolbridge::Execution::Client),
+            timeout_ms: None,
+            conversation_id: None,
+            message_id: None,
+        };
+        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+    }
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].jobs.len(), 3);
+    world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(ControlStop::default()));
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].aborted, [world.ends["phone"].jobs[0].key]);
+}
+
+#[test]
+fn the_ledger_follows_each_call_from_the_request_to_its_one_outcome() {
+    let mut world = pair();
+    let first = turn(&mut world);
+    let key = world.call("a", Request::new("cancel", value(300)).turn(first)).unwrap();
+    let id = world.session("a").call_id(key).unwrap().clone();
+    let of = |world: &World, name: &str| world.session(name).record(&id).cloned();
+    assert_eq!(of(&world, "a").unwrap().state(), CallState::Requested);
+    world.begins = false;
+    world.run(100 * MS);
+    assert_eq!(of(&world, "a").unwrap().state(), CallState::Delivered);
+    assert_eq!(of(&world, "phone").unwrap().state(), CallState::Delivered);
+    let job = world.ends["phone"].jobs[0].key;
+    world.with("phone", |session, now| session.progress(now, job, toolbridge::Progress::started()));
+    world.run(100 * MS);
+    assert_eq!(of(&world, "a").unwrap().state(), CallState::Started);
+    world.finish("phone", Ok(value(5)));
+    world.run(100 * MS);
+    for (name, turn) in [("a", Some(first)), ("phone", None)] {
+        let record = of(&world, name).unwrap();
+        assert_eq!((record.state(), &record.outcome), (CallState::Settled, &Some(Ok(()))));
+        assert_eq!((record.caller.as_str(), record.owner.unwrap().as_str()), ("a", "phone"));
+        assert_eq!((record.request_bytes, record.result_bytes), (6, Some(4)));
+        assert_eq!((record.turn, record.late), (turn, None));
+        let times = [Some(record.requested), record.delivered, record.started, record.settled];
+        assert!(times.is_sorted() && times.iter().all(Option::is_some));
+    }
+}
+
+#[test]
+fn the_ledger_is_bounded_and_closes_with_the_session() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.ledger = 4;
+    world.assistant("a", config);
+    offer(&mut world, "a");
+    world.handle("a", |job| (job.tool.as_str() == "cancel").then(|| Ok(value(1))));
+    for _ in 0..10 {
+        world.call("a", request("cancel")).unwrap();
+    }
+    world.call("a", request("finish")).unwrap();
+    let waiting = world.call("a", request("nobody_offers_this")).unwrap();
+    let records = world.session("a").records();
+    assert_eq!(records.len(), 6);
+    assert!(records[..4].iter().all(|it| it.outcome == Some(Ok(()))));
+    assert!(records[4..].iter().all(|it| it.outcome.is_none()));
+    assert!(records[5].owner.is_none() || records[4].owner.is_none());
+    world.with("a", |session, now| session.cancel(now, waiting));
+    world.with("a", |session, now| session.close(now));
+    let records = world.session("a").records();
+    assert!(records.iter().all(|it| it.state() == CallState::Settled), "{records:?}");
+}
+
+#[test]
+fn a_client_asks_its_assistant_to_stop_and_asks_again_until_it_is_heard() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().allow_stop(|who: &Participant| *who.identity() == "tv"));
+    offer(&mut world, "a");
+    world.client("tv", Config::default(), &[]);
+    assert!(matches!(
+        world.with("tv", |session, now| session.ask_to_stop(now, None)).unwrap(),
+        Err(toolbridge::StopError::NoAssistant)
+    ));
+    world.run(SECOND);
+    let keys = ["cancel", "cancel", "report"].map(|tool| world.call("a", request(tool)).unwrap());
+    let id = world.session("a").call_id(keys[1]).unwrap().clone();
+    world.run(100 * MS);
+    world.with("tv", |session, now| session.ask_to_stop(now, Some(&id))).unwrap().unwrap();
+    world.run(100 * MS);
+    assert!(matches!(world.settled("a", keys[1]), Some(Err(CallError::Cancelled))));
+    assert!(world.settled("a", keys[0]).is_none());
+
+    // One that is lost goes again when the two have found each other anew, and then no more.
+    world.ends.get_mut("a").unwrap().here = false;
+    world.with("tv", |session, now| session.ask_to_stop(now, None)).unwrap().unwrap();
+    world.run(100 * MS);
+    world.ends.get_mut("a").unwrap().here = true;
+    assert!(world.settled("a", keys[0]).is_none());
+    world.rejoin("tv");
+    world.run(SECOND);
+    assert!(matches!(world.settled("a", keys[0]), Some(Err(CallError::Cancelled))));
+    assert!(world.settled("a", keys[2]).is_none(), "it does not say cancel");
+    world.rejoin("tv");
+    world.run(SECOND);
+    assert_eq!(stops(&world, "tv"), 3, "one, one that was lost, and that again");
+    assert_eq!(world.count("a", "foreign"), 0);
+}
