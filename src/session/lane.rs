@@ -164,8 +164,8 @@ impl Session {
             Message::ToolsRegister(_) => {} // it may follow its Configuration before ours came
             _ => lane.met = true,
         }
-        if !has_fast_lane {
-            return;
+        if !has_fast_lane || !remote.is_crossed() {
+            return; // who has no part in anything leaves no trace
         }
         let stanza = incoming.stanza().filter(|stanza| *stanza != 0);
         match &incoming.message {
