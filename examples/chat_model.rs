@@ -1,10 +1,12 @@
-//! A chat model's loop over the tools of both sides. The model is a script and the room is in memory, so that
-//! it runs anywhere; a real one differs in `model` and in `join`.
+//! A chat model's loop over the tools of both sides, with a user who interrupts. The model is a script and the
+//! room is in memory, so that it runs anywhere; a real one differs in `model`, `barge_in` and `join`.
+
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use toolbridge::{Assistant, Client, ToolError, adapter::chat, memory};
+use toolbridge::{Assistant, BargeIn, Client, Event, ToolError, ToolOptions, adapter::chat, memory};
 
 #[derive(Deserialize, schemars::JsonSchema)]
 struct Search {
@@ -23,43 +25,85 @@ async fn get_location() -> Result<String, ToolError> {
     Err("location is switched off")?
 }
 
+/// It takes its time, and goes on when the user interrupts.
+async fn export_album() -> Result<String, ToolError> {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    Ok("3 photos".to_owned())
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let room = memory::Room::new();
     let _phone = Client::builder()
         .tool("get_battery", "Battery level, 0 to 1", get_battery)
         .tool("get_location", "Where the phone is", get_location)
+        .tool_with(
+            "export_album",
+            "Copy an album to the cloud",
+            ToolOptions::default().barge_in(BargeIn::Report),
+            export_album,
+        )
         .join_over(room.client("phone"))
         .await?;
     let assistant = Assistant::builder()
         .tool("search_web", "Search the web", search_web) // ours; the clients' tools come and go by themselves
         .join_over(room.assistant("assistant"))
         .await?;
-    offered(&assistant, 3).await;
+    offered(&assistant, 4).await;
+    let mut events = assistant.events();
 
     let mut messages = vec![json!({"role": "system", "content": "Be brief."})];
-    for said in ["How is my battery, and where am I?", "Look up the Colosseum."] {
+    let script = [
+        "How is my battery, and where am I?",
+        "Look up the Colosseum.",
+        "Copy the album Rome to the cloud.",
+        "And my battery?",
+    ];
+    for said in script {
         println!("user: {said}");
         messages.push(json!({"role": "user", "content": said}));
         loop {
+            messages.extend(assistant.late_results().iter().map(chat::note)); // what a barge-in left running
             let reply = model(&messages, &chat::definitions(&assistant.tools()));
             messages.push(reply.clone());
+            let turn = assistant.turn();
             let mut calls = JoinSet::new();
             for tool_call in reply["tool_calls"].as_array().into_iter().flatten() {
                 println!("  calls {}", tool_call["function"]["name"]);
-                calls.spawn(chat::call(&assistant, tool_call)); // resolves to the answer message, whatever happens
+                calls.spawn(chat::call(&turn, tool_call)); // resolves to the answer message, whatever happens
             }
             if calls.is_empty() {
                 println!("assistant: {}", reply["content"]);
                 break;
             }
-            while let Some(message) = calls.join_next().await {
-                messages.push(message?);
+            let interrupted = tokio::select! {
+                () = collect(&mut calls, &mut messages) => false,
+                () = barge_in(said) => { turn.barge_in(); true }
+            };
+            collect(&mut calls, &mut messages).await; // a barge-in settles every call at once: none stays open
+            if interrupted {
+                println!("  (the user interrupts)");
+                while !matches!(events.recv().await, None | Some(Event::LateResult { .. })) {}
+                break;
             }
         }
     }
     assistant.close().await;
     Ok(())
+}
+
+async fn collect(calls: &mut JoinSet<Value>, messages: &mut Vec<Value>) {
+    while let Some(Ok(message)) = calls.join_next().await {
+        messages.push(message)
+    }
+}
+
+/// The user waits for no copying.
+async fn barge_in(said: &str) {
+    if !said.starts_with("Copy") {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
 /// Waits until so many tools are on offer: a conversation begins before every app has registered.
@@ -70,7 +114,13 @@ async fn offered(assistant: &Assistant, tools: usize) {
 
 /// The script: it asks for what the words need, then says what the answers say.
 fn model(messages: &[Value], tools: &[Value]) -> Value {
-    let turn = messages.iter().rposition(|message| message["role"] == "user").unwrap_or_default();
+    let is_said = |message: &Value| message["role"] == "user";
+    let note = messages.last().filter(|last| is_said(last) && is_said(&messages[messages.len() - 2]));
+    if let Some(note) = note {
+        let said = note["content"].as_str().unwrap_or_default();
+        return json!({"role": "assistant", "content": format!("By the way: {said}")});
+    }
+    let turn = messages.iter().rposition(is_said).unwrap_or_default();
     let answers: Vec<_> = messages[turn..].iter().filter(|message| message["role"] == "tool").collect();
     if !answers.is_empty() {
         let texts: Vec<_> = answers.iter().filter_map(|answer| answer["content"].as_str()).collect();
@@ -80,6 +130,7 @@ fn model(messages: &[Value], tools: &[Value]) -> Value {
     let wanted = [
         ("battery", "get_battery", "{}"),
         ("where", "get_location", "{}"),
+        ("Copy", "export_album", "{}"),
         ("Look up", "search_web", "{\"query\": \"the Colosseum\"}"),
     ];
     let calls: Vec<_> = wanted

@@ -26,6 +26,7 @@ mod driver;
 mod events;
 mod prompt;
 mod setup;
+mod trace;
 mod turn;
 
 pub use assistant::{Assistant, AssistantBuilder};
@@ -34,6 +35,7 @@ pub use client::{Client, ClientBuilder};
 pub use consent::ConsentRequest;
 pub use events::Events;
 pub use prompt::PromptRequest;
+pub use trace::Propagate;
 pub use turn::Turn;
 
 use call::Slot;
@@ -51,6 +53,8 @@ struct Shared {
     /// Counts changes of what the clients offer.
     offers: watch::Sender<u64>,
     closed: watch::Sender<Option<CloseReason>>,
+    /// What joins our spans to the traces of others.
+    propagation: trace::Propagation,
 }
 
 #[derive(Debug)]
@@ -74,7 +78,7 @@ enum Closing {
 }
 
 impl Shared {
-    fn new(session: Session) -> Arc<Self> {
+    fn new(session: Session, propagation: trace::Propagation) -> Arc<Self> {
         Arc::new(Self {
             identity: session.local().identity().clone(),
             inner: Mutex::new(Inner {
@@ -86,6 +90,7 @@ impl Shared {
             wake: Notify::new(),
             offers: watch::Sender::new(0),
             closed: watch::Sender::new(None),
+            propagation,
         })
     }
 
@@ -228,6 +233,14 @@ macro_rules! setup_methods {
                 Fut: std::future::Future<Output = bool> + Send + 'static,
             {
                 self.setup.consent = Some(crate::bridge::consent::AskPerson::new(ask));
+                self
+            }
+
+            /// Joins the spans of calls to the traces of other processes: see
+            /// [`Propagate`](crate::Propagate). Default: a trace context that a request brings is read, and
+            /// none is made.
+            pub fn propagate(mut self, propagate: impl crate::bridge::Propagate) -> Self {
+                self.setup.propagation = crate::bridge::trace::Propagation::new(propagate);
                 self
             }
 

@@ -12,6 +12,7 @@ mod connect;
 mod demo;
 mod frame;
 mod interrupt;
+mod part;
 mod ping;
 mod text;
 mod token;
@@ -140,7 +141,11 @@ fn hint(line: &str) {
 
 /// Logs go to stderr, and only if asked for: `RUST_LOG=toolbridge=debug`.
 fn start_logs() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "off".into());
+    let asked = std::env::var("RUST_LOG").unwrap_or_else(|_| "off".to_owned());
+    let filter = tracing_subscriber::EnvFilter::try_new(&asked).unwrap_or_else(|error| {
+        hint(&format!("RUST_LOG is not understood, so nothing is logged: {error}"));
+        "off".into()
+    });
     let colours = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
 }

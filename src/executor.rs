@@ -14,13 +14,14 @@ use std::{collections::HashMap, fmt, hash::Hash, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::{
     body::Body,
     link::Identity,
     schema::ArgumentCheck,
     source::AnySource,
-    tool::{CallId, ErrorCode, RegisterError, Tool, ToolError, ToolName},
+    tool::{CallId, ErrorCode, RegisterError, Tool, ToolError, ToolName, TraceContext},
 };
 
 pub(crate) use self::questions::Questions;
@@ -71,6 +72,10 @@ pub(crate) struct Job<K> {
     pub(crate) limit: Duration,
     /// When that limit ends.
     pub(crate) deadline: Instant,
+    /// What its function logs is inside.
+    pub(crate) span: Span,
+    /// The trace that its caller says it belongs to.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// A tool, who runs it, and what checks its arguments.

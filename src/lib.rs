@@ -79,7 +79,7 @@ pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 #[cfg(feature = "runtime")]
 pub use bridge::{
     Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
-    PromptRequest, Turn,
+    PromptRequest, Propagate, Turn,
 };
 pub use link::{
     Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, ROLE_ATTRIBUTE, Role,
@@ -101,10 +101,10 @@ pub use source::{Prefixed, ToolContext, ToolSource};
 #[cfg(feature = "room")]
 pub use token::{AccessKey, Token, TokenError};
 pub use tool::{
-    AuthorizePrompt, BadToolName, BargeIn, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT,
-    Decision, Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, Offer, Outcome, PermissionOption,
-    PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError, Tool,
-    ToolError, ToolName, ToolOptions,
+    AuthorizePrompt, BadToolName, BadTraceContext, BargeIn, CallError, CallId, ChoicePrompt, Consent,
+    DEFAULT_TIMEOUT, Decision, Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, Offer, Outcome,
+    PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall,
+    RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
 };
 #[cfg(feature = "runtime")]
 pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};

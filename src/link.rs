@@ -369,6 +369,10 @@ pub enum CloseReason {
     ConnectionLost(Arc<str>),
     /// The server ended the session for another reason, named as LiveKit names it.
     Server(Arc<str>),
+    /// The connection was lost, and when it came back the token had expired.
+    TokenExpired,
+    /// The connection was lost, and the server did not let us in again; the text says why.
+    Refused(Arc<str>),
 }
 
 impl fmt::Display for CloseReason {
@@ -384,6 +388,11 @@ impl fmt::Display for CloseReason {
             Self::ServerShutdown => f.write_str("the server is shutting down"),
             Self::ConnectionLost(how) => write!(f, "connection lost: {how}"),
             Self::Server(reason) => write!(f, "the server ended the session: {reason}"),
+            Self::TokenExpired => f.write_str(
+                "the connection was lost, and the token has expired meanwhile: join again with a new one, or give the \
+                 room a source of tokens",
+            ),
+            Self::Refused(why) => write!(f, "the connection was lost, and no new join is possible: {why}"),
         }
     }
 }

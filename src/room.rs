@@ -1,8 +1,10 @@
 //! A LiveKit room, joined by a participant that carries data only: no media, no native WebRTC library.
 //!
-//! One task owns everything of a joined room: the signalling (`livekit-signaling`), the peer
+//! One task owns everything of a participant: the signalling (`livekit-signaling`), the peer
 //! connection (`str0m`), the sockets under it, and the queues to and from its [`Room`]. All queues
 //! have caps: who sends too much waits, and who reads too slowly slows the sender down.
+//!
+//! A lost connection is followed by a new join: the task is older than any of its joins.
 
 #![expect(clippy::disallowed_methods, reason = "the room owns its clock and ends its tasks itself")]
 
@@ -27,47 +29,55 @@ use crate::{
 
 mod address;
 mod backlog;
+mod desk;
 mod error;
 mod health;
 mod ice_tcp;
+mod joined;
 mod joining;
 mod packet;
 mod participants;
 mod peer_connection;
+mod rejoin;
 mod sequence;
 mod signal;
 mod sockets;
 mod task;
+mod tokens;
+mod view;
 mod websocket;
 
 pub use error::{ConnectError, JoinPhase};
 
 use address::ServerUrl;
-use joining::Joining;
-use peer_connection::PeerConnection;
-use signal::Signal;
-use task::{Leave, Outgoing, Shared};
-use websocket::Dial;
+use desk::{Desk, Ends, Leave, Outgoing, Shared, State};
+use joining::Door;
+use rejoin::{Policy, Rejoin};
+use task::Task;
+use tokens::{TokenSource, has_the_form_of_a_token};
+use view::View;
 
 /// A joined room. Dropping it leaves, without waiting; [`close`](Transport::close) leaves in order.
 ///
-/// It does not join again by itself: a lost connection ends with [`TransportEvent::Closed`]. Before
-/// that a silent one is told as [`TransportEvent::Link`]: down after 5 s without a datagram, lost
-/// after 15 s. Reliable packets that were on their way meanwhile arrive when it is up again.
+/// A lost connection is told as [`TransportEvent::Link`] with `Down`, and it joins anew by itself, until that
+/// works ([`RoomOptions::rejoin_wait`]), is of no use any more, or [`RoomOptions::rejoin_limit`] is over. `Up`
+/// is told in the new join: with another sid, and nothing kept. Packets that had not left are told as
+/// [`SendError::Interrupted`], as is all that is sent meanwhile; what had left may have arrived or not.
+/// Lost is what is silent for 5 s, too. Somebody's will (a removal, a deleted room, another participant with
+/// the same identity) and a refused token end it: [`TransportEvent::Closed`] says why.
 ///
 /// What waits to be received has a cap (4 MiB); beyond it the network's own brakes are used, and it can
 /// take seconds until a sender that was slowed down is fast again. So receive without delay.
 ///
 /// Participants that were there at the join are in [`present`](Transport::present) and are not
 /// announced again; later ones, and changes, come as [`TransportEvent::Joined`]. A packet whose
-/// sender was not announced yet is delivered all the same.
+/// sender was not announced yet is delivered all the same. Who is there, and who we are, changes as the
+/// events are read that tell of it.
 pub struct Room {
     name: String,
+    view: View,
     shared: Arc<Shared>,
-    reliable: mpsc::Sender<Outgoing>,
-    lossy: mpsc::Sender<Outgoing>,
-    leave: mpsc::Sender<Leave>,
-    events: mpsc::Receiver<TransportEvent>,
+    ends: Ends,
 }
 
 /// How a room is joined.
@@ -88,11 +98,22 @@ pub struct RoomOptions {
     join_timeout: Duration,
     bind: Option<IpAddr>,
     udp: bool,
+    rejoin_wait: [Duration; 2],
+    rejoin_limit: Option<Duration>,
+    source: Option<TokenSource>,
 }
 
 impl Default for RoomOptions {
     fn default() -> Self {
-        Self { roots: Vec::new(), join_timeout: Self::JOIN_TIMEOUT, bind: None, udp: true }
+        Self {
+            roots: Vec::new(),
+            join_timeout: Self::JOIN_TIMEOUT,
+            bind: None,
+            udp: true,
+            rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
+            rejoin_limit: None,
+            source: None,
+        }
     }
 }
 
@@ -100,7 +121,13 @@ impl RoomOptions {
     /// How long a join may take by default: 15 s, for ICE over TCP behind a slow firewall.
     pub const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-    /// The system's root certificates, 15 s, any address, UDP and TCP.
+    /// The first wait between two attempts to join anew, by default: 200 ms.
+    pub const FIRST_REJOIN_WAIT: Duration = Duration::from_millis(200);
+
+    /// The longest wait between two attempts to join anew, by default: 5 s.
+    pub const LONGEST_REJOIN_WAIT: Duration = Duration::from_secs(5);
+
+    /// The system's root certificates, 15 s, any address, UDP and TCP; joins anew for ever.
     pub fn new() -> Self {
         Self::default()
     }
@@ -153,10 +180,47 @@ impl RoomOptions {
         self
     }
 
+    /// How long to wait between two attempts to join anew after a lost connection, counted from the
+    /// beginning of the one to that of the next: the first wait, which doubles up to the longest. Up to half
+    /// of a wait is left to chance, and the first attempt follows within half of the first wait. Default:
+    /// 200 ms and 5 s.
+    pub fn rejoin_wait(mut self, first: Duration, longest: Duration) -> Self {
+        self.rejoin_wait = [first.min(longest), longest];
+        self
+    }
+
+    /// How long to try to join anew after a lost connection; then it ends as
+    /// [`CloseReason::ConnectionLost`](crate::link::CloseReason::ConnectionLost). Zero: not at all. Default: for ever.
+    pub fn rejoin_limit(mut self, limit: Duration) -> Self {
+        self.rejoin_limit = Some(limit);
+        self
+    }
+
+    /// Where a fresh token comes from when the server takes the newest no more, after an absence longer than
+    /// its life (10 min): a join that was lost. It must be for the same identity and the same room. A source
+    /// that fails is asked again with the next attempt. Default: none, and so an expired token is the end,
+    /// as [`CloseReason::TokenExpired`](crate::link::CloseReason::TokenExpired).
+    ///
+    /// ```
+    /// use toolbridge::room::RoomOptions;
+    ///
+    /// # async fn from_our_token_server() -> std::io::Result<String> { Ok(String::new()) }
+    /// let options = RoomOptions::new().token_source(|| async { from_our_token_server().await });
+    /// ```
+    pub fn token_source<F, Fut, E>(mut self, source: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<String, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.source = Some(TokenSource::new(source));
+        self
+    }
+
     /// Joins a room. The address is `wss://HOST` or `ws://HOST:PORT`; the token names the room.
     ///
     /// # Errors
-    /// Each kind of failure has its variant of [`ConnectError`].
+    /// Each kind of failure has its variant of [`ConnectError`]. The first join is tried once.
     ///
     /// # Cancel safety
     /// A dropped future leaves the room again.
@@ -168,26 +232,25 @@ impl RoomOptions {
         if url.is_exposed() {
             tracing::warn!(server = %url, "the token travels unencrypted: use wss://");
         }
-        let limit = self.join_timeout;
+        let [first, longest] = self.rejoin_wait;
+        let policy = Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout };
+        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp };
         let start = Instant::now();
-        let (peer, offer) =
-            PeerConnection::new(start, self.bind, self.udp).map_err(ConnectError::transport)?;
-        let (signal, response) = Signal::join(&url, token, Dial::new(self.roots), offer, limit).await?;
-        tracing::debug!(server = %url, after = ?start.elapsed(), "the server took the join");
+        let joined = door.enter(token, self.join_timeout).await?;
 
-        let mut joining = Joining::new(signal, peer, token, response);
-        joining.open(start, limit).await?;
-        tracing::debug!(server = %url, after = ?start.elapsed(), "both channels are open");
-        Ok(joining.finish())
+        let (desk, ends) = Desk::new(State {
+            sid: Some(joined.local.sid().clone()),
+            can_publish_data: joined.can_publish_data,
+            token: joined.token.clone(),
+            closed: None,
+        });
+        let room = Room { name: joined.room.clone(), view: joined.view(), shared: desk.shared.clone(), ends };
+        let rejoin = Rejoin::new(Instant::now(), policy, start.elapsed());
+        let (name, local) = (joined.room.clone(), joined.local.clone());
+        let task = Task { desk, door, source: self.source, rejoin, room: name, local };
+        tokio::spawn(task.run(joined));
+        Ok(room)
     }
-}
-
-/// Three parts in the URL's base64: what is none should cost no connection.
-fn has_the_form_of_a_token(text: &str) -> bool {
-    let is_part = |part: &str| {
-        !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'))
-    };
-    text.split('.').count() == 3 && text.split('.').all(is_part)
 }
 
 impl Room {
@@ -220,7 +283,7 @@ impl Room {
 
 impl Transport for Room {
     fn local(&self) -> Participant {
-        self.shared.with(|state| state.local.clone())
+        self.view.local().clone()
     }
 
     fn room(&self) -> String {
@@ -228,7 +291,7 @@ impl Transport for Room {
     }
 
     fn present(&self) -> Vec<Participant> {
-        self.shared.with(|state| state.present.clone())
+        self.view.present()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -258,14 +321,19 @@ impl Transport for Room {
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {
-        self.events.recv().await
+        loop {
+            let told = self.ends.events.recv().await?;
+            if let Some(event) = self.view.read(told) {
+                return Some(event);
+            }
+        }
     }
 
     /// Leaves in order: waits up to 1 s until the server has acknowledged what was handed over,
     /// then says goodbye.
     async fn close(&mut self) {
         let (left, done) = oneshot::channel();
-        if self.leave.send(Leave { left }).await.is_ok() {
+        if self.ends.leave.send(Leave { left }).await.is_ok() {
             // An error means that the task has ended, and so has left.
             let _ = done.await;
         }
@@ -277,9 +345,10 @@ type Queued = (Option<(mpsc::Sender<Outgoing>, Outgoing)>, oneshot::Receiver<Res
 
 impl Room {
     fn enqueue(&self, packet: Packet) -> Result<Queued, SendError> {
-        let (closed, allowed, sid) = self
+        let sid = self.view.local().sid();
+        let (closed, joined, allowed) = self
             .shared
-            .with(|state| (state.closed.is_some(), state.can_publish_data, state.local.sid().clone()));
+            .with(|state| (state.closed.is_some(), state.sid.as_ref() == Some(sid), state.can_publish_data));
         if closed {
             return Err(self.shared.closed());
         }
@@ -287,15 +356,19 @@ impl Room {
             return Err(SendError::NoDestination);
         }
         check_size(packet.payload.len(), Capabilities::MAX_PACKET)?;
+        // What was meant for the room as the user knows it does not leave in a later join.
+        if !joined {
+            return Err(SendError::Interrupted);
+        }
         // The server drops what we may not send without a word.
         if !allowed {
             return Err(SendError::NotAllowed);
         }
         let (queue, waiting) = match packet.lane {
-            Lane::Reliable => (&self.reliable, packet.payload.len()),
-            Lane::Lossy => (&self.lossy, 0),
+            Lane::Reliable => (&self.ends.reliable, packet.payload.len()),
+            Lane::Lossy => (&self.ends.lossy, 0),
         };
-        let packet = packet::outgoing(packet, &sid);
+        let packet = packet::outgoing(packet, sid);
         check_size(packet::encoded_size(&packet), packet::MAX_ENCODED)?;
         let (written, answer) = oneshot::channel();
         let waits = self.shared.backlog.queue(waiting);
@@ -361,6 +434,5 @@ mod tests {
             let joined = Room::join("ws://127.0.0.1:1", none).await;
             assert!(matches!(joined, Err(ConnectError::MalformedToken)), "{none:?}");
         }
-        assert!(has_the_form_of_a_token("eyJh-_0.e30.c2ln"));
     }
 }

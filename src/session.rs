@@ -53,6 +53,7 @@ mod codec;
 mod config;
 mod consent;
 mod either;
+mod elsewhere;
 mod event;
 mod handshake;
 mod ids;
@@ -78,6 +79,7 @@ mod stats;
 mod stop;
 mod table;
 mod timers;
+mod trace;
 mod turn;
 
 use std::{

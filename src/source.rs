@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     body::Body,
     link::Identity,
-    tool::{BadToolName, CallId, Outcome, Progress, RegisterError, Tool, ToolName},
+    tool::{BadToolName, CallId, Outcome, Progress, RegisterError, Tool, ToolName, TraceContext},
 };
 
 /// The deadline of a context without a limit, thirty years from now: every clock can count so far.
@@ -159,6 +159,7 @@ pub struct ToolContext {
     deadline: Instant,
     cancelled: CancellationToken,
     report: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+    trace: Option<TraceContext>,
 }
 
 impl ToolContext {
@@ -171,6 +172,7 @@ impl ToolContext {
             deadline: now.checked_add(limit).unwrap_or_else(|| now + FAR),
             cancelled: CancellationToken::new(),
             report: None,
+            trace: None,
         }
     }
 
@@ -200,6 +202,18 @@ impl ToolContext {
     pub fn with_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.report = Some(Arc::new(report));
         self
+    }
+
+    /// As part of this trace.
+    #[must_use]
+    pub fn with_trace(mut self, context: impl Into<Option<TraceContext>>) -> Self {
+        self.trace = context.into();
+        self
+    }
+
+    /// The trace that the caller says its call belongs to, if it says so: its own span.
+    pub fn trace(&self) -> Option<&TraceContext> {
+        self.trace.as_ref()
     }
 
     /// Who asked for the tool.

@@ -11,6 +11,7 @@ mod failure;
 mod name;
 mod progress;
 mod prompt;
+mod trace;
 
 pub use barge_in::BargeIn;
 pub use definition::{Consent, Disclose, Execution, Offer, Tool, ToolOptions};
@@ -23,6 +24,7 @@ pub use prompt::{
     MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, PermissionOption, PermissionPrompt, Prompt,
     PromptAnswer, PromptedCall,
 };
+pub use trace::{BadTraceContext, TraceContext};
 
 /// The timeout of a call that names none (`wire.md`, section 3.1).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);

@@ -132,6 +132,9 @@ pub enum SendError {
     /// Not connected.
     #[error("not connected: {0}")]
     Closed(CloseReason),
+    /// The connection was lost before it left, and another is being made.
+    #[error("the connection was lost before the packet left; it can be sent again once the link is up")]
+    Interrupted,
     /// The transport's own error.
     #[error("{0}")]
     Other(Arc<dyn std::error::Error + Send + Sync>),

@@ -244,7 +244,7 @@ mod tests {
     fn a_name_that_grows_too_long_for_a_model_is_shortened_and_read_back() {
         let long = |last: &str| format!("{}{}.{last}", "a.".repeat(20), "b".repeat(15));
         let (read, write) = (long("read"), long("write"));
-        assert!(read.parse::<crate::tool::ToolName>().is_ok() && read.len() + 21 > MAX_TOOL_NAME);
+        assert!(read.parse::<ToolName>().is_ok() && read.len() + 21 > MAX_TOOL_NAME);
         let names = [model_name(&read), model_name(&write)];
         for name in &names {
             assert_eq!(name.len(), MAX_TOOL_NAME);

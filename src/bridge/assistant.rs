@@ -84,7 +84,12 @@ impl ToolSource for Assistant {
             // Whoever sits behind a sink, a model for instance, does not speak to a person in our name.
             Err(CallError::UnknownTool { tool: tool.as_str().into() })?;
         }
-        let mut call = self.call(tool.as_str(), arguments).timeout(limit).start();
+        let mut call = self.call(tool.as_str(), arguments).timeout(limit);
+        // What joins traces knows the span in which we are; else the sink's own context goes on.
+        if let Some(trace) = context.trace().filter(|_| !self.handle.0.propagation.is_set()) {
+            call = call.trace(trace.clone());
+        }
+        let mut call = call.start();
         let steps = call.steps();
         let mut cancelled = false;
         loop {

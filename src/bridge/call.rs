@@ -12,13 +12,14 @@ use std::{
 
 use serde::Serialize;
 use tokio::sync::oneshot;
+use tracing::Span;
 
-use super::{Handle, Reply, Shared, now, turn::OpenTurn};
+use super::{Handle, Reply, Shared, now, trace, turn::OpenTurn};
 use crate::{
     body::{Body, EncodeError},
     link::{CloseReason, Identity},
     session::{CallKey, Request},
-    tool::{CallError, CallId, Progress},
+    tool::{CallError, CallId, Progress, TraceContext},
 };
 
 /// How many steps of progress a reader may be behind before it misses the oldest.
@@ -33,12 +34,14 @@ pub struct CallBuilder {
     request: Result<Request, EncodeError>,
     /// Kept until the call is sent: a turn takes calls no longer when nobody holds it.
     turn: Option<Arc<OpenTurn>>,
+    /// The trace that the author says it belongs to.
+    trace: Option<TraceContext>,
 }
 
 impl CallBuilder {
     pub(super) fn new(handle: Arc<Handle>, tool: &str, arguments: &impl Serialize) -> Self {
         let request = encode_arguments(arguments).map(|arguments| Request::new(tool, arguments));
-        Self { handle, request, turn: None }
+        Self { handle, request, turn: None, trace: None }
     }
 
     pub(super) fn in_turn(mut self, turn: &Arc<OpenTurn>) -> Self {
@@ -67,6 +70,14 @@ impl CallBuilder {
         self.with(|request| Ok(request.meta(key, Body::encode(&value)?)))
     }
 
+    /// As part of this trace, which its owner reads in its
+    /// [`ToolContext`](crate::ToolContext::trace). Default: what the builder's
+    /// [`propagate`](crate::AssistantBuilder::propagate) says of the call's span.
+    pub fn trace(mut self, context: TraceContext) -> Self {
+        self.trace = Some(context);
+        self
+    }
+
     /// Sends it. Dropping what this returns cancels the call.
     pub fn start(self) -> Call {
         let shared = &self.handle.0;
@@ -75,7 +86,14 @@ impl CallBuilder {
         let turn = self.turn;
         let started = match self.request {
             Err(error) => Err(CallError::Arguments(error)),
-            Ok(request) => begin(shared, request, Slot { reply, steps: Arc::clone(&steps) }),
+            Ok(mut request) => {
+                let span = trace::call_span(&request.tool, Some(&request.arguments));
+                let context = self.trace.or_else(|| shared.propagation.context(&span));
+                if let Some(context) = context {
+                    request = request.trace(&context);
+                }
+                begin(shared, request, Slot { id: CallId::from(""), reply, steps: Arc::clone(&steps), span })
+            }
         };
         let (state, id) = match started {
             Ok((key, id)) => (State::Open { key, outcome }, id),
@@ -92,13 +110,14 @@ impl CallBuilder {
     }
 }
 
-fn begin(shared: &Shared, request: Request, slot: Slot) -> Result<(CallKey, CallId), CallError> {
+fn begin(shared: &Shared, request: Request, mut slot: Slot) -> Result<(CallKey, CallId), CallError> {
     let mut inner = shared.lock();
-    if let Some(refusal) = shared.refusal(&inner) {
-        return Err(refusal);
-    }
-    let key = inner.session.call(now(), request)?;
+    let refusal = shared.refusal(&inner).map_or(Ok(()), Err);
+    let begun = refusal.and_then(|()| inner.session.call(now(), request));
+    let key = begun.inspect_err(|error| trace::failed(&slot.span, error))?;
     let id = inner.session.call_id(key).cloned().unwrap_or_else(|| CallId::from(""));
+    trace::asked(&slot.span, id.as_str(), inner.session.room());
+    slot.id = id.clone();
     inner.calls.insert(key, slot);
     Ok((key, id))
 }
@@ -227,12 +246,18 @@ impl fmt::Debug for Call {
 /// Where the driver puts a call's outcome and progress.
 #[derive(Debug)]
 pub(super) struct Slot {
+    pub(super) id: CallId,
+    /// Open as long as the call is.
+    pub(super) span: Span,
     pub(super) reply: Reply,
     pub(super) steps: Arc<Steps>,
 }
 
 impl Slot {
     pub(super) fn settle(self, result: Result<Body, CallError>) {
+        if let Err(error) = &result {
+            trace::failed(&self.span, error);
+        }
         // A caller that is gone does not want it.
         let _ = self.reply.send(result);
         self.steps.end();

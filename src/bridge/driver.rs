@@ -3,11 +3,12 @@
 use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::{
     Closing, Shared,
     consent::{AskPerson, ConsentRequest},
-    now,
+    now, trace,
 };
 use crate::{
     executor::{self, Done, Executor, Questions, Reports},
@@ -85,6 +86,12 @@ impl Outbox {
     fn push(&mut self, packet: Packet) {
         self.bytes += packet.payload.len();
         self.waiting.push_back(packet);
+    }
+
+    /// Takes all that was not handed over.
+    fn take_waiting(&mut self) -> VecDeque<Packet> {
+        self.bytes = self.sending.as_ref().map_or(0, |sending| sending.bytes);
+        std::mem::take(&mut self.waiting)
     }
 
     /// Hands the next one over, if none is on its way.
@@ -183,8 +190,21 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Does all that the session asks for, what is due first: no flood of packets stops the clock.
+    /// Does all that the session asks for.
     fn carry_out(&mut self) {
+        self.take_outputs();
+        let asked = {
+            let mut inner = self.shared.lock();
+            std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>()
+        };
+        for question in asked {
+            self.ask(question);
+        }
+        self.send_next();
+    }
+
+    /// Does what the session asks for, what is due first: no flood of packets stops the clock. Packets wait.
+    fn take_outputs(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.lock();
         let now = now();
@@ -204,7 +224,13 @@ impl<T: Transport> Driver<T> {
                         outbox.push(packet);
                     }
                 }
-                Output::Execute(job) => self.execute(job),
+                Output::Execute(job) => {
+                    let own = (job.caller == shared.identity)
+                        .then(|| inner.calls.values().find(|slot| slot.id == job.call))
+                        .flatten();
+                    let span = trace::tool_span(&job, inner.session.room(), own.map(|slot| &slot.span));
+                    self.execute(job, span);
+                }
                 Output::Abort(key) => {
                     if !self.questions.withdraw(key) {
                         self.executor.abort(key);
@@ -212,6 +238,7 @@ impl<T: Transport> Driver<T> {
                 }
                 Output::Settled { key, result } => {
                     if let Some(slot) = inner.calls.remove(&key) {
+                        trace::ended(&slot.span, inner.session.record(&slot.id));
                         slot.settle(result);
                     }
                 }
@@ -230,12 +257,6 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
-        let asked = std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>();
-        drop(inner);
-        for question in asked {
-            self.ask(question);
-        }
-        self.send_next();
     }
 
     /// Asks a person, unless the call would be refused anyway.
@@ -254,9 +275,13 @@ impl<T: Transport> Driver<T> {
         self.shared.lock().session.settle(now(), key, outcome);
     }
 
-    fn execute(&mut self, job: Job) {
+    fn execute(&mut self, job: Job, span: Span) {
         let deadline = Instant::from_std(job.deadline);
+        let trace = job.trace();
+        self.shared.propagation.adopt(&span, trace.as_ref());
         self.executor.execute(executor::Job {
+            span,
+            trace,
             key: job.key,
             tool: job.tool,
             arguments: job.arguments,
@@ -310,6 +335,9 @@ impl<T: Transport> Driver<T> {
     }
 
     fn heard(&mut self, event: TransportEvent) {
+        if event == TransportEvent::Link(LinkState::Up) && *self.transport.local().sid() != self.sid {
+            return self.rejoined();
+        }
         let mut inner = self.shared.lock();
         let session = &mut inner.session;
         match event {
@@ -321,17 +349,23 @@ impl<T: Transport> Driver<T> {
                     Lane::Lossy => session.handle_lossy_packet(now(), &packet.from, &packet.payload),
                 }
             }
-            TransportEvent::Link(state) => {
-                session.handle_link(now(), state);
-                let local = self.transport.local();
-                if state == LinkState::Up && *local.sid() != self.sid {
-                    self.sid = local.sid().clone();
-                    session.handle_rejoined(now(), local, self.transport.present());
-                }
-            }
+            TransportEvent::Link(state) => session.handle_link(now(), state),
             // A packet on a topic that is not ours is for somebody else in this app.
             TransportEvent::Packet(_) | TransportEvent::Closed(_) => {}
         }
+    }
+
+    /// We are in the room under another sid. What was to be sent was for peers as they knew us: none of it
+    /// may leave in the new join.
+    fn rejoined(&mut self) {
+        self.take_outputs();
+        let local = self.transport.local();
+        self.sid = local.sid().clone();
+        let mut inner = self.shared.lock();
+        for packet in self.outbox.take_waiting().into_iter().chain(self.fast.take_waiting()) {
+            inner.session.handle_unsent(now(), packet.id, Unsent::Interrupted);
+        }
+        inner.session.handle_rejoined(now(), local, self.transport.present());
     }
 
     fn done(&mut self, done: Done<JobKey>) {
@@ -350,6 +384,7 @@ impl<T: Transport> Driver<T> {
             SendError::TooLarge { size, limit } => Unsent::TooLarge { size, limit },
             SendError::NotAllowed => Unsent::NotAllowed,
             SendError::Closed(_) => Unsent::Closed,
+            SendError::Interrupted => Unsent::Interrupted,
             other => Unsent::Other(other.to_string()),
         };
         self.shared.lock().session.handle_unsent(now(), id, why);

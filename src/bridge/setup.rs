@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{DRAIN, Handle, JoinError, Shared, consent::AskPerson, driver::Driver, now};
+use super::{DRAIN, Handle, JoinError, Shared, consent::AskPerson, driver::Driver, now, trace::Propagation};
 use crate::{
     executor::{Executor, Reports},
     link::Role,
@@ -22,6 +22,8 @@ pub(super) struct Setup {
     pub(super) drain: Duration,
     /// Asks a person before a tool runs that needs it.
     pub(super) consent: Option<AskPerson>,
+    /// What joins our spans to the traces of others.
+    pub(super) propagation: Propagation,
     /// What a setter was given and cannot be used: told when joining.
     pub(super) problem: Option<RegisterError>,
     #[cfg(feature = "room")]
@@ -37,6 +39,7 @@ impl Default for Setup {
             config: Config::default(),
             drain: DRAIN,
             consent: None,
+            propagation: Propagation::default(),
             problem: None,
             #[cfg(feature = "room")]
             room: crate::room::RoomOptions::default(),
@@ -62,7 +65,7 @@ impl Setup {
         for participant in transport.present() {
             session.handle_joined(now(), participant);
         }
-        let shared = Shared::new(session);
+        let shared = Shared::new(session, self.propagation);
         let driver =
             Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain).asking(self.consent);
         #[expect(

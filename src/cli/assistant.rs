@@ -12,10 +12,11 @@ use tokio::time::timeout;
 use self::conversation::{Conversation, End};
 use super::{
     Failure,
+    client::programs,
     connect::Seat,
     interrupt::{interrupted, unless_interrupted},
 };
-use crate::{Assistant, AssistantBuilder, CloseReason, JoinError, ProgramTools, Role};
+use crate::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
 
 mod command;
 mod conversation;
@@ -65,7 +66,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let mut builder = Assistant::builder().drain(DRAIN);
     if let Some(path) = &arguments.tools {
-        builder = builder.tools(ProgramTools::from_file(path).map_err(Failure::usage)?);
+        builder = builder.tools(programs(path)?);
     }
     for client in &arguments.clients {
         builder = builder.client(client.as_str());

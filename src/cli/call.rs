@@ -1,7 +1,7 @@
 //! `toolbridge call`: joins as an assistant, calls one tool, leaves.
 
 use std::{
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     time::Duration,
 };
 
@@ -26,6 +26,9 @@ const OWNER_WAIT: Duration = Duration::from_secs(5);
 /// When one client has offered the tool, how long the others in the room have to say what they offer.
 const OTHERS_WAIT: Duration = Duration::from_secs(1);
 
+/// The longest arguments that are read, in bytes: the largest frame of 16 MiB, all of it binary, as base64.
+const LONGEST_JSON: u64 = 24 * 1024 * 1024;
+
 /// On the way out nothing of ours is open but what was stopped.
 const DRAIN: Duration = Duration::from_secs(1);
 
@@ -34,7 +37,7 @@ pub(super) struct Arguments {
     /// The tool's name
     tool: String,
 
-    /// Its arguments: a JSON object
+    /// Its arguments: a JSON object, or - to read it from standard input
     #[arg(default_value = "{}", value_name = "JSON")]
     arguments: String,
 
@@ -51,9 +54,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let json: serde_json::Value = serde_json::from_str(&arguments.arguments)
-        .map_err(|error| Failure::usage(format!("the arguments are no JSON: {error}")))?;
-    if !json.is_object() {
+    let json = parameters(&arguments.arguments)?;
+    if !json.is_map() {
         return Err(Failure::usage("the arguments must be a JSON object, such as '{\"city\": \"Rome\"}'"));
     }
     let way = arguments.seat.way("call", Role::Assistant)?;
@@ -66,11 +68,21 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let result = tokio::select! {
         biased;
         () = interrupted() => Err(Failure::Interrupted),
-        result = ask(&assistant, Body::from(json), &arguments) => Ok(result),
+        result = ask(&assistant, json, &arguments) => Ok(result),
     };
     // A call that was interrupted is dropped by now, and so cancelled; its owner hears of it.
     assistant.close().await;
     show(result?)
+}
+
+/// The arguments as they are given, or as they stand on standard input: one word of a command line is small.
+fn parameters(given: &str) -> Result<Body, Failure> {
+    let mut text = String::new();
+    if given == "-" {
+        io::stdin().lock().take(LONGEST_JSON).read_to_string(&mut text)?;
+    }
+    Body::from_json(if given == "-" { &text } else { given })
+        .map_err(|error| Failure::usage(format!("the arguments are no JSON: {error}")))
 }
 
 async fn ask(assistant: &Assistant, json: Body, arguments: &Arguments) -> Result<Body, CallError> {

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use clap::Args;
@@ -13,7 +13,7 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     text,
 };
-use crate::{Client, CloseReason, ErrorCode, ProgramTools, Role, ToolName, session::Event};
+use crate::{Client, CloseReason, ErrorCode, ProgramTools, ProgramsError, Role, ToolName, session::Event};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -33,7 +33,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Client::builder();
     if let Some(path) = &arguments.tools {
-        builder = builder.tools(ProgramTools::from_file(path).map_err(Failure::usage)?);
+        builder = builder.tools(programs(path)?);
     }
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
@@ -59,6 +59,16 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         CloseReason::Closed => Ok(()),
         reason => Err(Failure::failed(reason)),
     }
+}
+
+/// The programs of a file; what is wrong in it is told with its name.
+pub(super) fn programs(path: &Path) -> Result<ProgramTools, Failure> {
+    ProgramTools::from_file(path).map_err(|error| match error {
+        ProgramsError::Toml { .. } | ProgramsError::Tool { .. } | ProgramsError::Register(_) => {
+            Failure::usage(format!("{}: {error}", path.display()))
+        }
+        of_the_file_itself => Failure::usage(of_the_file_itself),
+    })
 }
 
 /// Shows what happens until the room is left, and why it was.

@@ -6,7 +6,7 @@ use clap::Args;
 use livekit_token::Claims;
 use url::{Host, Url};
 
-use super::{Failure, interrupt::unless_interrupted};
+use super::{Failure, interrupt::unless_interrupted, part};
 use crate::{
     link::{Identity, Role},
     room::{Room, RoomOptions},
@@ -15,6 +15,9 @@ use crate::{
 
 /// The key of LiveKit's `--dev` mode, which everybody knows.
 const DEV_KEY: &str = "devkey";
+
+const NO_SERVER: &str = "no server: set LIVEKIT_URL";
+const NO_ROOM: &str = "no room: give --room, or a token that names one";
 
 /// Where the server is, and what lets us in.
 #[derive(Debug, Args)]
@@ -83,17 +86,31 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn access_key(&self) -> Result<AccessKey, Failure> {
-        let missing = |what: &str, name: &str| {
-            Failure::usage(format!("no {what}: set {name} (or LIVEKIT_TOKEN), or see --help"))
-        };
-        let key = self.name().ok_or_else(|| missing("API key", "LIVEKIT_API_KEY"))?;
-        let secret = given(&self.api_secret).ok_or_else(|| missing("API secret", "LIVEKIT_API_SECRET"))?;
-        Ok(AccessKey::new(key, secret))
+        match (self.name(), given(&self.api_secret)) {
+            (Some(key), Some(secret)) => Ok(AccessKey::new(key, secret)),
+            _ => Err(without(&self.missing())),
+        }
+    }
+
+    fn missing(&self) -> Vec<&'static str> {
+        let mut missing = Vec::new();
+        if self.name().is_none() {
+            missing.push("no API key: set LIVEKIT_API_KEY");
+        }
+        if given(&self.api_secret).is_none() {
+            missing.push("no API secret: set LIVEKIT_API_SECRET");
+        }
+        missing
     }
 
     fn name(&self) -> Option<&str> {
         given(&self.api_key)
     }
+}
+
+/// Everything that is missing at once: who learns of it one by one tries four times.
+fn without(missing: &[&str]) -> Failure {
+    Failure::Usage(format!("{} (see --help)", missing.join("; ")))
 }
 
 /// A setting, without the line end that a file leaves behind. An empty one, as a script exports it that
@@ -109,9 +126,16 @@ pub(super) struct Way {
     pub(super) options: RoomOptions,
 }
 
+impl Way {
+    /// Whether clients and assistants will send us what observers are sent.
+    pub(super) fn observes(&self) -> bool {
+        part::of(&self.token).is_none_or(|part| part.observes())
+    }
+}
+
 impl Server {
     pub(super) fn url(&self) -> Result<&str, Failure> {
-        given(&self.url).ok_or_else(|| Failure::usage("no server: set LIVEKIT_URL, or see --help"))
+        given(&self.url).ok_or_else(|| without(&[NO_SERVER]))
     }
 
     /// Whether a server was named at all.
@@ -132,10 +156,17 @@ impl Server {
         word: &str,
         role: Role,
     ) -> Result<Way, Failure> {
+        let missing = self.missing(room);
+        if !missing.is_empty() {
+            return Err(without(&missing));
+        }
         let url = self.url()?.to_owned();
         let token = match self.token() {
             Some(token) => {
                 agrees(token, room, identity)?;
+                if let Some(part) = part::of(token) {
+                    part.fits(word, role)?;
+                }
                 token.to_owned()
             }
             None => {
@@ -146,14 +177,31 @@ impl Server {
                     );
                     return Err(Failure::usage(text));
                 }
-                let room =
-                    room.ok_or_else(|| Failure::usage("no room: give --room, or a token that names one"))?;
+                let room = room.ok_or_else(|| without(&[NO_ROOM]))?;
                 let made_up = || format!("toolbridge-{word}-{}", nanoid::nanoid!(6));
                 let identity = identity.map_or_else(made_up, str::to_owned);
                 token_for(&key, room, &Identity::from(identity), role)?
             }
         };
         Ok(Way { url, token, options: self.room_options()? })
+    }
+
+    fn missing(&self, room: Option<&str>) -> Vec<&'static str> {
+        let mut missing = Vec::new();
+        if !self.is_named() {
+            missing.push(NO_SERVER);
+        }
+        if self.token().is_none() {
+            let key = self.key.missing();
+            if !key.is_empty() {
+                missing.extend(key);
+                missing.push("LIVEKIT_TOKEN, a finished token, does as well");
+            }
+            if room.is_none() {
+                missing.push(NO_ROOM);
+            }
+        }
+        missing
     }
 
     fn room_options(&self) -> Result<RoomOptions, Failure> {

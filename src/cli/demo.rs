@@ -145,8 +145,8 @@ async fn join(server: &Server) -> Result<(Client, Assistant), Failure> {
         ));
     }
     let room = format!("toolbridge-demo-{}", nanoid::nanoid!(6));
-    writeln!(io::stdout(), "over the LiveKit server {}, room {room}\n", text::plain(server.url()?))?;
     let way = server.way(Some(&room), Some(PHONE), "demo", Role::Client)?;
+    writeln!(io::stdout(), "over the LiveKit server {}, room {room}\n", text::plain(server.url()?))?;
     let phone = client.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(failed)?;
     let way = server.way(Some(&room), Some(ASSISTANT), "demo", Role::Assistant)?;
     Ok((phone, assistant.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(failed)?))

@@ -35,7 +35,13 @@ pub(super) struct Arguments {
 type Shown = BTreeMap<Identity, Vec<RegisteredTool>>;
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let mut room = arguments.seat.way("tools", Role::Observer)?.join().await?;
+    let way = arguments.seat.way("tools", Role::Observer)?;
+    if !way.observes() {
+        return Err(Failure::usage(
+            "tools are shown to observers alone: toolbridge token --role observer makes such a token",
+        ));
+    }
+    let mut room = way.join().await?;
     let shown = unless_interrupted(gather(&mut room, arguments.wait)).await;
     room.close().await;
     let shown = shown?;

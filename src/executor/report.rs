@@ -123,6 +123,9 @@ impl<K: Copy> Reporter<K> {
     fn once(&self, outcome: Outcome) {
         let mut slot = self.latest.lock();
         if !std::mem::replace(&mut slot.settled, true) {
+            if let Err(error) = &outcome {
+                tracing::Span::current().record("error.type", error.code().as_str());
+            }
             let _ = self.notices.send(Notice::Settled(self.key, outcome));
         }
     }

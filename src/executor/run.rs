@@ -29,7 +29,7 @@ pub(super) struct Run<K: Copy> {
 
 /// Runs the call to its end, tidying up included.
 pub(super) async fn run<K: Copy + Send + Sync + 'static>(call: Run<K>) {
-    let span = tracing::info_span!("tool", name = %call.job.tool, call = %call.job.call);
+    let span = call.job.span.clone();
     async move {
         let Run { job, offered, slot, cancelled, reporter } = call;
         match wait(slot, &job, &cancelled).await {
@@ -64,7 +64,7 @@ async fn execute<K: Copy + Send + Sync + 'static>(
     cancelled: CancellationToken,
     reporter: Reporter<K>,
 ) {
-    let Job { arguments, caller, call, tool, .. } = job;
+    let Job { arguments, caller, call, tool, trace, .. } = job;
     let arguments: Body = match offered.check.check(arguments) {
         Ok(arguments) => arguments,
         Err(refusal) => return reporter.settle(Err(refusal)),
@@ -76,7 +76,8 @@ async fn execute<K: Copy + Send + Sync + 'static>(
         .with_call_id(call)
         .with_deadline(deadline)
         .with_cancellation(cancelled.clone())
-        .with_progress(reporter.progress());
+        .with_progress(reporter.progress())
+        .with_trace(trace);
     let begun = Instant::now();
     let mut work = Caught::new(async { offered.source.execute(&tool, arguments, context).await });
     let grace = if offered.source.tidies_up(&tool) {

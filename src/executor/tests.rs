@@ -109,6 +109,8 @@ fn job_with(key: u32, tool: &str, arguments: &serde_json::Value) -> Job<u32> {
         call: CallId::from("c1"),
         limit,
         deadline: Instant::now() + limit,
+        span: Span::none(),
+        trace: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{fmt, io, time::Duration};
 
+use super::health::End;
 use crate::link::CloseReason;
 
 /// Why a room could not be joined. Each message says what to do about it; none shows the token.
@@ -148,6 +149,15 @@ impl From<CloseReason> for ConnectError {
             CloseReason::RoomDeleted => Self::RoomDeleted,
             CloseReason::Removed => Self::Removed,
             other => Self::Closed(other),
+        }
+    }
+}
+
+impl From<End> for ConnectError {
+    fn from(end: End) -> Self {
+        match end {
+            End::Closed(reason) => reason.into(),
+            End::Lost(loss) => Self::Closed(CloseReason::ConnectionLost(loss.to_string().into())),
         }
     }
 }

@@ -1,40 +1,73 @@
-//! Whether the connection still lives: decided from what was heard and when, without a clock or a socket.
+//! Whether a join still lives: decided from what was heard and when, without a clock or a socket.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
-use crate::link::{CloseReason, LinkState};
+use crate::link::CloseReason;
 
-/// After this long without a datagram the link counts as down. A living server is heard from every
-/// 2-3 s: both sides check the path as ICE asks them to.
-pub(super) const SILENCE_DOWN: Duration = Duration::from_secs(5);
-/// After this long it is lost: at the same moment the server and our own ICE give up the path.
-pub(super) const SILENCE_LOST: Duration = Duration::from_secs(15);
-/// When the server ends a connection, the channels close before the word that says why.
-pub(super) const FAREWELL: Duration = Duration::from_millis(300);
+/// After this long without a datagram the join is lost. A living server is heard from every 2-3 s: both
+/// sides check the path as ICE asks them to. A hole this long costs less with a new join than without:
+/// what the old connection lost it would send again only much later.
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
+/// The same while something of ours waits to be acknowledged, which takes a round trip and a fifth of a
+/// second: by then a new join is faster than whatever else may come.
+pub(super) const SILENCE_WAITING: Duration = Duration::from_millis(2_500);
+/// When the server ends a connection, the channels close before the word that says why. Joining anew
+/// without having heard it would put out whoever has put us out.
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The state of one connection.
+/// The state of one join.
 #[derive(Debug)]
 pub(super) struct Health {
     heard: Instant,
-    link: LinkState,
+    /// Since when something of ours waits to be acknowledged.
+    waiting: Option<Instant>,
     /// The peer connection ended, and the server's word is awaited until then.
-    ending: Option<(Instant, CloseReason)>,
-    closed: bool,
+    ending: Option<(Instant, Loss)>,
 }
 
-/// What follows for the user.
+/// How a join ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The link went down or came back.
-    Link(LinkState),
-    /// It is over. Told once; nothing follows.
+pub(super) enum End {
+    /// Somebody wants us to be gone.
     Closed(CloseReason),
+    /// The connection failed.
+    Lost(Loss),
+}
+
+/// How a connection failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// The signalling ended. The peer connection may live on for a while.
+    Signalling(String),
+    /// The peer connection ended.
+    PeerConnection(String),
+    /// Nothing was heard for so long.
+    Silence(Duration),
+    /// The server asks for it, for this reason.
+    Asked(&'static str),
+    /// An attempt of ours that was given up has put us out.
+    Ghost,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Signalling(how) => write!(f, "the signalling connection ended ({how})"),
+            Self::PeerConnection(how) => f.write_str(how),
+            Self::Silence(limit) => write!(f, "nothing was heard from the server for {limit:?}"),
+            Self::Asked(reason) => write!(f, "the server asks for a new join ({reason})"),
+            Self::Ghost => f.write_str("an earlier attempt of ours reached the server late"),
+        }
+    }
 }
 
 impl Health {
     /// A connection that was just made.
     pub(super) fn new(now: Instant) -> Self {
-        Self { heard: now, link: LinkState::Up, ending: None, closed: false }
+        Self { heard: now, waiting: None, ending: None }
     }
 
     /// The server was last heard at this time.
@@ -42,58 +75,40 @@ impl Health {
         self.heard = self.heard.max(at);
     }
 
-    /// The peer connection ended. Its reason counts unless the server's comes at once.
+    /// Whether something of ours waits to be acknowledged.
+    pub(super) fn handle_waiting(&mut self, now: Instant, waits: bool) {
+        self.waiting = if waits { self.waiting.or(Some(now)) } else { None };
+    }
+
+    /// The peer connection ended. That counts unless the server says why at once.
     pub(super) fn handle_peer_lost(&mut self, now: Instant, why: &str) {
-        let reason = CloseReason::ConnectionLost(why.into());
-        self.ending.get_or_insert_with(|| (now + FAREWELL, reason));
+        self.ending.get_or_insert_with(|| (now + FAREWELL, Loss::PeerConnection(why.into())));
     }
 
-    /// The signalling ended: there is nothing more to wait for.
-    pub(super) fn handle_signal_lost(&mut self, why: &str) -> Option<Verdict> {
-        let reason = match self.ending.take() {
-            Some((_, reason)) => reason,
-            None => CloseReason::ConnectionLost(format!("the signalling connection ended ({why})").into()),
-        };
-        self.close(reason)
+    /// The signalling ended: there is nothing more to wait for. The first loss counts.
+    pub(super) fn handle_signal_lost(&mut self, why: &str) -> End {
+        End::Lost(self.ending.take().map_or_else(|| Loss::Signalling(why.into()), |(_, loss)| loss))
     }
 
-    /// The server said why it ends the session.
-    pub(super) fn handle_leave(&mut self, reason: CloseReason) -> Option<Verdict> {
-        self.close(reason)
-    }
-
-    /// What the time alone has brought. To be asked until it has nothing more.
-    pub(super) fn poll(&mut self, now: Instant) -> Option<Verdict> {
-        if self.closed {
-            return None;
+    /// What the time alone has brought.
+    pub(super) fn poll(&self, now: Instant) -> Option<End> {
+        let (due, limit) = self.silence();
+        match &self.ending {
+            Some((until, loss)) => (now >= *until).then(|| End::Lost(loss.clone())),
+            None => (now >= due).then_some(End::Lost(Loss::Silence(limit))),
         }
-        if let Some((until, reason)) = &self.ending {
-            let reason = (now >= *until).then(|| reason.clone())?;
-            return self.close(reason);
-        }
-        let silence = now.saturating_duration_since(self.heard);
-        if silence >= SILENCE_LOST {
-            let why = format!("nothing was heard from the server for {SILENCE_LOST:?}");
-            return self.close(CloseReason::ConnectionLost(why.into()));
-        }
-        let link = if silence >= SILENCE_DOWN { LinkState::Down } else { LinkState::Up };
-        (link != self.link).then(|| {
-            self.link = link;
-            Verdict::Link(link)
-        })
     }
 
-    /// When to ask again at the latest.
+    /// When to ask again.
     pub(super) fn poll_timeout(&self) -> Instant {
-        match (&self.ending, self.link) {
-            (Some((until, _)), _) => *until,
-            (None, LinkState::Up) => self.heard + SILENCE_DOWN,
-            (None, LinkState::Down) => self.heard + SILENCE_LOST,
-        }
+        self.ending.as_ref().map_or_else(|| self.silence().0, |(until, _)| *until)
     }
 
-    fn close(&mut self, reason: CloseReason) -> Option<Verdict> {
-        (!std::mem::replace(&mut self.closed, true)).then_some(Verdict::Closed(reason))
+    /// When the silence is too long, and how long it is then.
+    fn silence(&self) -> (Instant, Duration) {
+        let idle = (self.heard + SILENCE, SILENCE);
+        let waiting = self.waiting.map(|since| (self.heard.max(since) + SILENCE_WAITING, SILENCE_WAITING));
+        waiting.map_or(idle, |waiting| waiting.min(idle))
     }
 }
 
@@ -103,58 +118,59 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn lost(verdict: Option<Verdict>) -> String {
-        match verdict {
-            Some(Verdict::Closed(CloseReason::ConnectionLost(why))) => why.to_string(),
-            other => panic!("not lost: {other:?}"),
-        }
-    }
-
     #[test]
-    fn a_short_silence_is_a_link_that_was_down_and_came_back() {
+    fn a_silence_of_5_s_is_a_loss_and_a_shorter_one_is_none() {
         let start = Instant::now();
         let mut health = Health::new(start);
-        assert_eq!(health.poll_timeout(), start + SILENCE_DOWN);
-        assert_eq!(health.poll(start + 4 * SECOND), None);
-        assert_eq!(health.poll(start + SILENCE_DOWN), Some(Verdict::Link(LinkState::Down)));
-        assert_eq!(health.poll(start + SILENCE_DOWN), None, "told once");
-        assert_eq!(health.poll_timeout(), start + SILENCE_LOST);
-        health.handle_heard(start + 9 * SECOND);
-        assert_eq!(health.poll(start + 9 * SECOND), Some(Verdict::Link(LinkState::Up)));
-        assert_eq!(health.poll(start + 9 * SECOND), None);
+        assert_eq!(health.poll(start + SILENCE - Duration::from_millis(1)), None);
+        health.handle_heard(start + 4 * SECOND);
+        assert_eq!(health.poll(start + 8 * SECOND), None);
+        assert_eq!(health.poll_timeout(), start + 9 * SECOND);
+        assert_eq!(health.poll(start + 9 * SECOND), Some(End::Lost(Loss::Silence(SILENCE))));
+        assert!(Loss::Silence(SILENCE).to_string().contains("5s"));
     }
 
     #[test]
-    fn a_long_silence_is_a_loss_told_once() {
+    fn while_something_waits_to_be_acknowledged_a_silence_is_a_loss_earlier() {
         let start = Instant::now();
         let mut health = Health::new(start);
-        assert!(lost(health.poll(start + SILENCE_LOST)).contains("15s"));
-        assert_eq!(health.poll(start + 2 * SILENCE_LOST), None);
-        assert_eq!(health.handle_leave(CloseReason::Removed), None);
+        health.handle_waiting(start + SECOND, true);
+        health.handle_waiting(start + 2 * SECOND, true);
+        assert_eq!(health.poll_timeout(), start + SECOND + SILENCE_WAITING, "it waits since the first");
+        health.handle_heard(start + 3 * SECOND);
+        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE_WAITING);
+        let lost = End::Lost(Loss::Silence(SILENCE_WAITING));
+        assert_eq!(health.poll(start + 3 * SECOND + SILENCE_WAITING), Some(lost));
+        health.handle_waiting(start + 4 * SECOND, false);
+        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE, "nothing waits any more");
+        health.handle_waiting(start + 7 * SECOND, true);
+        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE, "a late one makes it no longer");
     }
 
     #[test]
-    fn the_servers_reason_counts_if_it_comes_soon_after_the_channels_closed() {
+    fn the_servers_word_is_awaited_after_the_channels_closed() {
         let start = Instant::now();
         let mut health = Health::new(start);
         health.handle_peer_lost(start, "a channel closed");
         assert_eq!(health.poll(start), None);
-        let told = health.handle_leave(CloseReason::DuplicateIdentity);
-        assert_eq!(told, Some(Verdict::Closed(CloseReason::DuplicateIdentity)));
+        assert_eq!(health.poll_timeout(), start + FAREWELL);
+        let loss = Loss::PeerConnection("a channel closed".into());
+        assert_eq!(health.poll(start + FAREWELL), Some(End::Lost(loss)));
     }
 
     #[test]
-    fn without_the_servers_reason_the_first_loss_counts() {
+    fn the_first_loss_counts() {
         let start = Instant::now();
         let mut health = Health::new(start);
         health.handle_peer_lost(start, "a channel closed");
         health.handle_peer_lost(start + SECOND, "the connection closed");
-        assert_eq!(health.poll_timeout(), start + FAREWELL);
-        assert_eq!(lost(health.poll(start + FAREWELL)), "a channel closed");
+        let first = End::Lost(Loss::PeerConnection("a channel closed".into()));
+        assert_eq!(health.poll(start + FAREWELL), Some(first.clone()));
+        assert_eq!(health.handle_signal_lost("ping timeout"), first);
 
         let mut health = Health::new(start);
-        health.handle_peer_lost(start, "a channel closed");
-        assert_eq!(lost(health.handle_signal_lost("ping timeout")), "a channel closed");
-        assert!(lost(Health::new(start).handle_signal_lost("ping timeout")).contains("ping timeout"));
+        let lost = health.handle_signal_lost("ping timeout");
+        assert_eq!(lost, End::Lost(Loss::Signalling("ping timeout".into())));
+        health.handle_heard(start);
     }
 }

@@ -1,29 +1,57 @@
-//! The second half of a join: the server has taken it, and the peer connection is being made.
+//! One way into a room: the server takes the join, and the peer connection is made.
 
 use std::{
-    sync::Arc,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
 use livekit_protocol::{JoinResponse, ParticipantInfo};
-use tokio::{sync::mpsc, time};
+use rustls::pki_types::CertificateDer;
+use tokio::time;
 
 use super::{
-    Room,
+    address::ServerUrl,
     error::{ConnectError, JoinPhase},
-    health::FAREWELL,
-    participants::{self, Participants},
+    health::Loss,
+    joined::Joined,
+    participants::Participants,
     peer_connection::{Admit, PeerConnection},
     signal::{ServerEvent, Signal},
-    task::{EVENT_QUEUE, LANE_QUEUE, Queues, Shared, State, Task, can_publish_data},
+    websocket::Dial,
 };
 use crate::link::CloseReason;
 
+/// How long a refusal is waited for after the peer connection ended.
+const FAREWELL: Duration = Duration::from_millis(300);
 /// How many of the tried addresses an error names.
 const NAMED: usize = 8;
 
+/// Where the room is, and how it is reached: the same for every join of a participant.
+pub(super) struct Door {
+    pub(super) url: ServerUrl,
+    pub(super) roots: Vec<CertificateDer<'static>>,
+    pub(super) bind: Option<IpAddr>,
+    pub(super) udp: bool,
+}
+
+impl Door {
+    /// Joins. A dropped future leaves again.
+    pub(super) async fn enter(&self, token: &str, limit: Duration) -> Result<Joined, ConnectError> {
+        let (server, start) = (&self.url, Instant::now());
+        let (peer, offer) =
+            PeerConnection::new(start, self.bind, self.udp).map_err(ConnectError::transport)?;
+        let dial = Dial::new(self.roots.clone());
+        let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
+        tracing::debug!(%server, after = ?start.elapsed(), "the server took the join");
+        let mut joining = Joining::new(signal, peer, token, response);
+        joining.open(start, limit).await?;
+        tracing::debug!(%server, after = ?start.elapsed(), "both channels are open");
+        Ok(joining.finish())
+    }
+}
+
 /// A join under way. Dropping it leaves.
-pub(super) struct Joining {
+struct Joining {
     signal: Signal,
     peer: PeerConnection,
     token: String,
@@ -34,7 +62,7 @@ pub(super) struct Joining {
 
 impl Joining {
     /// The server answered with this.
-    pub(super) fn new(signal: Signal, peer: PeerConnection, token: &str, response: JoinResponse) -> Self {
+    fn new(signal: Signal, peer: PeerConnection, token: &str, response: JoinResponse) -> Self {
         let mut participants = Participants::default();
         participants.update_all(&response.other_participants);
         Self {
@@ -48,7 +76,7 @@ impl Joining {
     }
 
     /// Waits until both channels are open.
-    pub(super) async fn open(&mut self, start: Instant, limit: Duration) -> Result<(), ConnectError> {
+    async fn open(&mut self, start: Instant, limit: Duration) -> Result<(), ConnectError> {
         let until = start + limit;
         while !self.peer.is_open() {
             if Instant::now() >= until {
@@ -65,33 +93,9 @@ impl Joining {
         Ok(())
     }
 
-    /// Hands everything to a task of its own.
-    pub(super) fn finish(self) -> Room {
-        let (reliable, reliable_queue) = mpsc::channel(LANE_QUEUE);
-        let (lossy, lossy_queue) = mpsc::channel(LANE_QUEUE);
-        let (leave, leave_queue) = mpsc::channel(1);
-        let (events_queue, events) = mpsc::channel(EVENT_QUEUE);
-        let shared = Arc::new(Shared::new(State {
-            local: participants::participant(&self.local),
-            can_publish_data: can_publish_data(&self.local),
-            present: self.participants.list(),
-            token: self.token,
-            closed: None,
-        }));
-        let task = Task {
-            shared: shared.clone(),
-            signal: self.signal,
-            peer: self.peer,
-            participants: self.participants,
-            queues: Queues {
-                reliable: reliable_queue,
-                lossy: lossy_queue,
-                leave: leave_queue,
-                events: events_queue,
-            },
-        };
-        tokio::spawn(task.run());
-        Room { name: self.room, shared, reliable, lossy, leave, events }
+    fn finish(self) -> Joined {
+        let who = (self.room, &self.local, self.token);
+        Joined::new(self.signal, self.peer, self.participants, who)
     }
 
     fn handle_server(&mut self, event: ServerEvent) -> Result<(), ConnectError> {
@@ -108,8 +112,8 @@ impl Joining {
                 }
             }
             ServerEvent::Token(token) => self.token = token,
-            ServerEvent::Leave(reason) => return Err(reason.into()),
-            ServerEvent::Lost(why) => return Err(lost(&why)),
+            ServerEvent::Leave(end) => return Err(end.into()),
+            ServerEvent::Lost(why) => return Err(lost(&Loss::Signalling(why).to_string())),
         }
         Ok(())
     }
@@ -119,7 +123,7 @@ impl Joining {
         let reason = async {
             loop {
                 match self.signal.next().await {
-                    ServerEvent::Leave(reason) => return reason.into(),
+                    ServerEvent::Leave(end) => return end.into(),
                     ServerEvent::Lost(_) => return lost(why),
                     _ => {}
                 }

@@ -14,6 +14,7 @@ use tokio::{runtime::Handle, time};
 use super::{
     address::ServerUrl,
     error::{ConnectError, JoinPhase},
+    health::{End, Loss},
     websocket::{self, Dial, DialFailure},
 };
 use crate::link::CloseReason;
@@ -39,8 +40,8 @@ pub(super) enum ServerEvent {
     Participants(Vec<ParticipantInfo>),
     /// A newer token.
     Token(String),
-    /// It sends us away.
-    Leave(CloseReason),
+    /// It ends the join, or asks for another.
+    Leave(End),
     /// The connection is gone.
     Lost(String),
 }
@@ -68,7 +69,10 @@ impl Signal {
             }
         }));
         let joined = match time::timeout(limit, joining).await {
-            Err(_) => return Err(ConnectError::Timeout { limit, phase: JoinPhase::Signalling }),
+            Err(_) => {
+                dial.hang_up();
+                return Err(ConnectError::Timeout { limit, phase: JoinPhase::Signalling });
+            }
             Ok(Err(panic)) => return Err(ConnectError::transport(panic)),
             Ok(Ok(joined)) => joined,
         };
@@ -97,6 +101,13 @@ impl Signal {
                 Some(SignalEvent::Close(why)) => return ServerEvent::Lost(why.into_owned()),
                 None => return ServerEvent::Lost("the signalling ended".into()),
             }
+        }
+    }
+
+    /// Closes without leaving: the server keeps us for a while, in case that we come back.
+    pub(super) fn abandon(mut self) {
+        if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
+            runtime.spawn(async move { client.close().await });
         }
     }
 
@@ -150,9 +161,11 @@ fn server_event(message: Message) -> Option<ServerEvent> {
         }
         Message::Update(update) => Some(ServerEvent::Participants(update.participants)),
         Message::RefreshToken(token) => Some(ServerEvent::Token(token)),
-        Message::Leave(leave) => Some(ServerEvent::Leave(close_reason(&leave))),
+        Message::Leave(leave) => Some(ServerEvent::Leave(end(&leave))),
         // Following would change the room's name under everybody's feet.
-        Message::RoomMoved(_) => Some(ServerEvent::Leave(CloseReason::Server("ROOM_MOVED".into()))),
+        Message::RoomMoved(_) => {
+            Some(ServerEvent::Leave(End::Closed(CloseReason::Server("ROOM_MOVED".into()))))
+        }
         _ => None,
     }
 }
@@ -164,20 +177,23 @@ fn candidate(init: &str) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-fn close_reason(leave: &LeaveRequest) -> CloseReason {
-    match leave.reason() {
+/// Somebody's will is final; what only says that the connection failed is a loss.
+fn end(leave: &LeaveRequest) -> End {
+    let disconnect = leave.action() == leave_request::Action::Disconnect;
+    End::Closed(match leave.reason() {
         DisconnectReason::DuplicateIdentity => CloseReason::DuplicateIdentity,
         DisconnectReason::ParticipantRemoved => CloseReason::Removed,
         DisconnectReason::RoomDeleted => CloseReason::RoomDeleted,
         DisconnectReason::RoomClosed => CloseReason::RoomClosed,
-        DisconnectReason::ServerShutdown => CloseReason::ServerShutdown,
-        reason if leave.action() == leave_request::Action::Disconnect => {
-            CloseReason::Server(reason.as_str_name().into())
-        }
-        reason => CloseReason::ConnectionLost(
-            format!("the server asks for a new join ({})", reason.as_str_name()).into(),
-        ),
-    }
+        DisconnectReason::ServerShutdown if disconnect => CloseReason::ServerShutdown,
+        reason @ (DisconnectReason::StateMismatch
+        | DisconnectReason::Migration
+        | DisconnectReason::SignalClose
+        | DisconnectReason::ConnectionTimeout
+        | DisconnectReason::MediaFailure) => return End::Lost(Loss::Asked(reason.as_str_name())),
+        reason if disconnect => CloseReason::Server(reason.as_str_name().into()),
+        reason => return End::Lost(Loss::Asked(reason.as_str_name())),
+    })
 }
 
 fn version(response: &JoinResponse) -> String {
@@ -197,7 +213,7 @@ fn join_error(
         (SignalError::UrlParse(reason), _) => ConnectError::Url { reason },
         (SignalError::LeaveRequest { reason, action }, _) => {
             let (reason, action) = (reason.into(), action.into());
-            close_reason(&LeaveRequest { reason, action, ..Default::default() }).into()
+            end(&LeaveRequest { reason, action, ..Default::default() }).into()
         }
         (_, Some(DialFailure::Status(status))) => refused(server, status),
         (_, Some(DialFailure::Tls(reason))) => ConnectError::Tls { server, reason },
@@ -239,23 +255,44 @@ mod tests {
 
     use super::*;
 
-    fn leave(reason: DisconnectReason, action: leave_request::Action) -> CloseReason {
-        close_reason(&LeaveRequest { reason: reason.into(), action: action.into(), ..Default::default() })
+    fn leave(reason: DisconnectReason, action: leave_request::Action) -> End {
+        end(&LeaveRequest { reason: reason.into(), action: action.into(), ..Default::default() })
     }
 
     #[test]
-    fn why_the_server_sends_us_away_is_told_in_our_words() {
-        use leave_request::Action::{Disconnect, Reconnect};
-        assert_eq!(leave(DisconnectReason::DuplicateIdentity, Disconnect), CloseReason::DuplicateIdentity);
-        assert_eq!(leave(DisconnectReason::ParticipantRemoved, Disconnect), CloseReason::Removed);
-        assert_eq!(leave(DisconnectReason::RoomDeleted, Disconnect), CloseReason::RoomDeleted);
-        assert_eq!(leave(DisconnectReason::RoomClosed, Disconnect), CloseReason::RoomClosed);
-        assert_eq!(leave(DisconnectReason::ServerShutdown, Reconnect), CloseReason::ServerShutdown);
+    fn somebodys_will_is_final_and_told_in_our_words() {
+        use leave_request::Action::Disconnect;
+        for (reason, told) in [
+            (DisconnectReason::DuplicateIdentity, CloseReason::DuplicateIdentity),
+            (DisconnectReason::ParticipantRemoved, CloseReason::Removed),
+            (DisconnectReason::RoomDeleted, CloseReason::RoomDeleted),
+            (DisconnectReason::RoomClosed, CloseReason::RoomClosed),
+            (DisconnectReason::ServerShutdown, CloseReason::ServerShutdown),
+            (DisconnectReason::JoinFailure, CloseReason::Server("JOIN_FAILURE".into())),
+            (DisconnectReason::UnknownReason, CloseReason::Server("UNKNOWN_REASON".into())),
+        ] {
+            assert_eq!(leave(reason, Disconnect), End::Closed(told));
+        }
+    }
+
+    #[test]
+    fn a_server_that_asks_for_a_new_join_gets_one() {
+        use leave_request::Action::{Disconnect, Reconnect, Resume};
+        for (reason, action) in [
+            (DisconnectReason::UnknownReason, Reconnect),
+            (DisconnectReason::UnknownReason, Resume),
+            (DisconnectReason::ServerShutdown, Reconnect),
+            (DisconnectReason::StateMismatch, Disconnect),
+            (DisconnectReason::ConnectionTimeout, Disconnect),
+            (DisconnectReason::Migration, Disconnect),
+        ] {
+            assert_eq!(leave(reason, action), End::Lost(Loss::Asked(reason.as_str_name())));
+        }
         assert_eq!(
-            leave(DisconnectReason::JoinFailure, Disconnect),
-            CloseReason::Server("JOIN_FAILURE".into())
+            leave(DisconnectReason::DuplicateIdentity, Reconnect),
+            End::Closed(CloseReason::DuplicateIdentity),
+            "whatever it asks for: two would put each other out for ever"
         );
-        assert!(matches!(leave(DisconnectReason::StateMismatch, Reconnect), CloseReason::ConnectionLost(_)));
     }
 
     #[test]
@@ -348,6 +385,21 @@ mod tests {
             left |= matches!(request.message, Some(signal_request::Message::Leave(_)));
         }
         assert!(left);
+    }
+
+    #[tokio::test]
+    async fn a_join_that_was_given_up_ends_its_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        // It takes the connection and says nothing; the clock of the join goes on by itself.
+        let limit = Duration::from_millis(200);
+        let joining = Signal::join(&url, "token", Dial::default(), String::new(), limit);
+        let (joined, mut socket) = tokio::join!(joining, async {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio_tungstenite::accept_async(stream).await.unwrap()
+        });
+        assert!(matches!(joined.err().unwrap(), ConnectError::Timeout { .. }));
+        assert!(!matches!(socket.next().await, Some(Ok(_))), "not even a goodbye");
     }
 
     #[tokio::test]

@@ -36,6 +36,7 @@ use tokio_tungstenite::{
         protocol::WebSocketConfig,
     },
 };
+use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
 /// The longest signalling frame, in bytes: the first one lists the whole room.
@@ -46,6 +47,7 @@ const MAX_FRAME: usize = 16 << 20;
 pub(super) struct Dial {
     roots: Vec<CertificateDer<'static>>,
     failure: Mutex<Option<DialFailure>>,
+    hung_up: CancellationToken,
 }
 
 /// Why a socket did not open.
@@ -62,7 +64,12 @@ pub(super) enum DialFailure {
 impl Dial {
     /// A socket that trusts the system's roots and these.
     pub(super) fn new(roots: Vec<CertificateDer<'static>>) -> Self {
-        Self { roots, failure: Mutex::default() }
+        Self { roots, ..Self::default() }
+    }
+
+    /// Ends the join's socket, open or not, without a word: what comes late must not join after all.
+    pub(super) fn hang_up(&self) {
+        self.hung_up.cancel();
     }
 
     /// Why the last attempt failed, if one of ours did.
@@ -111,12 +118,16 @@ impl WsClient for ScopedClient {
             }
         };
         let limit = Duration::from_millis(timeout_ms);
-        let opened = match time::timeout(limit, open(&url, &headers, &dial.roots)).await {
-            Ok(opened) => opened,
-            Err(_) => Err(DialFailure::Unreachable(format!("no answer within {limit:?}"))),
+        let opened = tokio::select! {
+            opened = open(&url, &headers, &dial.roots) => opened,
+            () = time::sleep(limit) => Err(DialFailure::Unreachable(format!("no answer within {limit:?}"))),
+            () = dial.hung_up.cancelled() => Err(DialFailure::Unreachable("given up".into())),
         };
         match opened {
-            Ok(socket) => Ok(WsConnectResult { connection: Arc::new(Connection::new(socket)) }),
+            Ok(socket) => {
+                let connection = Connection::new(socket, dial.hung_up.clone());
+                Ok(WsConnectResult { connection: Arc::new(connection) })
+            }
             Err(failure) => {
                 let error = match &failure {
                     DialFailure::Status(status) => TransportError::Http { status: *status },
@@ -249,23 +260,17 @@ fn tls_failure(error: impl std::error::Error) -> DialFailure {
 struct Connection {
     writer: sync::Mutex<SplitSink<Socket, Message>>,
     reader: sync::Mutex<SplitStream<Socket>>,
+    hung_up: CancellationToken,
 }
 
 impl Connection {
-    fn new(socket: Socket) -> Self {
+    fn new(socket: Socket, hung_up: CancellationToken) -> Self {
         let (writer, reader) = socket.split();
-        Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new(reader) }
-    }
-}
-
-#[async_trait]
-impl WsConnection for Connection {
-    async fn send(&self, frame: Vec<u8>) -> Result<(), TransportError> {
-        let sent = self.writer.lock().await.send(Message::Binary(frame.into())).await;
-        sent.map_err(|error| TransportError::Connection(error.to_string()))
+        Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new(reader), hung_up }
     }
 
-    async fn recv(&self) -> Result<Option<Vec<u8>>, TransportError> {
+    /// The next binary frame.
+    async fn frame(&self) -> Result<Option<Vec<u8>>, TransportError> {
         let mut reader = self.reader.lock().await;
         loop {
             match reader.next().await {
@@ -277,8 +282,26 @@ impl WsConnection for Connection {
             }
         }
     }
+}
+
+#[async_trait]
+impl WsConnection for Connection {
+    async fn send(&self, frame: Vec<u8>) -> Result<(), TransportError> {
+        let sent = self.writer.lock().await.send(Message::Binary(frame.into())).await;
+        sent.map_err(|error| TransportError::Connection(error.to_string()))
+    }
+
+    async fn recv(&self) -> Result<Option<Vec<u8>>, TransportError> {
+        tokio::select! {
+            frame = self.frame() => frame,
+            () = self.hung_up.cancelled() => Err(TransportError::Connection("given up".into())),
+        }
+    }
 
     async fn close(&self) {
+        if self.hung_up.is_cancelled() {
+            return;
+        }
         // A peer that is gone cannot be told.
         let _ = self.writer.lock().await.close().await;
     }

@@ -32,7 +32,7 @@ pub(super) struct Claim {
     of: Option<i32>,
     request: ToolUseRequest,
     meta: Body,
-    tool: ToolName,
+    pub(super) tool: ToolName,
     began: Instant,
     limit: Duration,
 }
@@ -42,7 +42,7 @@ pub(super) fn is_claim(it: &Acknowledgement) -> bool {
 }
 
 impl Table {
-    /// The claims that were not answered, by their stanzas.
+    /// The claims that were not answered, with their places in the order of frames.
     pub(super) fn claims_kept(&self) -> Vec<(u32, CallId)> {
         self.claims.iter().map(|(call, claim)| (place(Some(claim.stanza)), call.clone())).collect()
     }
@@ -56,7 +56,7 @@ impl Table {
 impl Session {
     /// Client: whether a request must be claimed before it starts. One that we would refuse is refused at once.
     pub(super) fn must_claim(&self, id: &Identity, request: &ToolUseRequest) -> bool {
-        let grants = self.peers.get(id).is_some_and(|it| it.lists(Feature::Claim) && it.is_reachable());
+        let grants = self.peers.get(id).is_some_and(|it| it.lists(Feature::Claim) && it.lists(Feature::Ack));
         grants && request.execution == Ok(Execution::Either) && self.judge_request(request).is_ok()
     }
 
@@ -82,21 +82,21 @@ impl Session {
         table.claim(&call, claim);
     }
 
-    /// Client: whether a call is claimed and not granted yet.
-    pub(super) fn is_claimed(&self, id: &Identity, call: &CallId) -> bool {
-        self.tables.get(id).is_some_and(|table| table.claims.contains_key(call))
-    }
-
-    /// Client: sends a claim once more, under its own stanza.
+    /// Client: sends a claim once more, under its own stanza. None if it was answered.
     pub(super) fn claim_again(&mut self, id: &Identity, call: &CallId) -> Option<Resent> {
         let claim = self.tables.get(id)?.claims.get(call)?;
-        let (stanza, of) = (claim.stanza, claim.of);
-        self.peers.get(id).filter(|remote| remote.is_reachable())?;
-        let message = self.claim_message(of, call);
+        let (stanza, message) = (claim.stanza, self.claim_message(claim.of, call));
         let sent = self.post_again(id, stanza, &Meta::default(), &message);
         sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again"))
             .ok()
             .map(Resent::of)
+    }
+
+    /// Client: sends all claims once more that were not answered: they, or their answers, may never have left.
+    pub(super) fn claims_again(&mut self, id: &Identity) {
+        for (_, call) in self.tables.get(id).map(Table::claims_kept).unwrap_or_default() {
+            self.claim_again(id, &call);
+        }
     }
 
     /// Client: an acknowledgement may be the answer to a claim. Nothing but a plain yes starts the call.
@@ -127,8 +127,7 @@ impl Session {
 
     /// Client: a caller is gone, and so nothing that we claimed starts.
     pub(super) fn end_claims_for(&mut self, now: Instant, id: &Identity) {
-        let claims = self.tables.get(id).map(Table::claims_kept).unwrap_or_default();
-        for (_, call) in claims {
+        for (_, call) in self.tables.get(id).map(Table::claims_kept).unwrap_or_default() {
             self.cancel_claim(now, id, &call);
         }
     }

@@ -27,15 +27,17 @@ pub(super) enum Fallback {
     Never,
     /// Yes, until its owner claimed it: before, nothing has started.
     UntilClaimed,
+    /// No more: its owner claimed it, under this stanza.
+    Claimed(i32),
     /// Only if its owner says that it has no such tool. It claims nothing, and may have started.
     IfUnknown,
 }
 
 impl Fallback {
-    /// What the request says.
+    /// What the request says, whenever it is sent.
     pub(super) fn execution(self) -> Execution {
         match self {
-            Self::UntilClaimed => Execution::Either,
+            Self::UntilClaimed | Self::Claimed(_) => Execution::Either,
             Self::Never | Self::IfUnknown => Execution::Client,
         }
     }
@@ -92,11 +94,12 @@ impl Session {
         };
         let call = CallId::from(call);
         if let Some(of) = it.acknowledged_stanza_id.filter(|of| *of != 0) {
+            self.replayed(now, id, of);
             self.request_delivered(id, of);
         }
         let granted = self.call_owned_by(&call, id);
         if let Some(key) = granted {
-            self.grant(key);
+            self.grant(key, stanza);
         } else if self.peers.get(id).is_some_and(|it| self.past.owned_by(&call, id, it).is_some()) {
             self.stats.add(Counter::Late, 1);
         } else {
@@ -105,21 +108,24 @@ impl Session {
                 return;
             }
         }
-        let answer = Message::Acknowledgement(Acknowledgement {
-            conversation_id: Some(self.config.room.clone()),
-            acknowledged_stanza_id: Some(stanza),
-            success: Some(granted.is_some()),
-            acknowledged_message_id: Some(call.as_str().to_owned()),
-            ..Acknowledgement::default()
-        });
-        self.post_small(id, &answer);
+        self.answer_claim(id, stanza, &call, granted.is_some());
+    }
+
+    /// Says once more that claims of this owner are granted: what said so may never have left.
+    pub(super) fn grants_again(&mut self, id: &Identity) {
+        let granted = |call: &Call| match call.fallback {
+            Fallback::Claimed(stanza) if !call.began_at_owner => Some((stanza, call.id.clone())),
+            _ => None,
+        };
+        let of_it = |call: &&Call| call.asked().is_some_and(|asked| asked.owner == *id);
+        let again: Vec<_> = self.calls.values().filter(of_it).filter_map(granted).collect();
+        for (stanza, call) in again {
+            self.answer_claim(id, stanza, &call, true);
+        }
     }
 
     /// The claim window is over.
     pub(super) fn nobody_claimed(&mut self, now: Instant, key: CallKey) {
-        if self.calls.get(&key).is_some_and(|call| call.began_at_owner) {
-            return self.grant(key); // it started without our leave: both must not run
-        }
         if self.falls_back(key, Fallback::UntilClaimed) {
             self.run_instead(now, key, &Instead::Withdrawn);
         }
@@ -176,13 +182,27 @@ impl Session {
     }
 
     /// From here on the call is its owner's alone.
-    fn grant(&mut self, key: CallKey) {
+    fn grant(&mut self, key: CallKey, stanza: i32) {
         self.timers.cancel(&Timer::ClaimWindow(key));
-        if let Some(call) = self.calls.get_mut(&key).filter(|call| call.fallback == Fallback::UntilClaimed) {
-            call.fallback = Fallback::Never;
+        if let Some(call) = self.calls.get_mut(&key)
+            && matches!(call.fallback, Fallback::UntilClaimed | Fallback::Claimed(_))
+        {
+            call.fallback = Fallback::Claimed(stanza);
         }
     }
 
+    fn answer_claim(&mut self, id: &Identity, stanza: i32, call: &CallId, granted: bool) {
+        let answer = Message::Acknowledgement(Acknowledgement {
+            conversation_id: Some(self.config.room.clone()),
+            acknowledged_stanza_id: Some(stanza),
+            success: Some(granted),
+            acknowledged_message_id: Some(call.as_str().to_owned()),
+            ..Acknowledgement::default()
+        });
+        self.post_small(id, &answer);
+    }
+
+    /// Whether we may run it still. An owner that started without our leave keeps it: both must not run.
     fn falls_back(&self, key: CallKey, how: Fallback) -> bool {
         let not_begun = |call: &&Call| !call.began_at_owner && call.asked().is_some();
         self.calls.get(&key).filter(not_begun).is_some_and(|call| call.fallback == how)
@@ -196,6 +216,7 @@ impl Session {
         let Stage::Asked(asked) = std::mem::replace(&mut call.stage, Stage::Waiting) else { return };
         self.timers.cancel(&Timer::ClaimWindow(key));
         match instead {
+            Instead::Withdrawn if asked.left == 0 && !asked.again => {} // it never heard of it
             Instead::Withdrawn => {
                 self.remember(now, id.clone(), Gone::unanswered(&asked, now));
                 self.stop_owner(&id);

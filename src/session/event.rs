@@ -232,7 +232,8 @@ pub enum Event {
     NotAllowed,
     /// Whether packets can pass has changed.
     Link(LinkState),
-    /// A call was asked for: by us, of us, or by our assistant of itself.
+    /// A call was asked for: by us, of us, or by our assistant of itself. Of us, one that the assistant may run as
+    /// well is told when it is ours; and the assistant tells it once more when it runs such a call itself.
     Requested {
         /// The call.
         call: CallId,

@@ -72,6 +72,7 @@ impl Session {
         let Some(remote) = self.peers.get(id) else { return };
         if !self.is_counterpart(id, remote) {
             self.complain(now, id, Counter::Stranger);
+            self.decline(now, id, incoming);
             return self.deny_registration(now, id);
         }
         if self.is_other_room(incoming.conversation()) || self.is_other_room(its.conversation_id.as_deref()) {
@@ -187,7 +188,7 @@ impl Session {
         }
     }
 
-    fn send_configuration(&mut self, now: Instant, id: &Identity) {
+    pub(super) fn send_configuration(&mut self, now: Instant, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.greetings += 1;
         remote.pair.greeted_at = Some(now);
@@ -218,6 +219,6 @@ impl Session {
     }
 }
 
-fn was_long_ago(now: Instant, at: Option<Instant>) -> bool {
+pub(super) fn was_long_ago(now: Instant, at: Option<Instant>) -> bool {
     at.is_none_or(|at| now.saturating_duration_since(at) >= IN_FLIGHT)
 }

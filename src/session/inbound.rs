@@ -32,6 +32,11 @@ impl Session {
             self.speaks_plainly(now, id, incoming, is_broadcast);
         }
         if self.bound.as_ref() != Some(id) {
+            let known = self.tables.get(id).is_some_and(|table| table.find(&request.id).is_some());
+            if known && !is_broadcast {
+                // It came before, while its sender was bound: what was said of it then stands.
+                return self.request_for_us(now, id, incoming, request);
+            }
             self.complain(now, id, Counter::Stranger);
             if !is_broadcast && self.may_deny(now, id) {
                 self.deny_request(now, id, incoming.stanza(), &request, speaks);
@@ -110,10 +115,23 @@ impl Session {
     fn speaks_plainly(&mut self, now: Instant, id: &Identity, incoming: &Incoming, is_broadcast: bool) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.spoke = true;
-        if !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none() {
-            remote.pair.plain = true;
-        }
+        let plain = !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none();
+        let anew = plain && !std::mem::replace(&mut remote.pair.plain, true);
         self.judge_candidates(now);
+        if anew {
+            self.goes_on_plainly(now, id);
+        }
+    }
+
+    /// A plain peer came, or came back: no Configuration of its will release what waited for one.
+    fn goes_on_plainly(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let waiting = std::mem::take(&mut remote.pair.waiting);
+        remote.pair.waiting_bytes = 0;
+        for incoming in waiting {
+            self.take(now, id, incoming);
+        }
+        self.send_waiting_answers(now, id);
     }
 
     /// Client: a request that we may have to run.
@@ -146,9 +164,7 @@ impl Session {
                 }
                 _ => {
                     self.stats.add(Counter::Duplicate, 1);
-                    if self.is_claimed(id, &request.id) {
-                        self.claim_again(id, &request.id);
-                    } else {
+                    if self.claim_again(id, &request.id).is_none() {
                         self.acknowledge(id, stanza, Some(&request.id));
                     }
                 }
@@ -293,7 +309,7 @@ impl Session {
         let text = match code.as_str() {
             "busy" => "too many calls; nothing ran",
             "cancelled" => "the call was cancelled",
-            _ => "this client has another assistant, or none",
+            _ => "this client listens to another assistant, or to none of several",
         };
         let message = result_message(&self.config.room, call, Err(ToolError::new(code.clone(), text)));
         self.post_small(id, &message);

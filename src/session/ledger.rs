@@ -45,7 +45,7 @@ pub struct CallRecord {
     pub settled: Option<Instant>,
     /// How it was settled, if it was.
     pub outcome: Option<Result<(), ErrorCode>>,
-    /// When a result came after it was settled: that result settled nothing.
+    /// When a result came after it was settled: it settled nothing.
     pub late: Option<Instant>,
 }
 

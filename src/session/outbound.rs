@@ -116,7 +116,11 @@ impl Call {
     }
 
     pub(super) fn execution(&self) -> Execution {
-        if matches!(self.stage, Stage::Own(_)) { Execution::Server } else { self.fallback.execution() }
+        match (&self.stage, self.fallback) {
+            (Stage::Own(_), _) => Execution::Server,
+            (_, Fallback::Claimed(_)) => Execution::Client,
+            (_, fallback) => fallback.execution(),
+        }
     }
 }
 
@@ -166,7 +170,7 @@ impl Session {
         }
         match self.choose(&call.tool, call.named.as_ref()) {
             Choice::Fail(error) => return Err(error),
-            Choice::Wait if wait.is_zero() => return Err(unknown()),
+            Choice::Wait if wait.is_zero() => return Err(self.nobody_for(&call)),
             Choice::Wait => {}
             Choice::Ask(owner) => call.stage = Stage::Asked(self.send_request(now, &call, &owner)?),
         }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::{
     CallKey, Counter, Event, Output, Session, Timer,
     codec::Incoming,
+    either::Fallback,
     outbound::{Asked, Call, Stage},
     past::Gone,
 };
@@ -27,11 +28,8 @@ impl Session {
         if let Some(key) = self.call_owned_by(&result.id, id) {
             let Some(call) = self.calls.get(&key) else { return };
             let read = read_result(result, call, id);
-            let unsaid = result.success && !call.began_at_owner && self.lane_is_open(id);
-            if unsaid {
-                // On the fast lane an answer that comes at once says this too (`wire.md`, 5.8).
-                let (call, progress) = (call.id.clone(), Progress::started());
-                self.event(Event::Progress { key: Some(key), call, progress });
+            if self.lane_is_open(id) {
+                self.answer_says_more(key, result.success);
             }
             if !self.run_what_was_declined(now, key, &read) {
                 self.settle_by_owner(now, key, read);
@@ -39,7 +37,9 @@ impl Session {
         } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
             let repeated = std::mem::replace(&mut gone.answered, true);
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
-            self.ledger.late(&result.id, now);
+            if result.success {
+                self.ledger.late(&result.id, now);
+            }
         } else {
             self.complain(now, id, Counter::Foreign);
             if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
@@ -48,6 +48,20 @@ impl Session {
             // One of our clients answers what we have forgotten: it may forget it too.
         }
         self.acknowledge(id, incoming.stanza(), Some(&result.id));
+    }
+
+    /// On the fast lane an answer takes the place of what would have preceded it (`wire.md`, 5): that the request
+    /// came, and, if it succeeded, that the tool began.
+    fn answer_says_more(&mut self, key: CallKey, success: bool) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let began = success && !call.began_at_owner;
+        let id = call.id.clone();
+        if let Some((owner, stanza)) = call.asked().map(|asked| (asked.owner.clone(), asked.stanza)) {
+            self.request_delivered(&owner, stanza);
+        }
+        if began {
+            self.event(Event::Progress { key: Some(key), call: id, progress: Progress::started() });
+        }
     }
 
     /// An error (type 1) of a peer: a refusal of a call settles it.
@@ -117,7 +131,7 @@ impl Session {
     pub(super) fn deadline(&mut self, now: Instant, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
         let error = if call.is_waiting() && call.asked_before.is_none() {
-            self.nobody_for(&call.tool)
+            self.nobody_for(call)
         } else {
             CallError::Timeout { limit: call.limit }
         };
@@ -144,7 +158,9 @@ impl Session {
         };
         let mut anew = Vec::new();
         for (key, call) in &mut self.calls {
-            if Some(call).filter(of_another).is_some_and(|call| idempotent(call)) {
+            // What nobody has claimed is ours to run, and is not asked again.
+            let may_wait = call.fallback != Fallback::UntilClaimed;
+            if Some(call).filter(of_another).is_some_and(|call| may_wait && idempotent(call)) {
                 anew.push(*key);
             }
         }
@@ -152,6 +168,7 @@ impl Session {
             let wait = self.config.times.owner_wait;
             if let Some(call) = self.calls.get_mut(&key) {
                 call.stage = Stage::Waiting;
+                call.fallback = Fallback::Never;
                 call.asked_before = Some(id.clone());
                 self.timers.set(now, Timer::OwnerWait(key), wait);
             }
@@ -235,6 +252,7 @@ pub(super) fn code_of(error: &CallError) -> ErrorCode {
         CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
         CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
         CallError::NotAllowed => ErrorCode::from("not_allowed"),
+        CallError::NotBound { .. } => ErrorCode::from("not_bound"),
         CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
         CallError::TooLarge { .. } => ErrorCode::from("too_large"),
         CallError::Closed(_) => ErrorCode::from("closed"),

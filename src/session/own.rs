@@ -57,7 +57,7 @@ impl Session {
         self.timers.set(now, Timer::Deadline(key), limit);
         self.disclose(tool, &meta, Message::ToolUseRequest(request));
         self.requested(now, key);
-        self.start(now, job, running, arguments, Body::empty());
+        self.start(now, job, running, arguments, meta.to_body());
     }
 
     /// Our tool has its outcome.

@@ -49,15 +49,10 @@ impl Session {
         if let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) {
             let error = match &call.asked_before {
                 Some(owner) => CallError::Lost { owner: owner.clone() },
-                None => self.nobody_for(&call.tool),
+                None => self.nobody_for(call),
             };
             self.settle_call(now, key, Err(error));
         }
-    }
-
-    /// Why a call found nobody to ask.
-    pub(super) fn nobody_for(&self, tool: &str) -> CallError {
-        if self.muted { CallError::NotAllowed } else { CallError::UnknownTool { tool: tool.into() } }
     }
 
     /// If a call waits for this very participant, it is greeted, and judged by its silence.
@@ -110,7 +105,7 @@ impl Session {
         open.count() + self.past.places_at(owner)
     }
 
-    fn wanted<'a>(&'a self, call: &'a Call) -> Option<&'a Identity> {
+    pub(super) fn wanted<'a>(&'a self, call: &'a Call) -> Option<&'a Identity> {
         call.named.as_ref().or_else(|| self.config.pins.get(&*call.tool))
     }
 

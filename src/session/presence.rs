@@ -38,8 +38,10 @@ impl Session {
         let sid = who.sid().clone();
         let named = self.is_named(&id);
         let remote = self.peers.entry(id.clone()).or_insert_with(|| Remote::new(now, named));
+        if let Some(old) = remote.fallback.take() {
+            remote.bury(old.sid().clone()); // replaced, now that the room says so too
+        }
         remote.revive(&sid);
-        remote.fallback = None;
         let news = match &mut remote.presence {
             Presence::Here { sid: current, announced } if *current == sid => {
                 !std::mem::replace(announced, true)
@@ -105,11 +107,16 @@ impl Session {
     }
 
     pub(super) fn rejoined(&mut self, now: Instant, local: Participant, present: Vec<Participant>) {
+        let anew = local.sid() != self.local.sid();
+        self.local = local;
+        if anew {
+            self.unknown_until = Some(later(now, self.config.times.announcement));
+            self.new_pairs(now);
+        }
+        // With the new pairs: nothing that waited for the link goes to a peer that does not know our new sid.
         if self.link == LinkState::Down {
             self.link_changed(now, LinkState::Up);
         }
-        let anew = local.sid() != self.local.sid();
-        self.local = local;
         let missing: Vec<_> = self
             .peers
             .iter()
@@ -118,10 +125,6 @@ impl Session {
             .collect();
         for peer in missing {
             self.left(now, &peer);
-        }
-        if anew {
-            self.unknown_until = Some(later(now, self.config.times.announcement));
-            self.new_pairs(now);
         }
         for who in present {
             self.joined(now, who);

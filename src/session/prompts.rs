@@ -44,8 +44,12 @@ impl Session {
 
     /// Client: whether a person can be asked one more thing.
     pub(super) fn has_attention(&self, caller: &Identity, tool: &str) -> bool {
-        let asked = |job: &&super::job::Running| job.caller == *caller && job.tool.is_prompt();
-        !is_prompt(tool) || self.jobs.values().filter(asked).count() < MAX_OPEN
+        if !is_prompt(tool) {
+            return true;
+        }
+        let asked = self.jobs.values().filter(|job| job.caller == *caller && job.tool.is_prompt());
+        let claims = self.tables.get(caller).into_iter().flat_map(|table| table.claims.values());
+        asked.count() + claims.filter(|claim| claim.tool.is_prompt()).count() < MAX_OPEN
     }
 }
 

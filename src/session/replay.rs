@@ -1,6 +1,6 @@
 //! What was sent and not acknowledged goes again when its peer comes back (`wire.md`, 5.2).
 //!
-//! Nothing is stored for it: requests lie in the open calls, stops in the past ones, answers in the
+//! Nothing is stored for it: requests lie in the open calls, stops in the past ones, answers and claims in the
 //! table. A replay is their list in the order of their stanzas, of which so much is on its way at once as the
 //! caps say; what follows goes when that is acknowledged.
 
@@ -24,7 +24,7 @@ pub(super) enum Kept {
     Stop(CallId),
     /// The answer to a request.
     Answer(CallId),
-    /// A claim.
+    /// The claim of a call that its caller may run as well.
     Claim(CallId),
 }
 
@@ -64,6 +64,8 @@ impl Session {
         for key in self.requests_that_never_left(id) {
             self.ask_again(now, key);
         }
+        self.claims_again(id);
+        self.grants_again(id);
         self.send_waiting_answers(now, id);
         self.send_waiting_stops(id);
         self.send_stops(now, id, false);
@@ -107,15 +109,14 @@ impl Session {
     fn kept_for(&self, id: &Identity, instance: &Instance) -> Vec<Kept> {
         let requests = self.requests_kept_for(id, instance);
         let stops = self.past.stops_kept_for(id, instance);
-        let table = self.tables.get(id);
-        let answers = table.map(super::Table::answers_kept).unwrap_or_default();
-        let claims = table.map(super::Table::claims_kept).unwrap_or_default();
+        let answers = self.tables.get(id).map(super::Table::answers_kept).unwrap_or_default();
+        let claims = self.tables.get(id).map(super::Table::claims_kept).unwrap_or_default();
         let mut kept: Vec<(u32, Kept)> = requests
             .into_iter()
             .map(|(stanza, key)| (stanza, Kept::Request(key)))
             .chain(stops.into_iter().map(|(stanza, call)| (stanza, Kept::Stop(call))))
-            .chain(answers.into_iter().map(|(stanza, call)| (stanza, Kept::Answer(call))))
             .chain(claims.into_iter().map(|(stanza, call)| (stanza, Kept::Claim(call))))
+            .chain(answers.into_iter().map(|(stanza, call)| (stanza, Kept::Answer(call))))
             .collect();
         kept.sort_by_key(|(place, _)| *place); // stable: what was never sent stays in the order of its making
         kept.into_iter().map(|(_, kept)| kept).collect()

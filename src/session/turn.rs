@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     CallKey, Counter, Event, Output, Phase, Request, Session,
+    either::Fallback,
     outbound::{Call, Stage},
     outcome::code_of,
 };
@@ -136,6 +137,7 @@ impl Session {
                 self.cancel_job(now, key);
             }
         }
+        self.end_claims_for(now, caller); // nothing of them has begun
     }
 
     /// A call whose caller was told its end long ago has ended.
@@ -149,8 +151,8 @@ impl Session {
     ) {
         if matches!(result, Ok(_) | Err(CallError::Tool(_))) {
             self.stats.add(Counter::Late, 1);
+            self.ledger.late(&call.id, now);
         }
-        self.ledger.late(&call.id, now);
         if rest != BargeIn::Report {
             return;
         }
@@ -201,9 +203,11 @@ impl Session {
         self.outputs.push_back(Output::Settled { key, result: Err(error) });
     }
 
-    /// What its tool says of a barge-in. Where nobody was asked yet, there is nothing to leave running.
+    /// What its tool says of a barge-in. Where nobody was asked yet, or nobody claimed it, there is nothing to
+    /// leave running.
     fn rule_of(&self, call: &Call) -> BargeIn {
         match &call.stage {
+            _ if call.fallback == Fallback::UntilClaimed => BargeIn::Cancel,
             Stage::Own(_) => self.rule_of_ours(&call.tool),
             _ => {
                 let owner = call.owner().and_then(|owner| self.peers.get(&owner));

@@ -31,6 +31,15 @@ pub enum CallError {
         /// Who offers it.
         owners: Vec<Identity>,
     },
+    /// Clients are there that offer us nothing, since they listen to another assistant, or to none of several.
+    /// It did not run.
+    #[error("{} to another assistant, or to none of several: {tool:?} is not offered to us", listen(clients))]
+    NotBound {
+        /// The name that was asked for.
+        tool: Box<str>,
+        /// Those clients: the one that was named, else all of them.
+        clients: Vec<Identity>,
+    },
     /// The request never left this process: nothing ran, asking again is safe.
     #[error("the request never left this process; nothing ran")]
     NotDelivered {
@@ -111,6 +120,7 @@ impl CallError {
         match self {
             Self::UnknownTool { .. }
             | Self::Ambiguous { .. }
+            | Self::NotBound { .. }
             | Self::NotDelivered { .. }
             | Self::NotAllowed
             | Self::TooLarge { .. }
@@ -126,6 +136,14 @@ impl CallError {
             }
             _ => true,
         }
+    }
+}
+
+/// "phone listens", "phone and tv listen".
+fn listen(clients: &[Identity]) -> String {
+    match clients {
+        [only] => format!("{only} listens"),
+        several => several.iter().map(Identity::as_str).collect::<Vec<_>>().join(" and ") + " listen",
     }
 }
 

@@ -103,7 +103,7 @@ impl ToolError {
             CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
             CallError::NotDelivered { .. } | CallError::Timeout { .. } => ErrorCode::TIMEOUT,
             CallError::Lost { .. } => ErrorCode::LOST,
-            CallError::NotAllowed => ErrorCode::PERMISSION_DENIED,
+            CallError::NotAllowed | CallError::NotBound { .. } => ErrorCode::PERMISSION_DENIED,
             CallError::Cancelled | CallError::TurnOver => ErrorCode::CANCELLED,
             CallError::Detached => ErrorCode::from("detached"),
             CallError::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),

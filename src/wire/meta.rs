@@ -93,6 +93,17 @@ impl Meta {
         self.0.is_empty()
     }
 
+    /// All of it as one value: a map.
+    pub(crate) fn to_body(&self) -> Body {
+        let mut out = Vec::new();
+        out.map(self.0.len());
+        for (key, value) in &self.0 {
+            out.str(key);
+            out.extend_from_slice(value.as_bytes());
+        }
+        Body::trusted(out.into())
+    }
+
     pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         out.map(self.0.len());
         for (key, value) in &self.0 {

@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::time::timeout;
-use toolbridge::{Assistant, CallError, Client, CloseReason, Room};
+use toolbridge::{Assistant, CallError, Client, CloseReason, Room, RoomOptions};
 
 use crate::{
     ends::{Cuttable, Running, assistant, client, double, hang, pair, started},
@@ -166,9 +166,10 @@ async fn an_assistant_that_leaves_stops_what_it_asked_for() -> anyhow::Result<()
 async fn a_killed_server_ends_both_and_settles_what_is_open() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let running = Running::default();
+    let once = RoomOptions::new().rejoin_limit(Duration::ZERO);
+    let phone = Client::builder().tools(running.tools()).room_options(once.clone());
     let (phone, brain) =
-        pair(&server, "server-killed", Client::builder().tools(running.tools()), Assistant::builder())
-            .await?;
+        pair(&server, "server-killed", phone, Assistant::builder().room_options(once)).await?;
     let call = brain.call("held", ()).start();
     running.until(1).await?;
     let began = Instant::now();

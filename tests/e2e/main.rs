@@ -22,6 +22,7 @@ macro_rules! trials {
     };
 }
 
+mod assistant;
 mod calls;
 mod cli;
 mod endings;
@@ -29,9 +30,11 @@ mod ends;
 mod network;
 mod peers;
 mod program;
+mod rejoin;
 mod relay;
 mod room;
 mod server;
+mod survival;
 mod tls;
 
 /// Tests that mostly wait: more of them at once than there are processors.
@@ -45,14 +48,16 @@ fn main() {
     arguments.test_threads.get_or_insert(THREADS);
     // The longest are the first of their files.
     let files = [
+        rejoin::trials(),
+        survival::trials(),
         room::trials(),
         endings::trials(),
         peers::trials(),
         calls::trials(),
         cli::trials(),
+        assistant::trials(),
         network::trials(),
     ];
-    let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
     program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 });

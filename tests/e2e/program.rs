@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     process::{Child, Command},
     sync::mpsc,
     task::JoinHandle,
@@ -102,6 +102,18 @@ impl Program {
         Planned::new(command)
     }
 
+    /// Somebody else's program, which finds the built one on its path.
+    pub(crate) fn other(server: &Server, program: &str, arguments: &[&str]) -> Planned {
+        let ours = Path::new(env!("CARGO_BIN_EXE_toolbridge")).parent().unwrap_or_else(|| Path::new("/"));
+        let path = env::var_os("PATH").unwrap_or_default();
+        let folders = [ours.to_owned()].into_iter().chain(env::split_paths(&path));
+        let mut command = StdCommand::new(program);
+        command.args(arguments).env("LIVEKIT_URL", server.url());
+        command.env("LIVEKIT_API_KEY", KEY).env("LIVEKIT_API_SECRET", SECRET).env_remove("LIVEKIT_TOKEN");
+        command.env_remove("RUST_LOG").env("PATH", env::join_paths(folders).unwrap_or_default());
+        Planned::new(command)
+    }
+
     /// A peer of `tests/peers`.
     pub(crate) fn peer(server: &Server, token: &str, program: &str, arguments: &[&str]) -> Planned {
         let mut command = StdCommand::new(script());
@@ -154,6 +166,28 @@ impl Program {
         }
     }
 
+    /// Writes a line to its standard input.
+    pub(crate) async fn write(&mut self, line: &str) -> anyhow::Result<()> {
+        let stdin = self.child.stdin.as_mut().context("its input has ended")?;
+        stdin.write_all(format!("{line}\n").as_bytes()).await?;
+        Ok(stdin.flush().await?)
+    }
+
+    /// Waits for the first line that is JSON with all of these values.
+    pub(crate) async fn json(&mut self, wanted: Value) -> anyhow::Result<Value> {
+        let entries = wanted.as_object().cloned().unwrap_or_default();
+        self.find(&wanted.to_string(), |line| {
+            let value: Value = serde_json::from_str(line).ok()?;
+            entries.iter().all(|(key, wanted)| value[key] == *wanted).then_some(value)
+        })
+        .await
+    }
+
+    /// Sends it this signal.
+    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        Ok(kill_process(self.pid, signal)?)
+    }
+
     /// Ends it without a chance to say anything, with all that it started.
     pub(crate) fn kill(&self) {
         let _ = kill_process_group(self.pid, Signal::KILL);
@@ -162,6 +196,14 @@ impl Program {
     /// What Ctrl-C does.
     pub(crate) fn interrupt(&self) -> anyhow::Result<()> {
         Ok(kill_process(self.pid, Signal::INT)?)
+    }
+
+    /// Waits for its end, with its standard input left open.
+    pub(crate) async fn ended(mut self) -> anyhow::Result<Output> {
+        let open = self.child.stdin.take();
+        let output = self.finish().await;
+        drop(open);
+        output
     }
 
     /// Waits for its end.

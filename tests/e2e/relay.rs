@@ -175,23 +175,39 @@ async fn relay_tcp(listener: TcpListener, target: u16, link: Arc<Link>, rewrites
 }
 
 /// Carries one TCP connection until either end ends it.
-async fn carry(participant: TcpStream, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {
+async fn carry(mut participant: TcpStream, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {
     let mut severed = link.severed.subscribe();
     let carried = async {
-        link.until_open().await;
-        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await?;
+        let Some(early) = hold_until_open(&mut participant, &link).await? else { return Ok(()) };
+        let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await?;
+        server.write_all(&early).await?;
         participant.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (from_participant, to_participant) = participant.into_split();
         let (from_server, to_server) = server.into_split();
-        tokio::select! {
+        let ended: std::io::Result<()> = tokio::select! {
             ended = stream(Pieces::raw(from_participant), to_server, &link) => ended,
             ended = stream(Pieces::new(from_server, rewrites), to_participant, &link) => ended,
-        }
+        };
+        // While the way is cut the other end cannot know.
+        link.until_open().await;
+        ended
     };
     tokio::select! {
         _ = carried => {}
         _ = severed.changed() => {}
+    }
+}
+
+/// A connection that is opened while the way is cut: what it says is held, unless it is given up. On a real
+/// network its first packet would not even have been answered.
+async fn hold_until_open(participant: &mut TcpStream, link: &Link) -> std::io::Result<Option<Vec<u8>>> {
+    let mut held = Vec::new();
+    loop {
+        tokio::select! {
+            () = link.until_open() => return Ok(Some(held)),
+            read = participant.read_buf(&mut held) => if read? == 0 { return Ok(None) },
+        }
     }
 }
 
@@ -217,7 +233,6 @@ async fn stream<R: AsyncRead + Unpin>(
             link.until_open().await;
             to.write_all(&piece).await?;
         }
-        link.until_open().await;
         Ok(())
     };
     tokio::try_join!(reading, writing).map(drop)

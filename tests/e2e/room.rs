@@ -55,6 +55,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_deleted_room_says_so,
         a_removed_participant_is_told,
         a_killed_server_is_noticed_at_once,
+        without_a_rejoin_a_killed_server_ends_it,
         a_server_that_shuts_down_says_so,
         a_join_that_fails_leaves_nobody_behind,
         leaving_is_seen,
@@ -433,38 +434,60 @@ async fn a_killed_server_is_noticed_at_once() -> anyhow::Result<()> {
     let start = Instant::now();
     server.kill();
     for room in [&mut one, &mut two] {
-        let reason = closed(room).await?;
-        ensure!(matches!(reason, CloseReason::ConnectionLost(_)), "{reason:?}");
+        ensure!(link(room).await? == LinkState::Down);
     }
     println!("noticed after {:?}", start.elapsed());
+    ensure!(matches!(one.send(to("two", "x")).await, Err(SendError::Interrupted)));
+    Ok(())
+}
+
+async fn without_a_rejoin_a_killed_server_ends_it() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let token = server.key().client("killed", "one").sign()?;
+    let mut one = RoomOptions::new().rejoin_limit(Duration::ZERO).join(&server.url(), &token).await?;
+    server.kill();
+    let reason = closed(&mut one).await?;
+    ensure!(matches!(reason, CloseReason::ConnectionLost(_)), "{reason:?}");
     ensure!(matches!(one.send(to("two", "x")).await, Err(SendError::Closed(CloseReason::ConnectionLost(_)))));
     Ok(())
+}
+
+/// The next news of the link.
+async fn link(room: &mut Room) -> anyhow::Result<LinkState> {
+    until(room, |event| match event {
+        TransportEvent::Link(link) => Some(link),
+        _ => None,
+    })
+    .await
 }
 
 async fn a_server_that_is_silent_for_a_while_is_a_link_that_comes_back() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let (mut one, mut two) = pair(&server, "pause").await?;
-    let link = |event| match event {
-        TransportEvent::Link(link) => Some(link),
-        _ => None,
-    };
     server.pause();
-    ensure!(until(&mut one, link).await? == LinkState::Down);
-    one.send(to("two", "said into the silence")).await?;
+    for room in [&mut one, &mut two] {
+        ensure!(link(room).await? == LinkState::Down);
+    }
+    ensure!(matches!(one.send(to("two", "said into the silence")).await, Err(SendError::Interrupted)));
     server.resume();
-    ensure!(until(&mut one, link).await? == LinkState::Up);
-    ensure!(packet(&mut two).await?.payload == "said into the silence");
+    for room in [&mut one, &mut two] {
+        ensure!(link(room).await? == LinkState::Up);
+    }
+    one.send(to("two", "back")).await?;
+    ensure!(packet(&mut two).await?.payload == "back");
     Ok(())
 }
 
 async fn a_server_that_stays_silent_is_lost() -> anyhow::Result<()> {
     let server = Server::start("")?;
-    let mut room = join(&server, "silent", "one").await?;
+    let token = server.key().client("silent", "one").sign()?;
+    let options = RoomOptions::new().rejoin_limit(Duration::from_secs(2));
+    let mut room = options.join(&server.url(), &token).await?;
     let start = Instant::now();
     server.pause();
     let reason = closed(&mut room).await?;
     println!("{reason} after {:?}", start.elapsed());
-    ensure!(matches!(reason, CloseReason::ConnectionLost(_)), "{reason:?}");
+    ensure!(matches!(&reason, CloseReason::ConnectionLost(why) if why.contains("for 5s")), "{reason:?}");
     Ok(())
 }
 

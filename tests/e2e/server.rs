@@ -60,6 +60,7 @@ pub(crate) struct Server {
     pid: Pid,
     ports: Ports,
     rtc: String,
+    secret: &'static str,
     log: PathBuf,
 }
 
@@ -69,7 +70,7 @@ impl Server {
         let binary = binary().context("needs livekit-server: build it with `scripts/livekit-server path`")?;
         let mut last = None;
         for _ in 0..TRIES {
-            let mut server = Self::spawn(&binary, rtc, Ports::free()?)?;
+            let mut server = Self::spawn(&binary, rtc, Ports::free()?, SECRET)?;
             match server.wait_until_ready() {
                 Ok(()) => return Ok(server),
                 Err(error) => last = Some(error.context(fs::read_to_string(&server.log).unwrap_or_default())),
@@ -80,13 +81,18 @@ impl Server {
 
     /// Kills it and starts it anew on the same ports, as one that was there before: it knows nobody.
     pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
+        self.restart_with(self.secret)
+    }
+
+    /// The same with another secret: it takes no token of before.
+    pub(crate) fn restart_with(&mut self, secret: &'static str) -> anyhow::Result<()> {
         let (ports, rtc) = (self.ports, self.rtc.clone());
         self.end();
-        *self = Self::spawn(&binary().context("the server's program is gone")?, &rtc, ports)?;
+        *self = Self::spawn(&binary().context("the server's program is gone")?, &rtc, ports, secret)?;
         self.wait_until_ready()
     }
 
-    fn spawn(binary: &PathBuf, rtc: &str, ports: Ports) -> anyhow::Result<Self> {
+    fn spawn(binary: &PathBuf, rtc: &str, ports: Ports, secret: &'static str) -> anyhow::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let Ports { signalling: port, tcp, udp } = ports;
         let name = format!(
@@ -96,7 +102,7 @@ impl Server {
         );
         let log = env::temp_dir().join(name);
         let config = format!(
-            "port: {port}\nbind_addresses: [127.0.0.1]\nkeys: {{{KEY}: {SECRET}}}\nlogging: {{level: info}}\nrtc:\n  \
+            "port: {port}\nbind_addresses: [127.0.0.1]\nkeys: {{{KEY}: {secret}}}\nlogging: {{level: info}}\nrtc:\n  \
              udp_port: {udp}\n  tcp_port: {tcp}\n  use_external_ip: false\n  node_ip: 127.0.0.1\n  \
              enable_loopback_candidate: true\n  interfaces: {{includes: [lo]}}\n{rtc}\n"
         );
@@ -114,7 +120,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(guard.stdout.take().context("no output")?).read_line(&mut line)?;
         let pid = Pid::from_raw(line.trim().parse()?).context("no process id")?;
-        Ok(Self { guard, pid, ports, rtc: rtc.to_owned(), log })
+        Ok(Self { guard, pid, ports, rtc: rtc.to_owned(), secret, log })
     }
 
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
@@ -149,7 +155,7 @@ impl Server {
 
     /// Its key, to make tokens with.
     pub(crate) fn key(&self) -> AccessKey {
-        AccessKey::new(KEY, SECRET)
+        AccessKey::new(KEY, self.secret)
     }
 
     /// Ends it without a goodbye.
@@ -181,7 +187,7 @@ impl Server {
     ) -> anyhow::Result<String> {
         let grants =
             VideoGrants { room_admin: true, room_create: true, room: room.into(), ..Default::default() };
-        let token = AccessToken::with_api_key(KEY, SECRET).with_grants(grants).to_jwt()?;
+        let token = AccessToken::with_api_key(KEY, self.secret).with_grants(grants).to_jwt()?;
         let path = format!("/twirp/livekit.RoomService/{method}");
         let answer = self.request("POST", &path, &token, &body.to_string())?;
         ensure!(answer.starts_with("HTTP/1.1 200"), "{method}: {answer}");

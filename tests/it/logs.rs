@@ -10,7 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
-    Assistant, Body, CallError, Client, Event, Execution, Progress, Request, ToolContext, ToolError, Tools,
+    Assistant, BargeIn, Body, CallError, Client, ConsentRequest, ErrorCode, Event, Execution, Progress,
+    Request, ToolContext, ToolError, ToolOptions, Tools,
     memory::Room,
     session::Destination,
     wire::{Frame, Kind, Meta},
@@ -80,6 +81,11 @@ async fn hang(_: Secret) -> Result<(), ToolError> {
     std::future::pending().await
 }
 
+async fn late(given: Secret) -> Result<String, ToolError> {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(given.secret)
+}
+
 fn tools() -> Tools {
     Tools::new()
         .tool("echo", "", echo)
@@ -103,7 +109,18 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
     let secret = || json!({"secret": "planted-argument"});
 
     let room = Room::new();
-    let client = Client::builder().tools(tools()).join_over(room.client("phone")).await.unwrap();
+    let client = Client::builder()
+        .tools(tools())
+        .tool_with("ask", "", ToolOptions::destructive(), echo)
+        .tool_with("late", "", ToolOptions::default().barge_in(BargeIn::Report), late)
+        .consent(|ask: ConsentRequest| async move {
+            let refused = ask.arguments().get("refuse").is_some();
+            assert!(refused, "planted-question {}", ask.arguments().to_json());
+            false
+        })
+        .join_over(room.client("phone"))
+        .await
+        .unwrap();
     let own = Tools::new().tool("own", "", echo).tool("own_panic", "", panics).tool("own_source", "", source);
     let assistant = Assistant::builder().tools(own).join_over(room.assistant("assistant")).await.unwrap();
     for tool in ["echo", "own"] {
@@ -123,6 +140,19 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
             }
         }
     }
+    for arguments in [secret(), json!({"secret": "planted-argument", "refuse": true})] {
+        let refused = assistant.call("ask", arguments).await;
+        assert!(matches!(refused, Err(CallError::Tool(it)) if it.code() == ErrorCode::PERMISSION_DENIED));
+    }
+    let turn = assistant.turn();
+    let mut interrupted = turn.call("late", secret()).start();
+    interrupted.progress().await.unwrap();
+    turn.barge_in();
+    assert!(matches!(interrupted.await, Err(CallError::Detached)));
+    let mut told = assistant.events();
+    while !matches!(told.recv().await.unwrap(), Event::LateResult { .. }) {}
+    let shown = format!("{:?} {:?}", assistant.late_results(), assistant.calls());
+    assert!(!shown.contains(PLANTED), "{shown}");
     let wrong = assistant.call("echo", json!({"secret": {"planted-key": "planted-value"}})).await;
     assert!(matches!(wrong, Err(CallError::Tool(_))));
     let late = assistant.call("hang", secret()).timeout(Duration::from_secs(1)).await;
@@ -143,7 +173,7 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
     let text = log.text();
     let leak = text.lines().find(|line| line.contains(PLANTED));
     assert!(leak.is_none(), "{leak:?}");
-    for what in ["done", "failed", "panicked", "left the room", "tests/it/logs.rs"] {
+    for what in ["done", "failed", "panicked", "left the room", "tests/it/logs.rs", "gen_ai.tool.name"] {
         assert!(text.contains(what), "the log says nothing of {what:?}:\n{text}");
     }
 }

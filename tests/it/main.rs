@@ -10,11 +10,14 @@
 mod bridge;
 mod bridge_either;
 mod bridge_ends;
+mod bridge_rejoin;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
 #[cfg(all(feature = "cli", unix))]
 mod cli_assistant;
+#[cfg(all(feature = "cli", unix))]
+mod cli_kind;
 #[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 mod consent;
@@ -32,9 +35,12 @@ mod session_claims;
 mod session_lane;
 mod session_prompts;
 mod session_replay;
+mod session_returns;
 mod session_schedules;
 mod session_security;
 mod session_turns;
 mod session_world;
 mod tools;
+mod trace;
+mod turns;
 mod wire;

@@ -234,7 +234,7 @@ fn with_a_second_assistant_the_one_that_spoke_first_stays_bound_and_the_other_is
     world.run(SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     let error = world.ask("b", request("t").to("phone").timeout(8 * SECOND)).unwrap_err();
-    assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
+    assert!(matches!(&error, CallError::NotBound { clients, .. } if *clients == ["phone"]), "{error:?}");
     world.handle("phone", |_| Some(Ok(value(1))));
     assert!(world.ask("a", request("t")).is_ok());
     // A third, and the bound one leaves: two could be meant, so none is, and an event says so.
@@ -741,4 +741,60 @@ fn a_silence_of_no_length_does_not_stop_the_world() {
     world.call("a", request("t").timeout(SECOND)).unwrap();
     world.run(SECOND);
     assert!(world.session("a").is_drained());
+}
+
+#[test]
+fn a_caller_is_told_which_clients_listen_to_another_assistant() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    world.client("tv", Config::default().assistant("a"), &["t"]);
+    world.assistant("a", Config::default());
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    world.assistant("b", Config::default());
+    // Named: that one. Not named: all of them. With nothing to wait for: what is known by then.
+    let error = world.ask("b", request("t").to("tv")).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("tv listens to another assistant") && !error.may_have_run(), "{text}");
+    for wait in [5 * SECOND, Duration::ZERO] {
+        let error = world.ask("b", request("t").owner_wait(wait)).unwrap_err();
+        assert!(
+            matches!(&error, CallError::NotBound { clients, tool } if *clients == ["phone", "tv"] && &**tool == "t"),
+            "{error:?}"
+        );
+        assert!(error.to_string().starts_with("phone and tv listen to another"), "{error}");
+    }
+    assert!(world.said("b", Kind::TOOL_USE_REQUEST).is_empty(), "nothing was asked of anybody");
+    assert!(world.ends["tv"].jobs.is_empty() && world.session("tv").bound().unwrap() == "a");
+    // Whoever offers us something is another matter.
+    world.client("lamp", Config::default().assistant("b"), &["on"]);
+    world.run(SECOND);
+    let error = world.ask("b", request("off").to("lamp")).unwrap_err();
+    assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
+    // The other assistant leaves: the client that was free to choose is ours within the same wait.
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let key = world.call("b", request("t").to("phone")).unwrap();
+    world.with("a", |session, now| session.close(now));
+    world.run(SECOND);
+    assert_eq!(world.settled("b", key).unwrap().as_ref().unwrap(), &value(1));
+}
+
+#[test]
+fn an_assistant_that_is_declined_is_answered_once_and_gains_nothing() {
+    let mut world = World::new();
+    world.client("tv", Config::default().assistant("a"), &["t"]);
+    world.assistant("b", Config::default());
+    world.run(20 * SECOND);
+    let to_b = world.said("tv", Kind::CONFIGURATION).iter().filter(|(to, _)| *to == ["b"]).count();
+    assert_eq!(to_b, 1);
+    assert!(world.said("b", Kind::CONFIGURATION).len() <= 2, "it need not repeat itself");
+    assert!(world.said("tv", Kind::TOOLS_REGISTER).iter().all(|(to, _)| *to != ["b"]));
+    assert!(world.session("tv").bound().is_none() && world.session("b").tools().is_empty());
+    // A stranger that says the same is not answered at all.
+    world.stranger("x");
+    world.run(SECOND);
+    let its = world.said("b", Kind::CONFIGURATION)[0].1.clone();
+    world.throw("x", &["tv"], its.as_bytes());
+    world.run(5 * SECOND);
+    assert!(world.ends["x"].inbox.is_empty());
 }

@@ -5,8 +5,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use toolbridge::{
-    Body, CallError, CallId, CallKey, Config, Event, Execution, Identity, Participant, Role, Tool, ToolError,
-    ToolOptions,
+    BargeIn, Body, CallError, CallId, CallKey, Config, Consent, Event, Execution, Identity, LinkState,
+    Participant, Role, Tool, ToolError, ToolOptions, Unsent,
     wire::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
         ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -293,6 +293,72 @@ fn a_grant_that_was_lost_is_given_again_after_a_rejoin_and_the_call_runs_once() 
 }
 
 #[test]
+fn a_claim_or_grant_that_the_connection_kept_goes_when_it_is_back() {
+    for who in ["phone", "a"] {
+        let mut world = home(&["phone"]);
+        world.handle("phone", |_| Some(Ok(value(1))));
+        let key = world.call("a", request("lookup")).unwrap();
+        // The request has arrived, or the claim is about to: the answer to it stays behind.
+        world.run(if who == "phone" { 19 * MS } else { 39 * MS });
+        world.with(who, |session, now| session.handle_link(now, LinkState::Down));
+        world.fate = Some(Box::new(move |_, from, _| match from.as_str() == who {
+            true => Fate::IsLost,
+            false => Fate::Arrives,
+        }));
+        world.run(300 * MS);
+        assert!(ran(&world).is_empty() && world.settled("a", key).is_none(), "{who}");
+        world.fate = None;
+        world.with(who, |session, now| session.handle_link(now, LinkState::Up));
+        world.run(300 * MS);
+        assert_eq!(outcome(&world, key), value(1), "{who}");
+        assert_eq!(ran(&world), ["phone"]);
+    }
+}
+
+#[test]
+fn a_request_that_the_connection_keeps_is_withdrawn_without_a_word() {
+    let mut world = home(&["phone"]);
+    world.unsent = Unsent::Interrupted;
+    world.with("a", |session, now| session.handle_link(now, LinkState::Down));
+    world.ends.get_mut("a").unwrap().here = false;
+    assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
+    world.ends.get_mut("a").unwrap().here = true;
+    world.with("a", |session, now| session.handle_link(now, LinkState::Up));
+    world.run(SECOND);
+    assert_eq!(ran(&world), ["a"]);
+    assert_eq!(told_to_stop(&world), 0);
+    assert!(world.session("a").is_drained());
+}
+
+#[test]
+fn an_idempotent_tool_that_nobody_claimed_is_not_asked_anew_but_run_here() {
+    for claimed in [false, true] {
+        let mut world = home(&[]);
+        let idempotent = || vec![tool("lookup").options(ToolOptions::default().idempotent())];
+        let comes = |world: &mut World| {
+            world.client("phone", Config::default(), &[]);
+            world.with("phone", |session, now| session.offer(now, idempotent())).unwrap().unwrap();
+            world.run(200 * MS);
+        };
+        comes(&mut world);
+        world.fate = Some(Box::new(move |_, _, frame| match is_claim(frame) && !claimed {
+            true => Fate::IsLost,
+            false => Fate::Arrives,
+        }));
+        let key = world.call("a", request("lookup")).unwrap();
+        world.run(100 * MS);
+        world.leave("phone");
+        comes(&mut world);
+        world.run(100 * MS);
+        if claimed {
+            world.finish("phone", Ok(value(1)));
+            world.run(100 * MS);
+        }
+        assert_eq!(outcome(&world, key), value(if claimed { 1 } else { HERE }));
+    }
+}
+
+#[test]
 fn a_call_that_may_never_start_ends_with_its_budget_at_both_ends() {
     let mut world = home(&["phone"]);
     world.fate =
@@ -467,6 +533,101 @@ fn a_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_a_los
 }
 
 #[test]
+fn a_persons_no_after_the_claim_is_the_outcome_and_the_assistant_does_not_run_it() {
+    for allowed in [false, true] {
+        let mut world = home(&[]);
+        world.client("phone", Config::default().asks(true), &[]);
+        let asks = tool("lookup").options(ToolOptions::default().consent(Consent::Always));
+        world.with("phone", |session, now| session.offer(now, vec![asks])).unwrap().unwrap();
+        world.handle("phone", |_| Some(Ok(value(1))));
+        world.run(200 * MS);
+        let key = world.call("a", request("lookup").timeout(60 * SECOND)).unwrap();
+        world.run(10 * SECOND); // a person takes longer than the claim window
+        assert!(world.settled("a", key).is_none() && ran(&world).is_empty());
+        let question = world.with("phone", |session, _| session.poll_question()).unwrap().unwrap();
+        world.with("phone", |session, now| session.consent(now, question.key, allowed));
+        world.run(SECOND);
+        match world.settled("a", key).unwrap() {
+            Ok(result) => assert!(allowed && *result == value(1)),
+            Err(CallError::Tool(error)) => assert!(!allowed && error.code().as_str() == "permission_denied"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(ran(&world).len(), usize::from(allowed));
+    }
+}
+
+#[test]
+fn a_barge_in_before_the_claim_leaves_nothing_running_and_after_it_the_tool_decides() {
+    for claimed in [false, true] {
+        let mut world = home(&[]);
+        let report = ToolOptions::default().barge_in(BargeIn::Report);
+        let both = |options: ToolOptions| vec![tool("lookup").options(options)];
+        world
+            .with("a", |session, now| session.offer(now, both(report.clone().prefer_client())))
+            .unwrap()
+            .unwrap();
+        world.client("phone", Config::default(), &[]);
+        world.with("phone", |session, now| session.offer(now, both(report))).unwrap().unwrap();
+        world.run(200 * MS);
+        let turn = world.with("a", |session, _| session.turn()).unwrap();
+        let key = world.call("a", request("lookup").turn(turn)).unwrap();
+        world.run(if claimed { 100 * MS } else { 30 * MS });
+        world.with("a", |session, now| session.barge_in(now, turn)).unwrap();
+        let settled = world.settled("a", key).unwrap();
+        assert_eq!(matches!(settled, Err(CallError::Detached)), claimed, "{settled:?}");
+        world.run(SECOND);
+        if claimed {
+            world.finish("phone", Ok(value(1)));
+        }
+        world.run(60 * SECOND);
+        assert_eq!(ran(&world).len(), usize::from(claimed));
+        let late = world.with("a", |session, _| session.late_results()).unwrap();
+        assert_eq!(late.len(), usize::from(claimed));
+        assert!(world.session("a").is_drained() && world.session("phone").is_drained());
+    }
+}
+
+#[test]
+fn the_ledger_names_who_ran_a_call_in_the_end() {
+    let mut world = home(&["phone"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    for claim_is_lost in [false, true] {
+        world.fate = Some(Box::new(move |_, _, frame| match is_claim(frame) && claim_is_lost {
+            true => Fate::IsLost,
+            false => Fate::Arrives,
+        }));
+        world.ask("a", request("lookup")).unwrap();
+        let record = world.session("a").records().pop().unwrap();
+        let expected = if claim_is_lost { ("a", Execution::Server) } else { ("phone", Execution::Client) };
+        assert_eq!((record.owner.unwrap().as_str(), record.execution), expected);
+    }
+    world.run(SECOND);
+    let theirs = world.session("phone").records();
+    assert_eq!(theirs.len(), 1, "what was never ours is no call of ours");
+}
+
+#[test]
+fn a_request_that_goes_again_after_its_claim_is_the_same_request() {
+    let mut world = puppet_home(FEATURES, Some("i1"));
+    world.call("a", request("lookup")).unwrap();
+    world.run(100 * MS);
+    let first = asked(&world);
+    world.say("phone", &["a"], &Meta::new(), &claim_of(&first.id)); // it does not say that the request came
+    world.run(100 * MS);
+    world.leave("phone");
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
+    let features = Some(FEATURES.iter().map(ToString::to_string).collect());
+    let configuration = Configuration { features, ..Configuration::default() };
+    world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
+    world.run(200 * MS);
+    let again = asked(&world);
+    assert_eq!((&again.id, &again.execution), (&first.id, &Ok(Execution::Either)));
+}
+
+#[test]
 fn an_owner_that_starts_without_a_claim_keeps_the_call() {
     let mut world = puppet_home(FEATURES, Some("i1"));
     let key = world.call("a", request("lookup")).unwrap();
@@ -478,12 +639,60 @@ fn an_owner_that_starts_without_a_claim_keeps_the_call() {
         content: None,
         message: None,
     };
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun));
+    world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun.clone()));
     world.run(3 * SECOND);
     assert!(ran(&world).is_empty());
     world.say("phone", &["a"], &Meta::new(), &result(&call, None));
     world.run(100 * MS);
     assert_eq!(outcome(&world, key), value(1));
+    // Nor is it run elsewhere when such an owner is gone, or says that it has no such tool after all.
+    for answers in [false, true] {
+        let mut world = puppet_home(FEATURES, Some("i1"));
+        let key = world.call("a", request("lookup")).unwrap();
+        world.run(100 * MS);
+        let call = asked(&world).id;
+        let begun = ToolProgress { id: call.clone(), ..begun.clone() };
+        world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun));
+        world.run(100 * MS);
+        if answers {
+            world.say("phone", &["a"], &Meta::new(), &result(&call, Some("unknown_tool")));
+        } else {
+            world.leave("phone");
+        }
+        world.run(20 * SECOND);
+        assert!(world.settled("a", key).unwrap().is_err() && ran(&world).is_empty());
+    }
+}
+
+#[test]
+fn a_caller_that_is_gone_grants_nothing_and_its_claims_end() {
+    // By goodbye, by death, by another run of its program: each while the grant is lost or late.
+    for (how, fate) in [
+        ("goodbye", Fate::IsLost),
+        ("killed", Fate::IsLost),
+        ("restarted", Fate::IsLost),
+        ("goodbye", Fate::IsOvertaken(150 * MS)),
+        ("restarted", Fate::IsOvertaken(800 * MS)),
+    ] {
+        let mut world = home(&["phone"]);
+        world.fate =
+            Some(Box::new(move |_, from, frame| if is_grant(from, frame) { fate } else { Fate::Arrives }));
+        world.call("a", request("lookup").timeout(60 * SECOND)).unwrap();
+        world.run(45 * MS);
+        assert!(!world.session("phone").is_drained());
+        match how {
+            "goodbye" => _ = world.with("a", |session, now| session.close(now)),
+            "killed" => world.leave("a"),
+            _ => {
+                world.leave("a");
+                world.ends.remove("a");
+                world.assistant("a", Config::default());
+            }
+        }
+        world.run(if how == "killed" { 6 * SECOND } else { SECOND });
+        assert!(world.session("phone").is_drained(), "{how}");
+        assert!(ran(&world).is_empty(), "{how}");
+    }
 }
 
 #[test]
@@ -622,7 +831,7 @@ fn a_request_that_cannot_reach_the_client_is_run_by_the_assistant() {
     assert_eq!(result.unwrap(), value(HERE), "too large to be asked of anybody");
     let key = world.call("a", request("lookup")).unwrap();
     let packet = world.count("a", "frames_out");
-    world.with("a", |session, now| session.handle_unsent(now, packet, toolbridge::Unsent::Closed));
+    world.with("a", |session, now| session.handle_unsent(now, packet, Unsent::Closed));
     assert_eq!(outcome(&world, key), value(HERE));
     assert_eq!(told_to_stop(&world), 0, "it never heard of it");
 }
@@ -654,12 +863,15 @@ fn whatever_the_network_does_never_both_run_it_and_every_call_has_one_outcome() 
     for seed in 1..=300 {
         let mut random = Random(seed * 7919);
         let mut world = home(&["phone"]);
-        let mut other = Random(seed + 5);
-        world.handle("phone", move |_| match other.below(4) {
-            0 => None,
-            1 => Some(Err(ToolError::new("busy", "after it began"))),
-            _ => Some(Ok(value(1))),
-        });
+        let answers = |world: &mut World| {
+            let mut random = Random(seed + 5);
+            world.handle("phone", move |_| match random.below(4) {
+                0 => None,
+                1 => Some(Err(ToolError::new("busy", "after it began"))),
+                _ => Some(Ok(value(1))),
+            });
+        };
+        answers(&mut world);
         let mut net = Random(seed * 31 + 7);
         let bad = random.pick(&[3, 6, 20]);
         world.fate = Some(Box::new(move |_, _, frame| match frame.kind() {
@@ -677,7 +889,7 @@ fn whatever_the_network_does_never_both_run_it_and_every_call_has_one_outcome() 
         }));
         let mut open = BTreeMap::new();
         for _ in 0..12 {
-            match random.below(10) {
+            match random.below(12) {
                 0 => {
                     world.leave("phone");
                     world.run(Duration::from_millis(random.below(2_000)));
@@ -688,7 +900,16 @@ fn whatever_the_network_does_never_both_run_it_and_every_call_has_one_outcome() 
                     world.run(Duration::from_millis(random.below(2_000)));
                     world.rejoin("a");
                 }
-                2 if !open.is_empty() => {
+                2 => {
+                    if random.one_in(2) {
+                        world.with("phone", |session, now| session.close(now));
+                    }
+                    world.run(Duration::from_millis(random.below(200)));
+                    world.leave("phone");
+                    world.client("phone", Config::default(), &["lookup"]);
+                    answers(&mut world);
+                }
+                3 if !open.is_empty() => {
                     let keys: Vec<_> = open.keys().copied().collect();
                     let key = random.pick(&keys);
                     world.with("a", |session, now| session.cancel(now, key));

@@ -156,7 +156,7 @@ fn sec_i2_nobody_but_the_bound_assistant_asks_a_person() {
     theirs.parameters = Body::encode(&permission()).unwrap();
     world.say("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(theirs));
     let error = world.ask("b", ask().to("phone")).unwrap_err();
-    assert!(matches!(error, CallError::UnknownTool { .. }), "it registered with its own alone: {error:?}");
+    assert!(matches!(error, CallError::NotBound { .. }), "it registered with its own alone: {error:?}");
     world.run(SECOND);
     assert!(world.executed.is_empty());
 }

@@ -15,12 +15,14 @@ pub(super) enum Command {
     /// A call; what is wrong with it besides its id is its result.
     Call(Id, Result<Box<Call>, String>),
     Cancel(Id),
+    /// Ends a turn.
+    BargeIn(Id),
     Tools(Option<Id>),
     Close,
 }
 
 /// The commands, as the hello names them.
-pub(super) const COMMANDS: &[&str] = &["call", "cancel", "tools", "close"];
+pub(super) const COMMANDS: &[&str] = &["call", "cancel", "barge_in", "tools", "close"];
 
 /// What a call asks for.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub(super) struct Call {
     pub(super) timeout: Option<Duration>,
     pub(super) owner_wait: Option<Duration>,
     pub(super) meta: BTreeMap<String, Body>,
+    /// The turn that it is part of.
+    pub(super) turn: Option<Id>,
 }
 
 /// A driver's own name for a call: a string or an integer, given back as it is.
@@ -79,7 +83,7 @@ pub(super) fn parse(text: &str) -> Result<Command, Wrong> {
     let mut fields = Fields(fields);
     let name = fields.text("type").map_err(bad)?;
     let name = name.ok_or_else(|| bad(format!("`type` is missing: one of {}", COMMANDS.join(", "))))?;
-    let id = fields.id().map_err(bad)?;
+    let id = fields.id("id").map_err(bad)?;
     let needed = |id: Option<Id>| {
         id.ok_or_else(|| bad(format!("a `{name}` has an `id`: a string or an integer of your own")))
     };
@@ -94,9 +98,15 @@ pub(super) fn parse(text: &str) -> Result<Command, Wrong> {
             fields.end("cancel").map_err(bad)?;
             Ok(Command::Cancel(id))
         }
+        "barge_in" if id.is_none() => {
+            let turn = fields.id("turn").map_err(bad)?;
+            let turn = turn.ok_or_else(|| bad("a `barge_in` has a `turn`".to_owned()))?;
+            fields.end("barge_in").map_err(bad)?;
+            Ok(Command::BargeIn(turn))
+        }
         "tools" => fields.end("tools").map_err(bad).map(|()| Command::Tools(id)),
         "close" if id.is_none() => fields.end("close").map_err(bad).map(|()| Command::Close),
-        "close" => Err(bad("`id` is no key of `close`".to_owned())),
+        "barge_in" | "close" => Err(bad(format!("`id` is no key of `{name}`"))),
         other => Err(bad(format!("{other:?} is no command: one of {}", COMMANDS.join(", ")))),
     }
 }
@@ -113,6 +123,7 @@ fn call(fields: &mut Fields) -> Result<Call, String> {
             Some(_) => return Err("`meta` must be an object".to_owned()),
             None => BTreeMap::new(),
         },
+        turn: fields.id("turn")?,
     })
 }
 
@@ -137,10 +148,10 @@ impl Fields {
         }
     }
 
-    fn id(&mut self) -> Result<Option<Id>, String> {
-        let Some(value) = self.take("id") else { return Ok(None) };
+    fn id(&mut self, key: &str) -> Result<Option<Id>, String> {
+        let Some(value) = self.take(key) else { return Ok(None) };
         let id = Id::read(&value);
-        id.map(Some).ok_or_else(|| format!("`id` must be an integer, or a string of 1 to {MAX_ID} bytes"))
+        id.map(Some).ok_or_else(|| format!("`{key}` must be an integer, or a string of 1 to {MAX_ID} bytes"))
     }
 
     /// A key that is not known is a mistake, and no small one: a limit that is misspelt would not hold.
@@ -198,6 +209,8 @@ mod tests {
             (r#"{"type":"call","id":"","tool":"t"}"#, "`id` must be"),
             (r#"{"type":"cancel","id":1,"why":2}"#, "\"why\" is no key of `cancel`"),
             (r#"{"type":"close","id":1}"#, "no key of `close`"),
+            (r#"{"type":"barge_in"}"#, "has a `turn`"),
+            (r#"{"type":"barge_in","turn":[]}"#, "`turn` must be"),
             (r#"{"type":"tools","x":1}"#, "no key of `tools`"),
         ] {
             let (code, message) = wrong(text);

@@ -1,6 +1,6 @@
 //! What goes on between a driver and the room: commands in, one result a call, and events out.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet};
@@ -11,10 +11,16 @@ use super::{
     input::{Line, MAX_LINE, Text},
     say,
 };
-use crate::{Assistant, CallId, CloseReason, Event, Events, Peer, cli::text};
+use crate::{Assistant, CallId, CloseReason, Event, Events, Peer, Turn, cli::text};
 
 /// Calls that are open at once. Beyond them no line is read until one has ended: as many as a session has.
 pub(super) const OPEN_CALLS: usize = 1024;
+
+/// The code of a call that a barge-in leaves running.
+const DETACHED: &str = "detached";
+
+/// Turns that are remembered. An older one takes no call any more, and cannot be interrupted.
+const TURNS: usize = 64;
 
 /// Why a conversation is over.
 #[derive(Debug)]
@@ -32,6 +38,16 @@ pub(super) enum End {
 /// The reader of our lines is gone.
 struct Unread;
 
+/// What a call has to tell.
+struct Told {
+    line: String,
+    /// Its id, with its result.
+    ended: Option<Id>,
+}
+
+/// Lines of all calls that wait behind events.
+const TOLD: usize = 64;
+
 /// One driver, one assistant.
 pub(super) struct Conversation {
     assistant: Assistant,
@@ -39,9 +55,14 @@ pub(super) struct Conversation {
     out: mpsc::Sender<String>,
     /// Calls without a result, and how they are cancelled.
     open: BTreeMap<Id, CancellationToken>,
-    running: JoinSet<Id>,
+    running: JoinSet<()>,
+    /// What they tell goes through here, so that events that came before are told before.
+    tell: mpsc::Sender<Told>,
+    told: mpsc::Receiver<Told>,
     /// What the driver calls the calls of the room, until it is known that they have settled.
     names: HashMap<CallId, Id>,
+    /// What the driver calls its turns, the oldest first; also those that a barge-in has ended.
+    turns: VecDeque<(Id, Turn)>,
     /// Who was told to be there.
     present: BTreeSet<Peer>,
     /// Once is enough to be told that we may not send.
@@ -51,13 +72,17 @@ pub(super) struct Conversation {
 impl Conversation {
     pub(super) fn new(assistant: Assistant, out: mpsc::Sender<String>) -> Self {
         let events = assistant.events();
+        let (tell, told) = mpsc::channel(TOLD);
         Self {
             assistant,
             events,
             out,
             open: BTreeMap::new(),
             running: JoinSet::new(),
+            tell,
+            told,
             names: HashMap::new(),
+            turns: VecDeque::new(),
             present: BTreeSet::new(),
             muted: false,
         }
@@ -73,13 +98,13 @@ impl Conversation {
         for stop in self.open.values() {
             stop.cancel();
         }
-        self.rest().await;
+        // Who does not read any more misses nothing, here and below.
+        let _ = self.rest().await;
     }
 
     /// The last word.
     pub(super) async fn finish(mut self, reason: &CloseReason) {
-        self.rest().await;
-        // Who does not read any more misses nothing.
+        let _ = self.rest().await;
         let _ = self.say(&say::closed(reason)).await;
     }
 
@@ -91,11 +116,13 @@ impl Conversation {
             let room_for_more = self.open.len() < OPEN_CALLS;
             tokio::select! {
                 biased;
-                Some(ended) = self.running.join_next() => self.ended(ended.ok()),
+                () = self.out.closed() => return Err(Unread),
                 event = self.events.recv() => match event {
                     Some(event) => self.tell(event).await?,
                     None => return Ok(End::Left),
                 },
+                Some(told) = self.told.recv() => self.pass(told).await?,
+                Some(_) = self.running.join_next() => {}
                 line = input.recv(), if listening && room_for_more => match line {
                     Some(line) => listening = self.obey(line).await?,
                     None => listening = false,
@@ -126,6 +153,12 @@ impl Conversation {
                     stop.cancel();
                 }
             }
+            Ok(Command::BargeIn(turn)) => {
+                // One that nobody called in, or that is long over, has nothing open.
+                if let Some((_, turn)) = self.turns.iter().find(|(name, _)| *name == turn) {
+                    turn.barge_in();
+                }
+            }
             Ok(Command::Tools(id)) => {
                 let offers = self.assistant.tools();
                 self.say(&say::tools(id.as_ref(), &offers, self.assistant.identity())).await?;
@@ -137,7 +170,10 @@ impl Conversation {
     }
 
     fn call(&mut self, id: Id, call: Call) {
-        let mut asked = self.assistant.call(&call.tool, call.arguments);
+        let mut asked = match call.turn {
+            Some(turn) => self.turn(turn).call(&call.tool, call.arguments),
+            None => self.assistant.call(&call.tool, call.arguments),
+        };
         if let Some(owner) = call.to {
             asked = asked.to(owner);
         }
@@ -151,24 +187,47 @@ impl Conversation {
             asked = asked.meta(&key, value);
         }
         let call = asked.start();
+        if self.names.len() >= 2 * OPEN_CALLS {
+            // What a barge-in left running and nobody heard of since.
+            self.names.retain(|_, name| self.open.contains_key(name));
+        }
         if !call.id().as_str().is_empty() {
             self.names.insert(call.id().clone(), id.clone());
         }
         let stop = CancellationToken::new();
         self.open.insert(id.clone(), stop.clone());
-        self.running.spawn(follow(id, call, stop, self.out.clone()));
+        self.running.spawn(follow(id, call, stop, self.tell.clone()));
     }
 
-    fn ended(&mut self, id: Option<Id>) {
-        if let Some(id) = id {
+    /// The turn of this name, which its first call begins.
+    fn turn(&mut self, name: Id) -> Turn {
+        if let Some((_, turn)) = self.turns.iter().find(|(known, _)| *known == name) {
+            return turn.clone();
+        }
+        if self.turns.len() == TURNS {
+            self.turns.pop_front();
+        }
+        let turn = self.assistant.turn();
+        self.turns.push_back((name, turn.clone()));
+        turn
+    }
+
+    /// Passes on what a call tells. With its result, its id is free.
+    async fn pass(&mut self, told: Told) -> Result<(), Unread> {
+        if let Some(id) = told.ended {
             self.open.remove(&id);
         }
+        self.out.send(told.line).await.map_err(|_| Unread)
     }
 
-    async fn rest(&mut self) {
-        while let Some(ended) = self.running.join_next().await {
-            self.ended(ended.ok());
+    /// Waits for every result.
+    async fn rest(&mut self) -> Result<(), Unread> {
+        while !self.open.is_empty() {
+            // The sender is ours too, and so there is always somebody to tell.
+            let Some(told) = self.told.recv().await else { break };
+            self.pass(told).await?;
         }
+        Ok(())
     }
 
     /// What has happened before we listened.
@@ -184,6 +243,12 @@ impl Conversation {
     }
 
     async fn tell(&mut self, event: Event) -> Result<(), Unread> {
+        if matches!(event, Event::LateResult { .. } | Event::Missed(_)) {
+            for late in self.assistant.late_results() {
+                let line = say::late(self.names.remove(&late.id).as_ref(), &late);
+                self.say(&line).await?;
+            }
+        }
         match self.line(event) {
             Some(line) => self.say(&line).await,
             None => Ok(()),
@@ -196,9 +261,17 @@ impl Conversation {
             Event::Left(who) => self.present.remove(&who).then(|| say::left(&who))?,
             Event::ToolsChanged { owner } => say::tools_changed(&owner, &self.assistant.tools()),
             Event::Requested { call, owner, .. } => {
-                say::step("requested", self.names.get(&call), &call, &owner)
+                say::step("requested", self.names.get(&call), &call, Some(&owner))
             }
-            Event::Delivered { call, owner } => say::step("delivered", self.names.get(&call), &call, &owner),
+            Event::Delivered { call, owner } => {
+                say::step("delivered", self.names.get(&call), &call, Some(&owner))
+            }
+            // It goes on, and will be told under its name.
+            Event::Settled { call, outcome: Err(code), .. }
+                if code.as_str() == DETACHED && self.names.contains_key(&call) =>
+            {
+                return None;
+            }
             // A call of the driver's has a result in place of this.
             Event::Settled { call, .. } if self.names.remove(&call).is_some() => return None,
             Event::Settled { call, tool, owner, outcome, took, .. } => {
@@ -230,7 +303,7 @@ impl Conversation {
 }
 
 /// A call's progress and its one result, in this order.
-async fn follow(id: Id, mut call: crate::Call, stop: CancellationToken, out: mpsc::Sender<String>) -> Id {
+async fn follow(id: Id, mut call: crate::Call, stop: CancellationToken, tell: mpsc::Sender<Told>) {
     let mut stopped = false;
     loop {
         let step = tokio::select! {
@@ -243,12 +316,11 @@ async fn follow(id: Id, mut call: crate::Call, stop: CancellationToken, out: mps
             }
         };
         let Some(step) = step else { break };
-        // Who does not read any more misses nothing.
-        let _ = out.send(text::json(&say::progress(&id, &step))).await;
+        // Nobody listens when the conversation is over.
+        let _ = tell.send(Told { line: text::json(&say::progress(&id, &step)), ended: None }).await;
     }
-    let result = call.await;
-    let _ = out.send(text::json(&say::result(&id, result))).await;
-    id
+    let line = text::json(&say::result(&id, &call.await));
+    let _ = tell.send(Told { line, ended: Some(id) }).await;
 }
 
 #[cfg(test)]
@@ -258,7 +330,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{Body, Client, ToolContext, ToolError, memory::Room};
+    use crate::{BargeIn, Body, Client, ToolContext, ToolError, ToolOptions, memory::Room};
 
     /// A driver of an assistant in a room in memory.
     struct Driver {
@@ -378,6 +450,41 @@ mod tests {
         driver.until(json!({"type": "error", "line": last, "code": "not_utf8"})).await;
         driver.write(&json!({"type": "close"})).await;
         assert!(matches!(driver.talk.await.unwrap().1, End::Said));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_barge_in_ends_a_turn_at_once_and_what_goes_on_is_told_later() {
+        async fn export(cx: ToolContext) -> Result<u32, ToolError> {
+            tokio::time::sleep(cx.time_left() / 2).await;
+            Ok(12)
+        }
+        let room = Room::new();
+        let reports = ToolOptions::default().barge_in(BargeIn::Report);
+        let client = Client::builder().assistant("brain").tool("sleep", "", sleep);
+        let client = client.tool_with("export", "", reports, export);
+        let _phone = client.join_over(room.client("phone")).await.unwrap();
+        let mut driver = Driver::new(&room, 64).await;
+        for (id, tool, turn) in
+            [(1, "sleep", json!("t")), (2, "export", json!("t")), (3, "sleep", json!(null))]
+        {
+            driver.write(&json!({"type": "call", "id": id, "tool": tool, "turn": turn})).await;
+            driver.until(json!({"type": "progress", "id": id})).await;
+        }
+        driver.write(&json!({"type": "barge_in", "turn": "unknown"})).await;
+        driver.write(&json!({"type": "barge_in", "turn": "t"})).await;
+        let mut codes = BTreeMap::new();
+        for _ in 0..2 {
+            let result = driver.until(json!({"type": "result"})).await;
+            codes.insert(result["id"].to_string(), result["error"]["code"].as_str().unwrap().to_owned());
+        }
+        assert_eq!((codes["1"].as_str(), codes["2"].as_str()), ("cancelled", "detached"));
+        driver.write(&json!({"type": "call", "id": 4, "tool": "sleep", "turn": "t"})).await;
+        let refused = driver.until(json!({"type": "result"})).await;
+        assert!(refused["id"] == 4 && refused["error"]["code"] == "turn_over", "{refused}");
+        let late = driver.until(json!({"event": "late_result"})).await;
+        assert_eq!((&late["id"], &late["result"]), (&json!(2), &json!({"value": 12})), "{late}");
+        driver.write(&json!({"type": "cancel", "id": 3})).await; // of no turn: it was left alone
+        driver.until(json!({"type": "result", "id": 3})).await;
     }
 
     #[tokio::test(start_paused = true)]

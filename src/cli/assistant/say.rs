@@ -10,8 +10,8 @@ use super::{
     input::MAX_LINE,
 };
 use crate::{
-    Body, CallError, CallId, CloseReason, ErrorCode, Execution, Identity, LinkState, Offer, Participant,
-    Peer, Progress, ToolError,
+    Body, CallError, CallId, CloseReason, ErrorCode, Execution, Identity, LateResult, LinkState, Offer,
+    Participant, Peer, Progress, ToolError,
 };
 
 /// The name of the line protocol.
@@ -35,14 +35,27 @@ pub(super) fn hello(identity: &Identity, room: &str) -> Value {
 }
 
 /// The one outcome of a call.
-pub(super) fn result(id: &Id, result: Result<Body, CallError>) -> Value {
+pub(super) fn result(id: &Id, result: &Result<Body, CallError>) -> Value {
+    let mut line = json!({"type": "result", "id": id.to_json()});
+    outcome(&mut line, result);
+    line
+}
+
+/// How a call ended after all that a barge-in had left running.
+pub(super) fn late(id: Option<&Id>, late: &LateResult) -> Value {
+    let mut line = step("late_result", id, &late.id, late.owner.as_ref());
+    line["tool"] = (*late.tool).into();
+    outcome(&mut line, &late.result);
+    line
+}
+
+fn outcome(line: &mut Value, result: &Result<Body, CallError>) {
+    line["ok"] = result.is_ok().into();
     match result {
-        Ok(body) => {
-            // What is no map crosses the room in one; that of our own tools crosses nothing, and looks the same.
-            let value = if body.is_map() { body.to_json() } else { json!({"value": body.to_json()}) };
-            json!({"type": "result", "id": id.to_json(), "ok": true, "result": value})
-        }
-        Err(error) => failed(id, error),
+        // What is no map crosses the room in one; that of our own tools crosses nothing, and looks the same.
+        Ok(body) if body.is_map() => line["result"] = body.to_json(),
+        Ok(body) => line["result"] = json!({"value": body.to_json()}),
+        Err(error) => line["error"] = failure(error),
     }
 }
 
@@ -52,35 +65,43 @@ pub(super) fn refused(id: &Id, message: &str) -> Value {
     json!({"type": "result", "id": id.to_json(), "ok": false, "error": error})
 }
 
-fn failed(id: &Id, error: CallError) -> Value {
-    let may_have_run = error.may_have_run();
-    let word = match &error {
-        CallError::Ambiguous { .. } => Some("ambiguous"),
-        CallError::NotDelivered { .. } => Some("not_delivered"),
-        CallError::NotAllowed => Some("not_allowed"),
-        CallError::TooLarge { .. } => Some("too_large"),
-        CallError::Limit { .. } => Some("invalid_parameters"),
-        CallError::Closed(_) => Some("closed"),
-        _ => None,
+fn failure(error: &CallError) -> Value {
+    let of_call;
+    let (code, message) = match error {
+        CallError::Tool(error) => (error.code(), error.message()),
+        other => {
+            of_call = other.to_string();
+            (word(other), of_call.as_str())
+        }
     };
-    let owners: Option<Vec<String>> = match &error {
-        CallError::Ambiguous { owners, .. } => Some(owners.iter().map(Identity::to_string).collect()),
-        _ => None,
-    };
-    let error = ToolError::from(error);
-    let code = error.code();
-    let mut told = json!({
-        "code": word.unwrap_or(code.as_str()),
-        "message": error.message(),
-        "mayHaveRun": may_have_run,
-    });
-    if let Some(partial) = error.partial() {
-        told["partial"] = partial.to_json();
+    let mut told = json!({"code": code.as_str(), "message": message, "mayHaveRun": error.may_have_run()});
+    match error {
+        CallError::Tool(error) => {
+            if let Some(partial) = error.partial() {
+                told["partial"] = partial.to_json();
+            }
+        }
+        CallError::Ambiguous { owners, .. } | CallError::NotBound { clients: owners, .. } => {
+            told["owners"] = owners.iter().map(Identity::as_str).collect();
+        }
+        _ => {}
     }
-    if let Some(owners) = owners {
-        told["owners"] = owners.into();
+    told
+}
+
+/// A driver is told apart what a model need not tell apart.
+fn word(error: &CallError) -> ErrorCode {
+    match error {
+        CallError::Ambiguous { .. } => "ambiguous".into(),
+        CallError::NotBound { .. } => "not_bound".into(),
+        CallError::NotDelivered { .. } => "not_delivered".into(),
+        CallError::NotAllowed => "not_allowed".into(),
+        CallError::TooLarge { .. } => "too_large".into(),
+        CallError::TurnOver => "turn_over".into(),
+        CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
+        CallError::Closed(_) => "closed".into(),
+        other => ToolError::code_of(other),
     }
-    json!({"type": "result", "id": id.to_json(), "ok": false, "error": told})
 }
 
 /// How far a call has come.
@@ -153,13 +174,13 @@ pub(super) fn tools_changed(owner: &Identity, offers: &[Offer]) -> Value {
 }
 
 /// A call has an owner, or was taken by it.
-pub(super) fn step(name: &str, id: Option<&Id>, call: &CallId, owner: &Identity) -> Value {
+pub(super) fn step(name: &str, id: Option<&Id>, call: &CallId, owner: Option<&Identity>) -> Value {
     let mut line = event(name);
     if let Some(id) = id {
         line["id"] = id.to_json();
     }
     line["call"] = call.as_str().into();
-    line["owner"] = owner.as_str().into();
+    line["owner"] = owner.map(Identity::as_str).into();
     line
 }
 

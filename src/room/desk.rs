@@ -1,0 +1,440 @@
+//! Where the room's task and its user meet: the queues between them, which outlive any one join.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use livekit_protocol::DataPacket;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    backlog::{Backlog, Queued},
+    view::{Told, View},
+};
+use crate::{
+    link::{CloseReason, Lane, Sid},
+    transport::{SendError, TransportEvent},
+};
+
+/// How many packets of one lane wait to be written, beyond the one that is.
+const LANE_QUEUE: usize = 32;
+/// How many events wait for the user in the channel to it.
+const EVENT_QUEUE: usize = 256;
+/// How many bytes of payload wait for the user before the sender is slowed down.
+const INBOX_BYTES: usize = 4 << 20;
+/// How many events wait for the user before the sender is slowed down.
+const INBOX_EVENTS: usize = 4096;
+/// What a participant in a waiting list counts, in bytes: its identity, its sid and a few attributes.
+const PARTICIPANT_BYTES: usize = 512;
+
+/// A packet on its way out, and who waits for it. It is of the join whose sid it carries, and of no other.
+pub(super) struct Outgoing {
+    pub(super) packet: DataPacket,
+    pub(super) written: oneshot::Sender<Result<(), SendError>>,
+    /// It counts as waiting until it is written.
+    pub(super) waits: Queued,
+}
+
+impl Outgoing {
+    /// Whoever asked may have gone away.
+    fn answer(self, result: Result<(), SendError>) {
+        let Self { written, waits, .. } = self;
+        drop(waits);
+        let _ = written.send(result);
+    }
+}
+
+/// What the user asks of the task. Dropping the sender means: leave, without waiting.
+pub(super) struct Leave {
+    pub(super) left: oneshot::Sender<()>,
+}
+
+/// The user's ends of the queues.
+pub(super) struct Ends {
+    pub(super) reliable: mpsc::Sender<Outgoing>,
+    pub(super) lossy: mpsc::Sender<Outgoing>,
+    pub(super) leave: mpsc::Sender<Leave>,
+    pub(super) events: mpsc::Receiver<Told>,
+}
+
+/// What both sides look at any time.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// What waits on the reliable lane.
+    pub(super) backlog: Backlog,
+}
+
+/// The state of [`Shared`].
+pub(super) struct State {
+    /// The join that packets can be handed to; none while there is none.
+    pub(super) sid: Option<Sid>,
+    pub(super) can_publish_data: bool,
+    pub(super) token: String,
+    pub(super) closed: Option<CloseReason>,
+}
+
+impl Shared {
+    /// Looks at it or changes it; never across an await.
+    pub(super) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Why nothing can be sent any more.
+    pub(super) fn closed(&self) -> SendError {
+        let reason = self.with(|state| state.closed.clone());
+        SendError::Closed(
+            reason.unwrap_or_else(|| CloseReason::ConnectionLost("the room's task ended".into())),
+        )
+    }
+}
+
+/// The task's side of it.
+pub(super) struct Desk {
+    pub(super) shared: Arc<Shared>,
+    pub(super) lanes: [Outbox; 2],
+    pub(super) inbox: Inbox,
+    pub(super) leave: mpsc::Receiver<Leave>,
+    pub(super) events: mpsc::Sender<Told>,
+    /// The user has asked to leave in order.
+    pub(super) leaving: Option<Leaving>,
+}
+
+/// An orderly end under way.
+pub(super) struct Leaving {
+    pub(super) left: oneshot::Sender<()>,
+    /// How long it waits for what was handed over.
+    pub(super) until: Instant,
+}
+
+/// The user wants to leave.
+#[derive(Debug)]
+pub(super) struct Left;
+
+impl Desk {
+    /// The two sides.
+    pub(super) fn new(state: State) -> (Self, Ends) {
+        let (reliable, reliable_queue) = mpsc::channel(LANE_QUEUE);
+        let (lossy, lossy_queue) = mpsc::channel(LANE_QUEUE);
+        let (leave, leave_queue) = mpsc::channel(1);
+        let (events, events_queue) = mpsc::channel(EVENT_QUEUE);
+        let desk = Self {
+            shared: Arc::new(Shared { state: Mutex::new(state), backlog: Backlog::default() }),
+            lanes: [Outbox::new(Lane::Reliable, reliable_queue), Outbox::new(Lane::Lossy, lossy_queue)],
+            inbox: Inbox::default(),
+            leave: leave_queue,
+            events,
+            leaving: None,
+        };
+        (desk, Ends { reliable, lossy, leave, events: events_queue })
+    }
+
+    /// The user wants to leave: nothing more can be handed over, and what was is flushed until then.
+    pub(super) fn begin_to_leave(&mut self, left: oneshot::Sender<()>, until: Instant) {
+        self.shared.with(|state| state.closed = Some(CloseReason::Closed));
+        for lane in &mut self.lanes {
+            lane.queue.close();
+        }
+        self.leaving = Some(Leaving { left, until });
+    }
+
+    /// There is a join again, in which packets can be sent.
+    pub(super) fn resume(&mut self, sid: Sid, can_publish_data: bool, view: View) {
+        self.shared.with(|state| {
+            state.sid = Some(sid);
+            state.can_publish_data = can_publish_data;
+        });
+        self.inbox.push(Told::Rejoined(view));
+    }
+
+    /// There is no join any more: what waits for one is told, and whatever comes is refused.
+    pub(super) fn interrupt(&mut self) {
+        self.shared.with(|state| state.sid = None);
+        self.shared.backlog.set_unacknowledged(0);
+        for lane in &mut self.lanes {
+            lane.done(Err(SendError::Interrupted));
+            while let Ok(outgoing) = lane.queue.try_recv() {
+                outgoing.answer(Err(SendError::Interrupted));
+            }
+        }
+    }
+
+    /// Does something that needs no join, and serves the user meanwhile.
+    ///
+    /// # Errors
+    /// The user wants to leave; the work was dropped.
+    pub(super) async fn serve<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Left> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Ok(done),
+                served = self.serve_once() => served?,
+            }
+        }
+    }
+
+    /// Waits until the user has read enough for more to come.
+    ///
+    /// # Errors
+    /// The user wants to leave.
+    pub(super) async fn wait_until_read(&mut self) -> Result<(), Left> {
+        while self.inbox.is_full() {
+            self.serve_once().await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the user one event, or takes one packet, which cannot go anywhere. A dropped future loses nothing.
+    async fn serve_once(&mut self) -> Result<(), Left> {
+        let (events, waiting) = (self.events.clone(), !self.inbox.is_empty());
+        let [reliable, lossy] = &mut self.lanes;
+        tokio::select! {
+            permit = events.reserve(), if waiting => match permit {
+                Ok(permit) => if let Some(told) = self.inbox.pop() { permit.send(told) },
+                Err(_) => return Err(Left),
+            },
+            asked = self.leave.recv() => {
+                if let Some(Leave { left }) = asked {
+                    self.begin_to_leave(left, Instant::now());
+                }
+                return Err(Left);
+            }
+            Some(outgoing) = reliable.queue.recv() => outgoing.answer(Err(SendError::Interrupted)),
+            Some(outgoing) = lossy.queue.recv() => outgoing.answer(Err(SendError::Interrupted)),
+        }
+        Ok(())
+    }
+
+    /// The end: from now on nothing can be sent, and everybody who waits for that hears of it, before all
+    /// events are read. It may be the same one that reads them.
+    pub(super) fn close(self, reason: CloseReason) -> Rest {
+        self.shared.with(|state| {
+            state.sid = None;
+            state.closed = Some(reason.clone());
+        });
+        let Self { mut inbox, events, leaving, .. } = self;
+        inbox.push(Told::Event(TransportEvent::Closed(reason)));
+        Rest { inbox, events, leaving }
+    }
+}
+
+/// What is left to be read.
+pub(super) struct Rest {
+    inbox: Inbox,
+    events: mpsc::Sender<Told>,
+    leaving: Option<Leaving>,
+}
+
+impl Rest {
+    /// Tells whoever waits that we have left, and the reader all that is left to tell.
+    pub(super) async fn tell(mut self) {
+        if let Some(Leaving { left, .. }) = self.leaving {
+            let _ = left.send(());
+        }
+        while let Some(told) = self.inbox.pop() {
+            if self.events.send(told).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The packets of one lane: those that wait, and the one that is being written.
+pub(super) struct Outbox {
+    pub(super) lane: Lane,
+    pub(super) queue: mpsc::Receiver<Outgoing>,
+    pub(super) next: Option<Outgoing>,
+    ended: bool,
+}
+
+impl Outbox {
+    fn new(lane: Lane, queue: mpsc::Receiver<Outgoing>) -> Self {
+        Self { lane, queue, next: None, ended: false }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.next.is_none() && !self.ended
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.next.is_none() && self.ended
+    }
+
+    pub(super) fn take(&mut self, more: Option<Outgoing>) {
+        self.ended = more.is_none();
+        self.next = more;
+    }
+
+    pub(super) fn done(&mut self, result: Result<(), SendError>) {
+        if let Some(outgoing) = self.next.take() {
+            outgoing.answer(result);
+        }
+    }
+}
+
+/// What waits for the user.
+#[derive(Default)]
+pub(super) struct Inbox {
+    waiting: VecDeque<Told>,
+    bytes: usize,
+}
+
+impl Inbox {
+    pub(super) fn tell(&mut self, event: TransportEvent) {
+        self.push(Told::Event(event));
+    }
+
+    pub(super) fn push(&mut self, told: Told) {
+        self.bytes += size(&told);
+        self.waiting.push_back(told);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Told> {
+        let told = self.waiting.pop_front()?;
+        self.bytes -= size(&told);
+        Some(told)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Beyond this the network's own brakes are used, so what one reading brings at most is on top.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= INBOX_BYTES || self.waiting.len() >= INBOX_EVENTS
+    }
+}
+
+fn size(told: &Told) -> usize {
+    match told {
+        Told::Event(TransportEvent::Packet(packet)) => packet.payload.len() + packet.topic.len(),
+        Told::Rejoined(view) => view.len() * PARTICIPANT_BYTES,
+        Told::Event(_) | Told::Local(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        link::{LinkState, Participant, Peer},
+        transport::Incoming,
+    };
+
+    fn packet(size: usize) -> Told {
+        Told::Event(TransportEvent::Packet(Incoming::new(
+            Peer::new("a", "PA_1"),
+            Lane::Reliable,
+            "",
+            vec![0; size],
+        )))
+    }
+
+    fn desk() -> (Desk, Ends) {
+        let state =
+            State { sid: Some("PA_1".into()), can_publish_data: true, token: String::new(), closed: None };
+        Desk::new(state)
+    }
+
+    fn queue(sender: &mpsc::Sender<Outgoing>) -> oneshot::Receiver<Result<(), SendError>> {
+        let (written, answer) = oneshot::channel();
+        assert!(
+            sender
+                .try_send(Outgoing {
+                    packet: DataPacket::default(),
+                    written,
+                    waits: Backlog::default().queue(0)
+                })
+                .is_ok()
+        );
+        answer
+    }
+
+    #[test]
+    fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
+        let mut inbox = Inbox::default();
+        inbox.push(packet(INBOX_BYTES - 1));
+        assert!(!inbox.is_full());
+        inbox.push(packet(1));
+        assert!(inbox.is_full());
+        while inbox.pop().is_some() {}
+        assert_eq!(inbox.bytes, 0);
+        for _ in 0..INBOX_EVENTS {
+            assert!(!inbox.is_full());
+            inbox.tell(TransportEvent::Link(LinkState::Up));
+        }
+        assert!(inbox.is_full());
+    }
+
+    #[test]
+    fn joins_that_nobody_reads_of_fill_the_inbox_by_their_participants() {
+        let crowd = (0..1000).map(|n| Participant::new(format!("p{n}"), "PA")).collect();
+        let (view, mut inbox) = (View::new(Participant::new("me", "PA"), crowd), Inbox::default());
+        while !inbox.is_full() {
+            inbox.push(Told::Rejoined(view.clone()));
+        }
+        assert!(inbox.waiting.len() < 10, "{}", inbox.waiting.len());
+    }
+
+    #[tokio::test]
+    async fn an_outbox_holds_one_packet_until_it_is_written() {
+        let (sender, receiver) = mpsc::channel(LANE_QUEUE);
+        let mut outbox = Outbox::new(Lane::Reliable, receiver);
+        let answer = queue(&sender);
+        let more = outbox.queue.recv().await;
+        outbox.take(more);
+        assert!(!outbox.is_idle() && !outbox.is_done());
+        outbox.done(Ok(()));
+        assert!(outbox.is_idle() && answer.await.unwrap().is_ok());
+        drop(sender);
+        let more = outbox.queue.recv().await;
+        outbox.take(more);
+        assert!(outbox.is_done(), "nothing can follow");
+    }
+
+    #[tokio::test]
+    async fn what_waits_when_the_join_is_lost_is_interrupted_and_what_comes_then_too() {
+        let (mut desk, ends) = desk();
+        let (first, second) = (queue(&ends.reliable), queue(&ends.lossy));
+        let more = desk.lanes[0].queue.recv().await;
+        desk.lanes[0].take(more);
+        desk.interrupt();
+        assert!(desk.shared.with(|state| state.sid.is_none()));
+        for answer in [first, second] {
+            assert!(matches!(answer.await.unwrap(), Err(SendError::Interrupted)));
+        }
+        let later = queue(&ends.reliable);
+        let later = desk.serve(later).await.unwrap().unwrap();
+        assert!(matches!(later, Err(SendError::Interrupted)));
+    }
+
+    #[tokio::test]
+    async fn events_are_read_while_there_is_no_join() {
+        let (mut desk, mut ends) = desk();
+        for _ in 0..INBOX_EVENTS {
+            desk.inbox.tell(TransportEvent::Link(LinkState::Down));
+        }
+        let reading = async { while ends.events.recv().await.is_some() {} };
+        tokio::select! {
+            read = desk.wait_until_read() => read.unwrap(),
+            () = reading => panic!("the desk is gone"),
+        }
+        assert!(!desk.inbox.is_full());
+    }
+
+    #[tokio::test]
+    async fn who_leaves_or_goes_while_there_is_no_join_is_heard() {
+        let (mut desk, ends) = desk();
+        let (left, done) = oneshot::channel();
+        assert!(ends.leave.try_send(Leave { left }).is_ok());
+        assert!(desk.serve(std::future::pending::<()>()).await.is_err());
+        tokio::join!(desk.close(CloseReason::Closed).tell(), async { done.await.unwrap() });
+
+        let (mut desk, ends) = self::desk();
+        drop(ends);
+        assert!(desk.serve(std::future::pending::<()>()).await.is_err());
+    }
+}

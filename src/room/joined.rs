@@ -1,0 +1,269 @@
+//! One join: from the moment when both channels are open until it is left or lost.
+
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
+
+use livekit_protocol::{ParticipantInfo, participant_info};
+use prost::Message;
+
+use super::{
+    desk::{Desk, Inbox, Leave, Leaving, Outbox, Outgoing},
+    health::{End, Health},
+    packet::{self, Skipped},
+    participants::{self, Participants},
+    peer_connection::{Admit, Error, PeerConnection},
+    sequence,
+    signal::{ServerEvent, Signal},
+    view::{Told, View},
+};
+use crate::{
+    link::{Lane, Participant},
+    transport::{SendError, TransportEvent},
+};
+
+/// How long leaving waits for what was handed over to be acknowledged.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// A join. Dropping it leaves, without waiting.
+pub(super) struct Joined {
+    signal: Signal,
+    peer: PeerConnection,
+    participants: Participants,
+    pub(super) room: String,
+    pub(super) local: Participant,
+    pub(super) can_publish_data: bool,
+    pub(super) token: String,
+    /// The server has told the others of us while the join was still being made.
+    announced: bool,
+    health: Health,
+    numbers: sequence::Outgoing,
+    heard: sequence::Incoming,
+    /// Messages that were no user packets.
+    skipped: u64,
+}
+
+/// How a join ended.
+pub(super) enum Ended {
+    /// The user wanted it.
+    Left,
+    /// Another reason.
+    End(End),
+}
+
+impl Joined {
+    /// Both channels are open.
+    pub(super) fn new(
+        signal: Signal,
+        peer: PeerConnection,
+        participants: Participants,
+        (room, local, token): (String, &ParticipantInfo, String),
+    ) -> Self {
+        Self {
+            signal,
+            peer,
+            participants,
+            room,
+            local: participants::participant(local),
+            can_publish_data: can_publish_data(local),
+            token,
+            announced: local.state() == participant_info::State::Active,
+            health: Health::new(Instant::now()),
+            numbers: sequence::Outgoing::default(),
+            heard: sequence::Incoming::default(),
+            skipped: 0,
+        }
+    }
+
+    /// The room as it is.
+    pub(super) fn view(&self) -> View {
+        View::new(self.local.clone(), self.participants.list())
+    }
+
+    /// Runs until it is left or lost.
+    pub(super) async fn run(&mut self, desk: &mut Desk) -> Ended {
+        if mem::take(&mut self.announced) {
+            desk.inbox.tell(TransportEvent::Joined(self.local.clone()));
+        }
+        let events = desk.events.clone();
+        loop {
+            if let Err(error) = self.write_all(desk) {
+                self.health.handle_peer_lost(Instant::now(), &error.to_string());
+            }
+            self.take_messages(&mut desk.inbox);
+            if let Some(end) = self.poll_health(desk.inbox.is_full()) {
+                self.take_messages(&mut desk.inbox);
+                return Ended::End(end);
+            }
+            if let Some(Leaving { until, .. }) = desk.leaving
+                && (self.is_flushed(desk) || Instant::now() >= until)
+            {
+                return Ended::Left;
+            }
+
+            let due = self.health.poll_timeout();
+            let until = desk.leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
+            let (full, waiting) = (desk.inbox.is_full(), !desk.inbox.is_empty());
+            let admit = admit(full);
+            let [reliable, lossy] = &mut desk.lanes;
+            tokio::select! {
+                // The signalling's own queue has no cap, but the server has little to say there.
+                event = self.signal.next(), if !full => {
+                    if let Some(end) = self.handle_server(event, desk) {
+                        return Ended::End(end);
+                    }
+                }
+                permit = events.reserve(), if waiting => match permit {
+                    Ok(permit) => if let Some(told) = desk.inbox.pop() { permit.send(told) },
+                    Err(_) => return Ended::Left,
+                },
+                asked = desk.leave.recv(), if desk.leaving.is_none() => match asked {
+                    None => return Ended::Left,
+                    Some(Leave { left }) => desk.begin_to_leave(left, Instant::now() + FLUSH_LIMIT),
+                },
+                more = reliable.queue.recv(), if reliable.is_idle() => reliable.take(more),
+                more = lossy.queue.recv(), if lossy.is_idle() => lossy.take(more),
+                woken = self.peer.wait(until) => {
+                    if let Err(error) = self.peer.handle(woken, admit) {
+                        self.health.handle_peer_lost(Instant::now(), &error.to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says goodbye on both connections.
+    pub(super) async fn leave(self) {
+        let Self { signal, mut peer, .. } = self;
+        signal.leave().await;
+        peer.close();
+    }
+
+    /// Lets go of both connections without a word: the server keeps our place until we are back.
+    pub(super) fn abandon(self) {
+        self.signal.abandon();
+    }
+
+    /// Writes what there is room for.
+    fn write_all(&mut self, desk: &mut Desk) -> Result<(), Error> {
+        let [reliable, lossy] = &mut desk.lanes;
+        // All lossy packets that wait go before the next reliable one.
+        while self.write_next(lossy)? {
+            lossy.next = lossy.queue.try_recv().ok();
+        }
+        self.write_next(reliable)?;
+        desk.shared.backlog.set_unacknowledged(self.peer.unacknowledged());
+        Ok(())
+    }
+
+    /// Whether the next packet of a lane is off: written, or refused.
+    fn write_next(&mut self, lane: &mut Outbox) -> Result<bool, Error> {
+        let Some(Outgoing { packet, .. }) = &mut lane.next else { return Ok(false) };
+        if packet.participant_sid != self.local.sid().as_str() {
+            lane.done(Err(SendError::Interrupted));
+            return Ok(true);
+        }
+        if lane.lane == Lane::Reliable && packet.sequence == 0 {
+            packet.sequence = self.numbers.next();
+        }
+        match self.peer.write(lane.lane, &packet.encode_to_vec()) {
+            Ok(true) => lane.done(Ok(())),
+            Ok(false) => return Ok(false),
+            Err(error) => {
+                let text = error.to_string();
+                lane.done(Err(SendError::Other(error.into())));
+                return Err(text.into());
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_flushed(&mut self, desk: &Desk) -> bool {
+        desk.lanes.iter().all(|lane| lane.is_done()) && self.peer.unacknowledged() == 0
+    }
+
+    /// Takes what came on the channels.
+    fn take_messages(&mut self, inbox: &mut Inbox) {
+        let now = Instant::now();
+        while let Some((lane, bytes)) = self.peer.poll_message() {
+            self.handle_message(now, lane, &bytes, inbox);
+        }
+        if let Some(why) = self.peer.lost() {
+            self.health.handle_peer_lost(now, why);
+        }
+    }
+
+    fn handle_message(&mut self, now: Instant, lane: Lane, bytes: &[u8], inbox: &mut Inbox) {
+        match packet::incoming(lane, bytes) {
+            Ok(heard) => {
+                let sid = heard.incoming.from.sid().as_str();
+                if lane == Lane::Lossy || self.heard.accept(now, sid, heard.sequence) {
+                    inbox.tell(TransportEvent::Packet(heard.incoming));
+                }
+            }
+            Err(why @ (Skipped::Malformed | Skipped::OtherKind)) => {
+                self.skipped += 1;
+                tracing::debug!(?why, size = bytes.len(), skipped = self.skipped, "a message was skipped");
+            }
+        }
+    }
+
+    fn poll_health(&mut self, full: bool) -> Option<End> {
+        self.health.handle_heard(self.peer.heard());
+        // While too much waits for the user, we shut out acknowledgements ourselves.
+        let waits = !full && self.peer.unacknowledged() > 0;
+        self.health.handle_waiting(Instant::now(), waits);
+        if Instant::now() < self.health.poll_timeout() {
+            return None;
+        }
+        // If it was we who were away, the sockets hold what came meanwhile.
+        if let Err(error) = self.peer.handle(None, admit(full)) {
+            self.health.handle_peer_lost(Instant::now(), &error.to_string());
+        }
+        self.health.handle_heard(self.peer.heard());
+        self.health.poll(Instant::now())
+    }
+
+    fn handle_server(&mut self, event: ServerEvent, desk: &mut Desk) -> Option<End> {
+        match event {
+            ServerEvent::Participants(infos) => self.handle_participants(&infos, desk),
+            ServerEvent::Token(token) => desk.shared.with(|state| state.token = token),
+            ServerEvent::Candidate(line) => self.peer.handle_candidate(&line),
+            ServerEvent::Leave(end) => return Some(end),
+            ServerEvent::Lost(why) => return Some(self.health.handle_signal_lost(&why)),
+            // We offered once; a second answer answers nothing.
+            ServerEvent::Answer(_) => {}
+        }
+        None
+    }
+
+    fn handle_participants(&mut self, infos: &[ParticipantInfo], desk: &mut Desk) {
+        for info in infos {
+            if *self.local.sid() == *info.sid {
+                self.local = participants::participant(info);
+                desk.shared.with(|state| state.can_publish_data = can_publish_data(info));
+                // The server tells us of ourselves on the same tick as it tells the others.
+                desk.inbox.push(if info.state() == participant_info::State::Active {
+                    Told::Event(TransportEvent::Joined(self.local.clone()))
+                } else {
+                    Told::Local(self.local.clone())
+                });
+            } else if self.local.identity() != &*info.identity {
+                for event in self.participants.update(info) {
+                    desk.inbox.tell(event);
+                }
+            }
+        }
+    }
+}
+
+/// A user who reads too slowly slows the sender down, and the path is kept alive meanwhile.
+fn admit(full: bool) -> Admit {
+    if full { Admit::KeepAlive } else { Admit::All }
+}
+
+/// Whether our token lets us publish data. Without a permission the server is the one to say.
+fn can_publish_data(info: &ParticipantInfo) -> bool {
+    info.permission.as_ref().is_none_or(|may| may.can_publish_data)
+}

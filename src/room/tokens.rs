@@ -1,0 +1,91 @@
+//! The token of a new join: the newest that the server gave, or a fresh one of the user's.
+
+use std::{
+    error::Error,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use livekit_token::Claims;
+
+/// Three parts in the URL's base64: what is none should cost no connection.
+pub(super) fn has_the_form_of_a_token(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'))
+    };
+    text.split('.').count() == 3 && text.split('.').all(is_part)
+}
+
+/// Whether a token's time is over, by our own clock. One that cannot be read has none.
+pub(super) fn has_expired(token: &str) -> bool {
+    let Ok(claims) = Claims::from_unverified(token) else { return false };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(claims.exp).is_ok_and(|exp| exp <= now.as_secs())
+}
+
+type Asked = Pin<Box<dyn Future<Output = Result<String, Box<dyn Error + Send + Sync>>> + Send>>;
+
+/// Whoever makes tokens for the user.
+#[derive(Clone)]
+pub(super) struct TokenSource(Arc<dyn Fn() -> Asked + Send + Sync>);
+
+impl TokenSource {
+    pub(super) fn new<F, Fut, E>(ask: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<String, E>> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        Self(Arc::new(move || {
+            let asked = ask();
+            Box::pin(async move { asked.await.map_err(Into::into) })
+        }))
+    }
+
+    pub(super) async fn ask(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
+        (self.0)().await
+    }
+}
+
+impl fmt::Debug for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenSource")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::AccessKey;
+
+    const SECRET: &str = "secretsecretsecretsecretsecretsecret";
+
+    #[test]
+    fn a_token_has_three_parts() {
+        assert!(has_the_form_of_a_token("eyJh-_0.e30.c2ln"));
+        for none in ["", "t", "a.b", "a.b.c.d", "a..c", "Bearer a.b.c", "\"a.b.c\"", "a.b.c\n"] {
+            assert!(!has_the_form_of_a_token(none), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_lives_as_long_as_it_says() {
+        let token = AccessKey::new("devkey", SECRET).client("kitchen", "phone").sign().unwrap();
+        assert!(!has_expired(&token));
+        // {"exp":1,"nbf":0}, and no claims at all.
+        assert!(has_expired("eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjEsImlzcyI6ImEiLCJuYmYiOjB9.c2ln"));
+        assert!(!has_expired("a.b.c"));
+    }
+
+    #[tokio::test]
+    async fn a_source_is_asked_each_time_and_may_fail() {
+        let source = TokenSource::new(|| async { Err::<String, _>("the token server is away") });
+        assert_eq!(source.ask().await.unwrap_err().to_string(), "the token server is away");
+        assert_eq!(format!("{source:?}"), "TokenSource");
+        let source = TokenSource::new(|| async { Ok::<_, std::io::Error>("a.b.c".to_owned()) });
+        assert_eq!(source.ask().await.unwrap(), "a.b.c");
+    }
+}

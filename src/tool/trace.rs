@@ -1,0 +1,300 @@
+//! Where a call stands in a distributed trace: W3C Trace Context, level 1.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+/// The length of a `traceparent` of version 00, in characters.
+const PARENT_CHARS: usize = 55;
+
+/// The longest `tracestate` that travels, in characters: as much as the recommendation wants everybody to carry.
+const MAX_STATE: usize = 512;
+
+/// The most members that a `tracestate` may have.
+const MAX_MEMBERS: usize = 32;
+
+/// The flags that are known: sampled, and (of level 2) that the trace's id is random.
+const KNOWN_FLAGS: u8 = 0b11;
+
+/// Where a call stands in a distributed trace: the caller's span, as W3C's `traceparent` and `tracestate` say it.
+///
+/// See [W3C Trace Context](https://www.w3.org/TR/trace-context/).
+///
+/// ```
+/// use toolbridge::TraceContext;
+///
+/// let context: TraceContext = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse()?;
+/// assert!(context.is_sampled());
+/// assert_eq!(context.span_id(), "00f067aa0ba902b7");
+/// assert!("00-00000000000000000000000000000000-00f067aa0ba902b7-01".parse::<TraceContext>().is_err());
+/// # Ok::<(), toolbridge::BadTraceContext>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TraceContext {
+    trace: [u8; 16],
+    span: [u8; 8],
+    flags: u8,
+    state: Option<Arc<str>>,
+}
+
+/// Why a text is no trace context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadTraceContext {
+    /// A `traceparent` of this version has another length.
+    #[error("a traceparent has 55 characters, this one has {0}")]
+    Length(usize),
+    /// It is not `version-trace-span-flags` in lower-case hexadecimal digits.
+    #[error("it is not four fields of lower-case hexadecimal digits with hyphens between them")]
+    Form,
+    /// Version ff is forbidden.
+    #[error("version ff is forbidden")]
+    Version,
+    /// An id is all zeroes, which means that there is none.
+    #[error("an id of zeroes is none")]
+    Zero,
+    /// The `tracestate` is longer than 512 characters or has more than 32 members.
+    #[error("a tracestate may have 512 characters and 32 members")]
+    StateTooLarge,
+    /// The `tracestate` is not a list of `key=value`, each key once.
+    #[error("it is not a list of key=value, each key once")]
+    State,
+}
+
+impl TraceContext {
+    /// A context of these ids, not sampled and without state.
+    ///
+    /// # Errors
+    /// `Zero` if one of them is all zeroes.
+    pub fn new(trace_id: [u8; 16], span_id: [u8; 8]) -> Result<Self, BadTraceContext> {
+        if trace_id == [0; 16] || span_id == [0; 8] {
+            return Err(BadTraceContext::Zero);
+        }
+        Ok(Self { trace: trace_id, span: span_id, flags: 0, state: None })
+    }
+
+    /// A context of these ids in hexadecimal digits.
+    pub(crate) fn of_ids(trace_id: &str, span_id: &str) -> Result<Self, BadTraceContext> {
+        Self::new(digits(trace_id.as_bytes())?, digits(span_id.as_bytes())?)
+    }
+
+    /// Whether the caller may have recorded its span.
+    #[must_use]
+    pub fn sampled(mut self, sampled: bool) -> Self {
+        self.flags = (self.flags & !1) | u8::from(sampled);
+        self
+    }
+
+    /// With this `tracestate`; an empty one is none.
+    ///
+    /// # Errors
+    /// `State` or `StateTooLarge`; the recommendation says to go on without it then.
+    pub fn with_state(mut self, tracestate: &str) -> Result<Self, BadTraceContext> {
+        check_state(tracestate)?;
+        self.state = (!tracestate.trim_matches([' ', '\t', ',']).is_empty()).then(|| tracestate.into());
+        Ok(self)
+    }
+
+    /// The trace's id, as 32 hexadecimal digits.
+    pub fn trace_id(&self) -> String {
+        hex(&self.trace)
+    }
+
+    /// The caller's span, as 16 hexadecimal digits.
+    pub fn span_id(&self) -> String {
+        hex(&self.span)
+    }
+
+    /// The trace's id in bytes, most significant first.
+    pub fn trace_id_bytes(&self) -> [u8; 16] {
+        self.trace
+    }
+
+    /// The caller's span in bytes, most significant first.
+    pub fn span_id_bytes(&self) -> [u8; 8] {
+        self.span
+    }
+
+    /// Whether the caller may have recorded its span.
+    pub fn is_sampled(&self) -> bool {
+        self.flags & 1 == 1
+    }
+
+    /// The trace flags: bit 0 is sampled.
+    pub fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    /// What tracing systems have added, if anything.
+    pub fn state(&self) -> Option<&str> {
+        self.state.as_deref()
+    }
+}
+
+/// The `traceparent`, in version 00.
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{}-{}-{:02x}", self.trace_id(), self.span_id(), self.flags)
+    }
+}
+
+/// Reads a `traceparent`. Of a later version the fields that this one knows are read.
+impl FromStr for TraceContext {
+    type Err = BadTraceContext;
+
+    fn from_str(text: &str) -> Result<Self, BadTraceContext> {
+        let bytes = text.as_bytes();
+        let Some((parent, rest)) = bytes.split_at_checked(PARENT_CHARS) else {
+            return Err(BadTraceContext::Length(bytes.len()));
+        };
+        let [version]: [u8; 1] = digits(&parent[..2])?;
+        match (version, rest.first()) {
+            (0xff, _) => return Err(BadTraceContext::Version),
+            (_, None) => {}
+            (0, Some(_)) => return Err(BadTraceContext::Length(bytes.len())),
+            (_, Some(b'-')) => {}
+            (_, Some(_)) => return Err(BadTraceContext::Form),
+        }
+        if [2, 35, 52].iter().any(|at| parent[*at] != b'-') {
+            return Err(BadTraceContext::Form);
+        }
+        let [flags]: [u8; 1] = digits(&parent[53..])?;
+        let read = Self::new(digits(&parent[3..35])?, digits(&parent[36..52])?)?;
+        Ok(Self { flags: flags & KNOWN_FLAGS, ..read })
+    }
+}
+
+fn digits<const N: usize>(text: &[u8]) -> Result<[u8; N], BadTraceContext> {
+    let mut read = [0; N];
+    if text.len() != 2 * N {
+        return Err(BadTraceContext::Form);
+    }
+    for (slot, pair) in read.iter_mut().zip(text.chunks_exact(2)) {
+        let [high, low] = [digit(pair[0])?, digit(pair[1])?];
+        *slot = high << 4 | low;
+    }
+    Ok(read)
+}
+
+fn digit(letter: u8) -> Result<u8, BadTraceContext> {
+    match letter {
+        b'0'..=b'9' => Ok(letter - b'0'),
+        b'a'..=b'f' => Ok(letter - b'a' + 10),
+        _ => Err(BadTraceContext::Form),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // writing to a String cannot fail
+        text
+    })
+}
+
+fn check_state(text: &str) -> Result<(), BadTraceContext> {
+    if text.len() > MAX_STATE {
+        return Err(BadTraceContext::StateTooLarge);
+    }
+    let mut keys: Vec<&str> = Vec::new();
+    for member in text.split(',').map(|member| member.trim_matches([' ', '\t'])) {
+        if member.is_empty() {
+            continue; // allowed between commas
+        }
+        let (key, value) = member.split_once('=').ok_or(BadTraceContext::State)?;
+        if !is_key(key) || !is_value(value) || keys.contains(&key) {
+            return Err(BadTraceContext::State);
+        }
+        if keys.len() == MAX_MEMBERS {
+            return Err(BadTraceContext::StateTooLarge);
+        }
+        keys.push(key);
+    }
+    Ok(())
+}
+
+/// A name of a system, or of a tenant in a system.
+fn is_key(key: &str) -> bool {
+    let rest = |part: &str| {
+        part.bytes().all(|it| matches!(it, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'*' | b'/'))
+    };
+    let letter = |part: &str| part.starts_with(|first: char| first.is_ascii_lowercase());
+    match key.split_once('@') {
+        None => key.len() <= 256 && letter(key) && rest(key),
+        Some((tenant, system)) => {
+            let begins = letter(tenant) || tenant.starts_with(|first: char| first.is_ascii_digit());
+            let fits = tenant.len() <= 241 && system.len() <= 14;
+            fits && begins && rest(tenant) && letter(system) && rest(system)
+        }
+    }
+}
+
+fn is_value(value: &str) -> bool {
+    let printable = |letter: u8| (0x20..=0x7e).contains(&letter) && letter != b',' && letter != b'=';
+    (1..=256).contains(&value.len()) && value.bytes().all(printable) && !value.ends_with(' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn error(text: &str) -> BadTraceContext {
+        text.parse::<TraceContext>().unwrap_err()
+    }
+
+    #[test]
+    fn a_traceparent_is_read_and_written_alike() {
+        let context: TraceContext = GOOD.parse().unwrap();
+        assert_eq!(context.to_string(), GOOD);
+        assert_eq!(context.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert!(context.is_sampled() && !context.clone().sampled(false).is_sampled());
+        assert_eq!(TraceContext::new(context.trace_id_bytes(), [0; 8]), Err(BadTraceContext::Zero));
+        let unknown = GOOD.replace("-01", "-fc").parse::<TraceContext>().unwrap();
+        assert_eq!(unknown.flags(), 0, "flags that nobody knows are not passed on");
+    }
+
+    #[test]
+    fn a_later_version_may_say_more_behind_a_hyphen() {
+        let later = GOOD.replacen("00", "cc", 1);
+        for text in [later.clone(), format!("{later}-"), format!("{later}-what-the-future-brings")] {
+            assert_eq!(text.parse::<TraceContext>().unwrap().to_string(), GOOD);
+        }
+        assert_eq!(error(&format!("{later}.what")), BadTraceContext::Form);
+    }
+
+    #[test]
+    fn a_bad_traceparent_is_refused() {
+        assert_eq!(error(""), BadTraceContext::Length(0));
+        assert_eq!(error(&GOOD[..54]), BadTraceContext::Length(54));
+        assert_eq!(error(&format!("{GOOD}-00")), BadTraceContext::Length(58));
+        assert_eq!(error(&GOOD.replacen("00", "ff", 1)), BadTraceContext::Version);
+        assert_eq!(error(&GOOD.replace("00f067aa0ba902b7", "0000000000000000")), BadTraceContext::Zero);
+        assert_eq!(
+            error(&GOOD.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32))),
+            BadTraceContext::Zero
+        );
+        for bad in
+            [GOOD.to_uppercase(), GOOD.replace('-', "_"), GOOD.replace('7', "g"), GOOD.replace("4b", "ä")]
+        {
+            assert_eq!(error(&bad), BadTraceContext::Form, "{bad}");
+        }
+        assert_eq!(error(&"é".repeat(28)), BadTraceContext::Form, "no character is cut");
+    }
+
+    #[test]
+    fn a_tracestate_is_a_list_of_known_form() {
+        let context: TraceContext = GOOD.parse().unwrap();
+        let with = |state: &str| context.clone().with_state(state);
+        for good in ["congo=t61rcWkgMzE", "rojo=00f067aa0ba902b7, congo=x", "0tenant@sys=1,,a=b", "a= b"] {
+            assert_eq!(with(good).unwrap().state(), Some(good));
+        }
+        assert_eq!(with(" , ").unwrap().state(), None);
+        for bad in ["a", "a=", "=b", "A=b", "a=b=c", "a=ä", "0a=b", "a=1,a=2", "a@0b=c", "a@b@c=d"] {
+            assert_eq!(with(bad), Err(BadTraceContext::State), "{bad}");
+        }
+        let members = |count: usize| (0..count).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join(",");
+        assert!(with(&members(32)).is_ok());
+        assert_eq!(with(&members(33)), Err(BadTraceContext::StateTooLarge));
+        assert_eq!(with(&format!("a={}", "x".repeat(511))), Err(BadTraceContext::StateTooLarge));
+    }
+}

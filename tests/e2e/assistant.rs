@@ -1,0 +1,339 @@
+//! `toolbridge assistant` over a real server: driven by a test, by Python, by a shell.
+
+use std::{fs, process::Stdio};
+
+use anyhow::{Context, ensure};
+use libtest_mimic::Trial;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use toolbridge::{Assistant, Client};
+
+use crate::{
+    ends::{assistant, client, double, event},
+    program::{Program, tools_file},
+    server::{Server, shared},
+    soon, trial_with,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = trials![assistant:
+        a_driver_calls_and_hears_what_happens,
+        its_own_programs_are_tools_that_the_room_sees_run,
+        a_call_is_cancelled_by_a_line_and_all_are_by_an_order_to_stop,
+        when_the_input_ends_open_calls_are_waited_for,
+        a_shell_pipeline_drives_it,
+        who_stops_reading_ends_it,
+        a_lost_room_ends_it_with_every_result_told,
+        a_call_beside_it_is_told_whom_the_client_listens_to,
+        a_hangup_leaves_no_program_behind,
+        a_watch_without_a_role_hears_what_goes_to_the_whole_room,
+    ];
+    trials.push(trial_with(
+        "assistant::a_python_script_drives_it",
+        || (!has_python()).then_some("python3"),
+        a_python_script_drives_it,
+    ));
+    trials
+}
+
+fn has_python() -> bool {
+    let mut version = std::process::Command::new("python3");
+    let version = version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    crate::server::binary().is_some() && version.status().is_ok_and(|status| status.success())
+}
+
+const PROGRAMS: &[(&str, &str)] = &[
+    ("echo", "cat"),
+    ("count_words", r#"echo "{\"value\": $(wc -w)}""#),
+    ("fail", "echo 'the lamp is broken' >&2; exit 3"),
+    ("nap", "exec /bin/sleep 60"),
+];
+
+/// `toolbridge client`, in the room, for this assistant.
+async fn desk(server: &Server, room: &str, listens_to: Option<&str>) -> anyhow::Result<Program> {
+    let file = tools_file(&format!("{room}-desk"), PROGRAMS)?;
+    let mut arguments = vec!["client", "--room", room, "--identity", "desk"];
+    arguments.extend(listens_to.into_iter().flat_map(|assistant| ["--assistant", assistant]));
+    let mut client = Program::toolbridge(server, &arguments).arg("--tools").arg(&file).start()?;
+    client.line("joined as desk").await?;
+    Ok(client)
+}
+
+/// `toolbridge assistant` as `brain`, which knows the desk by name.
+fn brain(server: &Server, room: &str) -> anyhow::Result<Program> {
+    let arguments = ["assistant", "--room", room, "--identity", "brain", "--client", "desk"];
+    Program::toolbridge(server, &arguments).start()
+}
+
+async fn ask(program: &mut Program, line: Value) -> anyhow::Result<()> {
+    program.write(&line.to_string()).await
+}
+
+async fn a_driver_calls_and_hears_what_happens() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "assistant-lines");
+    let mut desk = desk(&server, room, Some("brain")).await?;
+    let mut brain = brain(&server, room)?;
+    let hello = brain.json(json!({"type": "hello"})).await?;
+    ensure!(hello["version"] == 1 && hello["identity"] == "brain" && hello["room"] == room, "{hello}");
+    let odd = json!({"bytes": {"$bin": "AAEC/w=="}, "big": u64::MAX, "text": "grüß dich \u{1b}[2J"});
+    ask(&mut brain, json!({"type": "call", "id": "odd", "tool": "echo", "arguments": odd.clone()})).await?;
+    let requested = brain.json(json!({"event": "requested"})).await?;
+    brain.json(json!({"event": "delivered"})).await?;
+    ensure!(requested["id"] == "odd" && requested["owner"] == "desk", "{requested}");
+    brain.json(json!({"type": "progress", "id": "odd", "status": "in_progress"})).await?;
+    let result = brain.json(json!({"type": "result"})).await?;
+    ensure!(result["ok"] == true && result["id"] == "odd" && result["result"] == odd, "{result}");
+
+    ask(&mut brain, json!({"type": "call", "id": 2, "tool": "fail", "to": "desk"})).await?;
+    let failed = brain.json(json!({"type": "result", "id": 2})).await?;
+    let error = &failed["error"];
+    ensure!(error["code"] == "execution_error" && error["mayHaveRun"] == true, "{failed}");
+    ensure!(error["message"] == "the lamp is broken", "{failed}");
+
+    for bad in ["nonsense", "[]", "{\"type\": \"dance\"}"] {
+        brain.write(bad).await?;
+    }
+    for (line, code) in [(3, "not_json"), (4, "bad_command"), (5, "bad_command")] {
+        brain.json(json!({"type": "error", "line": line, "code": code})).await?;
+    }
+    ask(&mut brain, json!({"type": "tools", "id": 9})).await?;
+    let tools = brain.json(json!({"type": "tools", "id": 9})).await?;
+    let names: Vec<_> = tools["tools"].as_array().context("no list")?.iter().map(|it| &it["name"]).collect();
+    ensure!(names == ["echo", "count_words", "fail", "nap"], "{tools}");
+
+    desk.line("fail: execution_error").await?;
+    desk.interrupt()?;
+    brain.json(json!({"event": "tools_changed", "owner": "desk", "tools": []})).await?;
+    ask(&mut brain, json!({"type": "close"})).await?;
+    let output = brain.finish().await?;
+    ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
+    let lines: Result<Vec<Value>, _> = output.stdout.lines().map(serde_json::from_str).collect();
+    ensure!(lines?.last().context("nothing")?["orderly"] == true, "{output:?}");
+    ensure!(!output.stdout.contains('\u{1b}'), "a terminal could be steered");
+    Ok(())
+}
+
+async fn its_own_programs_are_tools_that_the_room_sees_run() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "assistant-own");
+    let phone = client(&server, room, "phone", Client::builder().assistant("brain")).await?;
+    let mut events = phone.events();
+    let file = tools_file(room, PROGRAMS)?;
+    let arguments = ["assistant", "--room", room, "--identity", "brain", "--client", "phone"];
+    let mut brain = Program::toolbridge(&server, &arguments).arg("--tools").arg(&file).start()?;
+    brain.json(json!({"event": "joined", "identity": "phone", "role": "client"})).await?;
+    ask(&mut brain, json!({"type": "tools"})).await?;
+    let tools = brain.json(json!({"type": "tools"})).await?;
+    ensure!(tools["tools"][0]["execution"] == "server" && tools["tools"][0]["owner"] == "brain", "{tools}");
+    // The phone sees it as its assistant's once the two have shaken hands.
+    event(&mut events, "the assistant", |event| match event {
+        toolbridge::Event::Bound(Some(assistant)) if assistant == "brain" => Some(()),
+        _ => None,
+    })
+    .await?;
+    let words = json!({"type": "call", "id": 1, "tool": "count_words", "arguments": {"text": "a b c"}});
+    ask(&mut brain, words).await?;
+    let result = brain.json(json!({"type": "result", "id": 1})).await?;
+    ensure!(result["ok"] == true && result["result"]["value"].is_u64(), "{result}");
+    event(&mut events, "the broadcast", |event| match event {
+        toolbridge::Event::Settled { tool, outcome: Ok(()), .. } if tool == "count_words" => Some(()),
+        _ => None,
+    })
+    .await?;
+    ask(&mut brain, json!({"type": "call", "id": 2, "tool": "fail"})).await?;
+    let failed = brain.json(json!({"type": "result", "id": 2})).await?;
+    ensure!(failed["error"]["message"] == "the lamp is broken", "{failed}");
+    Ok(())
+}
+
+async fn a_call_is_cancelled_by_a_line_and_all_are_by_an_order_to_stop() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "assistant-cancel");
+    let mut desk = desk(&server, room, Some("brain")).await?;
+    let mut brain = brain(&server, room)?;
+    for id in [1, 2, 3] {
+        ask(&mut brain, json!({"type": "call", "id": id, "tool": "nap"})).await?;
+        brain.json(json!({"type": "progress", "id": id})).await?;
+    }
+    ask(&mut brain, json!({"type": "cancel", "id": 2})).await?;
+    let result = brain.json(json!({"type": "result"})).await?;
+    ensure!(result["id"] == 2 && result["error"]["code"] == "cancelled", "{result}");
+    desk.line("nap: cancelled").await?;
+    brain.signal(Signal::TERM)?;
+    let output = brain.finish().await?;
+    ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
+    for id in [1, 3] {
+        let its = output
+            .stdout
+            .lines()
+            .filter(|line| line.starts_with(&format!(r#"{{"type":"result","id":{id},"#)));
+        ensure!(its.filter(|line| line.contains("cancelled")).count() == 1, "{output:?}");
+    }
+    ensure!(
+        output.stdout.lines().last().is_some_and(|line| line.contains(r#""orderly":true"#)),
+        "{output:?}"
+    );
+    desk.line("nap: cancelled").await?;
+    desk.line("nap: cancelled").await?;
+    Ok(())
+}
+
+async fn when_the_input_ends_open_calls_are_waited_for() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "assistant-eof");
+    let mut brain = brain(&server, room)?;
+    ask(&mut brain, json!({"type": "call", "id": 1, "tool": "echo", "ownerWaitMs": 20_000})).await?;
+    brain.json(json!({"type": "hello"})).await?;
+    // The one who has the tool comes when all was said.
+    let (desk, output) = tokio::join!(desk(&server, room, Some("brain")), brain.finish());
+    let (_desk, output) = (desk?, output?);
+    ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
+    ensure!(output.stdout.contains(r#"{"type":"result","id":1,"ok":true,"result":{}}"#), "{output:?}");
+    Ok(())
+}
+
+async fn a_python_script_drives_it() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "assistant-python");
+    let _desk = desk(&server, room, None).await?;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/assistant.py");
+    let output = Program::other(&server, "python3", &[script, "--room", room]).run().await?;
+    ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
+    ensure!(output.stdout.lines().last() == Some("3"), "{output:?}");
+    Ok(())
+}
+
+async fn a_shell_pipeline_drives_it() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "assistant-shell");
+    let _desk = desk(&server, room, None).await?;
+    let line = format!(
+        r#"echo '{{"type": "call", "id": 1, "tool": "echo", "arguments": {{"n": 7}}}}' |
+           toolbridge assistant --room {room} | grep '"type":"result"'"#
+    );
+    let output = Program::other(&server, "sh", &["-c", &line]).run().await?;
+    ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
+    ensure!(
+        output.stdout == "{\"type\":\"result\",\"id\":1,\"ok\":true,\"result\":{\"n\":7}}\n",
+        "{output:?}"
+    );
+    Ok(())
+}
+
+async fn who_stops_reading_ends_it() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "assistant-unread");
+    let line = format!("{{ toolbridge assistant --room {room}; echo \"status $?\" >&2; }} | head -n 1");
+    let mut pipeline = Program::other(&server, "sh", &["-c", &line]).start()?;
+    pipeline.json(json!({"type": "hello"})).await?;
+    // Whatever happens next cannot be told.
+    let _phone = client(&server, room, "phone", Client::builder()).await?;
+    let output = soon("its end", pipeline.ended()).await??;
+    ensure!(output.code == Some(0) && output.stderr == "status 0\n", "{output:?}");
+    Ok(())
+}
+
+async fn a_lost_room_ends_it_with_every_result_told() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let room = "assistant-lost";
+    let _desk = desk(&server, room, Some("brain")).await?;
+    let mut brain = brain(&server, room)?;
+    ask(&mut brain, json!({"type": "call", "id": 1, "tool": "nap", "timeoutMs": 600_000})).await?;
+    brain.json(json!({"type": "progress", "id": 1})).await?;
+    server.kill();
+    let result = brain.json(json!({"type": "result", "id": 1})).await?;
+    ensure!(result["ok"] == false && result["error"]["mayHaveRun"] == true, "{result}");
+    let closed = brain.json(json!({"event": "closed"})).await?;
+    ensure!(closed["orderly"] == false, "{closed}");
+    let output = soon("its end", brain.ended()).await??;
+    ensure!(output.code == Some(1) && output.stderr.lines().count() == 1, "{output:?}");
+    Ok(())
+}
+
+async fn a_call_beside_it_is_told_whom_the_client_listens_to() -> anyhow::Result<()> {
+    let server = shared()?;
+    // One client that chose the first that spoke, and one whose author chose.
+    for (room, listens_to) in [("assistant-bound", None), ("assistant-named", Some("brain"))] {
+        let mut desk = desk(&server, room, listens_to).await?;
+        let mut brain = brain(&server, room)?;
+        ask(&mut brain, json!({"type": "call", "id": 1, "tool": "echo"})).await?;
+        brain.json(json!({"type": "result", "id": 1, "ok": true})).await?;
+        desk.line("listening to brain").await?;
+        // Asked by name, the desk says so itself if it hears the call before our handshake.
+        for to in [&["--to", "desk"][..], &[]] {
+            let arguments = [&["call", "echo", "--room", room], to].concat();
+            let output = Program::toolbridge(&server, &arguments).run().await?;
+            ensure!(output.code == Some(1) && output.stdout.is_empty(), "{output:?}");
+            let told = output.stderr.lines().last().unwrap_or_default();
+            ensure!(
+                told.contains(" listens to another assistant") && told.ends_with("(nothing ran)"),
+                "{room} {to:?}: {output:?}"
+            );
+        }
+        ask(&mut brain, json!({"type": "call", "id": 2, "tool": "echo"})).await?;
+        brain.json(json!({"type": "result", "id": 2, "ok": true})).await?;
+    }
+    Ok(())
+}
+
+async fn a_hangup_leaves_no_program_behind() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "assistant-hangup");
+    let marks = tools_file("hangup-marks", &[])?;
+    for verb in ["client", "assistant"] {
+        // The program holds a lock for as long as it lives.
+        let mark = marks.with_file_name(verb);
+        let mark = mark.display();
+        let line = format!("exec flock -x {mark} sh -c 'echo on > {mark}; exec sleep 60'");
+        let file = tools_file(&format!("hangup-{verb}"), &[("hold", &line)])?;
+        let mut program = Program::toolbridge(&server, &[verb, "--room", room, "--identity", verb])
+            .arg("--tools")
+            .arg(&file)
+            .start()?;
+        let caller;
+        let _call = if verb == "client" {
+            program.line("joined as client").await?;
+            caller = assistant(&server, room, "caller", Assistant::builder().client("client")).await?;
+            Some(caller.call("hold", ()).start())
+        } else {
+            ask(&mut program, json!({"type": "call", "id": 1, "tool": "hold"})).await?;
+            None
+        };
+        soon("the program", async {
+            while fs::read(mark.to_string()).unwrap_or_default().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await?;
+        program.signal(Signal::HUP)?;
+        let output = soon("its end", program.ended()).await??;
+        ensure!(output.code == Some(0), "{verb}: {output:?}");
+        // The lock is free as soon as the program is dead.
+        let free = tokio::process::Command::new("flock").arg("-x").arg(mark.to_string()).arg("true").status();
+        ensure!(soon("the program's end", free).await??.success());
+    }
+    Ok(())
+}
+
+async fn a_watch_without_a_role_hears_what_goes_to_the_whole_room() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "assistant-watch");
+    let token = server.key().participant(room, "user").sign()?;
+    let mut watch = Program::toolbridge(&server, &["watch", "--json", "--token", &token]).start()?;
+    let phone = Client::builder().assistant("brain").tool("double", "", double);
+    let _phone = client(&server, room, "phone", phone).await?;
+    let file = tools_file(room, PROGRAMS)?;
+    let arguments = ["assistant", "--room", room, "--identity", "brain", "--client", "phone"];
+    let mut brain = Program::toolbridge(&server, &arguments).arg("--tools").arg(&file).start()?;
+    brain.json(json!({"event": "joined", "identity": "user", "role": null})).await?;
+    // It can be named, and is not asked before it could answer; nobody waits for it longer than he said.
+    ask(&mut brain, json!({"type": "call", "id": 0, "tool": "double", "arguments": {"n": 1}})).await?;
+    brain.json(json!({"type": "result", "id": 0, "ok": true})).await?;
+    ask(&mut brain, json!({"type": "call", "id": 1, "tool": "echo", "arguments": {"n": 1}})).await?;
+    brain.json(json!({"type": "result", "id": 1, "ok": true})).await?;
+    let heard = watch
+        .find("the broadcast", |line| {
+            let value: Value = serde_json::from_str(line).ok()?;
+            (value["frame"]["name"] == "ToolUseRequest").then_some(value)
+        })
+        .await?;
+    // The call of the phone came first, and was not for everybody.
+    ensure!(heard["frame"]["body"]["execution"] == "server", "{heard}");
+    watch.interrupt()?;
+    let output = watch.finish().await?;
+    ensure!(output.code == Some(0), "{output:?}");
+    ensure!(output.stderr.contains("the token has no role"), "{output:?}");
+    Ok(())
+}

@@ -1,0 +1,407 @@
+//! A room that was lost and is joined anew: by cuts of either connection, by a server that goes and comes.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{bail, ensure};
+use futures_util::future::join_all;
+use libtest_mimic::Trial;
+use serde_json::json;
+use tokio::time::{interval, sleep};
+use toolbridge::{
+    AccessKey, CloseReason, LinkState, Participant, Room, RoomOptions, SendError, Transport, TransportEvent,
+};
+
+use crate::{
+    relay::Relay,
+    room::{closed, left, packet, to, until},
+    server::{KEY, Server, shared},
+    soon,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![rejoin:
+        a_cut_of_both_for_20_s_is_survived,
+        a_cut_of_the_media_for_20_s_is_survived,
+        a_cut_of_the_signalling_for_20_s_is_survived,
+        a_cut_of_both_for_8_s_is_survived,
+        a_cut_of_both_for_3_s_is_survived,
+        a_cut_of_both_for_1_s_costs_no_rejoin,
+        a_cut_over_tcp_is_survived_over_tcp,
+        who_leaves_while_the_link_is_down_is_gone,
+        who_is_dropped_while_the_link_is_down_is_gone,
+        a_severed_signalling_is_joined_anew,
+        a_server_that_was_restarted_is_joined_anew,
+        what_waits_is_interrupted_and_never_leaves_later,
+        nothing_passes_between_down_and_up,
+        the_room_is_told_as_it_is_after_the_rejoin,
+        a_server_that_refuses_the_token_ends_it,
+        a_fresh_token_is_asked_for_when_the_newest_is_refused,
+        a_fresh_token_of_somebody_else_ends_it,
+        a_limit_ends_it,
+    ]
+}
+
+/// How often somebody asks whether packets pass again. Nothing depends on it.
+const ASK: Duration = Duration::from_millis(50);
+
+async fn one_and_two(
+    server: &Server,
+    relay: &Relay,
+    room: &str,
+    options: RoomOptions,
+) -> anyhow::Result<(Room, Room)> {
+    let one = options.join(&relay.url(), &server.key().client(room, "one").sign()?).await?;
+    Ok((one, Room::join(&server.url(), &server.key().client(room, "two").sign()?).await?))
+}
+
+async fn link(room: &mut Room, wanted: LinkState) -> anyhow::Result<()> {
+    until(room, |event| matches!(event, TransportEvent::Link(state) if state == wanted).then_some(())).await
+}
+
+/// Waits until the link was down and is up again.
+async fn rejoined(room: &mut Room) -> anyhow::Result<Participant> {
+    let before = room.local();
+    link(room, LinkState::Down).await?;
+    ensure!(room.local() == before, "until the link is up, the old join is what is known");
+    link(room, LinkState::Up).await?;
+    ensure!(room.local().identity() == before.identity() && room.local().sid() != before.sid());
+    Ok(room.local())
+}
+
+/// Asks until the other one answers: what was asked while nothing passed may be lost.
+async fn answered(one: &mut Room, two: Room) -> anyhow::Result<()> {
+    let echo = tokio::spawn(async move {
+        let mut two = two;
+        while let Ok(question) = packet(&mut two).await {
+            let _ = two.send(to("one", question.payload)).await;
+        }
+    });
+    let mut again = interval(ASK);
+    let search = async {
+        loop {
+            tokio::select! {
+                _ = again.tick() => drop(tokio::spawn(one.send(to("two", "do you hear me?")))),
+                event = one.recv() => match event {
+                    Some(TransportEvent::Packet(_)) => return Ok(()),
+                    None | Some(TransportEvent::Closed(_)) => bail!("it ended: {event:?}"),
+                    Some(_) => {}
+                },
+            }
+        }
+    };
+    let found = soon("an answer", search).await?;
+    echo.abort();
+    found
+}
+
+/// Cuts for so long. Whether there was a new join.
+async fn cut(
+    room: &str,
+    options: RoomOptions,
+    cut: impl Fn(&Relay),
+    length: Duration,
+) -> anyhow::Result<bool> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let (mut one, two) = one_and_two(&server, &relay, room, options).await?;
+    let before = one.local();
+    cut(&relay);
+    sleep(length).await;
+    relay.restore();
+    let began = Instant::now();
+    answered(&mut one, two).await?;
+    let anew = one.local().sid() != before.sid();
+    println!("{room}: answered {:?} after a cut of {length:?}, anew: {anew}", began.elapsed());
+    Ok(anew)
+}
+
+async fn a_cut_of_both_for_20_s_is_survived() -> anyhow::Result<()> {
+    ensure!(cut("both-20", RoomOptions::new(), Relay::cut, Duration::from_secs(20)).await?);
+    Ok(())
+}
+
+async fn a_cut_of_the_media_for_20_s_is_survived() -> anyhow::Result<()> {
+    let media = |relay: &Relay| relay.media().cut();
+    ensure!(cut("media-20", RoomOptions::new(), media, Duration::from_secs(20)).await?);
+    Ok(())
+}
+
+async fn a_cut_of_the_signalling_for_20_s_is_survived() -> anyhow::Result<()> {
+    let signalling = |relay: &Relay| relay.signalling().cut();
+    ensure!(cut("signalling-20", RoomOptions::new(), signalling, Duration::from_secs(20)).await?);
+    Ok(())
+}
+
+async fn a_cut_of_both_for_8_s_is_survived() -> anyhow::Result<()> {
+    ensure!(cut("both-8", RoomOptions::new(), Relay::cut, Duration::from_secs(8)).await?);
+    Ok(())
+}
+
+/// With the silence before the cut it may be longer than 5 s, or not.
+async fn a_cut_of_both_for_3_s_is_survived() -> anyhow::Result<()> {
+    cut("both-3", RoomOptions::new(), Relay::cut, Duration::from_secs(3)).await.map(drop)
+}
+
+async fn a_cut_of_both_for_1_s_costs_no_rejoin() -> anyhow::Result<()> {
+    ensure!(!cut("both-1", RoomOptions::new(), Relay::cut, Duration::from_secs(1)).await?);
+    Ok(())
+}
+
+async fn a_cut_over_tcp_is_survived_over_tcp() -> anyhow::Result<()> {
+    ensure!(cut("tcp-8", RoomOptions::new().tcp_only(), Relay::cut, Duration::from_secs(8)).await?);
+    Ok(())
+}
+
+async fn a_severed_signalling_is_joined_anew() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let (mut one, mut two) = one_and_two(&server, &relay, "severed", RoomOptions::new()).await?;
+    let before = one.local();
+    relay.signalling().sever();
+    let now = rejoined(&mut one).await?;
+    ensure!(left(&mut two, "one").await? == *before.peer());
+    one.send(to("two", "back")).await?;
+    let heard = packet(&mut two).await?;
+    ensure!(heard.payload == "back" && heard.from == *now.peer(), "{heard:?}");
+    Ok(())
+}
+
+async fn a_server_that_was_restarted_is_joined_anew() -> anyhow::Result<()> {
+    let mut server = Server::start("")?;
+    let mut one = Room::join(&server.url(), &server.key().client("again", "one").sign()?).await?;
+    let mut two = Room::join(&server.url(), &server.key().client("again", "two").sign()?).await?;
+    server.restart()?;
+    tokio::try_join!(rejoined(&mut one), rejoined(&mut two))?;
+    answered(&mut one, two).await
+}
+
+/// More than the connection takes and the queue holds, and then it is lost.
+async fn what_waits_is_interrupted_and_never_leaves_later() -> anyhow::Result<()> {
+    const PACKETS: u32 = 60;
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let (mut one, mut two) = one_and_two(&server, &relay, "interrupted", RoomOptions::new()).await?;
+    relay.media().cut();
+    let numbered = |n: u32| {
+        let mut payload = vec![0; 14_000];
+        payload[..4].copy_from_slice(&n.to_be_bytes());
+        to("two", payload)
+    };
+    let sends: Vec<_> = (0..PACKETS).map(|n| tokio::spawn(one.send(numbered(n)))).collect();
+    relay.cut();
+    relay.signalling().sever();
+    link(&mut one, LinkState::Down).await?;
+    ensure!(matches!(one.send(to("two", "meanwhile")).await, Err(SendError::Interrupted)));
+    ensure!(matches!(one.send(to("two", vec![0; 15_001])).await, Err(SendError::TooLarge { .. })));
+    let mut interrupted = HashSet::new();
+    for (n, sent) in (0..).zip(join_all(sends).await) {
+        match sent? {
+            Ok(()) => {}
+            Err(SendError::Interrupted) => drop(interrupted.insert(n)),
+            Err(other) => bail!("{other:?}"),
+        }
+    }
+    ensure!(interrupted.len() > 20, "{}", interrupted.len());
+    relay.restore();
+    link(&mut one, LinkState::Up).await?;
+    one.send(to("two", "the end")).await?;
+    loop {
+        let heard = packet(&mut two).await?.payload;
+        if heard == "the end" {
+            return Ok(());
+        }
+        let n = u32::from_be_bytes(heard[..4].try_into()?);
+        ensure!(!interrupted.contains(&n), "packet {n} was interrupted, and it came");
+    }
+}
+
+/// Under a steady flow of packets: the old join has its say before the link is down, the new one after it
+/// is up, and the sid is one and the same between.
+async fn nothing_passes_between_down_and_up() -> anyhow::Result<()> {
+    const TIMES: usize = 5;
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let options = RoomOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(50));
+    let (mut one, two) = one_and_two(&server, &relay, "between", options).await?;
+    let flow = tokio::spawn(async move {
+        loop {
+            let _ = two.send(to("one", vec![7; 5_000])).await;
+            tokio::task::yield_now().await;
+        }
+    });
+    let (mut sid, mut down, mut times, mut heard) = (one.local().sid().clone(), false, 0, 0);
+    let search = async {
+        while let Some(event) = one.recv().await {
+            match event {
+                TransportEvent::Link(LinkState::Down) => {
+                    ensure!(!down, "down twice");
+                    down = true;
+                }
+                TransportEvent::Link(LinkState::Up) => {
+                    ensure!(down && one.local().sid() != &sid, "up twice, or as before");
+                    (down, heard, times) = (false, 0, times + 1);
+                    sid = one.local().sid().clone();
+                }
+                other => {
+                    ensure!(!down, "while the link is down: {other:?}");
+                    heard += usize::from(matches!(other, TransportEvent::Packet(_)));
+                    if heard == 20 && times == TIMES {
+                        return Ok(());
+                    }
+                    if heard == 20 {
+                        relay.signalling().sever();
+                    }
+                }
+            }
+            ensure!(one.local().sid() == &sid, "a later join is seen too early");
+        }
+        bail!("it ended")
+    };
+    let found = soon("the last join", search).await?;
+    flow.abort();
+    found
+}
+
+async fn the_room_is_told_as_it_is_after_the_rejoin() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let (mut one, _two) = one_and_two(&server, &relay, "as-it-is", RoomOptions::new()).await?;
+    let token = |who| server.key().client("as-it-is", who).attribute("floor", "2").sign();
+    let gone = Room::join(&server.url(), &token("gone")?).await?;
+    until(&mut one, |event| {
+        matches!(event, TransportEvent::Joined(who) if who.identity() == "gone").then_some(())
+    })
+    .await?;
+    relay.cut();
+    relay.signalling().sever();
+    link(&mut one, LinkState::Down).await?;
+    drop(gone);
+    let came = Room::join(&server.url(), &token("came")?).await?;
+    let forgotten = async {
+        let list = json!({"room": "as-it-is"});
+        while server.room_service("ListParticipants", "as-it-is", list.clone()).await?.contains("\"gone\"") {
+            sleep(ASK).await;
+        }
+        anyhow::Ok(())
+    };
+    soon("its end", forgotten).await??;
+    ensure!(one.present().iter().any(|who| who.identity() == "gone"), "told when the link is up");
+    relay.restore();
+    link(&mut one, LinkState::Up).await?;
+    let present = one.present();
+    ensure!(present.iter().all(|who| who.identity() != "gone" && who.identity() != "one"), "{present:?}");
+    let seen = present.iter().find(|who| who.peer() == came.local().peer());
+    ensure!(seen.is_some_and(|who| who.attribute("floor") == Some("2")), "{present:?}");
+    Ok(())
+}
+
+async fn who_leaves_while_the_link_is_down_is_gone() -> anyhow::Result<()> {
+    let (relay, mut one) = down("leaves-down").await?;
+    soon("the end", one.close()).await?;
+    ensure!(closed(&mut one).await? == CloseReason::Closed);
+    ensure!(matches!(one.send(to("two", "x")).await, Err(SendError::Closed(CloseReason::Closed))));
+    relay.restore();
+    is_gone("leaves-down").await
+}
+
+async fn who_is_dropped_while_the_link_is_down_is_gone() -> anyhow::Result<()> {
+    let (relay, one) = down("dropped-down").await?;
+    drop(one);
+    relay.restore();
+    is_gone("dropped-down").await
+}
+
+/// A room whose link is down and stays so while it tries.
+async fn down(room: &str) -> anyhow::Result<(Relay, Room)> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let token = server.key().client(room, "one").sign()?;
+    let mut one = RoomOptions::new().join(&relay.url(), &token).await?;
+    relay.cut();
+    relay.signalling().sever();
+    link(&mut one, LinkState::Down).await?;
+    Ok((relay, one))
+}
+
+/// Waits until the server has nobody in it any more, and nobody comes late.
+async fn is_gone(room: &str) -> anyhow::Result<()> {
+    let server = shared()?;
+    let gone = async {
+        while server.room_service("ListParticipants", room, json!({"room": room})).await?.contains("\"one\"")
+        {
+            sleep(ASK).await;
+        }
+        anyhow::Ok(())
+    };
+    soon("the end in the room", gone).await?
+}
+
+/// The server that comes back has other secrets, and so it takes no token of before.
+async fn of_another_secret(options: RoomOptions) -> anyhow::Result<(Server, Room)> {
+    let mut server = Server::start("")?;
+    let room = options.join(&server.url(), &server.key().client("secret", "one").sign()?).await?;
+    server.restart_with(ANOTHER)?;
+    Ok((server, room))
+}
+
+const ANOTHER: &str = "anothersecretanothersecretanothersecret";
+
+async fn a_server_that_refuses_the_token_ends_it() -> anyhow::Result<()> {
+    let (_server, mut room) = of_another_secret(RoomOptions::new()).await?;
+    let token = room.token();
+    match closed(&mut room).await? {
+        CloseReason::Refused(why) => ensure!(why.contains("401") && !why.contains(&token[..20]), "{why}"),
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+async fn a_fresh_token_is_asked_for_when_the_newest_is_refused() -> anyhow::Result<()> {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let source = {
+        let asked = asked.clone();
+        move || {
+            let first = asked.fetch_add(1, Ordering::Relaxed) == 0;
+            async move {
+                if first {
+                    return Err(anyhow::anyhow!("the token server is away"));
+                }
+                Ok(AccessKey::new(KEY, ANOTHER).client("secret", "one").sign()?)
+            }
+        }
+    };
+    let (_server, mut room) = of_another_secret(RoomOptions::new().token_source(source)).await?;
+    rejoined(&mut room).await?;
+    ensure!(asked.load(Ordering::Relaxed) == 2);
+    Ok(())
+}
+
+async fn a_fresh_token_of_somebody_else_ends_it() -> anyhow::Result<()> {
+    let source = || async { AccessKey::new(KEY, ANOTHER).client("secret", "two").sign() };
+    let (_server, mut room) = of_another_secret(RoomOptions::new().token_source(source)).await?;
+    match closed(&mut room).await? {
+        CloseReason::Refused(why) => ensure!(why.contains("another identity"), "{why}"),
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}
+
+async fn a_limit_ends_it() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let token = server.key().client("limit", "one").sign()?;
+    let options = RoomOptions::new().rejoin_limit(Duration::from_secs(1));
+    let mut room = options.join(&server.url(), &token).await?;
+    server.kill();
+    match closed(&mut room).await? {
+        CloseReason::ConnectionLost(why) => ensure!(why.contains("not back within 1s"), "{why}"),
+        other => bail!("{other:?}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! Calls that are under way while a participant, or the server, is gone and comes back.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::ensure;
+use libtest_mimic::Trial;
+use tokio::{sync::Semaphore, time::sleep};
+use toolbridge::{Assistant, Call, Client, Config, Event, LinkState, State, ToolError, Tools};
+
+use crate::{
+    ends::{event, started},
+    relay::Relay,
+    server::{Server, shared},
+    soon,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![survival:
+        a_call_survives_a_cut_of_its_caller_for_8_s,
+        a_call_survives_a_cut_of_its_owner_for_8_s,
+        a_call_survives_a_cut_of_its_caller_for_3_s,
+        a_call_survives_a_cut_of_its_caller_for_1_s,
+        a_call_survives_the_rejoin_of_its_caller,
+        a_call_survives_the_rejoin_of_its_owner,
+        a_call_survives_a_restarted_server,
+    ]
+}
+
+/// A tool that counts how often it runs, and ends when it may.
+#[derive(Clone)]
+struct Slow {
+    runs: Arc<AtomicUsize>,
+    may_end: Arc<Semaphore>,
+}
+
+impl Slow {
+    fn new() -> Self {
+        Self { runs: Arc::default(), may_end: Arc::new(Semaphore::new(0)) }
+    }
+
+    fn tools(&self) -> Tools<Slow> {
+        Tools::with_state(self.clone()).tool("slow", "Ends when it may", slow)
+    }
+}
+
+async fn slow(State(it): State<Slow>) -> Result<usize, ToolError> {
+    let run = it.runs.fetch_add(1, Ordering::Relaxed) + 1;
+    it.may_end.acquire().await?.forget();
+    Ok(run)
+}
+
+/// Two ends with one call between them that has begun.
+struct World {
+    phone: Client,
+    brain: Assistant,
+    slow: Slow,
+    call: Call,
+}
+
+impl World {
+    async fn begin(server: &Server, room: &str, phone_url: &str, brain_url: &str) -> anyhow::Result<Self> {
+        let grace = Config::default().times.grace;
+        Self::begin_with(grace, server, room, phone_url, brain_url).await
+    }
+
+    async fn begin_with(
+        grace: Duration,
+        server: &Server,
+        room: &str,
+        phone_url: &str,
+        brain_url: &str,
+    ) -> anyhow::Result<Self> {
+        let slow = Slow::new();
+        let phone = Client::builder().assistant("assistant").tools(slow.tools());
+        let brain = Assistant::builder().client("phone").configure(|config| config.times.grace = grace);
+        let token = server.key().client(room, "phone").sign()?;
+        let phone = async { phone.join(phone_url, &token).await };
+        let token = server.key().assistant(room, "assistant").sign()?;
+        let brain = async { brain.join(brain_url, &token).await };
+        let (phone, brain) = tokio::try_join!(phone, brain)?;
+        let mut call = brain.call("slow", ()).start();
+        started(&mut call).await?;
+        Ok(Self { phone, brain, slow, call })
+    }
+
+    /// Lets the tool end: the call has its result, and the tool ran once. So it is with the next one.
+    async fn end(self) -> anyhow::Result<()> {
+        self.slow.may_end.add_permits(1);
+        ensure!(soon("the result", self.call).await??.decode::<usize>()? == 1);
+        self.slow.may_end.add_permits(1);
+        ensure!(soon("the next", self.brain.call("slow", ()).start()).await??.decode::<usize>()? == 2);
+        ensure!(self.slow.runs.load(Ordering::Relaxed) == 2);
+        ensure!(self.phone.open_jobs() == 0 && self.brain.open_calls() == 0);
+        Ok(())
+    }
+}
+
+async fn link(events: &mut toolbridge::Events, wanted: LinkState) -> anyhow::Result<()> {
+    event(events, "the link", |event| matches!(event, Event::Link(state) if state == wanted).then_some(()))
+        .await
+}
+
+async fn cut_of_the_caller(room: &str, length: Duration) -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let world = World::begin(&server, room, &server.url(), &relay.url()).await?;
+    relay.cut();
+    sleep(length).await;
+    relay.restore();
+    world.end().await
+}
+
+async fn a_call_survives_a_cut_of_its_caller_for_1_s() -> anyhow::Result<()> {
+    cut_of_the_caller("caller-1", Duration::from_secs(1)).await
+}
+
+async fn a_call_survives_a_cut_of_its_caller_for_3_s() -> anyhow::Result<()> {
+    cut_of_the_caller("caller-3", Duration::from_secs(3)).await
+}
+
+async fn a_call_survives_a_cut_of_its_caller_for_8_s() -> anyhow::Result<()> {
+    cut_of_the_caller("caller-8", Duration::from_secs(8)).await
+}
+
+/// Its caller takes a silence of 5 s for a loss, and so it must be patient.
+async fn a_call_survives_a_cut_of_its_owner_for_8_s() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let patient = Duration::from_secs(20);
+    let world = World::begin_with(patient, &server, "owner-8", &relay.url(), &server.url()).await?;
+    relay.cut();
+    sleep(Duration::from_secs(8)).await;
+    relay.restore();
+    world.end().await
+}
+
+/// The tool ends while its caller is away.
+async fn a_call_survives_the_rejoin_of_its_caller() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let world = World::begin(&server, "caller-anew", &server.url(), &relay.url()).await?;
+    let mut events = world.brain.events();
+    relay.signalling().sever();
+    link(&mut events, LinkState::Down).await?;
+    world.end().await
+}
+
+async fn a_call_survives_the_rejoin_of_its_owner() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    let world = World::begin(&server, "owner-anew", &relay.url(), &server.url()).await?;
+    let mut events = world.phone.events();
+    relay.signalling().sever();
+    link(&mut events, LinkState::Down).await?;
+    world.end().await
+}
+
+async fn a_call_survives_a_restarted_server() -> anyhow::Result<()> {
+    let mut server = Server::start("")?;
+    let world = World::begin(&server, "restarted", &server.url(), &server.url()).await?;
+    let mut events = [world.phone.events(), world.brain.events()];
+    server.restart()?;
+    for events in &mut events {
+        link(events, LinkState::Up).await?;
+    }
+    world.end().await
+}

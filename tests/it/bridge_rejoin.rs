@@ -1,0 +1,102 @@
+//! A transport that joins its room anew, under the driver.
+
+use std::future::Future;
+
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+use toolbridge::{
+    Assistant, Body, LinkState, Packet, Participant, SendError, Transport, TransportEvent,
+    session::{Destination, Event},
+    wire::{Kind, Meta},
+};
+
+/// A packet that was handed over, in which join, and who waits to hear what became of it.
+struct Handed {
+    sid: String,
+    packet: Packet,
+    answer: oneshot::Sender<Result<(), SendError>>,
+}
+
+/// A room whose events and answers are written by the test.
+struct Scripted {
+    local: Participant,
+    events: mpsc::Receiver<(TransportEvent, Option<Participant>)>,
+    handed: mpsc::UnboundedSender<Handed>,
+}
+
+impl Transport for Scripted {
+    fn local(&self) -> Participant {
+        self.local.clone()
+    }
+
+    fn room(&self) -> String {
+        "scripted".into()
+    }
+
+    fn present(&self) -> Vec<Participant> {
+        vec![Participant::new("phone", "PA_P")]
+    }
+
+    fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.handed.send(Handed { sid: self.local.sid().to_string(), packet, answer });
+        async { answered.await.unwrap_or(Err(SendError::Interrupted)) }
+    }
+
+    async fn recv(&mut self) -> Option<TransportEvent> {
+        let (event, local) = self.events.recv().await?;
+        if let Some(local) = local {
+            self.local = local;
+        }
+        Some(event)
+    }
+}
+
+fn text(packet: &Packet) -> String {
+    String::from_utf8_lossy(&packet.payload).into_owned()
+}
+
+#[tokio::test]
+async fn what_was_queued_for_one_join_never_leaves_in_the_next() {
+    let (tell, events) = mpsc::channel(8);
+    let (handed, mut sent) = mpsc::unbounded_channel();
+    let local = Participant::new("assistant", "PA_1").agent(true);
+    let transport = Scripted { local, events, handed };
+    let assistant = Assistant::builder().client("phone").join_over(transport).await.unwrap();
+    let mut news = assistant.events();
+
+    // The greeting is being handed over, and that takes long; what follows waits behind it.
+    let greeting = sent.recv().await.unwrap();
+    assert_eq!(greeting.sid, "PA_1");
+    let say = |text: &str| {
+        let body = Body::from(json!({"text": text}));
+        assistant.send_frame(Destination::Room, Kind::new(33), Meta::new(), body).unwrap();
+    };
+    for _ in 0..10 {
+        say("before");
+    }
+    tell.send((TransportEvent::Link(LinkState::Down), None)).await.unwrap();
+    while !matches!(news.recv().await.unwrap(), Event::Link(LinkState::Down)) {}
+    say("meanwhile");
+    let anew = Participant::new("assistant", "PA_2").agent(true);
+    tell.send((TransportEvent::Link(LinkState::Up), Some(anew))).await.unwrap();
+    while !matches!(news.recv().await.unwrap(), Event::Link(LinkState::Up)) {}
+    greeting.answer.send(Err(SendError::Interrupted)).unwrap();
+    say("after");
+
+    let mut log = Vec::new();
+    loop {
+        let Handed { sid, packet, answer } = sent.recv().await.unwrap();
+        let text = text(&packet);
+        assert!(!text.contains("before") && !text.contains("meanwhile"), "it left as {sid}");
+        assert_eq!(sid, "PA_2");
+        log.push(text.clone());
+        let _ = answer.send(Ok(()));
+        if text.contains("after") {
+            break;
+        }
+    }
+    assert!(log.len() >= 2, "it greeted anew first");
+    // The greeting, and eleven of ours.
+    assert!(assistant.stats().count(toolbridge::session::Counter::Unsent) >= 12);
+}

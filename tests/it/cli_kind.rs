@@ -1,0 +1,99 @@
+//! The built program towards somebody who does not know it: what he reads tells him what to do.
+
+use std::fs;
+
+use serde_json::json;
+use toolbridge::AccessKey;
+
+use crate::cli::{complaint, feed, run, text, toolbridge};
+
+const ROOM_VERBS: &[&[&str]] =
+    &[&["call", "t"], &["client"], &["assistant"], &["tools"], &["watch"], &["ping"]];
+
+#[test]
+fn everything_that_is_missing_is_told_at_once() {
+    for verb in ROOM_VERBS {
+        let complaint = complaint(&run(verb), 2);
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        for word in
+            ["LIVEKIT_URL", "LIVEKIT_API_KEY", "LIVEKIT_API_SECRET", "LIVEKIT_TOKEN", "--room", "--help"]
+        {
+            assert!(complaint.contains(word), "{verb:?} {word}: {complaint}");
+        }
+    }
+    // A token cannot make a token.
+    let output =
+        toolbridge(&["token", "--room", "r", "--identity", "i"]).env("LIVEKIT_TOKEN", "t").output().unwrap();
+    let complaint = complaint(&output, 2);
+    assert!(complaint.contains("LIVEKIT_API_SECRET") && !complaint.contains("LIVEKIT_TOKEN"), "{complaint}");
+}
+
+#[test]
+fn a_token_of_another_role_is_refused_before_anybody_joins() {
+    let key = AccessKey::new("key", "a secret of at least 32 characters");
+    let tokens = [
+        ("client", key.client("r", "i").sign().unwrap()),
+        ("assistant", key.assistant("r", "i").sign().unwrap()),
+        ("observer", key.observer("r", "i").sign().unwrap()),
+    ];
+    for verb in ROOM_VERBS {
+        let needed = match verb[0] {
+            "client" => "client",
+            "tools" | "watch" => "observer",
+            _ => "assistant",
+        };
+        for (role, token) in &tokens {
+            let arguments = [*verb, &["--url", "ws://127.0.0.1:1", "--token", token]].concat();
+            let output = run(&arguments);
+            if *role == needed {
+                assert!(complaint(&output, 1).contains("cannot be reached"), "{verb:?} {role}");
+            } else {
+                let complaint = complaint(&output, 2);
+                assert!(complaint.contains(&format!("needs one of role {needed}")), "{verb:?}: {complaint}");
+                assert!(!complaint.contains(token.as_str()), "a token is shown");
+            }
+        }
+    }
+    // Without a role an observer of everybody's tools would wait for nothing.
+    let plain = key.participant("r", "i").sign().unwrap();
+    let output = run(&["tools", "--url", "ws://127.0.0.1:1", "--token", &plain]);
+    assert!(complaint(&output, 2).contains("--role observer"), "{output:?}");
+}
+
+#[test]
+fn what_is_wrong_in_a_file_of_tools_is_told_with_its_name() {
+    let folder = std::env::temp_dir().join(format!("toolbridge-it-kind-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("tools.toml");
+    for (wrong, says) in [("[[tools]]\nname = 5", "line "), ("\n\nwords", "line 3")] {
+        fs::write(&file, wrong).unwrap();
+        for verb in ["client", "assistant"] {
+            let complaint = complaint(&run(&[verb, "--room", "r", "--tools", file.to_str().unwrap()]), 2);
+            assert!(complaint.contains("tools.toml: ") && complaint.contains(says), "{complaint}");
+        }
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn arguments_may_come_by_standard_input_and_hold_what_json_lacks() {
+    let room = ["--room", "r", "--url", "ws://127.0.0.1:1", "--api-key", "k", "--api-secret", "s"];
+    let arguments = [&["call", "t", "-"][..], &room].concat();
+    let long = json!({"text": "x".repeat(300_000), "bytes": {"$bin": "AAEC"}}).to_string();
+    assert!(complaint(&feed(&arguments, long.as_bytes()), 1).contains("cannot be reached"));
+    for wrong in [&b"{"[..], b"", b"[1]", br#"{"a": {"$bin": 5}}"#] {
+        assert!(complaint(&feed(&arguments, wrong), 2).contains("JSON"), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_log_filter_that_is_not_understood_is_told() {
+    let output = toolbridge(&["demo"]).env("RUST_LOG", "toolbridge=loud").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stderr).contains("RUST_LOG is not understood"), "{output:?}");
+}
+
+#[test]
+fn a_demo_that_cannot_begin_prints_nothing() {
+    complaint(&run(&["demo", "--url", "ws://127.0.0.1:1"]), 2);
+}

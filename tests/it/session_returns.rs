@@ -1,0 +1,140 @@
+//! Peers that come back, and what was still on its way of those who were there before.
+
+use toolbridge::{
+    Config, ErrorCode, Participant, Peer, Role,
+    wire::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
+};
+
+use crate::{
+    session_alicia::plain_request,
+    session_world::{MS, SECOND, World, request, value},
+};
+
+/// A Configuration of this instance.
+fn configuration(instance: &str) -> Vec<u8> {
+    let meta = Meta::new().with_text("bridge.instance", instance);
+    let features = ["tool_use", "tool_ack", "tool_register"].map(String::from).to_vec();
+    let message =
+        Message::Configuration(Configuration { features: Some(features), ..Configuration::default() });
+    Frame::write(1, "room", &meta, &message).unwrap().to_vec()
+}
+
+/// A phone with these tools, and a plain assistant that the test plays.
+fn plain_assistant(tools: &[&str]) -> World {
+    let mut world = World::new();
+    world.client("phone", Config::default(), tools);
+    plain_assistant_comes(&mut world);
+    world
+}
+
+/// It joins, under a new sid.
+fn plain_assistant_comes(world: &mut World) {
+    let sid = world.sid();
+    world.puppet(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+}
+
+fn answers(world: &World, name: &str) -> Vec<ToolUseResult> {
+    let heard = world.heard(name, Kind::TOOL_USE_RESULT).into_iter();
+    heard.filter_map(|it| if let Message::ToolUseResult(it) = it { Some(it) } else { None }).collect()
+}
+
+#[test]
+fn the_last_word_of_a_sid_that_was_replaced_moves_nobody() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().admit("phone"));
+    let (old, new) = (Peer::new("phone", "PA_old"), Peer::new("phone", "PA_new"));
+    let role = |peer: &Peer| Participant::new(peer.identity().clone(), peer.sid().clone()).role(Role::Client);
+    world.with("a", |session, now| session.handle_joined(now, role(&old)));
+    world.throw_as(&old, &["a"], &configuration("one"));
+    world.run(100 * MS);
+    // It is killed and started again; its new Configuration comes before the room's announcement.
+    world.throw_as(&new, &["a"], &configuration("two"));
+    world.run(100 * MS);
+    world.with("a", |session, now| session.handle_joined(now, role(&new)));
+    world.throw_as(&old, &["a"], &configuration("one"));
+    world.run(100 * MS);
+    world.with("a", |session, now| session.handle_left(now, &old));
+    let here = world.session("a").participants();
+    assert!(here.iter().any(|who| who.peer() == &new), "{here:?}");
+    assert_eq!(world.count("a", "dead_sid"), 1);
+}
+
+#[test]
+fn an_answer_waits_for_a_plain_assistant_that_comes_back() {
+    let mut world = plain_assistant(&["t"]);
+    let say = |world: &mut World, id: &str| {
+        let request = Message::ToolUseRequest(plain_request(id, "t"));
+        world.say("a", &["phone"], &Meta::new(), &request);
+    };
+    say(&mut world, "first");
+    world.run(100 * MS);
+    world.leave("a");
+    world.run(100 * MS);
+    world.finish("phone", Ok(value(1)));
+    plain_assistant_comes(&mut world);
+    say(&mut world, "second");
+    world.run(100 * MS);
+    assert_eq!(answers(&world, "a").iter().filter(|it| it.id == "first".into()).count(), 1);
+    world.finish("phone", Ok(value(2)));
+    world.run(SECOND);
+    assert!(world.session("phone").is_drained());
+}
+
+#[test]
+fn a_stop_that_waits_for_a_configuration_is_taken_when_its_sender_turns_out_plain() {
+    let mut world = plain_assistant(&["hang", "t"]);
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("first", "hang")));
+    world.run(100 * MS);
+    world.leave("a");
+    plain_assistant_comes(&mut world);
+    let stop = ControlStop { target_id: Some("first".to_owned()), ..ControlStop::default() };
+    world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
+    world.run(100 * MS);
+    assert!(world.ends["phone"].aborted.is_empty(), "whether it is plain is not known yet");
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("second", "t")));
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
+
+/// The assistant is cut off for so long that the phone binds another one; what it asks again has run, and is not
+/// denied as if it had not.
+#[test]
+fn what_ran_for_an_assistant_is_not_denied_when_another_one_is_bound() {
+    let mut world = World::pair(&["t"]);
+    world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(50 * MS);
+    let request = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
+    world.assistant("b", Config::default());
+    world.run(SECOND);
+    world.finish("phone", Ok(value(1)));
+    world.leave("a"); // before it hears the answer
+    world.run(8 * SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "b");
+    world.rejoin("a");
+    world.run(200 * MS);
+    world.throw("a", &["phone"], request.as_bytes());
+    world.run(SECOND);
+    let denied = world.said("phone", Kind::TOOL_USE_RESULT).into_iter().any(|(_, frame)| {
+        matches!(frame.message(), Ok(Message::ToolUseResult(it)) if it.error_code == Some(ErrorCode::PERMISSION_DENIED))
+    });
+    assert!(!denied);
+    assert_eq!(world.executed.len(), 1);
+    world.run(SECOND);
+    assert!(world.session("phone").is_drained());
+}
+
+/// A late Configuration of an older process, under a sid that was never announced, moves the identity for 4 s.
+/// It may take no call with it: the process that the room lists still runs it, and must hear of its end.
+#[test]
+#[ignore = "the stop of a call is given up when another instance shows itself, though the first one comes back"]
+fn a_tool_hears_of_its_end_though_another_instance_showed_itself_in_between() {
+    let mut world = World::pair(&["hang"]);
+    world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.throw_as(&Peer::new("phone", "PA_never_announced"), &["a"], &configuration("older"));
+    world.run(10 * SECOND);
+    let settled = &world.ends["a"].settled;
+    let gone = settled.is_empty() || world.ends["phone"].aborted.len() == 1;
+    assert!(gone, "{settled:?}, and its tool runs");
+}

@@ -1,0 +1,143 @@
+//! What the stranger forges: every message of every role, about real calls, under every sender that the room can
+//! show for him.
+
+use serde_json::{Value, json};
+use toolbridge::{
+    Body, Lane, Peer,
+    wire::{Frame, Kind, Meta},
+};
+
+use crate::{
+    random::Random,
+    room::Happens,
+    schedule::{Forgery, Who},
+    world::{Program, World},
+};
+
+impl World<'_> {
+    pub(crate) fn forges(&mut self, what: Forgery, to: Who, about: usize, dice: u64) {
+        if !self.forgeries_count {
+            return;
+        }
+        let Some(stranger) = self.parts.get(&Who::X).and_then(|process| self.processes[*process].join) else {
+            return;
+        };
+        let Some(victim) = self.parts.get(&to).and_then(|process| self.processes[*process].join) else {
+            return;
+        };
+        let mut dice = Random::new(dice);
+        let peer = match dice.below(10) {
+            0 => Peer::new("", ""),
+            1 => Peer::new("stranger", "PA_elsewhere"),
+            2 => Peer::new("another", "PA_another"),
+            _ => self.room.joins[stranger].participant.peer().clone(),
+        };
+        let bytes = self.forged(what, to, about, &mut dice);
+        let bytes = bytes.into();
+        let to = victim;
+        self.room.after(5, Happens::Arrives { from: None, peer, to, lane: Lane::Reliable, bytes });
+    }
+
+    fn forged(&self, what: Forgery, to: Who, about: usize, dice: &mut Random) -> Vec<u8> {
+        let call = self.ledger.calls.get(about).or_else(|| self.ledger.calls.last());
+        let id =
+            call.and_then(|call| call.id.as_ref()).map_or_else(|| "guess".to_owned(), |id| id.to_string());
+        let stanza = dice.between(1, 40) as i32 * if dice.percent(50) { 1 } else { -1 };
+        let tool = format!("t{to}");
+        let mut meta = Meta::new();
+        let (kind, body) = match what {
+            Forgery::Result if dice.percent(70) => {
+                (Kind::TOOL_USE_RESULT, json!({"id": id, "success": true, "result": {"by": 666, "of": id}}))
+            }
+            Forgery::Result => {
+                (Kind::TOOL_USE_RESULT, json!({"id": id, "success": false, "errorCode": "busy"}))
+            }
+            Forgery::Refusal => (
+                Kind::ERROR,
+                json!({"id": "e", "conversationId": "room", "code": 304, "message": "no", "severity": 3,
+                    "recoverable": dice.percent(50), "originatingId": id}),
+            ),
+            Forgery::Acknowledgement => (
+                Kind::ACKNOWLEDGEMENT,
+                json!({"conversationId": "room", "acknowledgedStanzaId": -stanza, "success": true,
+                    "acknowledgedMessageId": id}),
+            ),
+            Forgery::Claim => (
+                Kind::ACKNOWLEDGEMENT,
+                json!({"acknowledgedStanzaId": -stanza, "success": dice.percent(50), "acknowledgedMessageId": id,
+                    "notes": "claim"}),
+            ),
+            Forgery::Stop => (Kind::CONTROL_STOP, json!({"conversationId": "room", "targetId": id})),
+            Forgery::StopAll => (Kind::CONTROL_STOP, json!({"conversationId": "room", "stopType": "all"})),
+            Forgery::Goodbye => {
+                meta.set_bool("bridge.bye", true);
+                (Kind::CONTROL_STOP, json!({"conversationId": "room", "stopType": "all"}))
+            }
+            Forgery::Registration => (
+                Kind::TOOLS_REGISTER,
+                json!({"tools": [{"name": "tc1", "description": "mine"}, {"name": "shared", "description": "mine"},
+                    {"name": "none", "description": "mine"}]}),
+            ),
+            Forgery::RegistrationAnswer => {
+                (Kind::TOOLS_REGISTER_ACK, json!({"success": dice.percent(50), "toolCount": 9}))
+            }
+            Forgery::Configuration => {
+                meta.set_text("bridge.instance", &self.instance_of(to, dice));
+                meta.set_bool("bridge.heard", dice.percent(50));
+                (
+                    Kind::CONFIGURATION,
+                    json!({"conversationId": "room", "features": ["tool_use", "tool_register", "tool_progress",
+                        "tool_cancel", "tool_claim", "tool_ack", "tool_prompt", "frame_stream", "fast_lane"]}),
+                )
+            }
+            Forgery::Pong => {
+                let word = if dice.percent(50) { "pong" } else { "ping" };
+                (Kind::ACKNOWLEDGEMENT, json!({"acknowledgedStanzaId": 0, "notes": word}))
+            }
+            Forgery::Request => {
+                let id = if dice.percent(70) { format!("forged-{stanza}") } else { id };
+                let execution = if dice.percent(50) { "client" } else { "either" };
+                (
+                    Kind::TOOL_USE_REQUEST,
+                    json!({"id": id, "toolName": tool, "parameters": {"how": 0}, "execution": execution,
+                        "timeoutMs": 9_000}),
+                )
+            }
+            Forgery::Broadcast => (
+                Kind::TOOL_USE_REQUEST,
+                json!({"id": id, "toolName": tool, "parameters": {"how": 0}, "execution": "server"}),
+            ),
+            Forgery::Progress => {
+                (Kind::TOOL_PROGRESS, json!({"id": id, "status": "completed", "content": {"by": 666}}))
+            }
+            Forgery::Heartbeat => (Kind::HEARTBEAT, json!({})),
+            Forgery::Broken => {
+                let mut bytes =
+                    write(stanza, &meta, Kind::TOOL_USE_RESULT, &json!({"id": id, "success": true}));
+                let at = dice.below(bytes.len() as u64) as usize;
+                match dice.percent(50) {
+                    true => bytes.truncate(at),
+                    false => bytes[at] ^= 1 << dice.below(8),
+                }
+                return bytes;
+            }
+        };
+        write(stanza, &meta, kind, &body)
+    }
+
+    /// A stolen instance: what the victim shows itself, or nothing that anybody has.
+    fn instance_of(&self, to: Who, dice: &mut Random) -> String {
+        let known = self.parts.get(&to).map(|process| &self.processes[*process].program);
+        match known {
+            Some(Program::Bridge(_)) if dice.percent(50) => self.last_instance.clone(),
+            _ => "00112233445566778899aabbccddeeff".to_owned(),
+        }
+    }
+}
+
+fn write(stanza: i32, meta: &Meta, kind: Kind, body: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let body = Body::encode(body).unwrap();
+    Frame::relay(&mut bytes, stanza, "room", meta, kind, body.as_bytes()).unwrap();
+    bytes
+}

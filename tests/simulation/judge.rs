@@ -1,0 +1,162 @@
+//! When the rules are judged: after each step, after healing, and in the end.
+
+use crate::{
+    rules::{Asked, Rule},
+    schedule::{HEALED, How, Wanted, Who},
+    world::{OPEN, Program, World},
+};
+
+/// From this budget on a caller is patient: its calls of tools that end must have their answers.
+const PATIENT: u64 = 60_000;
+
+impl World<'_> {
+    pub(crate) fn judge_caps(&mut self, process: usize) {
+        let it = &self.processes[process];
+        let Program::Bridge(session) = &it.program else { return };
+        let open = session.open_calls();
+        let most = it
+            .jobs
+            .values()
+            .map(|(.., caller)| it.jobs.values().filter(|(.., other)| other == caller).count())
+            .max()
+            .unwrap_or(0);
+        let who = it.who;
+        if open > 4 * OPEN + 2 {
+            self.ledger.broken(Rule::Caps, format!("{who} has {open} calls open"));
+        }
+        if matches!(who, Who::C(_)) && most > OPEN {
+            self.ledger.broken(Rule::Caps, format!("{who} runs {most} tools for one caller"));
+        }
+    }
+
+    /// So many calls may be open with one owner.
+    pub(crate) fn judge_places(&mut self, process: usize, asked: usize) {
+        for owner in self.ledger.calls[asked].owners.clone() {
+            let open = self.ledger.calls.iter().filter(|it| {
+                it.caller == process && it.outcome.is_none() && !it.detached && it.owners.contains(&owner)
+            });
+            let open = open.count();
+            if open > OPEN && owner.as_str() != "observer" {
+                self.ledger.broken(Rule::Caps, format!("{open} calls are open with {owner}"));
+            }
+        }
+    }
+
+    /// Handlers of calls that ended before the network healed have been told.
+    pub(crate) fn judge_stopped(&mut self, callers_too: bool) {
+        if self.schedule.weather.stalls > 0 && self.schedule.acts.iter().any(|(_, act)| act.moves()) {
+            return; // the last word of a process may come after its successor's first, and undo it for 4 s
+        }
+        let mut broken = None;
+        for (id, start) in self.ledger.starts.iter().flat_map(|(id, all)| all.iter().map(move |it| (id, it)))
+        {
+            let Some(call) = self.ledger.by_id.get(id).map(|at| &self.ledger.calls[*at]) else { continue };
+            if !start.running
+                || !self.is_bridge(call.who)
+                || !self.is_bridge(self.processes[start.process].who)
+            {
+                continue;
+            }
+            let caller = &self.processes[call.caller];
+            let was_settled = call.outcome.as_ref().is_some_and(|(_, at)| *at < HEALED * 1_000);
+            if (caller.alive && was_settled) || (!caller.alive && callers_too) {
+                broken = Some(format!("{id:?} has ended as {:?}, and its tool still runs", call.outcome));
+            }
+        }
+        if let Some(text) = broken {
+            self.ledger.broken(Rule::StopHeard, text);
+        }
+    }
+
+    /// What is still open is given up, and could not have ended by itself.
+    pub(crate) fn clears(&mut self) {
+        for who in [Who::A, Who::B] {
+            for call in self.open_calls(who) {
+                if let Some((rule, text)) = self.should_have_ended(call) {
+                    self.ledger.broken(rule, text);
+                }
+                self.cancels(call);
+            }
+        }
+    }
+
+    /// Why this call should not be open so long after healing.
+    fn should_have_ended(&self, call: usize) -> Option<(Rule, String)> {
+        let it = &self.ledger.calls[call];
+        let told = format!("call {call} {:?} ({:?})", it.id, it.how);
+        if it.detached {
+            return None;
+        }
+        if !self.is_spared(it) {
+            return Some((Rule::Needless, format!("{told} has no outcome long after healing")));
+        }
+        let starts = it.id.as_ref().and_then(|id| self.ledger.starts.get(id))?;
+        let gone = starts.iter().all(|start| !self.processes[start.process].alive);
+        let gone = gone && !starts.is_empty() && self.is_bridge(it.who);
+        gone.then(|| (Rule::InTime, format!("{told} is open, and whoever ran it is long gone")))
+    }
+
+    /// Fresh calls to each client: they must go well.
+    pub(crate) fn probe(&mut self, times: usize) {
+        if times > 1
+            && self.schedule.cast.plain_assistant
+            && self.schedule.acts.iter().any(|(_, act)| act.moves())
+        {
+            return; // nobody says that a tool of its last join may stop, and that keeps its place
+        }
+        for n in 1..=self.schedule.cast.clients {
+            if !self.parts.contains_key(&Who::C(n)) {
+                continue;
+            }
+            for _ in 0..times {
+                self.asks(Who::A, Wanted::Of(n), true, How::Quick, 9_000, true);
+            }
+        }
+    }
+
+    pub(crate) fn judge_the_end(&mut self) {
+        for process in 0..self.processes.len() {
+            let it = &self.processes[process];
+            if let Program::Bridge(session) = &it.program
+                && it.alive
+                && !session.is_drained()
+            {
+                let text = format!(
+                    "{} has {} calls and {} jobs open, or an answer that nobody acknowledged",
+                    it.who,
+                    session.open_calls(),
+                    session.open_jobs()
+                );
+                self.ledger.broken(Rule::Drained, text);
+            }
+        }
+        let mut ledger = std::mem::take(&mut self.ledger);
+        ledger.at_end(|process| self.processes[process].alive, |call| self.is_spared(call));
+        self.ledger = ledger;
+    }
+
+    /// Whether this call may end without an answer, things being as they are.
+    fn is_spared(&self, call: &Asked) -> bool {
+        let plain = !self.is_bridge(call.who)
+            || call.owners.iter().any(|owner| !self.is_bridge(part(owner.as_str())));
+        let weather = &self.schedule.weather;
+        let rejoins = self.schedule.someone_rejoins();
+        !self.schedule.is_calm()
+            || call.how.takes().is_none()
+            || call.limit < PATIENT
+            || call.cancelled
+            || weather.stalls > 0
+            || (rejoins && plain)
+            || (plain && weather.nameless)
+            || (plain && !call.id.as_ref().is_some_and(|id| self.ledger.was_delivered(id)))
+    }
+}
+
+fn part(identity: &str) -> Who {
+    match identity {
+        "a" => Who::A,
+        "b" => Who::B,
+        "observer" => Who::O,
+        client => client.strip_prefix('c').and_then(|n| n.parse().ok()).map_or(Who::X, Who::C),
+    }
+}

@@ -1,0 +1,205 @@
+//! Seeded simulation: real sessions in a room that delays, loses and lies, on virtual time.
+//!
+//! `cargo test` runs a thousand seeds. More of them, or one again:
+//!
+//! ```text
+//! cargo test --test simulation -- --seeds 1..100000 --jobs 2
+//! cargo test --test simulation -- --seed 17 --trace
+//! cargo test --test simulation -- --seed 17 --shrink
+//! ```
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::field_reassign_with_default,
+    reason = "a simulation owns its clock and may fail"
+)]
+
+#[macro_use]
+mod trace;
+
+mod acts;
+mod forged;
+mod judge;
+mod plain;
+mod random;
+mod room;
+mod rules;
+mod schedule;
+mod shrink;
+mod world;
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ops::RangeInclusive,
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::Instant,
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::{
+    rules::{Failure, Rule},
+    schedule::Schedule,
+};
+
+/// What `cargo test` runs.
+const SEEDS: RangeInclusive<u64> = 1..=1_000;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = env::args().skip(1).collect();
+    if words.iter().any(|word| word.starts_with("--seed")) {
+        return match by_hand(&words) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(text) => {
+                println!("{text}");
+                ExitCode::from(101)
+            }
+        };
+    }
+    let trial = Trial::test("a_thousand_seeds_break_no_rule", || {
+        let jobs = thread::available_parallelism().map_or(1, usize::from);
+        match run_all(SEEDS, jobs) {
+            Ok(counted) if counted.calls < 5_000 => {
+                Err(Failed::from(format!("only {} calls were made", counted.calls)))
+            }
+            Ok(_) => Ok(()),
+            Err(text) => Err(Failed::from(text)),
+        }
+    });
+    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+}
+
+/// What so many runs came to.
+#[derive(Debug, Default)]
+struct Counted {
+    runs: u64,
+    calls: u64,
+    starts: u64,
+    steps: u64,
+}
+
+fn by_hand(words: &[String]) -> Result<(), String> {
+    let after = |word: &str| {
+        let at = words.iter().position(|it| it == word)?;
+        words.get(at + 1).map(String::as_str)
+    };
+    let has = |word: &str| words.iter().any(|it| it == word);
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
+    if let Some(seed) = after("--seed") {
+        return one(number(seed)?, has("--trace"), has("--shrink"));
+    }
+    let seeds = after("--seeds").ok_or("--seeds FIRST..LAST")?;
+    let (first, last) = seeds.split_once("..").ok_or("--seeds FIRST..LAST")?;
+    let jobs = after("--jobs").map_or(Ok(1), number)?;
+    if has("--all") {
+        return all(number(first)?..=number(last)?);
+    }
+    let began = Instant::now();
+    let counted = run_all(number(first)?..=number(last)?, jobs as usize)?;
+    let took = began.elapsed();
+    println!(
+        "{} runs, {} calls, {} handlers, {} steps, {:.1} s, {:.0} runs/s; no rule was broken",
+        counted.runs,
+        counted.calls,
+        counted.starts,
+        counted.steps,
+        took.as_secs_f64(),
+        counted.runs as f64 / took.as_secs_f64()
+    );
+    Ok(())
+}
+
+fn one(seed: u64, trace: bool, shrinks: bool) -> Result<(), String> {
+    let base = Instant::now();
+    let mut schedule = Schedule::of(seed);
+    if shrinks && let Some(failure) = judged(&schedule, base).failure {
+        schedule = shrink::shrink(schedule, &failure, base);
+    }
+    if trace || shrinks {
+        println!("{}", shrink::show(&schedule));
+    }
+    match world::run(&schedule, base, trace).failure {
+        Some(failure) => Err(format!("seed {seed}: {failure}")),
+        None => {
+            println!("seed {seed}: no rule was broken");
+            Ok(())
+        }
+    }
+}
+
+/// Runs all these seeds, whatever comes, and tells of each rule how often it was broken and where first.
+fn all(seeds: RangeInclusive<u64>) -> Result<(), String> {
+    let base = Instant::now();
+    let mut broken: BTreeMap<Rule, (u64, u64, String)> = BTreeMap::new();
+    for seed in seeds {
+        if let Some(failure) = judged(&Schedule::of(seed), base).failure {
+            broken.entry(failure.rule).or_insert_with(|| (0, seed, failure.to_string())).0 += 1;
+        }
+    }
+    let lines: Vec<_> = broken
+        .values()
+        .map(|(times, seed, text)| format!("{times} times, first at seed {seed}: {text}"))
+        .collect();
+    if lines.is_empty() { Ok(()) } else { Err(lines.join("\n")) }
+}
+
+/// Runs a schedule; a panic breaks a rule too.
+fn judged(schedule: &Schedule, base: Instant) -> world::Outcome {
+    catch_unwind(AssertUnwindSafe(|| world::run(schedule, base, false))).unwrap_or_else(|_| world::Outcome {
+        failure: Some(Failure { rule: Rule::Panic, at: 0, text: "a panic, see above".to_owned() }),
+        verdicts: Vec::new(),
+        starts: 0,
+        steps: 0,
+    })
+}
+
+/// Runs all these seeds; the error names the first that breaks a rule, and how to repeat it.
+fn run_all(seeds: RangeInclusive<u64>, jobs: usize) -> Result<Counted, String> {
+    let base = Instant::now();
+    let next = AtomicU64::new(*seeds.start());
+    let failed = AtomicBool::new(false);
+    let work = || {
+        let mut counted = Counted::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > *seeds.end() || failed.load(Ordering::Relaxed) {
+                return Ok(counted);
+            }
+            let outcome = judged(&Schedule::of(seed), base);
+            if let Some(failure) = outcome.failure {
+                failed.store(true, Ordering::Relaxed);
+                return Err(format!(
+                    "seed {seed}: {failure}\nrepeat it with: cargo test --test simulation -- --seed {seed} --shrink --trace"
+                ));
+            }
+            counted.runs += 1;
+            counted.calls += outcome.verdicts.len() as u64;
+            counted.starts += outcome.starts as u64;
+            counted.steps += outcome.steps;
+        }
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        let mut all = Counted::default();
+        let mut first: Option<String> = None;
+        for worker in workers {
+            match worker.join() {
+                Ok(Ok(counted)) => {
+                    all.runs += counted.runs;
+                    all.calls += counted.calls;
+                    all.starts += counted.starts;
+                    all.steps += counted.steps;
+                }
+                Ok(Err(text)) => first = first.or(Some(text)),
+                Err(_) => first = first.or_else(|| Some("a worker panicked".to_owned())),
+            }
+        }
+        first.map_or(Ok(all), Err)
+    })
+}

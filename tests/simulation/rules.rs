@@ -1,0 +1,357 @@
+//! What must hold whatever happens: the invariants at the end of `wire.md`, section 6.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use toolbridge::{
+    Body, CallError, CallId, CallKey, Identity, Peer, Sid,
+    wire::{Frame, Kind, Message},
+};
+
+use crate::{
+    room::Us,
+    schedule::{How, Ms, Who},
+};
+
+/// One invariant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rule {
+    /// A call has one outcome.
+    OneOutcome,
+    /// It starts once in one instance, and never after a refusal.
+    OneStart,
+    /// Its outcome is its owner's answer, or ours.
+    OwnersAnswer,
+    /// The handler of a call that was stopped hears of it.
+    StopHeard,
+    /// A stranger moves counters only.
+    Stranger,
+    /// Caps hold, and a settled call gives its place back.
+    Caps,
+    /// Everything settles within its budget.
+    InTime,
+    /// `ok` means that it ran once, to its end.
+    OkRan,
+    /// What proves that nothing ran is true.
+    NeverRan,
+    /// Nothing ends as timeout or lost without need.
+    Needless,
+    /// Nothing starts after a goodbye.
+    Goodbye,
+    /// After the network has healed, fresh calls succeed.
+    Heals,
+    /// Nobody is sent what is not for him.
+    ForWhom,
+    /// In the end nothing is left to do.
+    Drained,
+    /// A session says nothing after its end.
+    AfterEnd,
+    /// No input makes it panic.
+    Panic,
+}
+
+/// A broken rule.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) rule: Rule,
+    pub(crate) at: Us,
+    pub(crate) text: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {} ms: {}", self.rule, self.at / 1_000, self.text)
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// `ok`, or the word for the error.
+    pub(crate) word: String,
+    pub(crate) may_have_run: bool,
+}
+
+impl Verdict {
+    pub(crate) fn of(result: &Result<Body, CallError>) -> Self {
+        match result {
+            Ok(_) => Self { word: "ok".to_owned(), may_have_run: true },
+            Err(error) => Self { word: word(error), may_have_run: error.may_have_run() },
+        }
+    }
+}
+
+fn word(error: &CallError) -> String {
+    match error {
+        CallError::Tool(error) => format!("tool:{}", error.code()),
+        CallError::UnknownTool { .. } => "unknown_tool".to_owned(),
+        CallError::Ambiguous { .. } => "ambiguous".to_owned(),
+        CallError::NotDelivered { .. } => "not_delivered".to_owned(),
+        CallError::NotAllowed => "not_allowed".to_owned(),
+        CallError::Timeout { .. } => "timeout".to_owned(),
+        CallError::Lost { .. } => "lost".to_owned(),
+        CallError::Cancelled => "cancelled".to_owned(),
+        CallError::TooLarge { .. } => "too_large".to_owned(),
+        CallError::TooManyOpen { .. } => "too_many_open".to_owned(),
+        CallError::Busy { .. } => "busy".to_owned(),
+        CallError::Closed(_) => "closed".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A call, as its caller made it.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) caller: usize,
+    pub(crate) who: Who,
+    pub(crate) key: Option<CallKey>,
+    pub(crate) id: Option<CallId>,
+    pub(crate) how: How,
+    pub(crate) at: Us,
+    pub(crate) limit: Ms,
+    pub(crate) echo: bool,
+    /// After the network has healed it must succeed.
+    pub(crate) probe: bool,
+    pub(crate) cancelled: bool,
+    pub(crate) detached: bool,
+    /// To whom its request was sent.
+    pub(crate) owners: BTreeSet<Identity>,
+    pub(crate) outcome: Option<(Verdict, Us)>,
+}
+
+/// A call, as it began in one process.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) process: usize,
+    /// It ran: what was refused before it began did not.
+    pub(crate) ran: bool,
+    /// Whether it went well; none while it runs, and of one that was stopped.
+    pub(crate) ended: Option<bool>,
+    pub(crate) running: bool,
+}
+
+/// Everything that counts, in one run.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) now: Us,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) calls: Vec<Asked>,
+    pub(crate) by_id: BTreeMap<CallId, usize>,
+    pub(crate) starts: BTreeMap<CallId, Vec<Start>>,
+    /// Who has told the stranger that he has no rights.
+    pub(crate) denied: BTreeSet<Sid>,
+    /// The ids that an owner refused as older than what it remembers.
+    refused: BTreeSet<CallId>,
+    /// The ids that a process has answered or refused.
+    answered: BTreeSet<(usize, CallId)>,
+    /// The joins whose goodbye a process was handed.
+    goodbyes: BTreeSet<(usize, Sid)>,
+    /// Under which sid a process was first handed a request.
+    requests: BTreeMap<(usize, CallId), Sid>,
+}
+
+impl Ledger {
+    pub(crate) fn broken(&mut self, rule: Rule, text: String) {
+        let at = self.now;
+        self.failure.get_or_insert(Failure { rule, at, text });
+    }
+
+    pub(crate) fn asked(&mut self, call: Asked) -> usize {
+        if let Some(id) = &call.id {
+            self.by_id.insert(id.clone(), self.calls.len());
+        }
+        self.calls.push(call);
+        self.calls.len() - 1
+    }
+
+    /// A process begins a call.
+    pub(crate) fn started(&mut self, process: usize, names: &str, caller: &Identity, id: &CallId, ran: bool) {
+        let asked = self.by_id.get(id).map(|at| &self.calls[*at]);
+        match asked {
+            None => self.broken(Rule::Stranger, format!("{names} begins {id:?}, which nobody asked for")),
+            Some(asked) if asked.who.to_string() != caller.as_str() => {
+                self.broken(Rule::Stranger, format!("{names} begins {id:?} for {caller}, who did not ask"));
+            }
+            Some(asked) if asked.who.to_string() != names && !asked.owners.contains(names) => {
+                self.broken(Rule::OneStart, format!("{names} begins {id:?}, and was not asked"));
+            }
+            Some(_) => {}
+        }
+        if self.answered.contains(&(process, id.clone())) {
+            self.broken(Rule::OneStart, format!("{names} begins {id:?}, which it has answered or refused"));
+        }
+        let after = self
+            .requests
+            .get(&(process, id.clone()))
+            .is_some_and(|sid| self.goodbyes.contains(&(process, sid.clone())));
+        if after {
+            self.broken(Rule::Goodbye, format!("{names} begins {id:?} after the goodbye of its caller"));
+        }
+        let starts = self.starts.entry(id.clone()).or_default();
+        starts.push(Start { process, ran, ended: None, running: true });
+        if starts.len() > 1 {
+            let text = format!("{names} begins {id:?} again: {starts:?}");
+            self.broken(Rule::OneStart, text);
+        }
+    }
+
+    /// A handler has ended, or was told to.
+    pub(crate) fn ended(&mut self, process: usize, id: &CallId, ended: Option<bool>) {
+        let starts = self.starts.get_mut(id).into_iter().flatten();
+        for start in starts.filter(|start| start.process == process) {
+            start.running = false;
+            start.ended = ended;
+        }
+    }
+
+    /// A process died with all that it ran.
+    pub(crate) fn died(&mut self, process: usize) {
+        for start in self.starts.values_mut().flatten().filter(|start| start.process == process) {
+            start.running = false;
+        }
+    }
+
+    /// A call has its outcome.
+    pub(crate) fn settled(&mut self, call: usize, result: &Result<Body, CallError>) {
+        let verdict = Verdict::of(result);
+        let now = self.now;
+        let asked = &mut self.calls[call];
+        let before = asked.outcome.replace((verdict.clone(), now));
+        let (id, at, limit, detached) = (asked.id.clone(), asked.at, asked.limit, asked.detached);
+        let Verdict { word, may_have_run } = &verdict;
+        if let Some(before) = before {
+            return self
+                .broken(Rule::OneOutcome, format!("call {call} {id:?} is {word}, and was {before:?}"));
+        }
+        if detached {
+            return self
+                .broken(Rule::OneOutcome, format!("call {call} {id:?} is detached, and told as {word}"));
+        }
+        if now > at + limit * 1_000 {
+            self.broken(
+                Rule::InTime,
+                format!("call {call} {id:?} took {} ms of {limit}", (now - at) / 1_000),
+            );
+        }
+        let Some(id) = id else {
+            if *may_have_run && word != "closed" {
+                self.broken(
+                    Rule::NeverRan,
+                    format!("call {call} was never asked for, and may have run: {word}"),
+                );
+            }
+            return;
+        };
+        let echo = self.calls[call].echo;
+        let starts = self.starts.get(&id).map_or(&[][..], Vec::as_slice);
+        let ran = starts.iter().filter(|start| start.ran).count();
+        let text = format!("call {call} {id:?} is {word}, and started {ran} times: {starts:?}");
+        if ran > 0 && !may_have_run {
+            return self.broken(Rule::NeverRan, text);
+        }
+        if let Ok(body) = result
+            && !echo
+        {
+            let by = body.get("by").and_then(|by| by.decode::<usize>().ok());
+            let of = body.get("of").and_then(|of| of.as_str().map(str::to_owned));
+            if of.as_deref() != Some(id.as_str()) || !starts.iter().any(|start| Some(start.process) == by) {
+                self.broken(
+                    Rule::OwnersAnswer,
+                    format!("call {call} {id:?} has the answer of {by:?} to {of:?}"),
+                );
+            } else if starts.len() != 1 || starts[0].ended != Some(true) {
+                self.broken(Rule::OkRan, text);
+            }
+        }
+    }
+
+    /// A process hands a frame to the room.
+    pub(crate) fn sent(&mut self, process: usize, frame: &Frame, to: Option<&[Identity]>) {
+        match frame.kind() {
+            Kind::TOOL_USE_REQUEST => {
+                let Some(id) = frame.peek_id() else { return };
+                if let (Some(call), Some(to)) = (self.by_id.get(&CallId::from(id)), to) {
+                    self.calls[*call].owners.extend(to.iter().cloned());
+                }
+            }
+            Kind::TOOL_USE_RESULT => {
+                if let Some(id) = frame.peek_id() {
+                    self.answers(process, CallId::from(id), to);
+                }
+            }
+            Kind::ERROR => {
+                if let Ok(Message::Error(error)) = frame.message()
+                    && let (301 | 304, Some(id)) = (error.code, error.originating_id)
+                {
+                    self.refused.insert(CallId::from(id.as_str()));
+                    self.answers(process, CallId::from(id), to);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A process tells a call's caller that it is done with it.
+    fn answers(&mut self, process: usize, id: CallId, to: Option<&[Identity]>) {
+        let caller = self.by_id.get(&id).map(|call| self.calls[*call].who.to_string());
+        if to.into_iter().flatten().any(|to| Some(to.as_str()) == caller.as_deref()) {
+            self.answered.insert((process, id));
+        }
+    }
+
+    /// Whether any process was handed the request of this call.
+    pub(crate) fn was_delivered(&self, id: &CallId) -> bool {
+        self.requests.keys().any(|(_, delivered)| delivered == id)
+    }
+
+    /// A frame was handed to a process.
+    pub(crate) fn received(&mut self, process: usize, from: &Peer, frame: &Frame) {
+        let sid = from.sid();
+        match frame.kind() {
+            Kind::TOOL_USE_REQUEST => {
+                let Some(id) = frame.peek_id().map(CallId::from) else { return };
+                let asked = self.by_id.get(&id).map(|call| self.calls[*call].who.to_string());
+                if asked.as_deref() == Some(from.identity().as_str()) {
+                    self.requests.entry((process, id)).or_insert_with(|| sid.clone());
+                }
+            }
+            Kind::CONTROL_STOP if frame.meta_bool("bridge.bye") => {
+                self.goodbyes.insert((process, sid.clone()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything is over: what can be judged only now.
+    pub(crate) fn at_end(&mut self, is_alive: impl Fn(usize) -> bool, spared: impl Fn(&Asked) -> bool) {
+        for at in 0..self.calls.len() {
+            let call = &self.calls[at];
+            let starts = call.id.as_ref().and_then(|id| self.starts.get(id)).map_or(&[][..], Vec::as_slice);
+            let told = format!("call {at} {:?} of {} ({:?}, {} ms)", call.id, call.who, call.how, call.limit);
+            match &call.outcome {
+                None if call.detached || !is_alive(call.caller) => {}
+                None => self.broken(Rule::InTime, format!("{told} never ends")),
+                Some((verdict, _)) if call.probe && verdict.word != "ok" => {
+                    let text = format!("{told}, fresh after healing, ends as {}", verdict.word);
+                    self.broken(Rule::Heals, text);
+                }
+                Some((verdict, _)) if !verdict.may_have_run && starts.iter().any(|start| start.ran) => {
+                    let text = format!("{told} is {}, and ran: {starts:?}", verdict.word);
+                    self.broken(Rule::NeverRan, text);
+                }
+                Some((verdict, _))
+                    if matches!(verdict.word.as_str(), "timeout" | "lost") && !spared(call) =>
+                {
+                    if starts.is_empty() && call.id.as_ref().is_some_and(|id| self.refused.contains(id)) {
+                        continue; // its owner could not know whether it ran: nothing was safer
+                    }
+                    let text = format!("{told} ends as {}: {starts:?}", verdict.word);
+                    self.broken(Rule::Needless, text);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
