@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    CallKey, Counter, Event, Job, JobKey, LocalText, Output, Session, Timer, peer::Feature, send::floor_char,
+    CallKey, Counter, Event, Job, JobKey, LocalText, Output, Session, Timer,
+    lane::{ANSWER_SOON, proves_that_nothing_ran},
+    peer::Feature,
+    send::floor_char,
     timers::later,
 };
 use crate::{
@@ -93,6 +96,7 @@ impl Session {
     }
 
     pub(super) fn finish_job(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
+        self.needs_not_be_told(key, &outcome);
         let Some(job) = self.take_job(now, key) else { return };
         if let Some(source) = outcome.as_ref().err().and_then(ToolError::source) {
             let reason = LocalText::new(&source.to_string());
@@ -146,6 +150,17 @@ impl Session {
 
     pub(super) fn job_progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
         let interval = Duration::from_secs(1) / self.config.caps.progress_per_second.max(1);
+        let may_wait = self.jobs.get(&key).is_some_and(|job| self.lane_is_open(&job.caller));
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        if !job.told.anything() {
+            if let Some(began) = job.told.next.take() {
+                self.timers.cancel(&Timer::Progress(key));
+                self.tell_progress(now, key, began);
+            } else if may_wait && is_bare(&progress) {
+                job.told.next = Some(progress);
+                return self.timers.set(now, Timer::Progress(key), ANSWER_SOON);
+            }
+        }
         let Some(job) = self.jobs.get_mut(&key) else { return };
         let since = job.told.at.map(|at| now.saturating_duration_since(at));
         match since {
@@ -163,6 +178,15 @@ impl Session {
     pub(super) fn progress_due(&mut self, now: Instant, key: JobKey) {
         if let Some(progress) = self.jobs.get_mut(&key).and_then(|job| job.told.next.take()) {
             self.tell_progress(now, key, progress);
+        }
+    }
+
+    /// A job is over before it was told that it began: its answer says so too, unless its code would be a proof
+    /// that it did not.
+    fn needs_not_be_told(&mut self, key: JobKey, outcome: &Outcome) {
+        let Some(job) = self.jobs.get_mut(&key).filter(|job| !job.told.anything()) else { return };
+        if !outcome.as_ref().is_err_and(|error| proves_that_nothing_ran(&error.code())) {
+            job.told.next = None;
         }
     }
 
@@ -210,6 +234,11 @@ impl Session {
     pub(super) fn jobs_for(&self, caller: &Identity) -> Vec<JobKey> {
         self.jobs.iter().filter(|(_, job)| job.caller == *caller).map(|(key, _)| *key).collect()
     }
+}
+
+/// Whether it says no more than that the tool began.
+fn is_bare(progress: &Progress) -> bool {
+    progress.message.is_none() && progress.content.is_none()
 }
 
 /// Progress that is no larger than allowed: structured content goes first, then the end of the text.

@@ -286,6 +286,7 @@ impl Session {
             Timer::Silent,
             Timer::Heartbeat,
             Timer::Provisional,
+            Timer::Lane,
             Timer::Replay,
         ] {
             self.timers.cancel(&timer(id.clone()));
