@@ -24,6 +24,7 @@ mod client;
 mod consent;
 mod driver;
 mod events;
+mod outbox;
 mod prompt;
 mod setup;
 mod trace;

@@ -83,7 +83,7 @@ pub use bridge::{
 };
 pub use link::{
     Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, ROLE_ATTRIBUTE, Role,
-    Sid, TOPIC,
+    STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
 };
 #[cfg(all(feature = "runtime", unix))]
 pub use programs::{ProgramTools, ProgramsError};

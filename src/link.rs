@@ -7,6 +7,10 @@ use std::{borrow::Borrow, borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 
+mod stream;
+
+pub use stream::{STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts};
+
 /// The topic on which frames travel (`wire.md`, section 5).
 pub const TOPIC: &str = "toolbridge";
 
@@ -272,8 +276,12 @@ pub struct Packet {
     pub topic: Cow<'static, str>,
     /// The channel.
     pub lane: Lane,
-    /// The bytes.
+    /// The bytes. More than [`Capabilities::max_packet`] travel as a byte stream, where there are any.
     pub payload: Bytes,
+    /// Whether it need not wait for the parts of larger packets that were handed over before. Default: no.
+    pub overtakes: bool,
+    /// The id of the byte stream, should it need one. Default: one that is made of `id`.
+    pub stream: Option<Arc<str>>,
     broadcast: bool,
 }
 
@@ -286,6 +294,8 @@ impl Packet {
             topic: Cow::Borrowed(TOPIC),
             lane: Lane::Reliable,
             payload: payload.into(),
+            overtakes: false,
+            stream: None,
             broadcast: false,
         }
     }
@@ -298,6 +308,11 @@ impl Packet {
     /// Whether the whole room is meant.
     pub fn is_broadcast(&self) -> bool {
         self.broadcast
+    }
+
+    /// The id of the byte stream that carries it, if it is too large for a packet.
+    pub fn stream_id(&self) -> Arc<str> {
+        self.stream.clone().unwrap_or_else(|| format!("frame-{}", self.id).into())
     }
 
     /// Whether it can be sent as it stands: it names somebody, or means everybody.
@@ -336,6 +351,9 @@ pub struct Capabilities {
     pub max_packet: usize,
     /// Whether [`Lane::Lossy`] exists. Default: no.
     pub lossy: bool,
+    /// Whether a reliable packet may be larger than `max_packet`, and then travels as a byte stream ([`StreamParts`]).
+    /// Default: no.
+    pub streams: bool,
 }
 
 impl Capabilities {
@@ -345,7 +363,7 @@ impl Capabilities {
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { max_packet: Self::MAX_PACKET, lossy: false }
+        Self { max_packet: Self::MAX_PACKET, lossy: false, streams: false }
     }
 }
 

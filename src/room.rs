@@ -41,6 +41,7 @@ mod rejoin;
 mod sequence;
 mod signal;
 mod sockets;
+mod stream;
 mod task;
 mod tokens;
 mod view;
@@ -52,6 +53,7 @@ use address::ServerUrl;
 use desk::{Desk, Ends, Leave, Outgoing, Shared, State};
 use joining::Door;
 use rejoin::{Policy, Rejoin};
+use stream::Outflow;
 use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
 use view::View;
@@ -294,10 +296,11 @@ impl Transport for Room {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { lossy: true, ..Capabilities::default() }
+        Capabilities { lossy: true, streams: true, ..Capabilities::default() }
     }
 
-    /// Hands a packet to the room: done when it was written to its channel.
+    /// Hands a packet to the room: done when it was written to its channel, the last part of a stream if it is a
+    /// large one. The parts are written as the network takes them, with at most 128 KiB on their way.
     ///
     /// It takes its place in the lane's queue at the call, if the queue has one, else when first polled.
     ///
@@ -350,7 +353,8 @@ impl Room {
         if !packet.is_addressed() {
             return Err(SendError::NoDestination);
         }
-        check_size(packet.payload.len(), Capabilities::MAX_PACKET)?;
+        let streamed = packet.lane == Lane::Reliable && packet.payload.len() > Capabilities::MAX_PACKET;
+        check_size(packet.payload.len(), if streamed { usize::MAX } else { Capabilities::MAX_PACKET })?;
         // What was meant for the room as the user knows it does not leave in a later join.
         if !joined {
             return Err(SendError::Interrupted);
@@ -360,13 +364,19 @@ impl Room {
             return Err(SendError::NotAllowed);
         }
         let queue = match packet.lane {
+            Lane::Reliable if packet.overtakes => &self.ends.urgent,
             Lane::Reliable => &self.ends.reliable,
             Lane::Lossy => &self.ends.lossy,
         };
-        let packet = packet::outgoing(packet, sid);
-        check_size(packet::encoded_size(&packet), packet::MAX_ENCODED)?;
+        let mut rest = streamed.then(|| Outflow::new(&packet, sid));
+        let largest = rest.as_ref().map(Outflow::largest);
+        let packet = match rest.as_mut().and_then(Outflow::next) {
+            Some(header) => header,
+            None => packet::outgoing(packet, sid),
+        };
+        check_size(packet::encoded_size(largest.as_ref().unwrap_or(&packet)), packet::MAX_ENCODED)?;
         let (written, answer) = oneshot::channel();
-        match queue.try_send(Outgoing { packet, written }) {
+        match queue.try_send(Outgoing { packet, rest, written }) {
             Ok(()) => Ok((None, answer)),
             Err(TrySendError::Full(outgoing)) => Ok((Some((queue.clone(), outgoing)), answer)),
             Err(TrySendError::Closed(_)) => Err(self.shared.closed()),

@@ -8,6 +8,9 @@
 //! 3. hand that to the `handle_*` method of its name, with the time;
 //! 4. begin again.
 //!
+//! Where tools need a person's consent ([`Config::asks`]), step 1 also takes the questions of
+//! [`poll_question`](Session::poll_question), whose answers come back by [`consent`](Session::consent).
+//!
 //! Bytes from outside can neither panic it nor make it grow past the caps in [`Caps`]. A panic in here
 //! is a bug in here.
 //!
@@ -74,8 +77,10 @@ mod register;
 mod replay;
 mod roles;
 mod send;
+mod size;
 mod stats;
 mod stop;
+mod stream;
 mod table;
 mod timers;
 mod trace;
@@ -100,6 +105,8 @@ use self::{
     presence::Held,
     roles::Observed,
     send::Complaints,
+    size::Large,
+    stream::Streams,
     table::Table,
     timers::{Timer, Timers},
     turn::Turns,
@@ -117,7 +124,7 @@ pub use self::{
 };
 use crate::{
     body::Body,
-    link::{CloseReason, Identity, LinkState, Participant, Peer, Role},
+    link::{CloseReason, Identity, LinkState, Participant, Peer, Role, StreamPart},
     tool::{CallError, CallId, Offer, Outcome, Progress, RegisterError, Tool},
     wire::{Kind, Meta},
 };
@@ -158,6 +165,10 @@ pub struct Session {
     jobs: BTreeMap<JobKey, Running>,
     tables: BTreeMap<Identity, Table>,
     complaints: Complaints,
+    /// Frames that come in parts.
+    streams: Streams,
+    /// Frames that go in parts.
+    large: Large,
     stats: Stats,
     timers: Timers,
     outputs: VecDeque<Output>,
@@ -219,6 +230,8 @@ impl Session {
             jobs: BTreeMap::new(),
             tables: BTreeMap::new(),
             complaints: Complaints::default(),
+            streams: Streams::default(),
+            large: Large::default(),
             stats: Stats::default(),
             timers: Timers::default(),
             outputs: VecDeque::new(),
@@ -296,6 +309,12 @@ impl Session {
         self.config.times.longest_call
     }
 
+    /// Whether a packet that was given out is still worth sending. A driver that lets packets wait asks before it
+    /// begins with a large one, and between its parts; one that is not is dropped, and nothing has to be said of it.
+    pub fn is_wanted(&self, packet: u64) -> bool {
+        self.wants(packet)
+    }
+
     /// Whether nothing is left to do: no open call, no job, no answer that a caller in the room has not
     /// acknowledged.
     pub fn is_drained(&self) -> bool {
@@ -339,6 +358,13 @@ impl Session {
     pub fn handle_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
         if self.begin(now) {
             self.receive(now, from, payload);
+        }
+    }
+
+    /// A part of a byte stream came, from this sender as the room says. A whole one is a packet.
+    pub fn handle_stream(&mut self, now: Instant, from: &Peer, part: StreamPart) {
+        if self.begin(now) {
+            self.stream_part(now, from, part);
         }
     }
 
@@ -448,6 +474,7 @@ impl Session {
     pub fn drain(&mut self, now: Instant) {
         if self.begin(now) {
             self.draining = true;
+            self.give_claims_back(now);
         }
     }
 
@@ -514,6 +541,8 @@ impl Session {
             Timer::Tables => self.expire_tables(now),
             Timer::Past => self.expire_past(now),
             Timer::Complaints => self.tell_complaints(now),
+            Timer::Streams => self.streams_idle(now),
+            Timer::Queue(who) => self.queue_has_room(now, &who),
             Timer::ClaimWindow(key) => self.nobody_claimed(now, key),
             Timer::ClaimDeadline(key) => self.claim_deadline(now, key),
             Timer::Consent(key) => self.consent_silent(now, key),
@@ -543,6 +572,7 @@ impl Session {
         self.tables.clear();
         self.past = Past::default();
         self.held = Held::default();
+        self.streams = Streams::default();
         self.bound = None;
         self.event(Event::Closed(reason.clone()));
         self.phase = Phase::Closed(reason);

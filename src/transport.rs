@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt, future::Future, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::link::{Capabilities, CloseReason, Lane, LinkState, Packet, Participant, Peer};
+use crate::link::{Capabilities, CloseReason, Lane, LinkState, Packet, Participant, Peer, StreamPart};
 
 pub mod memory;
 
@@ -33,6 +33,10 @@ pub trait Transport: Send + 'static {
     }
 
     /// Hands a packet to the room. Resolves when it was handed over, not when it arrived.
+    ///
+    /// One larger than [`Capabilities::max_packet`] goes as a byte stream ([`StreamParts`](crate::link::StreamParts))
+    /// if there are any. Packets that [overtake](Packet::overtakes) pass between its parts. Dropping the
+    /// future abandons a stream that is not handed over to its end, and tells its receivers so.
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static;
 
     /// The next thing that happened; `None` when the connection ended without a reason.
@@ -56,6 +60,13 @@ pub enum TransportEvent {
     Packet(Incoming),
     /// Whether packets can pass has changed.
     Link(LinkState),
+    /// A part of somebody's byte stream came.
+    Stream {
+        /// Who sent it, as the room says.
+        from: Peer,
+        /// The part.
+        part: StreamPart,
+    },
     /// It is over, and nothing follows.
     Closed(CloseReason),
 }

@@ -85,6 +85,7 @@ impl CallBuilder {
         let steps = Arc::new(Steps::default());
         let turn = self.turn;
         let started = match self.request {
+            Err(EncodeError::TooLarge { size, limit }) => Err(CallError::TooLarge { size, limit }),
             Err(error) => Err(CallError::Arguments(error)),
             Ok(mut request) => {
                 let span = trace::call_span(&request.tool, Some(&request.arguments));

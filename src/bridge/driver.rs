@@ -1,6 +1,6 @@
 //! The one task of a participant: carries out what the session asks for, and tells it what happened.
 
-use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tracing::Span;
@@ -8,7 +8,9 @@ use tracing::Span;
 use super::{
     Closing, Shared,
     consent::{AskPerson, ConsentRequest},
-    now, trace,
+    now,
+    outbox::{Outbox, is_large},
+    trace,
 };
 use crate::{
     executor::{self, Done, Executor, Questions, Reports},
@@ -17,12 +19,6 @@ use crate::{
     tool::{Outcome, Progress},
     transport::{SendError, Transport, TransportEvent},
 };
-
-/// How many packets may wait for the transport before nothing more is read from it.
-const OUTBOX_LIMIT: usize = 1_024;
-
-/// How many packets may wait at all, at most 15,000 B each. What we say of our own accord is not sent beyond it.
-const OUTBOX_CAP: usize = 4 * OUTBOX_LIMIT;
 
 /// How many reports of tools are taken before the transport is looked at again.
 const REPORTS_AT_ONCE: usize = 64;
@@ -44,8 +40,10 @@ pub(super) struct Driver<T: Transport> {
     reports: Reports<JobKey>,
     consent: Option<AskPerson>,
     questions: Questions<JobKey>,
-    outbox: VecDeque<Packet>,
+    outbox: Outbox,
     sending: Option<Sending>,
+    /// What passes between the parts of a large one.
+    overtaking: Option<Sending>,
     drain: Duration,
     drain_until: Option<Instant>,
     sid: Sid,
@@ -64,6 +62,7 @@ impl Drop for LastWord {
 /// A packet on its way to the transport.
 struct Sending {
     id: u64,
+    large: bool,
     handed: Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>,
 }
 
@@ -73,6 +72,7 @@ enum Woken {
     Done(Done<JobKey>),
     Consent(JobKey, bool),
     Sent(u64, Result<(), SendError>),
+    Overtook(u64, Result<(), SendError>),
     Sources,
     Time,
     Command,
@@ -94,8 +94,9 @@ impl<T: Transport> Driver<T> {
             reports,
             consent: None,
             questions: Questions::new(),
-            outbox: VecDeque::new(),
+            outbox: Outbox::default(),
             sending: None,
+            overtaking: None,
             drain,
             drain_until: None,
             sid,
@@ -124,7 +125,14 @@ impl<T: Transport> Driver<T> {
                 Woken::Transport(Some(event)) => self.heard(event),
                 Woken::Done(done) => self.done(done),
                 Woken::Consent(key, allowed) => self.shared.lock().session.consent(now(), key, allowed),
-                Woken::Sent(id, result) => self.sent(id, result),
+                Woken::Sent(id, result) => {
+                    self.sending = None;
+                    self.sent(id, result);
+                }
+                Woken::Overtook(id, result) => {
+                    self.overtaking = None;
+                    self.sent(id, result);
+                }
                 Woken::Sources => self.offer_again(),
                 Woken::Time | Woken::Command => {}
             }
@@ -163,10 +171,12 @@ impl<T: Transport> Driver<T> {
         }
         while let Some(output) = inner.session.poll_output() {
             match output {
-                Output::Transmit(packet) if self.outbox.len() >= OUTBOX_CAP => {
-                    inner.session.handle_unsent(now, packet.id, Unsent::QueueFull);
+                Output::Transmit(packet) => {
+                    let busy = self.sending.as_ref().is_some_and(|sending| sending.large);
+                    if let Err(id) = self.outbox.push(packet, busy) {
+                        inner.session.handle_unsent(now, id, Unsent::QueueFull);
+                    }
                 }
-                Output::Transmit(packet) => self.outbox.push_back(packet),
                 Output::Execute(job) => {
                     let own = (job.caller == shared.identity)
                         .then(|| inner.calls.values().find(|slot| slot.id == job.call))
@@ -199,6 +209,9 @@ impl<T: Transport> Driver<T> {
                     }
                 }
             }
+        }
+        if self.sending.as_ref().is_some_and(|it| it.large && !inner.session.is_wanted(it.id)) {
+            self.sending = None; // the transport tells those who have heard a part of it
         }
     }
 
@@ -236,21 +249,25 @@ impl<T: Transport> Driver<T> {
     }
 
     fn send_next(&mut self) {
-        if self.sending.is_none()
-            && let Some(packet) = self.outbox.pop_front()
-        {
-            self.sending = Some(Sending { id: packet.id, handed: Box::pin(self.transport.send(packet)) });
+        if self.overtaking.is_none() {
+            self.overtaking = self.outbox.next_urgent().map(|packet| self.begin(packet));
         }
+        while self.sending.is_none() {
+            let Some(packet) = self.outbox.next_ordered() else { return };
+            if is_large(&packet) && !self.shared.lock().session.is_wanted(packet.id) {
+                continue;
+            }
+            self.sending = Some(self.begin(packet));
+        }
+    }
+
+    fn begin(&self, packet: Packet) -> Sending {
+        let (id, large) = (packet.id, is_large(&packet));
+        Sending { id, large, handed: Box::pin(self.transport.send(packet)) }
     }
 
     async fn woken(&mut self) -> Woken {
         let deadline = self.deadline();
-        let sending = async {
-            match &mut self.sending {
-                Some(sending) => (sending.id, sending.handed.as_mut().await),
-                None => std::future::pending().await,
-            }
-        };
         let time = async {
             match deadline {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -259,8 +276,9 @@ impl<T: Transport> Driver<T> {
         };
         tokio::select! {
             biased;
-            (id, result) = sending => Woken::Sent(id, result),
-            event = self.transport.recv(), if self.outbox.len() < OUTBOX_LIMIT => Woken::Transport(event),
+            (id, result) = handed(&mut self.overtaking) => Woken::Overtook(id, result),
+            (id, result) = handed(&mut self.sending) => Woken::Sent(id, result),
+            event = self.transport.recv(), if !self.outbox.is_long() => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
             (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
             () = self.shared.wake.notified() => Woken::Command,
@@ -286,6 +304,7 @@ impl<T: Transport> Driver<T> {
             TransportEvent::Packet(packet) if packet.topic.is_empty() || packet.topic == TOPIC => {
                 session.handle_packet(now(), &packet.from, &packet.payload);
             }
+            TransportEvent::Stream { from, part } => session.handle_stream(now(), &from, part),
             TransportEvent::Link(state) => session.handle_link(now(), state),
             // A packet on a topic that is not ours is for somebody else in this app.
             TransportEvent::Packet(_) | TransportEvent::Closed(_) => {}
@@ -299,8 +318,8 @@ impl<T: Transport> Driver<T> {
         let local = self.transport.local();
         self.sid = local.sid().clone();
         let mut inner = self.shared.lock();
-        for packet in self.outbox.drain(..) {
-            inner.session.handle_unsent(now(), packet.id, Unsent::Interrupted);
+        for packet in self.outbox.take_all() {
+            inner.session.handle_unsent(now(), packet, Unsent::Interrupted);
         }
         inner.session.handle_rejoined(now(), local, self.transport.present());
     }
@@ -315,7 +334,6 @@ impl<T: Transport> Driver<T> {
     }
 
     fn sent(&mut self, id: u64, result: Result<(), SendError>) {
-        self.sending = None;
         let Err(error) = result else { return };
         tracing::debug!(%error, "a packet was not handed over");
         let why = match error {
@@ -345,7 +363,7 @@ impl<T: Transport> Driver<T> {
                 inner.session.drain(now());
                 let until =
                     *self.drain_until.get_or_insert_with(|| Instant::from_std(later(now(), self.drain)));
-                let handed = self.outbox.is_empty() && self.sending.is_none();
+                let handed = self.outbox.is_empty() && self.sending.is_none() && self.overtaking.is_none();
                 (inner.session.is_drained() && handed) || Instant::now() >= until
             }
         }
@@ -359,6 +377,9 @@ impl<T: Transport> Driver<T> {
                 _ => inner.session.handle_closed(now(), reason.clone()),
             }
         }
+        // A large packet that is left would keep the goodbye, which ends what it is about.
+        self.outbox.drop_large();
+        self.sending = self.sending.take().filter(|sending| !sending.large);
         self.carry_out();
         if reason == CloseReason::Closed {
             // What is not handed over by then stays behind: the goodbye is a courtesy.
@@ -378,9 +399,27 @@ impl<T: Transport> Driver<T> {
     async fn flush(&mut self) {
         loop {
             self.send_next();
-            let Some(sending) = &mut self.sending else { return };
-            let (id, result) = (sending.id, sending.handed.as_mut().await);
-            self.sent(id, result);
+            if self.sending.is_none() && self.overtaking.is_none() {
+                return;
+            }
+            tokio::select! {
+                (id, result) = handed(&mut self.overtaking) => {
+                    self.overtaking = None;
+                    self.sent(id, result);
+                }
+                (id, result) = handed(&mut self.sending) => {
+                    self.sending = None;
+                    self.sent(id, result);
+                }
+            }
         }
+    }
+}
+
+/// Waits until a packet was handed over, if one is on its way.
+async fn handed(sending: &mut Option<Sending>) -> (u64, Result<(), SendError>) {
+    match sending {
+        Some(sending) => (sending.id, sending.handed.as_mut().await),
+        None => std::future::pending().await,
     }
 }

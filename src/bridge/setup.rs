@@ -54,7 +54,11 @@ impl Setup {
         getrandom::fill(&mut seed).map_err(|error| JoinError::Random(error.to_string()))?;
         let (executor, reports) = self.executor()?;
         let capabilities = transport.capabilities();
-        let config = self.config.room(transport.room()).max_packet(capabilities.max_packet);
+        let config = self
+            .config
+            .room(transport.room())
+            .max_packet(capabilities.max_packet)
+            .streams(capabilities.streams);
         let config = config.asks(self.consent.is_some());
         let mut session = match role {
             Role::Assistant => Session::assistant(transport.local(), config, seed),

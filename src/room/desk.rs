@@ -11,7 +11,10 @@ use std::{
 use livekit_protocol::DataPacket;
 use tokio::sync::{mpsc, oneshot};
 
-use super::view::{Told, View};
+use super::{
+    stream::{self, Outflow},
+    view::{Told, View},
+};
 use crate::{
     link::{CloseReason, Lane, Sid},
     transport::{SendError, TransportEvent},
@@ -31,6 +34,8 @@ const PARTICIPANT_BYTES: usize = 512;
 /// A packet on its way out, and who waits for it. It is of the join whose sid it carries, and of no other.
 pub(super) struct Outgoing {
     pub(super) packet: DataPacket,
+    /// What follows it, if it is a part of a stream.
+    pub(super) rest: Option<Outflow>,
     pub(super) written: oneshot::Sender<Result<(), SendError>>,
 }
 
@@ -48,6 +53,8 @@ pub(super) struct Leave {
 
 /// The user's ends of the queues.
 pub(super) struct Ends {
+    /// What passes between the parts of streams.
+    pub(super) urgent: mpsc::Sender<Outgoing>,
     pub(super) reliable: mpsc::Sender<Outgoing>,
     pub(super) lossy: mpsc::Sender<Outgoing>,
     pub(super) leave: mpsc::Sender<Leave>,
@@ -86,7 +93,8 @@ impl Shared {
 /// The task's side of it.
 pub(super) struct Desk {
     pub(super) shared: Arc<Shared>,
-    pub(super) lanes: [Outbox; 2],
+    /// In the order in which they are served.
+    pub(super) lanes: Lanes,
     pub(super) inbox: Inbox,
     pub(super) leave: mpsc::Receiver<Leave>,
     pub(super) events: mpsc::Sender<Told>,
@@ -108,19 +116,24 @@ pub(super) struct Left;
 impl Desk {
     /// The two sides.
     pub(super) fn new(state: State) -> (Self, Ends) {
+        let (urgent, urgent_queue) = mpsc::channel(LANE_QUEUE);
         let (reliable, reliable_queue) = mpsc::channel(LANE_QUEUE);
         let (lossy, lossy_queue) = mpsc::channel(LANE_QUEUE);
         let (leave, leave_queue) = mpsc::channel(1);
         let (events, events_queue) = mpsc::channel(EVENT_QUEUE);
         let desk = Self {
             shared: Arc::new(Shared { state: Mutex::new(state) }),
-            lanes: [Outbox::new(Lane::Reliable, reliable_queue), Outbox::new(Lane::Lossy, lossy_queue)],
+            lanes: [
+                Outbox::new(Lane::Lossy, lossy_queue),
+                Outbox::new(Lane::Reliable, urgent_queue),
+                Outbox::new(Lane::Reliable, reliable_queue),
+            ],
             inbox: Inbox::default(),
             leave: leave_queue,
             events,
             leaving: None,
         };
-        (desk, Ends { reliable, lossy, leave, events: events_queue })
+        (desk, Ends { urgent, reliable, lossy, leave, events: events_queue })
     }
 
     /// The user wants to leave: nothing more can be handed over, and what was is flushed until then.
@@ -180,7 +193,7 @@ impl Desk {
     /// Gives the user one event, or takes one packet, which cannot go anywhere. A dropped future loses nothing.
     async fn serve_once(&mut self) -> Result<(), Left> {
         let (events, waiting) = (self.events.clone(), !self.inbox.is_empty());
-        let [reliable, lossy] = &mut self.lanes;
+        let [lossy, urgent, reliable] = &mut self.lanes;
         tokio::select! {
             permit = events.reserve(), if waiting => match permit {
                 Ok(permit) => if let Some(told) = self.inbox.pop() { permit.send(told) },
@@ -192,6 +205,7 @@ impl Desk {
                 }
                 return Err(Left);
             }
+            Some(outgoing) = urgent.queue.recv() => outgoing.answer(Err(SendError::Interrupted)),
             Some(outgoing) = reliable.queue.recv() => outgoing.answer(Err(SendError::Interrupted)),
             Some(outgoing) = lossy.queue.recv() => outgoing.answer(Err(SendError::Interrupted)),
         }
@@ -232,6 +246,9 @@ impl Rest {
     }
 }
 
+/// The lossy lane, what passes between the parts of streams on the reliable one, and the rest of that.
+pub(super) type Lanes = [Outbox; 3];
+
 /// The packets of one lane: those that wait, and the one that is being written.
 pub(super) struct Outbox {
     pub(super) lane: Lane,
@@ -256,6 +273,27 @@ impl Outbox {
     pub(super) fn take(&mut self, more: Option<Outgoing>) {
         self.ended = more.is_none();
         self.next = more;
+    }
+
+    /// What was being written is written: the next part of its stream follows, or nothing.
+    pub(super) fn go_on(&mut self) {
+        let Some(Outgoing { packet, rest, .. }) = &mut self.next else { return };
+        match rest.as_mut().and_then(Outflow::next) {
+            Some(part) => *packet = part,
+            None => self.done(Ok(())),
+        }
+    }
+
+    /// Nobody waits for the rest of a stream: its end is told to those who heard its beginning.
+    pub(super) fn abandon_unwanted(&mut self) {
+        let Some(Outgoing { packet, rest, written }) = &mut self.next else { return };
+        if let Some(stream) = rest.as_mut().filter(|_| written.is_closed()) {
+            match stream.abandon() {
+                Some(trailer) if !stream::is_header(packet) => *packet = trailer,
+                Some(_) => self.next = None, // not even its header was written
+                None => {}                   // all but the last part was
+            }
+        }
     }
 
     pub(super) fn done(&mut self, result: Result<(), SendError>) {
@@ -301,122 +339,11 @@ impl Inbox {
 fn size(told: &Told) -> usize {
     match told {
         Told::Event(TransportEvent::Packet(packet)) => packet.payload.len() + packet.topic.len(),
+        Told::Event(TransportEvent::Stream { part, .. }) => part.size() + part.id().len(),
         Told::Rejoined(view) => view.len() * PARTICIPANT_BYTES,
         Told::Event(_) | Told::Local(_) => 0,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        link::{LinkState, Participant, Peer},
-        transport::Incoming,
-    };
-
-    fn packet(size: usize) -> Told {
-        Told::Event(TransportEvent::Packet(Incoming::new(
-            Peer::new("a", "PA_1"),
-            Lane::Reliable,
-            "",
-            vec![0; size],
-        )))
-    }
-
-    fn desk() -> (Desk, Ends) {
-        let state =
-            State { sid: Some("PA_1".into()), can_publish_data: true, token: String::new(), closed: None };
-        Desk::new(state)
-    }
-
-    fn queue(sender: &mpsc::Sender<Outgoing>) -> oneshot::Receiver<Result<(), SendError>> {
-        let (written, answer) = oneshot::channel();
-        assert!(sender.try_send(Outgoing { packet: DataPacket::default(), written }).is_ok());
-        answer
-    }
-
-    #[test]
-    fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
-        let mut inbox = Inbox::default();
-        inbox.push(packet(INBOX_BYTES - 1));
-        assert!(!inbox.is_full());
-        inbox.push(packet(1));
-        assert!(inbox.is_full());
-        while inbox.pop().is_some() {}
-        assert_eq!(inbox.bytes, 0);
-        for _ in 0..INBOX_EVENTS {
-            assert!(!inbox.is_full());
-            inbox.tell(TransportEvent::Link(LinkState::Up));
-        }
-        assert!(inbox.is_full());
-    }
-
-    #[test]
-    fn joins_that_nobody_reads_of_fill_the_inbox_by_their_participants() {
-        let crowd = (0..1000).map(|n| Participant::new(format!("p{n}"), "PA")).collect();
-        let (view, mut inbox) = (View::new(Participant::new("me", "PA"), crowd), Inbox::default());
-        while !inbox.is_full() {
-            inbox.push(Told::Rejoined(view.clone()));
-        }
-        assert!(inbox.waiting.len() < 10, "{}", inbox.waiting.len());
-    }
-
-    #[tokio::test]
-    async fn an_outbox_holds_one_packet_until_it_is_written() {
-        let (sender, receiver) = mpsc::channel(LANE_QUEUE);
-        let mut outbox = Outbox::new(Lane::Reliable, receiver);
-        let answer = queue(&sender);
-        let more = outbox.queue.recv().await;
-        outbox.take(more);
-        assert!(!outbox.is_idle() && !outbox.is_done());
-        outbox.done(Ok(()));
-        assert!(outbox.is_idle() && answer.await.unwrap().is_ok());
-        drop(sender);
-        let more = outbox.queue.recv().await;
-        outbox.take(more);
-        assert!(outbox.is_done(), "nothing can follow");
-    }
-
-    #[tokio::test]
-    async fn what_waits_when_the_join_is_lost_is_interrupted_and_what_comes_then_too() {
-        let (mut desk, ends) = desk();
-        let (first, second) = (queue(&ends.reliable), queue(&ends.lossy));
-        let more = desk.lanes[0].queue.recv().await;
-        desk.lanes[0].take(more);
-        desk.interrupt();
-        assert!(desk.shared.with(|state| state.sid.is_none()));
-        for answer in [first, second] {
-            assert!(matches!(answer.await.unwrap(), Err(SendError::Interrupted)));
-        }
-        let later = queue(&ends.reliable);
-        let later = desk.serve(later).await.unwrap().unwrap();
-        assert!(matches!(later, Err(SendError::Interrupted)));
-    }
-
-    #[tokio::test]
-    async fn events_are_read_while_there_is_no_join() {
-        let (mut desk, mut ends) = desk();
-        for _ in 0..INBOX_EVENTS {
-            desk.inbox.tell(TransportEvent::Link(LinkState::Down));
-        }
-        let reading = async { while ends.events.recv().await.is_some() {} };
-        tokio::select! {
-            read = desk.wait_until_read() => read.unwrap(),
-            () = reading => panic!("the desk is gone"),
-        }
-        assert!(!desk.inbox.is_full());
-    }
-
-    #[tokio::test]
-    async fn who_leaves_or_goes_while_there_is_no_join_is_heard() {
-        let (mut desk, ends) = desk();
-        let (left, done) = oneshot::channel();
-        assert!(ends.leave.try_send(Leave { left }).is_ok());
-        assert!(desk.serve(std::future::pending::<()>()).await.is_err());
-        tokio::join!(desk.close(CloseReason::Closed).tell(), async { done.await.unwrap() });
-
-        let (mut desk, ends) = self::desk();
-        drop(ends);
-        assert!(desk.serve(std::future::pending::<()>()).await.is_err());
-    }
-}
+mod tests;

@@ -106,7 +106,7 @@ impl Joined {
             let until = desk.leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
             let (full, waiting) = (desk.inbox.is_full(), !desk.inbox.is_empty());
             let admit = admit(full);
-            let [reliable, lossy] = &mut desk.lanes;
+            let [lossy, urgent, reliable] = &mut desk.lanes;
             tokio::select! {
                 // The signalling's own queue has no cap, but the server has little to say there.
                 event = self.signal.next(), if !full => {
@@ -122,6 +122,7 @@ impl Joined {
                     None => return Ended::Left,
                     Some(Leave { left }) => desk.begin_to_leave(left, Instant::now() + FLUSH_LIMIT),
                 },
+                more = urgent.queue.recv(), if urgent.is_idle() => urgent.take(more),
                 more = reliable.queue.recv(), if reliable.is_idle() => reliable.take(more),
                 more = lossy.queue.recv(), if lossy.is_idle() => lossy.take(more),
                 woken = self.peer.wait(until) => {
@@ -148,22 +149,26 @@ impl Joined {
     /// Writes what there is room for.
     fn write_all(&mut self, desk: &mut Desk) -> Result<(), Error> {
         for lane in &mut desk.lanes {
-            let Some(Outgoing { packet, .. }) = &mut lane.next else { continue };
-            if packet.participant_sid != self.local.sid().as_str() {
-                lane.done(Err(SendError::Interrupted));
-                continue;
-            }
-            if lane.lane == Lane::Reliable && packet.sequence == 0 {
-                packet.sequence = self.numbers.next();
-            }
-            match self.peer.write(lane.lane, &packet.encode_to_vec()) {
-                Ok(false) => continue,
-                Ok(true) => lane.done(Ok(())),
-                Err(error) => {
-                    let text = error.to_string();
-                    lane.done(Err(SendError::Other(error.into())));
-                    return Err(text.into());
+            lane.abandon_unwanted();
+            while let Some(Outgoing { packet, .. }) = &mut lane.next {
+                if packet.participant_sid != self.local.sid().as_str() {
+                    lane.done(Err(SendError::Interrupted));
+                    break;
                 }
+                if lane.lane == Lane::Reliable {
+                    packet.sequence = self.numbers.next();
+                }
+                match self.peer.write(lane.lane, &packet.encode_to_vec()) {
+                    Ok(false) => break,
+                    Ok(true) if lane.lane == Lane::Reliable => self.numbers.written(),
+                    Ok(true) => {}
+                    Err(error) => {
+                        let text = error.to_string();
+                        lane.done(Err(SendError::Other(error.into())));
+                        return Err(text.into());
+                    }
+                }
+                lane.go_on();
             }
         }
         Ok(())
@@ -187,9 +192,8 @@ impl Joined {
     fn handle_message(&mut self, now: Instant, lane: Lane, bytes: &[u8], inbox: &mut Inbox) {
         match packet::incoming(lane, bytes) {
             Ok(heard) => {
-                let sid = heard.incoming.from.sid().as_str();
-                if lane == Lane::Lossy || self.heard.accept(now, sid, heard.sequence) {
-                    inbox.tell(TransportEvent::Packet(heard.incoming));
+                if lane == Lane::Lossy || self.heard.accept(now, heard.sid.as_str(), heard.sequence) {
+                    inbox.tell(heard.event);
                 }
             }
             Err(why @ (Skipped::Malformed | Skipped::OtherKind)) => {

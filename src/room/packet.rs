@@ -5,7 +5,8 @@ use prost::Message;
 
 use crate::{
     link::{Lane, Packet, Peer, Sid},
-    transport::Incoming,
+    room::stream,
+    transport::{Incoming, TransportEvent},
 };
 
 /// The largest packet with its envelope: the server reads into 65,535 bytes, and a longer message
@@ -33,11 +34,12 @@ pub(super) fn encoded_size(packet: &DataPacket) -> usize {
     packet.encoded_len() + SEQUENCE
 }
 
-/// A packet that came: its number, its sender and what it carries.
+/// A packet that came: its number, its sender's sid and what it carries.
 #[derive(Debug)]
 pub(super) struct Heard {
     pub(super) sequence: u32,
-    pub(super) incoming: Incoming,
+    pub(super) sid: Sid,
+    pub(super) event: TransportEvent,
 }
 
 /// Why a message on a data channel is not for us.
@@ -45,14 +47,24 @@ pub(super) struct Heard {
 pub(super) enum Skipped {
     /// It is no packet at all.
     Malformed,
-    /// It is a packet of another kind: speakers, transcription, a stream, a remote call.
+    /// It is a packet of another kind: speakers, transcription, a stream of text, a remote call.
     OtherKind,
 }
 
 /// Reads a message. The sender is as the server stamped it; either part may be empty.
 pub(super) fn incoming(lane: Lane, bytes: &[u8]) -> Result<Heard, Skipped> {
     let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
-    let Some(Value::User(user)) = packet.value else { return Err(Skipped::OtherKind) };
+    let user = match packet.value {
+        Some(Value::User(user)) => user,
+        Some(value) if lane == Lane::Reliable => {
+            let part = stream::read(value).ok_or(Skipped::OtherKind)?;
+            let sid = Sid::from(packet.participant_sid);
+            let from = Peer::new(packet.participant_identity, sid.clone());
+            let event = TransportEvent::Stream { from, part };
+            return Ok(Heard { sequence: packet.sequence, sid, event });
+        }
+        _ => return Err(Skipped::OtherKind),
+    };
     #[expect(deprecated, reason = "older servers stamp the sender there only")]
     let (user_identity, user_sid) = (user.participant_identity, user.participant_sid);
     let either = |first: String, second: String| if first.is_empty() { second } else { first };
@@ -61,7 +73,9 @@ pub(super) fn incoming(lane: Lane, bytes: &[u8]) -> Result<Heard, Skipped> {
         either(packet.participant_sid, user_sid),
     );
     let topic = user.topic.unwrap_or_default();
-    Ok(Heard { sequence: packet.sequence, incoming: Incoming::new(from, lane, topic, user.payload) })
+    let sid = from.sid().clone();
+    let event = TransportEvent::Packet(Incoming::new(from, lane, topic, user.payload));
+    Ok(Heard { sequence: packet.sequence, sid, event })
 }
 
 #[cfg(test)]
@@ -69,7 +83,35 @@ mod tests {
     use livekit_protocol::ChatMessage;
 
     use super::*;
-    use crate::link::{Identity, TOPIC};
+    use crate::link::{Identity, StreamPart, TOPIC};
+
+    fn read(lane: Lane, packet: &DataPacket) -> Incoming {
+        match incoming(lane, &packet.encode_to_vec()).unwrap().event {
+            TransportEvent::Packet(incoming) => incoming,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_streams_part_has_its_sender_and_never_comes_on_the_lossy_lane() {
+        let part = Value::StreamTrailer(livekit_protocol::data_stream::Trailer {
+            stream_id: "s".into(),
+            ..Default::default()
+        });
+        let packet = DataPacket {
+            participant_identity: "phone".into(),
+            participant_sid: "PA_1".into(),
+            sequence: 7,
+            value: Some(part),
+            ..Default::default()
+        };
+        let heard = incoming(Lane::Reliable, &packet.encode_to_vec()).unwrap();
+        assert_eq!((heard.sequence, heard.sid), (7, Sid::from("PA_1")));
+        let part = StreamPart::Trailer { id: "s".into(), reason: String::new() };
+        assert_eq!(heard.event, TransportEvent::Stream { from: Peer::new("phone", "PA_1"), part });
+        let lossy = incoming(Lane::Lossy, &packet.encode_to_vec());
+        assert_eq!(lossy.unwrap_err(), Skipped::OtherKind);
+    }
 
     #[test]
     fn a_packet_keeps_what_it_carries() {
@@ -77,10 +119,10 @@ mod tests {
         let packet = outgoing(Packet::new([Identity::from("phone")], "hello"), &sid);
         assert_eq!(packet.destination_identities, ["phone"]);
         assert_eq!(packet.sequence, 0);
-        let heard = incoming(Lane::Lossy, &packet.encode_to_vec()).unwrap();
-        assert_eq!(heard.incoming.lane, Lane::Lossy);
-        assert_eq!(heard.incoming.topic, TOPIC);
-        assert_eq!(&heard.incoming.payload[..], b"hello");
+        let heard = read(Lane::Lossy, &packet);
+        assert_eq!(heard.lane, Lane::Lossy);
+        assert_eq!(heard.topic, TOPIC);
+        assert_eq!(&heard.payload[..], b"hello");
     }
 
     #[test]
@@ -100,8 +142,7 @@ mod tests {
             ..Default::default()
         };
         let mut packet = DataPacket { value: Some(Value::User(user)), ..Default::default() };
-        let from =
-            |packet: &DataPacket| incoming(Lane::Reliable, &packet.encode_to_vec()).unwrap().incoming.from;
+        let from = |packet: &DataPacket| read(Lane::Reliable, packet).from;
         assert_eq!(from(&packet), Peer::new("old", "PA_0"));
         packet.participant_identity = "new".into();
         packet.participant_sid = "PA_1".into();

@@ -20,10 +20,15 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// The next packet's number.
-    pub(super) fn next(&mut self) -> u32 {
-        self.last = self.last.wrapping_add(1);
-        self.last
+    /// The number of the packet that is written next. It may be another than the one that was tried last: others
+    /// may pass it.
+    pub(super) fn next(&self) -> u32 {
+        self.last.wrapping_add(1)
+    }
+
+    /// The packet with the next number was written.
+    pub(super) fn written(&mut self) {
+        self.last = self.next();
     }
 }
 
@@ -112,6 +117,8 @@ mod tests {
     #[test]
     fn ours_start_at_one() {
         let mut ours = Outgoing::default();
-        assert_eq!((ours.next(), ours.next()), (1, 2));
+        assert_eq!((ours.next(), ours.next()), (1, 1));
+        ours.written();
+        assert_eq!(ours.next(), 2);
     }
 }

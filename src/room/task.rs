@@ -148,3 +148,90 @@ fn chance() -> u32 {
     // Without the system's chance there is still the order in which they come.
     getrandom::u32().unwrap_or(u32::MAX / 2)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+    use crate::{room::address::ServerUrl, token::AccessKey};
+
+    /// Its claims: `{"exp":1,"iss":"a","nbf":0}`.
+    const EXPIRED: &str = "eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjEsImlzcyI6ImEiLCJuYmYiOjB9.c2ln";
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn valid() -> String {
+        let key = AccessKey::new("devkey", "secretsecretsecretsecretsecretsecret");
+        key.client("kitchen", "phone").sign().unwrap()
+    }
+
+    /// A server that refuses every token with 401, and which tokens it saw.
+    async fn refusing() -> (Door, Arc<Mutex<Vec<String>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        tokio::spawn({
+            let seen = seen.clone();
+            async move {
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.unwrap() > 0 {}
+                    let head = String::from_utf8(head).unwrap();
+                    let token = head.lines().find_map(|line| line.split_once("Bearer ")).unwrap().1;
+                    seen.lock().unwrap().push(token.to_owned());
+                    let refusal = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n";
+                    stream.write_all(refusal).await.unwrap();
+                }
+            }
+        });
+        (Door { url, roots: Vec::new(), bind: None, udp: true }, seen)
+    }
+
+    fn source(token: &str) -> TokenSource {
+        let token = token.to_owned();
+        TokenSource::new(move || std::future::ready(Ok::<_, std::io::Error>(token.clone())))
+    }
+
+    #[tokio::test]
+    async fn a_refused_token_that_has_expired_is_told_as_that() {
+        let (door, _) = refusing().await;
+        let refused = attempt(&door, None, EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        assert!(matches!(refused, Failure::TokenExpired));
+        let refused = attempt(&door, None, valid(), false, LIMIT).await.err().unwrap();
+        assert!(matches!(refused, Failure::Join(ConnectError::Unauthorized { .. })), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn a_source_is_asked_when_the_token_has_expired_or_was_refused() {
+        let (door, seen) = refusing().await;
+        let (newest, fresh) = (valid(), source("fresh.fresh.fresh"));
+        let refused = attempt(&door, Some(&fresh), newest.clone(), false, LIMIT).await.err().unwrap();
+        assert!(matches!(refused, Failure::TokenRefused), "{refused:?}");
+        for (token, refused) in [(newest.as_str(), true), (EXPIRED, false)] {
+            let failure = attempt(&door, Some(&fresh), token.into(), refused, LIMIT).await.err().unwrap();
+            assert!(matches!(failure, Failure::Join(ConnectError::Unauthorized { .. })), "{failure:?}");
+        }
+        let asked = "fresh.fresh.fresh".to_owned();
+        assert_eq!(*seen.lock().unwrap(), [newest, asked.clone(), asked]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_gives_nothing_costs_an_attempt_and_no_connection() {
+        let (door, seen) = refusing().await;
+        let failing = TokenSource::new(|| std::future::ready(Err::<String, _>("away")));
+        let failure = attempt(&door, Some(&failing), EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        assert!(matches!(failure, Failure::NoToken(why) if why == "away"));
+        let silent = TokenSource::new(std::future::pending::<Result<String, std::io::Error>>);
+        let failure = attempt(&door, Some(&silent), EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        assert!(matches!(failure, Failure::NoToken(why) if why.contains("10s")));
+        let failure =
+            attempt(&door, Some(&source("none")), EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        assert!(matches!(failure, Failure::Join(ConnectError::MalformedToken)));
+        assert!(seen.lock().unwrap().is_empty());
+    }
+}

@@ -19,9 +19,13 @@ impl Session {
     /// Sends a job's or a refusal's answer, once, or keeps it until its caller can be reached.
     pub(super) fn answer(&mut self, now: Instant, caller: &Identity, call: &CallId, outcome: Outcome) {
         let outcome = outcome.map_err(|error| shortened(error, self.config.caps.message_bytes));
-        let message = result_message(&self.config.room, call, outcome);
+        let mut message = result_message(&self.config.room, call, outcome);
+        let mut size = size_of_answer(&message);
+        if let Err(room) = self.room_for_answer(caller, size) {
+            message = result_message(&self.config.room, call, Err(too_large(size, room)));
+            size = size_of_answer(&message);
+        }
         let Some(table) = self.tables.get_mut(caller) else { return };
-        let size = size_of_answer(&message);
         table.answer(call, Answer::new(message, size));
         self.send_answer(now, caller, call);
     }
@@ -60,7 +64,7 @@ impl Session {
         self.send_answer(now, caller, call).map(Resent::of)
     }
 
-    fn send_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) -> Option<Sent> {
+    pub(super) fn send_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) -> Option<Sent> {
         let remote = self.peers.get(caller).filter(|remote| remote.is_reachable())?;
         let wants_to_know = remote.lists(Feature::Ack);
         let answer = self.tables.get_mut(caller)?.answer_of(call)?;

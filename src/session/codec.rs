@@ -38,9 +38,15 @@ pub(super) struct Malformed {
 }
 
 pub(super) fn decode(payload: &[u8]) -> Result<Incoming, Malformed> {
-    let frame = Frame::decode(Bytes::copy_from_slice(payload)).map_err(|_| Malformed::default())?;
+    decode_whole(Bytes::copy_from_slice(payload))
+}
+
+/// As [`decode`], of bytes that are ours.
+pub(super) fn decode_whole(payload: Bytes) -> Result<Incoming, Malformed> {
+    let size = payload.len();
+    let frame = Frame::decode(payload).map_err(|_| Malformed::default())?;
     match frame.message() {
-        Ok(message) => Ok(Incoming { message, size: payload.len(), frame }),
+        Ok(message) => Ok(Incoming { message, size, frame }),
         Err(_) => Err(Malformed { kind: Some(frame.kind()), id: frame.peek_id().map(str::to_owned) }),
     }
 }

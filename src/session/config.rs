@@ -43,6 +43,8 @@ pub struct Config {
     pub asks: bool,
     /// The program and version that we tell peers.
     pub version: String,
+    /// Whether the transport carries byte streams, so that frames larger than a packet can pass. Default: no.
+    pub streams: bool,
     /// Times.
     pub times: Times,
     /// Caps.
@@ -147,6 +149,13 @@ impl Config {
         self.caps.max_packet = bytes;
         self
     }
+
+    /// Whether the transport carries byte streams, so that frames larger than a packet can pass. Default: no.
+    #[must_use]
+    pub fn streams(mut self, streams: bool) -> Self {
+        self.streams = streams;
+        self
+    }
 }
 
 impl Default for Config {
@@ -162,6 +171,7 @@ impl Default for Config {
             prompts: false,
             asks: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
+            streams: false,
             times: Times::default(),
             caps: Caps::default(),
         }
@@ -181,6 +191,7 @@ impl fmt::Debug for Config {
             .field("prompts", &self.prompts)
             .field("asks", &self.asks)
             .field("version", &self.version)
+            .field("streams", &self.streams)
             .field("times", &self.times)
             .field("caps", &self.caps)
             .finish()
@@ -213,6 +224,8 @@ pub struct Times {
     /// a sender, and cannot answer. Ends early when the room tells us of ourselves. Default: 3.5 s, since LiveKit
     /// announces participants without tracks once in 3 s.
     pub announcement: Duration,
+    /// The silence after which a byte stream that has not ended is given up. Default: 10 s.
+    pub stream_idle: Duration,
     /// How long a client that may run a tool in our place has to claim the call, at most half of what is left of
     /// its budget. Then we run it ourselves. Default: 2 s.
     pub claim: Duration,
@@ -230,6 +243,7 @@ impl Default for Times {
             hold: Duration::from_secs(4),
             silence: Duration::from_secs(1),
             announcement: Duration::from_millis(3_500),
+            stream_idle: Duration::from_secs(10),
             claim: Duration::from_secs(2),
         }
     }
@@ -264,7 +278,8 @@ pub struct Caps {
     pub description_bytes: usize,
     /// A tool's schema, in bytes of JSON. Default: 16 KiB.
     pub schema_bytes: usize,
-    /// All descriptions and schemas of one participant, in bytes. Default: 256 KiB; one packet carries less.
+    /// All descriptions and schemas of one participant, in bytes. Default: 256 KiB; what carries them holds a little
+    /// less.
     pub registration_bytes: usize,
     /// A call's id, in bytes. Default: 128.
     pub id_bytes: usize,
@@ -279,6 +294,18 @@ pub struct Caps {
     pub progress_bytes: usize,
     /// A tool's error message, in bytes; the rest is cut off. Default: 4 KiB.
     pub message_bytes: usize,
+    /// The largest frame, in bytes, that is sent or taken as a byte stream. Default: 16 MiB, which is also the most
+    /// that a frame can have.
+    pub max_frame: usize,
+    /// The largest frame, in bytes, that is taken as a byte stream from who is neither our assistant nor owes us
+    /// an answer; and so the largest registration. Default: 256 KiB.
+    pub max_frame_of_others: usize,
+    /// Byte streams that one sender may have open. Default: 4.
+    pub streams_per_peer: usize,
+    /// Bytes of all byte streams that have not ended. Default: 32 MiB.
+    pub stream_bytes: usize,
+    /// Bytes of arguments of all calls that are open with one owner; one call always may be. Default: 16 MiB.
+    pub open_bytes: usize,
     /// Late results that wait for the next turn; beyond it the oldest is dropped. Default: 32.
     pub late_results: usize,
     /// Bytes of all late results that wait for the next turn. Default: 256 KiB.
@@ -314,6 +341,11 @@ impl Default for Caps {
             progress_per_second: 10,
             progress_bytes: 4096,
             message_bytes: 4096,
+            max_frame: 16 * 1024 * 1024,
+            max_frame_of_others: 256 * 1024,
+            streams_per_peer: 4,
+            stream_bytes: 32 * 1024 * 1024,
+            open_bytes: 16 * 1024 * 1024,
             late_results: 32,
             late_bytes: 256 * 1024,
             equal_calls: 5,

@@ -337,7 +337,8 @@ impl Session {
         owner: &Identity,
     ) -> Result<Asked, CallError> {
         let open = self.places_at(owner);
-        if open >= self.config.caps.open_per_peer && call.asked().is_none() {
+        let full = open >= self.config.caps.open_per_peer || self.is_full_with(owner, &call.arguments);
+        if full && call.asked().is_none() {
             return Err(CallError::TooManyOpen { open });
         }
         let remote = self.peers.get(owner).ok_or_else(|| CallError::Lost { owner: owner.clone() })?;

@@ -172,6 +172,9 @@ impl Session {
     pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
         self.calls_by_id.remove(&call.id);
+        if let Some(asked) = call.asked() {
+            self.withdraw_request(asked.packet);
+        }
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             self.timers.cancel(&timer);
         }

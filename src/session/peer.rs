@@ -162,6 +162,11 @@ impl Remote {
         !self.pair.plain && self.features.has(feature)
     }
 
+    /// Whether frames may come to it as byte streams, whatever form it speaks.
+    pub(super) fn takes_streams(&self) -> bool {
+        self.pair.heard && self.features.has(Feature::Stream)
+    }
+
     /// Whether this sid was replaced or left.
     pub(super) fn is_dead(&self, sid: &Sid) -> bool {
         self.dead.contains(sid)
@@ -213,12 +218,22 @@ pub(super) enum Feature {
     Claim = 1 << 5,
     /// Prompts to a person.
     Prompt = 1 << 6,
+    /// Frames as byte streams.
+    Stream = 1 << 8,
 }
 
 impl Feature {
     /// What we know, and list if it works here.
-    pub(super) const OURS: &[Self] =
-        &[Self::Use, Self::Register, Self::Progress, Self::Cancel, Self::Claim, Self::Ack, Self::Prompt];
+    pub(super) const OURS: &[Self] = &[
+        Self::Use,
+        Self::Register,
+        Self::Progress,
+        Self::Cancel,
+        Self::Claim,
+        Self::Ack,
+        Self::Prompt,
+        Self::Stream,
+    ];
 
     /// Its name in a Configuration.
     pub(super) fn as_str(self) -> &'static str {
@@ -228,6 +243,7 @@ impl Feature {
             Self::Progress => "tool_progress",
             Self::Cancel => "tool_cancel",
             Self::Ack => "tool_ack",
+            Self::Stream => "frame_stream",
             Self::Claim => "tool_claim",
             Self::Prompt => "tool_prompt",
         }

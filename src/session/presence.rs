@@ -255,6 +255,7 @@ impl Session {
 
     fn link_up(&mut self, now: Instant) {
         self.timers.resume(now);
+        self.streams.forgive(now);
         for remote in self.peers.values_mut() {
             remote.heard_at = now; // silence while we could not hear proves nothing
         }
@@ -289,6 +290,7 @@ impl Session {
         ] {
             self.timers.cancel(&timer(id.clone()));
         }
+        self.end_streams(id);
     }
 
     /// Takes the frames of a sid that is known now.

@@ -30,7 +30,11 @@ pub(super) fn takes_prompts(remote: &Remote) -> bool {
 impl Session {
     /// Whether we list this feature: a client lists prompts if its author answers them.
     pub(super) fn has_feature(&self, feature: Feature) -> bool {
-        feature != Feature::Prompt || (self.is_client() && self.config.prompts)
+        match feature {
+            Feature::Prompt => self.is_client() && self.config.prompts,
+            Feature::Stream => self.config.streams,
+            _ => true,
+        }
     }
 
     /// Client: whether this call is a prompt that its author answers.

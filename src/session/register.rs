@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{
     Counter, Event, Session, Timer, codec,
     peer::{Feature, Registration},
+    send::Unfit,
 };
 use crate::{
     body::Body,
@@ -82,8 +83,7 @@ impl Session {
                 && !remote.pair.left
                 && takes
         });
-        if due {
-            self.send_registration(now, id, 1);
+        if due && self.send_registration(now, id, 1) {
             self.copy(&Meta::default(), &Message::ToolsRegister(self.registration()));
         }
     }
@@ -220,14 +220,32 @@ impl Session {
         }
     }
 
-    fn send_registration(&mut self, now: Instant, id: &Identity, times: u32) {
+    /// Whether it left. A large one waits for the Configuration that says that it can be taken.
+    fn send_registration(&mut self, now: Instant, id: &Identity, times: u32) -> bool {
         let message = Message::ToolsRegister(self.registration());
-        self.post_small(id, &message);
+        match self.post(id, &Meta::default(), &message) {
+            Ok(_) => {}
+            Err(Unfit::TooLarge { size, limit }) => {
+                self.registration_too_large(id, size, limit);
+                return false;
+            }
+            Err(error) => tracing::warn!(to = %id, ?error, "our registration cannot be sent"),
+        }
         if let Some(remote) = self.peers.get_mut(id) {
             remote.pair.registration = Registration::Sent(times);
         }
         let wait = Duration::from_secs(1 << (times - 1).min(3)).min(LONGEST_WAIT);
         self.timers.set(now, Timer::Register(id.clone()), wait);
+        true
+    }
+
+    /// Client: this assistant cannot be sent our registration, unless it has still to say that it can.
+    fn registration_too_large(&mut self, id: &Identity, size: usize, limit: usize) {
+        let Some(remote) = self.peers.get_mut(id).filter(|remote| remote.pair.heard) else { return };
+        remote.pair.registration = Registration::Answered;
+        self.timers.cancel(&Timer::Register(id.clone()));
+        let refused = format!("the registration has {size} bytes, {limit} can be carried to this assistant");
+        self.event(Event::Registered { by: id.clone(), tools: 0, refused: Some(refused) });
     }
 
     fn registration(&self) -> ToolsRegister {
@@ -270,7 +288,9 @@ impl Session {
 
     fn check_registration_fits(&self, tools: &[Tool]) -> Result<(), RegisterError> {
         let message = Message::ToolsRegister(ToolsRegister { tools: tools.iter().map(written).collect() });
-        let limit = self.config.caps.max_packet;
+        let caps = &self.config.caps;
+        let streamed = if self.config.streams { caps.max_frame_of_others.min(caps.max_frame) } else { 0 };
+        let limit = caps.max_packet.max(streamed);
         match codec::encode(i32::MAX, &self.config.room, &Meta::default(), &message) {
             Ok(payload) if payload.len() > limit => {
                 Err(RegisterError::RegistrationTooLarge { size: payload.len(), limit })

@@ -63,7 +63,8 @@ impl Session {
     ) -> Result<Sent, Unfit> {
         let payload = codec::encode(stanza, &self.config.room, meta, message).map_err(Unfit::Encode)?;
         let size = payload.len();
-        let packet = self.transmit(Packet::new([to.clone()], payload));
+        let packet = self.packet_of(vec![to.clone()], payload, stanza, message);
+        let packet = self.transmit(packet);
         Ok(Sent { stanza, packet, size })
     }
 
@@ -91,7 +92,7 @@ impl Session {
 
     /// Sends a frame to the whole room.
     pub(super) fn broadcast(&mut self, meta: &Meta, message: &Message) -> Result<Sent, Unfit> {
-        let (stanza, payload) = self.frame(meta, message)?;
+        let (stanza, payload) = self.frame(meta, message, self.config.caps.max_packet)?;
         let size = payload.len();
         let packet = self.transmit(Packet::broadcast(payload));
         Ok(Sent { stanza, packet, size })
@@ -128,7 +129,8 @@ impl Session {
         });
         match codec::encode(0, &self.config.room, &Meta::default(), &message) {
             Ok(payload) => {
-                self.transmit(Packet::new([to.clone()], payload));
+                let packet = self.packet_of(vec![to.clone()], payload, 0, &message);
+                self.transmit(packet);
             }
             Err(error) => tracing::warn!(%error, "a sign of life cannot be encoded"),
         }
@@ -164,6 +166,11 @@ impl Session {
     /// Counts a malformed packet, and tells a peer of ours about it.
     pub(super) fn malformed(&mut self, now: Instant, from: &Identity, what: codec::Malformed) {
         self.complain(now, from, Counter::Malformed);
+        self.correct(now, from, what);
+    }
+
+    /// Tells a peer of ours, once a second, that it sent what is malformed.
+    pub(super) fn correct(&mut self, now: Instant, from: &Identity, what: codec::Malformed) {
         let is_ours =
             self.peers.get(from).is_some_and(|remote| remote.is_here() && self.is_counterpart(from, remote));
         let Some(remote) = self.peers.get_mut(from).filter(|_| is_ours && what.kind != Some(Kind::ERROR))
@@ -240,6 +247,7 @@ impl Session {
             return self.interrupted(packet);
         }
         let not_allowed = why == Unsent::NotAllowed;
+        let queue_full = why == Unsent::QueueFull;
         if not_allowed {
             self.muted = true;
             self.event(Event::NotAllowed);
@@ -269,6 +277,9 @@ impl Session {
                 if let Some(answer) = self.tables.get_mut(&caller).and_then(|table| table.answer_of(&id)) {
                     answer.sent = None; // it goes when its caller is heard of again
                 }
+                if queue_full {
+                    self.wait_for_queue(now, caller);
+                }
             }
         }
     }
@@ -288,18 +299,23 @@ impl Session {
     }
 
     fn post_to(&mut self, to: Vec<Identity>, meta: &Meta, message: &Message) -> Result<Sent, Unfit> {
-        let (stanza, payload) = self.frame(meta, message)?;
+        let (stanza, payload) = self.frame(meta, message, self.limit_to(&to, message))?;
         let size = payload.len();
-        let packet = self.transmit(Packet::new(to, payload));
+        let packet = self.packet_of(to, payload, stanza, message);
+        let packet = self.transmit(packet);
         Ok(Sent { stanza, packet, size })
     }
 
     /// Encodes a frame under the next stanza. One that does not fit takes no stanza.
-    fn frame(&mut self, meta: &Meta, message: &Message) -> Result<(i32, bytes::Bytes), Unfit> {
+    fn frame(&mut self, meta: &Meta, message: &Message, limit: usize) -> Result<(i32, bytes::Bytes), Unfit> {
         let next = self.stanza.saturating_add(1).min(i32::MAX as u32);
         let stanza = if self.role == Role::Assistant { -(next as i32) } else { next as i32 };
-        let payload = codec::encode(stanza, &self.config.room, meta, message).map_err(Unfit::Encode)?;
-        let (size, limit) = (payload.len(), self.config.caps.max_packet);
+        let encoded = codec::encode(stanza, &self.config.room, meta, message);
+        let payload = encoded.map_err(|error| match error {
+            EncodeError::TooLarge { size, limit: most } => Unfit::TooLarge { size, limit: limit.min(most) },
+            other => Unfit::Encode(other),
+        })?;
+        let size = payload.len();
         if size > limit {
             return Err(Unfit::TooLarge { size, limit });
         }

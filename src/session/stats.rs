@@ -76,6 +76,14 @@ counters! {
     RegistrationRefused = "registration_refused",
     /// Signs of life that were asked for.
     Pings = "pings",
+    /// Byte streams refused: of nobody whom we know, too many at once, or too long.
+    StreamRefused = "stream_refused",
+    /// Byte streams given up: a chunk was missing, the length was wrong, or they did not go on.
+    StreamBroken = "stream_broken",
+    /// Byte streams that their sender abandoned.
+    StreamAbandoned = "stream_abandoned",
+    /// Chunks and trailers of no stream that was taken.
+    StreamStray = "stream_stray",
     /// Late results that nobody took in time.
     LateDropped = "late_dropped",
     /// Frames that were sent again because their peer came back and had not acknowledged them.

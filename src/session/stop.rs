@@ -16,7 +16,9 @@ impl Session {
     pub(super) fn stop_owner(&mut self, call: &CallId) {
         let Some(gone) = self.past.get_mut(call).filter(|gone| gone.stop == Stop::Waiting) else { return };
         let owner = gone.asked.owner.clone();
-        if !self.peers.get(&owner).is_some_and(Remote::is_reachable) {
+        // Another instance knows nothing of it; the one that was asked may still come back.
+        let is_who_was_asked = |remote: &Remote| remote.is_reachable() && gone.asked.is_of(&owner, remote);
+        if !self.peers.get(&owner).is_some_and(is_who_was_asked) {
             return;
         }
         let message = self.stop_message(call);
@@ -154,6 +156,7 @@ impl Session {
         {
             self.timers.cancel(&timer(id.clone()));
         }
+        self.end_streams(id);
         self.lose_calls(now, id, |_| true);
         self.past.give_up(id);
         self.stop_jobs_for(now, id);
@@ -172,7 +175,10 @@ impl Session {
         let running: Option<JobKey> = match found.map(|entry| &entry.state) {
             Some(State::Running(job)) => Some(*job),
             Some(State::Claiming) => return self.cancel_claim(now, id, call),
-            Some(_) => return self.stats.add(Counter::Duplicate, 1),
+            Some(_) => {
+                self.stats.add(Counter::Duplicate, 1);
+                return self.withdraw_answer(now, id, call);
+            }
             None => None,
         };
         match running {

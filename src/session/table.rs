@@ -132,6 +132,11 @@ impl Table {
         self.entries.values().filter(|entry| matches!(entry.state, State::Tombstone)).count()
     }
 
+    /// How many bytes of results are not acknowledged.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether a result waits to be acknowledged by a caller that may still do so.
     pub(super) fn is_awaited(&self) -> bool {
         self.has_unacknowledged() && self.until.is_none()

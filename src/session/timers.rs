@@ -48,6 +48,10 @@ pub(super) enum Timer {
     Past,
     /// Misbehaviour that was counted in silence is reported.
     Complaints,
+    /// Look for streams that do not go on.
+    Streams,
+    /// Answers to this caller that found the driver's queue full go again.
+    Queue(Identity),
     /// Nobody claimed a call in time.
     ClaimWindow(CallKey),
     /// The budget of a call that we claimed is used up, and we were not allowed to start.
@@ -61,7 +65,12 @@ impl Timer {
     fn pauses(&self) -> bool {
         matches!(
             self,
-            Self::Provisional(_) | Self::Grace(_) | Self::Silent(_) | Self::Heartbeat(_) | Self::Ping(_)
+            Self::Provisional(_)
+                | Self::Grace(_)
+                | Self::Silent(_)
+                | Self::Heartbeat(_)
+                | Self::Ping(_)
+                | Self::Streams
         )
     }
 }

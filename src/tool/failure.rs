@@ -3,7 +3,7 @@
 use std::{any::Any, borrow::Cow, error::Error, fmt};
 
 use super::CallError;
-use crate::body::{Body, DecodeError};
+use crate::body::{Body, DecodeError, EncodeError};
 
 /// A tool's failure, as it travels to the caller and its model.
 ///
@@ -142,6 +142,10 @@ where
         if any.downcast_ref::<Option<DecodeError>>().is_some_and(Option::is_some) {
             let text = slot.map(|error| error.into().to_string()).unwrap_or_default();
             return Self::build(ErrorCode::INVALID_PARAMETERS, text, None);
+        }
+        if let Some(Some(EncodeError::TooLarge { size, limit })) = any.downcast_ref::<Option<EncodeError>>() {
+            let text = format!("the result has {size} bytes, {limit} can be carried");
+            return Self::build(ErrorCode::RESULT_TOO_LARGE, text, None);
         }
         Self::build(ErrorCode::EXECUTION_ERROR, Self::LOCAL_MESSAGE.to_owned(), slot.map(Into::into))
     }

@@ -31,7 +31,10 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    link::{Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, Role, Sid},
+    link::{
+        Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, Role, Sid,
+        StreamPart, StreamParts,
+    },
     transport::{Incoming, SendError, Transport, TransportEvent},
 };
 
@@ -68,7 +71,7 @@ struct Seat {
     participant: Participant,
     inbox: Arc<Inbox>,
     /// What it sent while it was paused.
-    held: Vec<Packet>,
+    held: Vec<(Packet, Option<StreamPart>)>,
 }
 
 /// What one participant has not heard yet, and when that is due. Its connection shares it, and so
@@ -153,8 +156,8 @@ impl Room {
         let Some(seat) = state.seats.get_mut(identity) else { return };
         seat.inbox.pause(false);
         let sender = seat.participant.peer().clone();
-        for packet in std::mem::take(&mut seat.held) {
-            state.deliver(&sender, &packet);
+        for (packet, part) in std::mem::take(&mut seat.held) {
+            state.deliver(&sender, &packet, part.as_ref());
         }
         drop(state);
         self.0.space.notify_waiters();
@@ -176,7 +179,41 @@ impl Room {
     }
 }
 
+/// A stream on its way; dropped before its end it tells its receivers.
+struct Stream {
+    room: Arc<Shared>,
+    local: Participant,
+    packet: Packet,
+    parts: StreamParts,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(trailer) = self.parts.abandon() {
+            // A queue without room, or a connection that ended: its receivers give it up by themselves.
+            let _ = self.room.lock().take(&self.local, &self.packet, Some(&trailer));
+        }
+    }
+}
+
 impl Shared {
+    /// Waits until everybody who hears it has room for it.
+    async fn hand_over(
+        &self,
+        from: &Participant,
+        packet: &Packet,
+        part: Option<StreamPart>,
+    ) -> Result<(), SendError> {
+        loop {
+            let mut space = std::pin::pin!(self.space.notified());
+            space.as_mut().enable();
+            if self.lock().take(from, packet, part.as_ref())? {
+                return Ok(());
+            }
+            space.await;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         whole(&self.state)
     }
@@ -206,16 +243,22 @@ impl State {
         self.seats.iter().filter(move |(it, _)| *it != from.identity() && heard(it)).map(|(_, seat)| seat)
     }
 
-    fn deliver(&mut self, from: &Peer, packet: &Packet) {
+    /// A packet, or one part of the stream that it travels as.
+    fn deliver(&mut self, from: &Peer, packet: &Packet, part: Option<&StreamPart>) {
         let lost = self.loss > 0.0 && self.draw() < self.loss;
         if lost && packet.lane == Lane::Lossy {
             return;
         }
         let due = Instant::now() + self.delay + if lost { RESEND_AFTER } else { Duration::ZERO };
         for seat in self.hearers(from, packet) {
-            let (topic, payload) = (packet.topic.clone(), packet.payload.clone());
-            seat.inbox
-                .push(due, TransportEvent::Packet(Incoming::new(from.clone(), packet.lane, topic, payload)));
+            let event = match part {
+                Some(part) => TransportEvent::Stream { from: from.clone(), part: part.clone() },
+                None => {
+                    let (topic, payload) = (packet.topic.clone(), packet.payload.clone());
+                    TransportEvent::Packet(Incoming::new(from.clone(), packet.lane, topic, payload))
+                }
+            };
+            seat.inbox.push(due, event);
         }
     }
 
@@ -317,7 +360,7 @@ impl Transport for Connection {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { lossy: true, ..Capabilities::default() }
+        Capabilities { lossy: true, streams: true, ..Capabilities::default() }
     }
 
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
@@ -327,17 +370,18 @@ impl Transport for Connection {
                 return Err(SendError::NoDestination);
             }
             let (size, limit) = (packet.payload.len(), Capabilities::MAX_PACKET);
-            if size > limit {
+            if size <= limit {
+                return room.hand_over(&local, &packet, None).await;
+            }
+            if packet.lane == Lane::Lossy {
                 return Err(SendError::TooLarge { size, limit });
             }
-            loop {
-                let mut space = std::pin::pin!(room.space.notified());
-                space.as_mut().enable();
-                if room.lock().take(&local, &packet)? {
-                    return Ok(());
-                }
-                space.await;
+            let mut stream = Stream { parts: StreamParts::of(&packet), room, local, packet };
+            for part in stream.parts.by_ref() {
+                stream.room.hand_over(&stream.local, &stream.packet, Some(part)).await?;
+                tokio::task::yield_now().await; // others pass between the parts
             }
+            Ok(())
         }
     }
 
@@ -365,8 +409,13 @@ impl Transport for Connection {
 }
 
 impl State {
-    /// Whether the packet was taken; if not, somebody's queue is full.
-    fn take(&mut self, from: &Participant, packet: &Packet) -> Result<bool, SendError> {
+    /// Whether the packet, or this part of it, was taken; if not, somebody's queue is full.
+    fn take(
+        &mut self,
+        from: &Participant,
+        packet: &Packet,
+        part: Option<&StreamPart>,
+    ) -> Result<bool, SendError> {
         let full = self.hearers(from.peer(), packet).any(|seat| seat.inbox.is_full());
         let Some(seat) = self.seats.get_mut(from.identity()).filter(|seat| seat.is(from)) else {
             return Err(SendError::Closed(CloseReason::Closed));
@@ -374,12 +423,12 @@ impl State {
         if seat.inbox.is_paused() {
             let room = seat.held.len() < QUEUE_LIMIT;
             if room {
-                seat.held.push(packet.clone());
+                seat.held.push((packet.clone(), part.cloned()));
             }
             return Ok(room);
         }
         if !full {
-            self.deliver(from.peer(), packet);
+            self.deliver(from.peer(), packet, part);
         }
         Ok(!full)
     }

@@ -228,13 +228,12 @@ async fn who_stops_reading_ends_it() -> anyhow::Result<()> {
 }
 
 async fn a_lost_room_ends_it_with_every_result_told() -> anyhow::Result<()> {
-    let server = Server::start("")?;
-    let room = "assistant-lost";
+    let (server, room) = (shared()?, "assistant-lost");
     let _desk = desk(&server, room, Some("brain")).await?;
     let mut brain = brain(&server, room)?;
     ask(&mut brain, json!({"type": "call", "id": 1, "tool": "nap", "timeoutMs": 600_000})).await?;
     brain.json(json!({"type": "progress", "id": 1})).await?;
-    server.kill();
+    server.room_service("DeleteRoom", room, json!({"room": room})).await?;
     let result = brain.json(json!({"type": "result", "id": 1})).await?;
     ensure!(result["ok"] == false && result["error"]["mayHaveRun"] == true, "{result}");
     let closed = brain.json(json!({"event": "closed"})).await?;

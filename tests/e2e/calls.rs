@@ -30,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         progress_passes,
         two_hundred_calls_over_four_clients_each_get_their_own_answer,
         the_sixty_fifth_open_call_to_one_client_is_too_many,
-        a_request_of_15000_bytes_passes_and_one_more_is_refused,
+        a_request_of_16_mib_passes_and_one_more_byte_is_refused,
         a_result_too_large_says_so_with_both_numbers,
         tools_too_large_for_a_frame_are_an_error_at_join,
         dropping_a_call_stops_the_function,
@@ -219,7 +219,7 @@ async fn the_sixty_fifth_open_call_to_one_client_is_too_many() -> anyhow::Result
     Ok(())
 }
 
-async fn a_request_of_15000_bytes_passes_and_one_more_is_refused() -> anyhow::Result<()> {
+async fn a_request_of_16_mib_passes_and_one_more_byte_is_refused() -> anyhow::Result<()> {
     async fn length(text: Text) -> Result<usize, ToolError> {
         Ok(text.text.len())
     }
@@ -228,15 +228,17 @@ async fn a_request_of_15000_bytes_passes_and_one_more_is_refused() -> anyhow::Re
     let (_phone, brain) = pair(&server, "sizes-of-requests", phone, Assistant::builder()).await?;
     let ask = |size: usize| brain.call("length", json!({"text": "x".repeat(size)}));
     ensure!(ask(1).await?.decode::<usize>()? == 1);
-    let CallError::TooLarge { size, limit: 15_000 } = ask(15_000).await.unwrap_err() else {
-        bail!("15,000 bytes of text and a frame around them passed")
+    const MOST: usize = 16 * 1024 * 1024;
+    const BELOW: usize = MOST - 30; // a value of less than the maximum, whose frame is above it
+    let CallError::TooLarge { size, limit: MOST } = ask(BELOW).await.unwrap_err() else {
+        bail!("almost 16 MiB of text and a frame around them passed")
     };
-    let fits = 15_000 - (size - 15_000);
+    let fits = BELOW - (size - MOST);
     ensure!(ask(fits).await?.decode::<usize>()? == fits);
     let error = ask(fits + 1).await.unwrap_err();
-    ensure!(matches!(error, CallError::TooLarge { size: 15_001, limit: 15_000 }), "{error:?}");
+    ensure!(matches!(error, CallError::TooLarge { size, limit: MOST } if size == MOST + 1), "{error:?}");
     let text = error.to_string();
-    ensure!(text.contains("15001") && text.contains("15000"), "{text}");
+    ensure!(text.contains("16777217") && text.contains("16777216"), "{text}");
     Ok(())
 }
 
@@ -247,7 +249,7 @@ struct Text {
 
 async fn a_result_too_large_says_so_with_both_numbers() -> anyhow::Result<()> {
     async fn novel() -> Result<String, ToolError> {
-        Ok("x".repeat(20_000))
+        Ok("x".repeat(17 << 20))
     }
     let server = shared()?;
     let phone = Client::builder().tool("novel", "", novel);
@@ -260,7 +262,7 @@ async fn a_result_too_large_says_so_with_both_numbers() -> anyhow::Result<()> {
                 .split(|it: char| !it.is_ascii_digit())
                 .filter_map(|number| number.parse().ok())
                 .collect();
-            ensure!(numbers.contains(&15_000) && numbers.iter().any(|it| *it > 20_000), "{error:?}");
+            ensure!(numbers.contains(&(16 << 20)) && numbers.iter().any(|it| *it > 17 << 20), "{error:?}");
         }
         other => bail!("{other:?}"),
     }
@@ -270,13 +272,14 @@ async fn a_result_too_large_says_so_with_both_numbers() -> anyhow::Result<()> {
 async fn tools_too_large_for_a_frame_are_an_error_at_join() -> anyhow::Result<()> {
     let server = shared()?;
     let mut tools = Tools::new();
-    for n in 0..20 {
-        tools = tools.tool(&format!("tool-{n}"), &"x".repeat(1_000), double);
+    for n in 0..100 {
+        tools = tools.tool(&format!("tool-{n}"), &"x".repeat(3_000), double);
     }
     let token = server.key().client("sizes-of-tools", "phone").sign()?;
-    match Client::builder().tools(tools).join(&server.url(), &token).await {
+    let builder = Client::builder().configure(|it| it.caps.description_bytes = 4_096).tools(tools);
+    match builder.join(&server.url(), &token).await {
         Err(JoinError::Register(RegisterError::RegistrationTooLarge { size, limit })) => {
-            ensure!(size > 20_000 && limit <= 15_000, "{size} {limit}");
+            ensure!(size > 300_000 && limit == 262_144, "{size} {limit}");
         }
         other => bail!("{other:?}"),
     }

@@ -40,6 +40,10 @@ impl Running {
         Ok(())
     }
 
+    pub(crate) fn count(&self) -> usize {
+        *self.0.borrow()
+    }
+
     pub(crate) fn tools(&self) -> Tools<Running> {
         Tools::with_state(self.clone()).tool("held", "Runs until it is stopped", held)
     }

@@ -27,6 +27,7 @@ mod calls;
 mod cli;
 mod endings;
 mod ends;
+mod flat;
 mod network;
 mod peers;
 mod program;
@@ -34,6 +35,7 @@ mod rejoin;
 mod relay;
 mod room;
 mod server;
+mod streams;
 mod survival;
 mod tls;
 
@@ -48,16 +50,19 @@ fn main() {
     arguments.test_threads.get_or_insert(THREADS);
     // The longest are the first of their files.
     let files = [
+        flat::trials(),
         rejoin::trials(),
         survival::trials(),
         room::trials(),
         endings::trials(),
         peers::trials(),
+        streams::trials(),
         calls::trials(),
         cli::trials(),
         assistant::trials(),
         network::trials(),
     ];
+    let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
     program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 });

@@ -74,7 +74,7 @@ async fn panics(given: Secret) -> Result<(), ToolError> {
 }
 
 async fn novel(given: Secret) -> Result<String, ToolError> {
-    Ok(given.secret.repeat(2_000))
+    Ok(given.secret.repeat(1_100_000))
 }
 
 async fn hang(_: Secret) -> Result<(), ToolError> {
@@ -158,7 +158,9 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
     let late = assistant.call("hang", secret()).timeout(Duration::from_secs(1)).await;
     assert!(matches!(late, Err(CallError::Timeout { .. })));
     drop(assistant.call("hang", secret()).start());
-    let large = assistant.call("echo", json!({"secret": "planted-large".repeat(2_000)})).await;
+    // One that travels in parts, and one that does not travel.
+    assert!(assistant.call("echo", json!({"secret": "planted-large".repeat(2_000)})).await.is_ok());
+    let large = assistant.call("echo", json!({"secret": "planted-large".repeat(1_400_000)})).await;
     assert!(matches!(large, Err(CallError::TooLarge { .. })));
     let to = Destination::Peers(vec!["phone".into()]);
     let body = Body::from(json!({"x": "planted-frame"}));

@@ -11,6 +11,7 @@ mod bridge;
 mod bridge_either;
 mod bridge_ends;
 mod bridge_rejoin;
+mod bridge_streams;
 mod chat;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
@@ -37,6 +38,7 @@ mod session_replay;
 mod session_returns;
 mod session_schedules;
 mod session_security;
+mod session_streams;
 mod session_turns;
 mod session_world;
 mod tools;

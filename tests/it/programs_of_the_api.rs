@@ -4,8 +4,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
-use toolbridge::{Assistant, CallError, Client, ErrorCode, State, ToolContext, ToolError, Tools, memory};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use toolbridge::{
+    Assistant, BargeIn, CallError, Client, ConsentRequest, ErrorCode, State, ToolContext, ToolError,
+    ToolOptions, Tools, adapter::chat, memory,
+};
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -53,4 +57,97 @@ async fn a_phone_that_leaves() -> anyhow::Result<()> {
     room.leave("phone"); // also: pause, resume, delay, lose (seeded)
     assert!(matches!(open.await, Err(CallError::Lost { .. })));
     Ok(())
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Album {
+    album: String,
+}
+
+async fn erase_album(erase: Album) -> Result<String, ToolError> {
+    Ok(erase.album)
+}
+
+/// A person who lets go of Rome.
+async fn dialog(question: String) -> bool {
+    question == r#"assistant wants erase_album: {"album":"Rome"}"#
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_before_a_destructive_tool() -> anyhow::Result<()> {
+    let room = memory::Room::new();
+    let _client = Client::builder()
+        .tool_with("erase_album", "Delete an album", ToolOptions::destructive(), erase_album)
+        .consent(|ask: ConsentRequest| async move {
+            dialog(format!("{} wants {}: {}", ask.caller(), ask.tool().name(), ask.arguments().to_json()))
+                .await
+        })
+        .join_over(room.client("phone"))
+        .await?;
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
+    assistant.call("erase_album", json!({"album": "Rome"})).await?;
+    match assistant.call("erase_album", json!({"album": "Paris"})).await {
+        Err(CallError::Tool(error)) if error.code() == ErrorCode::PERMISSION_DENIED => Ok(()),
+        other => anyhow::bail!("{other:?}"),
+    }
+}
+
+/// Asks for the hour's sleep, and after that has nothing more to say.
+async fn model(messages: &[Value], tools: Vec<Value>) -> anyhow::Result<Value> {
+    let asked = messages.iter().any(|message| message["role"] == "tool");
+    let sleep = tools.iter().find(|tool| tool["function"]["name"] == "sleep_an_hour").filter(|_| !asked);
+    let calls = sleep.map(|tool| json!([{"id": "1", "function": {"name": tool["function"]["name"]}}]));
+    Ok(json!({"role": "assistant", "content": "done", "tool_calls": calls}))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chat_models_loop_with_barge_in() -> anyhow::Result<()> {
+    let room = memory::Room::new();
+    let options = ToolOptions::default().barge_in(BargeIn::Report);
+    let _phone = Client::builder()
+        .tool_with("sleep_an_hour", "Sleeps", options, sleep_an_hour)
+        .join_over(room.client("phone"))
+        .await?;
+    let assistant = Assistant::builder().client("phone").join_over(room.assistant("assistant")).await?;
+    let mut events = assistant.events();
+    while assistant.tools().is_empty() {
+        events.recv().await;
+    }
+    let barge_in = || tokio::time::sleep(secs(1));
+    let mut messages = vec![json!({"role": "system", "content": "Be brief."})];
+    for heard in ["Good night", "Good morning"] {
+        messages.push(json!({"role": "user", "content": heard}));
+        loop {
+            messages.extend(assistant.late_results().iter().map(chat::note)); // what a barge-in left running
+            let reply = model(&messages, chat::definitions(&assistant.tools())).await?;
+            messages.push(reply.clone());
+            let turn = assistant.turn();
+            let mut calls = JoinSet::new();
+            for tool_call in reply["tool_calls"].as_array().into_iter().flatten() {
+                calls.spawn(chat::call(&turn, tool_call)); // resolves to the answer message, whatever happens
+            }
+            if calls.is_empty() {
+                break;
+            }
+            let interrupted = tokio::select! {
+                () = collect(&mut calls, &mut messages) => false,
+                () = barge_in() => { turn.barge_in(); true }
+            };
+            collect(&mut calls, &mut messages).await; // a barge-in settles every call at once: none stays open
+            if interrupted {
+                break;
+            }
+        }
+        tokio::time::sleep(secs(60)).await; // past the call's budget
+    }
+    let said: Vec<_> = messages.iter().filter_map(|message| message["content"].as_str()).collect();
+    assert!(said[3].contains("detached"), "{said:?}");
+    assert!(said[5].contains("sleep_an_hour") && said[5].contains("timeout"), "{said:?}");
+    Ok(())
+}
+
+async fn collect(calls: &mut JoinSet<Value>, messages: &mut Vec<Value>) {
+    while let Some(Ok(message)) = calls.join_next().await {
+        messages.push(message)
+    }
 }

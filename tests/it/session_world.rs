@@ -9,7 +9,7 @@ use std::{
 
 use toolbridge::{
     Body, CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output,
-    Participant, Peer, Progress, Request, Role, Session, Tool, Unsent,
+    Participant, Peer, Progress, Request, Role, STREAM_CHUNK, Session, StreamPart, StreamParts, Tool, Unsent,
     wire::{Frame, Kind, Message, Meta},
 };
 
@@ -71,6 +71,8 @@ pub(crate) struct End {
     pub(crate) events: Vec<Event>,
     /// What it was sent, if the test plays it, or sent itself.
     pub(crate) inbox: Vec<(Identity, Frame)>,
+    /// The parts of streams that it was sent, if the test plays it.
+    pub(crate) parts: Vec<(Identity, StreamPart)>,
     pub(crate) sent: Vec<(Vec<Identity>, Frame)>,
     /// How jobs end, if they end by themselves.
     pub(crate) handler: Option<Handler>,
@@ -79,6 +81,7 @@ pub(crate) struct End {
 
 enum Delivery {
     Packet { to: String, from: Peer, bytes: Vec<u8> },
+    Part { to: String, from: Peer, part: StreamPart },
     Joined { to: String, who: Participant },
     Left { to: String, who: Peer },
 }
@@ -156,6 +159,7 @@ impl World {
             aborted: Vec::new(),
             events: Vec::new(),
             inbox: Vec::new(),
+            parts: Vec::new(),
             sent: Vec::new(),
             handler: None,
             stanza: 0,
@@ -240,7 +244,7 @@ impl World {
     /// Asks for a call and waits for its end.
     pub(crate) fn ask(&mut self, name: &str, request: Request) -> Result<Body, CallError> {
         let key = self.call(name, request)?;
-        for _ in 0..1000 {
+        for _ in 0..100_000 {
             if let Some(at) = self.ends[name].settled.iter().position(|(settled, _)| *settled == key) {
                 return self.ends.get_mut(name).unwrap().settled.remove(at).1;
             }
@@ -307,6 +311,14 @@ impl World {
         self.fate = fate;
     }
 
+    /// A part of a stream, from whomever.
+    pub(crate) fn throw_part(&mut self, from: &Peer, to: &[&str], part: &StreamPart) {
+        for to in to {
+            let delivery = Delivery::Part { to: (*to).to_owned(), from: from.clone(), part: part.clone() };
+            self.schedule(self.delay, delivery);
+        }
+    }
+
     /// What a participant that the test plays was sent, of this type.
     pub(crate) fn heard(&self, name: &str, kind: Kind) -> Vec<Message> {
         let of_kind = self.ends[name].inbox.iter().filter(|(_, frame)| frame.kind() == kind);
@@ -370,6 +382,15 @@ impl World {
                     self.with(&to, |session, now| session.handle_left(now, &who));
                 }
             }
+            Delivery::Part { to, from, part } => {
+                let Some(end) = self.ends.get_mut(&to).filter(|end| end.here) else { return };
+                match &mut end.session {
+                    None => end.parts.push((from.identity().clone(), part)),
+                    Some(_) => {
+                        self.with(&to, |session, now| session.handle_stream(now, &from, part));
+                    }
+                }
+            }
             Delivery::Packet { to, from, bytes } => {
                 let Some(end) = self.ends.get_mut(&to).filter(|end| end.here) else { return };
                 match &mut end.session {
@@ -384,7 +405,9 @@ impl World {
 
     fn schedule(&mut self, after: Duration, delivery: Delivery) {
         let link = match &delivery {
-            Delivery::Packet { to, from, .. } => (to.clone(), from.sid().to_string()),
+            Delivery::Packet { to, from, .. } | Delivery::Part { to, from, .. } => {
+                (to.clone(), from.sid().to_string())
+            }
             Delivery::Joined { to, .. } | Delivery::Left { to, .. } => (to.clone(), String::new()),
         };
         let more = self.jitter.mul_f64(self.random.below(1000) as f64 / 1000.0);
@@ -405,7 +428,11 @@ impl World {
                     end.sent.push((packet.to.clone(), Frame::decode(packet.payload.clone()).unwrap()));
                     let (from, here) = (end.who.peer().clone(), end.here);
                     let to: Vec<_> = packet.to.iter().map(Identity::as_str).collect();
-                    if here {
+                    if here && packet.payload.len() > STREAM_CHUNK {
+                        for part in StreamParts::of(&packet) {
+                            self.throw_part(&from, &to, &part);
+                        }
+                    } else if here {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
                         session.handle_unsent(self.now, packet.id, self.unsent.clone());

@@ -1,6 +1,9 @@
 """A foreign client. All it knows is LiveKit's SDK and two messages: ToolUseRequest (6) and ToolUseResult (7).
 
-    LIVEKIT_URL=ws://… LIVEKIT_TOKEN=… client.py
+    LIVEKIT_URL=ws://… LIVEKIT_TOKEN=… client.py [--streams]
+
+With --streams it answers a Configuration (12) with its own, which says that it takes frames as byte streams, and sends
+answers above 15,000 bytes so; then it also prints {"event": "greeted"}.
 
 Prints a line {"event": "ready", …} in the room, {"event": "answered", …} after each answer.
 Leaves on SIGTERM, or when its standard input ends.
@@ -11,10 +14,15 @@ import itertools
 import json
 import os
 import signal
+import sys
 import threading
 
 import msgpack
 from livekit import rtc
+
+
+LARGE = 15_000
+STREAM_TOPIC = "toolbridge.frame"
 
 
 def run(tool, parameters):
@@ -29,9 +37,9 @@ def run(tool, parameters):
     return {"success": False, "errorCode": "unknown_tool", "errorMessage": f"no tool is called {tool}"}
 
 
-def frame_of(packet):
+def frame_of(data):
     try:
-        frame = msgpack.unpackb(packet.data)
+        frame = msgpack.unpackb(data)
     except ValueError:
         return {}  # somebody else's data
     return frame if isinstance(frame, dict) else {}
@@ -43,15 +51,46 @@ def say(event, **more):
 
 async def main():
     room, heard, stanza = rtc.Room(), asyncio.Queue(), itertools.count(1)
-    room.on("data_received", heard.put_nowait)
+    streams = "--streams" in sys.argv[1:]
+    reading, greeted = set(), set()
+
+    def packet_came(packet):
+        if packet.participant:  # LiveKit says who sent a packet
+            heard.put_nowait((packet.participant.identity, packet.data))
+
+    def stream_came(reader, sender):
+        async def read():
+            heard.put_nowait((sender, b"".join([chunk async for chunk in reader])))
+
+        reading.add(asyncio.create_task(read()))
+
+    async def send(kind, body, to):
+        frame = {"stanzaId": next(stanza), "conversationId": room.name, "type": kind, "meta": {}, "body": body}
+        data = msgpack.packb(frame)
+        if not streams or len(data) <= LARGE:
+            await room.local_participant.publish_data(data, reliable=True, destination_identities=[to])
+            return
+        writer = await room.local_participant.stream_bytes(
+            "frame", total_size=len(data), topic=STREAM_TOPIC, destination_identities=[to]
+        )
+        await writer.write(data)
+        await writer.aclose()
+
+    room.on("data_received", packet_came)
+    room.register_byte_stream_handler(STREAM_TOPIC, stream_came)
     room.on("disconnected", lambda _reason: heard.put_nowait(None))
     leave_when_told(lambda: heard.put_nowait(None))
     await room.connect(os.environ["LIVEKIT_URL"], os.environ["LIVEKIT_TOKEN"])
     say("ready", identity=room.local_participant.identity, room=room.name)
 
-    while packet := await heard.get():
-        frame = frame_of(packet)
-        if frame.get("type") != 6 or not packet.participant:  # LiveKit says who sent a packet
+    while came := await heard.get():
+        sender, data = came
+        frame = frame_of(data)
+        if streams and frame.get("type") == 12 and sender not in greeted:
+            greeted.add(sender)
+            await send(12, {"conversationId": room.name, "features": ["tool_use", "frame_stream"]}, sender)
+            say("greeted", by=sender)
+        if frame.get("type") != 6:
             continue
         request = frame["body"]
         if request.get("execution") not in ("client", "either"):  # a `server` call is the assistant's own
@@ -59,16 +98,7 @@ async def main():
         outcome = run(request["toolName"], request.get("parameters") or {})
         if outcome is None:
             continue
-        answer = {
-            "stanzaId": next(stanza),
-            "conversationId": room.name,
-            "type": 7,
-            "meta": {},
-            "body": {"id": request["id"], **outcome},
-        }
-        await room.local_participant.publish_data(
-            msgpack.packb(answer), reliable=True, destination_identities=[packet.participant.identity]
-        )
+        await send(7, {"id": request["id"], **outcome}, sender)
         say("answered", id=request["id"], tool=request["toolName"], success=outcome["success"])
     await room.disconnect()
 

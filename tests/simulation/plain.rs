@@ -64,7 +64,8 @@ impl World<'_> {
             Ok(Message::ToolUseResult(result)) => {
                 let of = self.ledger.by_id.get(&result.id).map(|call| &self.ledger.calls[*call]);
                 self.is_denial(&result)
-                    || of.is_some_and(|call| call.owners.is_empty() || self.ran(from, &result.id))
+                    || of.is_some_and(|call| call.owners.is_empty())
+                    || self.ran(from, &result.id)
             }
             Ok(Message::ToolsRegisterAck(answer)) => !answer.success,
             _ => false,

@@ -334,8 +334,9 @@ impl<'a> World<'a> {
             let own = ToolOptions::default().barge_in(BargeIn::Finish);
             let both = ToolOptions::default().barge_in(BargeIn::Report).prefer_client();
             let tools = vec![
-                Tool::new(name("own"), "the assistant's own").options(own),
+                Tool::new(name("own"), "the assistant's own").options(own.clone()),
                 Tool::new(name("both"), "a client may run it too").options(both),
+                Tool::new(name("shared"), "any client may run it too").options(own.prefer_client()),
             ];
             self.processes[process].turn = self.drive(process, |session, now| {
                 session.offer(now, tools).unwrap();

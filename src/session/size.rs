@@ -1,0 +1,211 @@
+//! How large a frame may be, to whom; and large ones on their way out that nobody wants any more (`wire.md`, section 5).
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+
+use super::{
+    Session, Timer,
+    peer::{Feature, Remote},
+};
+use crate::{
+    body::Body,
+    link::{Identity, Packet, Role},
+    tool::CallId,
+    wire::Message,
+};
+
+/// Large packets that are remembered until nobody can be sending them any more: as many as a driver keeps.
+const MAX_LARGE: usize = 4096;
+
+/// How long an answer waits when the driver's queue has no room for it.
+const QUEUE_WAIT: Duration = Duration::from_secs(1);
+
+/// Large packets that were given out: they may be on their way for long.
+#[derive(Debug, Default)]
+pub(super) struct Large {
+    /// By their rising numbers, and for whom.
+    out: VecDeque<Outgoing>,
+    withdrawn: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    packet: u64,
+    to: Vec<Identity>,
+    stanza: i32,
+}
+
+impl Session {
+    /// Whether a packet that was given out is still worth sending.
+    pub(super) fn wants(&self, packet: u64) -> bool {
+        !self.large.withdrawn.contains(&packet)
+    }
+
+    /// The largest frame that may go to these participants, in bytes.
+    pub(super) fn limit_to(&self, to: &[Identity], message: &Message) -> usize {
+        let caps = &self.config.caps;
+        let observes =
+            |remote: &Remote| remote.who.as_ref().is_some_and(|who| who.token_role() == Some(Role::Observer));
+        let takes = |id: &Identity| {
+            self.peers.get(id).is_some_and(|remote| remote.takes_streams() || observes(remote))
+        };
+        if !self.config.streams || !to.iter().all(takes) {
+            return caps.max_packet;
+        }
+        // A client's answers are awaited; for the rest it is one of many.
+        let much = !self.is_client() || matches!(message, Message::ToolUseResult(_));
+        let limit = if much { caps.max_frame } else { caps.max_frame_of_others.min(caps.max_frame) };
+        limit.max(caps.max_packet)
+    }
+
+    /// The packet of a frame: a large one is given the id of its stream, a small one may pass large ones.
+    pub(super) fn packet_of(
+        &mut self,
+        to: Vec<Identity>,
+        payload: Bytes,
+        stanza: i32,
+        message: &Message,
+    ) -> Packet {
+        let mut packet = Packet::new(to, payload);
+        packet.overtakes = self.may_overtake(&packet.to, message);
+        if packet.payload.len() > self.config.caps.max_packet {
+            let number = self.next_packet + 1;
+            packet.stream = Some(format!("{}.{stanza}.{number}", subject(message)).into());
+            self.large.note(number, &packet.to, stanza);
+        }
+        packet
+    }
+
+    /// The request of a call that has ended need not leave any more.
+    pub(super) fn withdraw_request(&mut self, packet: u64) {
+        self.large.withdraw(packet);
+    }
+
+    /// The caller has stopped a call whose large answer is on its way: it is not wanted any more.
+    pub(super) fn withdraw_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) {
+        let Some(table) = self.tables.get_mut(caller) else { return };
+        let sent = table.answer_of(call).and_then(|answer| answer.sent);
+        if let Some((_, packet)) = sent.filter(|(_, packet)| self.large.withdraw(*packet)) {
+            tracing::debug!(%call, packet, "a stopped call's answer is withdrawn");
+            table.acknowledged(now, call);
+            self.set_table_timer(now);
+        }
+    }
+
+    /// The driver's queue had no room for an answer: there may be some in a second.
+    pub(super) fn wait_for_queue(&mut self, now: Instant, caller: Identity) {
+        self.timers.set(now, Timer::Queue(caller), QUEUE_WAIT);
+    }
+
+    /// Answers that found the driver's queue full go again, in their order.
+    pub(super) fn queue_has_room(&mut self, now: Instant, caller: &Identity) {
+        let waiting = self.tables.get(caller).map(super::Table::answers_not_sent).unwrap_or_default();
+        for call in waiting {
+            self.send_answer(now, caller, &call);
+        }
+    }
+
+    /// What was under way between us, in parts, under the pair of sids that has ended.
+    pub(super) fn end_streams(&mut self, id: &Identity) {
+        self.streams.forget(id);
+        // What goes to a plain peer is not sent again; so it may still arrive.
+        if self.peers.get(id).is_none_or(|remote| !remote.pair.plain) {
+            self.large.withdraw_all_to(id);
+        }
+    }
+
+    /// Whether the open calls of this owner hold as many bytes of arguments as they may. One call always may.
+    pub(super) fn is_full_with(&self, owner: &Identity, arguments: &Body) -> bool {
+        let asked = self.calls.values().filter(|call| call.asked().is_some_and(|it| it.owner == *owner));
+        let open: usize = asked.map(|call| call.arguments.as_bytes().len()).sum();
+        open > 0 && open + arguments.as_bytes().len() > self.config.caps.open_bytes
+    }
+
+    /// Whether one more answer of this size may be kept for its caller; if not, how large it may be. One always may.
+    pub(super) fn room_for_answer(&self, caller: &Identity, size: usize) -> Result<(), usize> {
+        let kept = self.tables.get(caller).map_or(0, super::Table::kept_bytes);
+        let room = self.config.caps.table_bytes.saturating_sub(kept);
+        if kept > 0 && size > room { Err(room) } else { Ok(()) }
+    }
+
+    /// Acknowledgements, and stops that their receiver remembers should they come before their request. A goodbye
+    /// ends what was said before it.
+    fn may_overtake(&self, to: &[Identity], message: &Message) -> bool {
+        let remembers = |id: &Identity| self.peers.get(id).is_some_and(|it| it.lists(Feature::Cancel));
+        match message {
+            Message::Acknowledgement(_) => true,
+            Message::ControlStop(stop) => stop.stop_type.is_none() && to.iter().all(remembers),
+            _ => false,
+        }
+    }
+}
+
+impl Large {
+    fn note(&mut self, packet: u64, to: &[Identity], stanza: i32) {
+        if self.out.len() == MAX_LARGE
+            && let Some(oldest) = self.out.pop_front()
+        {
+            self.withdrawn.remove(&oldest.packet);
+        }
+        // What is sent again need not be sent twice: the receiver may have dropped the first.
+        let before = self.out.iter().filter(|it| it.stanza == stanza && it.to == to);
+        self.withdrawn.extend(before.map(|it| it.packet));
+        self.out.push_back(Outgoing { packet, to: to.to_vec(), stanza });
+    }
+
+    /// Whether it is one of ours; if so, nobody wants it.
+    fn withdraw(&mut self, packet: u64) -> bool {
+        let known = self.out.binary_search_by_key(&packet, |it| it.packet).is_ok();
+        if known {
+            self.withdrawn.insert(packet);
+        }
+        known
+    }
+
+    fn withdraw_all_to(&mut self, id: &Identity) {
+        let theirs = self.out.iter().filter(|it| it.to.as_slice() == std::slice::from_ref(id));
+        self.withdrawn.extend(theirs.map(|it| it.packet));
+    }
+}
+
+/// What a stream's id begins with: its call, or what it is.
+fn subject(message: &Message) -> &str {
+    match message {
+        Message::ToolUseRequest(request) => request.id.as_str(),
+        Message::ToolUseResult(result) => result.id.as_str(),
+        Message::ToolsRegister(_) => "tools",
+        _ => "frame",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_packets_are_remembered_up_to_a_limit() {
+        let mut large = Large::default();
+        for packet in 1..=MAX_LARGE as u64 + 1 {
+            large.note(packet, &["a".into()], packet as i32);
+        }
+        assert!(!large.withdraw(1), "the oldest is forgotten");
+        assert!(large.withdraw(2) && large.withdraw(MAX_LARGE as u64 + 1));
+        large.note(MAX_LARGE as u64 + 2, &["b".into()], 1);
+        assert!(!large.withdrawn.contains(&2), "and so is that it was withdrawn");
+        large.withdraw_all_to(&"b".into());
+        assert_eq!(large.withdrawn.len(), 2);
+    }
+
+    #[test]
+    fn what_is_sent_again_is_sent_once() {
+        let mut large = Large::default();
+        large.note(1, &["a".into()], -7);
+        large.note(2, &["b".into()], -7);
+        large.note(3, &["a".into()], -7);
+        assert!(large.withdrawn.iter().eq([&1]));
+    }
+}

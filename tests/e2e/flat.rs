@@ -1,0 +1,121 @@
+//! A participant that is lost again and again: what it needs stays the same.
+
+use std::{env, fs, process::Command, time::Duration};
+
+use anyhow::{Context, ensure};
+use libtest_mimic::Trial;
+use tokio::{runtime::Handle, time::sleep};
+use toolbridge::{LinkState, Room, RoomOptions, Transport, TransportEvent};
+
+use crate::{
+    relay::Relay,
+    room::{packet, to, until},
+    server::Server,
+    soon,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![flat: forced_rejoins_leave_nothing_behind]
+}
+
+/// How often it is lost: 20 times, or as this variable says (200 take a minute and a half).
+const TIMES: &str = "TOOLBRIDGE_REJOINS";
+/// Says that the test is in a process of its own, where nobody else opens files.
+const ALONE: &str = "TOOLBRIDGE_ALONE";
+/// After so many everything that is set up once has been: the relay keeps its last eight ways open.
+const WARM: usize = 12;
+/// What memory may grow by, in KiB, whatever the number: the allocator's own ups and downs.
+const SLACK: usize = 6 * 1024;
+
+async fn forced_rejoins_leave_nothing_behind() -> anyhow::Result<()> {
+    if env::var_os(ALONE).is_none() {
+        let mut alone = Command::new(env::current_exe()?);
+        alone.args(["--exact", "flat::forced_rejoins_leave_nothing_behind", "--nocapture"]).env(ALONE, "1");
+        let output = tokio::task::spawn_blocking(move || alone.output()).await??;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        print!("{}", said.lines().filter(|line| line.contains("rejoins")).collect::<Vec<_>>().join("\n"));
+        println!();
+        ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        return Ok(());
+    }
+    let times: usize = env::var(TIMES).ok().map_or(Ok(20), |text| text.parse())?;
+    let server = Server::start("")?;
+    let relay = Relay::start(&server).await?;
+    let quick = RoomOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(20));
+    let mut one = quick.join(&relay.url(), &server.key().client("flat", "one").sign()?).await?;
+    let two = Room::join(&server.url(), &server.key().client("flat", "two").sign()?).await?;
+    let reading = tokio::spawn(async move {
+        let mut two = two;
+        while let Ok(heard) = packet(&mut two).await {
+            let _ = two.send(to("one", heard.payload)).await;
+        }
+    });
+    let mut warm = None;
+    for n in 1..=WARM + times {
+        // Now and then it is the media that are gone, with something on its way: that takes 2.5 s to see.
+        if n % 8 == 0 {
+            relay.media().cut();
+            one.send(to("two", "lost")).await?;
+        } else {
+            relay.signalling().sever();
+        }
+        for wanted in [LinkState::Down, LinkState::Up] {
+            until(&mut one, |event| (event == TransportEvent::Link(wanted)).then_some(())).await?;
+            relay.restore();
+        }
+        one.send(to("two", "still there?")).await?;
+        while packet(&mut one).await?.payload != "still there?" {}
+        if n == WARM {
+            warm = Some(Needs::settled(Needs { files: 0, tasks: 0, memory: 0 }).await?);
+        }
+    }
+    let warm = warm.context("never warm")?;
+    let now = Needs::settled(warm).await?;
+    println!("{times} rejoins: {warm:?} before, {now:?} after");
+    ensure!(now.memory <= warm.memory + SLACK, "{warm:?}, then {now:?}");
+    reading.abort();
+    Ok(())
+}
+
+/// What this process needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Needs {
+    files: usize,
+    tasks: usize,
+    /// Resident, in KiB.
+    memory: usize,
+}
+
+impl Needs {
+    fn now() -> anyhow::Result<Self> {
+        let status = fs::read_to_string("/proc/self/status")?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        Ok(Self {
+            files: fs::read_dir("/proc/self/fd")?.count(),
+            tasks: Handle::current().metrics().num_alive_tasks(),
+            memory: resident.trim().trim_end_matches(" kB").trim().parse()?,
+        })
+    }
+
+    /// Waits until it needs no more files and tasks than this; or, if this is nothing, until a second has
+    /// changed nothing. What a join leaves behind ends within seconds: the goodbye of its socket.
+    async fn settled(than: Needs) -> anyhow::Result<Self> {
+        let settling = async {
+            let mut last = Self::now()?;
+            loop {
+                sleep(Duration::from_secs(1)).await;
+                let now = Self::now()?;
+                let same = (now.files, now.tasks) == (last.files, last.tasks);
+                let less = now.files <= than.files && now.tasks <= than.tasks;
+                if if than.files == 0 { same } else { less } {
+                    return anyhow::Ok(now);
+                }
+                if now != last {
+                    println!("{now:?}");
+                }
+                last = now;
+            }
+        };
+        soon(&format!("as little as {than:?}"), settling).await?
+    }
+}

@@ -1,0 +1,485 @@
+//! Frames larger than a packet: who may send them, how they are put together, and what is given up.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use toolbridge::{
+    Body, CallError, Config, Counter, ErrorCode, Event, Output, Packet, Participant, Peer, RegisterError,
+    Request, Role, STREAM_CHUNK, STREAM_TOPIC, Session, StreamHeader, StreamPart, StreamParts, Tool, Unsent,
+    wire::{ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
+};
+
+use crate::session_world::{MS, SECOND, World, request, value};
+
+const MIB: usize = 1024 * 1024;
+
+/// An assistant and a phone over a transport that has streams, after their handshake.
+fn pair(tools: &[&str]) -> World {
+    pair_with(tools, |_| {})
+}
+
+fn pair_with(tools: &[&str], change: impl Fn(&mut Config)) -> World {
+    let mut world = World::new();
+    let config = || {
+        let mut config = Config::default().streams(true);
+        change(&mut config);
+        config
+    };
+    world.assistant("a", config());
+    world.client("phone", config(), tools);
+    world.run(200 * MS);
+    world
+}
+
+/// A map whose one value is a text of this length.
+fn text(length: usize) -> Body {
+    Body::from(serde_json::json!({"text": "x".repeat(length)}))
+}
+
+/// A result of this many bytes to the request that was sent last, as its owner would write it.
+fn result_of(world: &World, size: usize) -> Bytes {
+    let (_, frame) = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap();
+    let Message::ToolUseRequest(request) = frame.message().unwrap() else { panic!() };
+    let result = ToolUseResult {
+        id: request.id,
+        success: true,
+        result: Some(text(size)),
+        error_code: None,
+        error_message: None,
+        conversation_id: None,
+        result_id: None,
+    };
+    Frame::write(77, "room", &Meta::default(), &Message::ToolUseResult(result)).unwrap()
+}
+
+fn parts(id: &str, payload: &Bytes) -> Vec<StreamPart> {
+    let mut packet = Packet::new(["a".into()], payload.clone());
+    packet.stream = Some(id.into());
+    StreamParts::of(&packet).collect()
+}
+
+fn header(id: &str, length: u64) -> StreamPart {
+    StreamPart::Header(StreamHeader::new(id, STREAM_TOPIC, length))
+}
+
+fn chunk(id: &str, index: u64, bytes: &[u8]) -> StreamPart {
+    StreamPart::Chunk { id: id.into(), index, bytes: Bytes::copy_from_slice(bytes) }
+}
+
+fn trailer(id: &str) -> StreamPart {
+    StreamPart::Trailer { id: id.into(), reason: String::new() }
+}
+
+/// Throws parts at the assistant and lets them arrive.
+fn throw(world: &mut World, from: &Peer, parts: &[StreamPart]) {
+    for part in parts {
+        world.throw_part(from, &["a"], part);
+    }
+    world.run(50 * MS);
+}
+
+fn peer(world: &World, name: &str) -> Peer {
+    world.ends[name].who.peer().clone()
+}
+
+#[test]
+fn alicia_a23_a_result_above_15_kib_arrives_whole_and_so_does_a_request() {
+    let mut world = pair(&["t"]);
+    world.handle("phone", |job| Some(Ok(job.arguments.clone())));
+    for size in [STREAM_CHUNK, MIB, 15 * MIB] {
+        let answer = world.ask("a", Request::new("t", text(size))).unwrap();
+        assert!(answer == text(size), "{size}: {} bytes came", answer.as_bytes().len());
+    }
+    assert_eq!(world.count("a", "stream_broken") + world.count("phone", "stream_broken"), 0);
+}
+
+#[test]
+fn alicia_a23_a_frame_above_the_maximum_fails_cleanly_with_size_and_limit() {
+    let mut world = pair(&["t"]);
+    let limit = 16 * MIB;
+    // A frame around a text of n bytes: what it has more than the text is the same for all large ones.
+    world.handle("phone", |job| Some(Ok(job.arguments.clone())));
+    let CallError::TooLarge { size, .. } = world.ask("a", Request::new("t", text(limit))).unwrap_err() else {
+        panic!("a frame above the maximum was sent")
+    };
+    let fits = limit - (size - limit);
+    let error = world.ask("a", Request::new("t", text(fits + 1))).unwrap_err();
+    assert!(matches!(error, CallError::TooLarge { size, limit: most } if (size, most) == (limit + 1, limit)));
+    assert!(world.ends["phone"].jobs.is_empty(), "a request that is too large fails before it is sent");
+    assert!(world.ask("a", Request::new("t", text(fits))).is_ok(), "exactly the maximum passes");
+
+    world.handle("phone", move |_| Some(Ok(text(limit))));
+    let error = world.ask("a", request("t")).unwrap_err();
+    let CallError::Tool(error) = error else { panic!("{error:?}") };
+    assert_eq!(error.code(), ErrorCode::RESULT_TOO_LARGE);
+    assert!(error.message().contains(&limit.to_string()), "{}", error.message());
+}
+
+#[test]
+fn large_frames_go_only_to_who_takes_them() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().streams(true));
+    world.client("phone", Config::default(), &["t"]); // its transport has no streams
+    world.run(200 * MS);
+    let error = world.ask("a", Request::new("t", text(STREAM_CHUNK))).unwrap_err();
+    assert!(matches!(error, CallError::TooLarge { limit: 15_000, .. }), "{error:?}");
+
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default().streams(true), &["t"]);
+    world.run(200 * MS);
+    world.handle("phone", |_| Some(Ok(text(STREAM_CHUNK))));
+    let CallError::Tool(error) = world.ask("a", request("t")).unwrap_err() else { panic!() };
+    assert_eq!(error.code(), ErrorCode::RESULT_TOO_LARGE);
+    assert!(error.message().contains("15000"), "{}", error.message());
+}
+
+#[test]
+fn the_feature_is_listed_only_where_the_transport_has_streams() {
+    for (has, lists) in [(true, true), (false, false)] {
+        let mut world = World::new();
+        world.assistant("a", Config::default().streams(has));
+        world.client("phone", Config::default(), &[]);
+        world.run(200 * MS);
+        let (_, frame) = world.said("a", Kind::CONFIGURATION).remove(0);
+        let Message::Configuration(it) = frame.message().unwrap() else { panic!() };
+        assert_eq!(it.features.unwrap().iter().any(|it| it == "frame_stream"), lists);
+    }
+}
+
+#[test]
+fn an_observer_gets_its_copy_as_a_stream() {
+    let mut world = pair(&["t"]);
+    let observer = Participant::new("o", world.sid()).role(Role::Observer);
+    world.puppet(&observer);
+    world.run(200 * MS);
+    world.handle("phone", |job| Some(Ok(job.arguments.clone())));
+    world.ask("a", Request::new("t", text(MIB))).unwrap();
+    world.run(SECOND);
+    for sender in ["a", "phone"] {
+        let bytes: usize = world.ends["o"]
+            .parts
+            .iter()
+            .filter(|(from, _)| from == sender)
+            .map(|(_, part)| part.size())
+            .sum();
+        assert!(bytes > MIB, "of {sender}: {bytes}");
+    }
+}
+
+#[test]
+fn a_large_registration_is_streamed_and_one_that_is_too_large_is_an_error() {
+    let tools = |count: usize| -> Vec<Tool> {
+        (0..count).map(|n| Tool::new(format!("t{n}").parse().unwrap(), "d".repeat(1024))).collect()
+    };
+    let mut world = pair(&[]);
+    world.with("phone", |session, now| session.offer(now, tools(100))).unwrap().unwrap();
+    world.run(SECOND);
+    assert_eq!(world.session("a").tools().len(), 100);
+
+    let config = |config: &mut Config| config.caps.description_bytes = 4096;
+    let mut world = pair_with(&[], config);
+    let large = (0..100).map(|n| Tool::new(format!("t{n}").parse().unwrap(), "d".repeat(4096))).collect();
+    let error = world.with("phone", |session, now| session.offer(now, large)).unwrap().unwrap_err();
+    assert!(matches!(error, RegisterError::RegistrationTooLarge { limit: 262_144, .. }), "{error}");
+
+    // An assistant that takes none is not registered with, and that is told.
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default().streams(true), &[]);
+    world.run(200 * MS);
+    world.with("phone", |session, now| session.offer(now, tools(100))).unwrap().unwrap();
+    let told = world.ends["phone"].events.iter().any(
+        |event| matches!(event, Event::Registered { tools: 0, refused: Some(why), .. } if why.contains("15000")),
+    );
+    assert!(told, "{:?}", world.ends["phone"].events);
+}
+
+#[test]
+fn sec_i8_nobody_continues_another_ones_stream() {
+    let mut world = pair(&["t"]);
+    world.stranger("b");
+    let mallory = Participant::new("mallory", world.sid()).role(Role::Client);
+    world.puppet(&mallory);
+    world.run(200 * MS);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(50 * MS);
+    let result = result_of(&world, 3 * STREAM_CHUNK);
+    let phone = peer(&world, "phone");
+    // A stranger, a client that is admitted, and the phone's identity under another sid: as the stream of the
+    // same id begins, between its chunks and before its end.
+    let others = [peer(&world, "b"), peer(&world, "mallory"), Peer::new("phone", "PA_other")];
+    let forged = [header("s", 10), chunk("s", 0, b"evil"), chunk("s", 1, b"evil"), trailer("s")];
+    for part in parts("s", &result) {
+        throw(&mut world, &phone, &[part]);
+        for other in &others {
+            for part in &forged {
+                throw(&mut world, other, std::slice::from_ref(part));
+            }
+        }
+    }
+    let answer = world.settled("a", key).unwrap().as_ref().unwrap();
+    assert_eq!(answer.to_json()["text"].as_str().unwrap().len(), 3 * STREAM_CHUNK);
+    assert!(world.count("a", "stream_refused") > 0 && world.count("a", "stream_stray") > 0);
+}
+
+#[test]
+fn sec_r3_a_hundred_thousand_headers_open_nothing() {
+    let mut world = pair(&["t"]);
+    world.stranger("b");
+    world.run(200 * MS);
+    let (stranger, phone) = (peer(&world, "b"), peer(&world, "phone"));
+    for (from, taken) in [(&stranger, 0), (&phone, 4)] {
+        let before = world.count("a", "stream_refused");
+        for n in 0..100_000 {
+            let part = header(&format!("s{n}"), 1);
+            world.with("a", |session, now| session.handle_stream(now, from, part));
+        }
+        assert_eq!(world.count("a", "stream_refused") - before, 100_000 - taken);
+    }
+    // What the phone opened is given up when nothing follows.
+    world.run(11 * SECOND);
+    assert_eq!(world.count("a", "stream_broken"), 4);
+    let heard = world.ends["a"].events.iter().filter(|it| matches!(it, Event::Misbehaved { .. })).count();
+    assert!(heard < 10, "it was told {heard} times");
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert!(world.ask("a", request("t")).is_ok());
+}
+
+#[test]
+fn sec_r3_a_length_is_no_reason_to_take_memory_and_no_right_to_more() {
+    let mut world = pair(&["t"]);
+    let phone = peer(&world, "phone");
+    // Whoever owes no answer may send 256 KiB.
+    throw(&mut world, &phone, &[header("long", 262_145), chunk("long", 0, b"x")]);
+    assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_stray")), (1, 1));
+    world.call("a", request("t")).unwrap();
+    throw(&mut world, &phone, &[header("longer", 17 * MIB as u64)]);
+    assert_eq!(world.count("a", "stream_refused"), 2);
+    // More than was said, less than was said, a gap, twice the same beginning.
+    throw(&mut world, &phone, &[header("more", 3), chunk("more", 0, b"four")]);
+    throw(&mut world, &phone, &[header("less", 3), chunk("less", 0, b"x"), trailer("less")]);
+    throw(&mut world, &phone, &[header("gap", 3), chunk("gap", 1, b"x")]);
+    throw(&mut world, &phone, &[header("twice", 3), header("twice", 3)]);
+    assert_eq!(world.count("a", "stream_broken"), 4);
+    // Without a length the cap is the sender's.
+    let open = StreamPart::Header(StreamHeader::new("open", STREAM_TOPIC, None));
+    throw(&mut world, &phone, &[open, chunk("open", 0, &[0xc1]), trailer("open")]);
+    assert_eq!(world.count("a", "malformed"), 1);
+}
+
+#[test]
+fn sec_r3_all_streams_together_have_a_cap() {
+    let mut world = pair_with(&["t"], |config| config.caps.stream_bytes = 100_000);
+    let phone = peer(&world, "phone");
+    world.call("a", request("t")).unwrap();
+    world.run(50 * MS);
+    let block = vec![0; 40_000];
+    throw(&mut world, &phone, &[header("1", 80_000), chunk("1", 0, &block), chunk("1", 1, &block)]);
+    throw(&mut world, &phone, &[header("2", 80_000), chunk("2", 0, &block)]);
+    assert_eq!(world.count("a", "stream_refused"), 1);
+    // The room that one leaves is the next one's.
+    let abandoned = StreamPart::Trailer { id: "1".into(), reason: "abandoned".into() };
+    throw(
+        &mut world,
+        &phone,
+        &[abandoned, header("3", 80_000), chunk("3", 0, &block), chunk("3", 1, &block)],
+    );
+    assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_abandoned")), (1, 1));
+}
+
+#[test]
+fn a_stream_on_another_topic_is_not_looked_at() {
+    let mut world = pair(&["t"]);
+    let phone = peer(&world, "phone");
+    let file = StreamPart::Header(StreamHeader::new("f", "files", 5_000_000_u64));
+    throw(&mut world, &phone, &[file, chunk("f", 0, b"x"), trailer("f")]);
+    assert_eq!(world.count("a", "stream_refused") + world.count("a", "stream_broken"), 0);
+    assert_eq!(world.count("a", "stream_stray"), 2);
+    assert!(!world.ends["a"].events.iter().any(|it| matches!(it, Event::Misbehaved { .. })));
+}
+
+#[test]
+fn a_stream_ends_with_its_senders_join() {
+    let mut world = pair(&["t"]);
+    world.call("a", request("t")).unwrap();
+    world.run(50 * MS);
+    let result = result_of(&world, 3 * STREAM_CHUNK);
+    let (phone, stream) = (peer(&world, "phone"), parts("s", &result));
+    let (begin, end) = stream.split_at(2);
+    throw(&mut world, &phone, begin);
+    world.leave("phone");
+    world.run(100 * MS);
+    throw(&mut world, &phone, end);
+    assert_eq!(world.count("a", "stream_stray"), end.len() as u64);
+}
+
+#[test]
+fn who_sends_a_large_frame_slowly_is_alive() {
+    let mut world = pair(&["t"]);
+    let key = world.call("a", request("t").timeout(300 * SECOND)).unwrap();
+    world.run(50 * MS);
+    let result = result_of(&world, 20 * STREAM_CHUNK);
+    let phone = peer(&world, "phone");
+    // Nothing else is heard of it: its pongs wait behind the stream, as a peer without priorities sends them.
+    world.ends.get_mut("phone").unwrap().here = false;
+    for part in parts("s", &result) {
+        throw(&mut world, &phone, &[part]);
+        world.run(4 * SECOND);
+    }
+    assert!(matches!(world.settled("a", key), Some(Ok(_))), "{:?}", world.settled("a", key));
+}
+
+/// What a session gives out, of one who drives it alone.
+fn outputs(session: &mut Session) -> Vec<Output> {
+    std::iter::from_fn(|| session.poll_output()).collect()
+}
+
+#[test]
+fn a_stop_overtakes_and_what_was_stopped_is_not_wanted() {
+    let mut world = pair(&["t"]);
+    let now = world.now;
+    let session = world.ends.get_mut("a").unwrap().session.as_mut().unwrap();
+    let key = session.call(now, Request::new("t", text(MIB))).unwrap();
+    let request = outputs(session)
+        .into_iter()
+        .find_map(|it| match it {
+            Output::Transmit(packet) => Some(packet),
+            _ => None,
+        })
+        .unwrap();
+    assert!(session.is_wanted(request.id) && !request.overtakes);
+    let id = session.call_id(key).unwrap().to_string();
+    assert!(request.stream_id().starts_with(&id), "{}", request.stream_id());
+    session.cancel(now, key);
+    assert!(!session.is_wanted(request.id));
+    let stop = outputs(session)
+        .into_iter()
+        .find_map(|it| match it {
+            Output::Transmit(packet) => Some(packet),
+            _ => None,
+        })
+        .unwrap();
+    assert_eq!(Frame::decode(stop.payload.clone()).unwrap().kind(), Kind::CONTROL_STOP);
+    assert!(stop.overtakes && session.is_wanted(stop.id));
+    session.close(now);
+    let goodbye = outputs(session).into_iter().find_map(|it| match it {
+        Output::Transmit(packet) => Some(packet),
+        _ => None,
+    });
+    assert!(!goodbye.unwrap().overtakes, "a goodbye ends what was said before it");
+}
+
+#[test]
+fn an_answer_that_its_caller_stopped_waiting_for_is_withdrawn() {
+    let mut world = pair(&["t"]);
+    world.call("a", request("t")).unwrap();
+    world.run(50 * MS);
+    let job = world.ends.get_mut("phone").unwrap().jobs.remove(0);
+    let now = world.now;
+    let assistant = peer(&world, "a");
+    let session = world.ends.get_mut("phone").unwrap().session.as_mut().unwrap();
+    session.settle(now, job.key, Ok(text(MIB)));
+    let answer = outputs(session)
+        .into_iter()
+        .find_map(|it| match it {
+            Output::Transmit(packet) if packet.payload.len() > MIB => Some(packet),
+            _ => None,
+        })
+        .unwrap();
+    let stop = Message::ControlStop(ControlStop {
+        target_id: Some(job.call.as_str().to_owned()),
+        ..ControlStop::default()
+    });
+    let stop = Frame::write(-900, "room", &Meta::default(), &stop).unwrap();
+    session.handle_packet(now, &assistant, &stop);
+    assert!(!session.is_wanted(answer.id));
+    assert!(session.is_drained(), "nobody waits for it");
+}
+
+#[test]
+fn a_large_frame_to_a_peer_that_left_is_not_wanted() {
+    let mut world = pair(&["t"]);
+    let phone = peer(&world, "phone");
+    let now = world.now;
+    let session = world.ends.get_mut("a").unwrap().session.as_mut().unwrap();
+    session.call(now, Request::new("t", text(MIB))).unwrap();
+    let sent: Vec<_> = outputs(session)
+        .into_iter()
+        .filter_map(|it| match it {
+            Output::Transmit(packet) => Some(packet.id),
+            _ => None,
+        })
+        .collect();
+    session.handle_left(now, &phone);
+    assert!(sent.iter().all(|id| !session.is_wanted(*id)));
+}
+
+#[test]
+fn sec_r4_answers_to_a_stalled_caller_have_a_cap_and_others_are_not_blocked() {
+    let mut world = pair_with(&["t"], |config| config.caps.table_bytes = MIB);
+    world.handle("phone", |_| Some(Ok(text(MIB))));
+    // The assistant stalls: it is there, and acknowledges nothing.
+    let keys: Vec<_> = (0..10).map(|_| world.call("a", request("t")).unwrap()).collect();
+    world.run(SECOND);
+    let outcomes: Vec<_> = keys.iter().map(|key| world.settled("a", *key).unwrap()).collect();
+    // One always may be kept; what finds no room beside it says so, and nothing is lost in silence.
+    let whole = outcomes.iter().filter(|it| it.is_ok()).count();
+    let refused = outcomes.iter().filter(|it| {
+        matches!(it, Err(CallError::Tool(error)) if error.code() == ErrorCode::RESULT_TOO_LARGE)
+            || matches!(it, Err(CallError::Busy { .. }))
+    });
+    assert_eq!((whole >= 1, whole + refused.count()), (true, keys.len()), "{outcomes:?}");
+    // Once it has acknowledged, all is as before.
+    assert!(world.ask("a", request("t")).is_ok());
+}
+
+#[test]
+fn sec_r4_an_answer_that_found_the_queue_full_goes_when_there_is_room() {
+    let mut world = pair(&["t"]);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(50 * MS);
+    let job = world.ends.get_mut("phone").unwrap().jobs.remove(0);
+    let now = world.now;
+    let session = world.ends.get_mut("phone").unwrap().session.as_mut().unwrap();
+    session.settle(now, job.key, Ok(text(MIB)));
+    for output in outputs(session) {
+        if let Output::Transmit(packet) = output
+            && packet.payload.len() > MIB
+        {
+            session.handle_unsent(now, packet.id, Unsent::QueueFull);
+        }
+    }
+    world.run(Duration::from_millis(900));
+    assert!(world.settled("a", key).is_none());
+    world.run(SECOND);
+    assert!(matches!(world.settled("a", key), Some(Ok(_))));
+    assert_eq!(world.session("phone").stats().count(Counter::Unsent), 1);
+}
+
+#[test]
+fn sec_r4_the_arguments_of_open_calls_have_a_cap_and_one_call_always_passes() {
+    let mut world = pair_with(&["t"], |config| config.caps.open_bytes = MIB);
+    let first = world.call("a", Request::new("t", text(2 * MIB))).unwrap();
+    let second = world.call("a", Request::new("t", text(10)));
+    assert!(matches!(second, Err(CallError::TooManyOpen { open: 1 })), "{second:?}");
+    world.run(100 * MS);
+    world.finish("phone", Ok(value(1)));
+    world.run(100 * MS);
+    assert!(world.settled("a", first).is_some());
+    assert!(world.call("a", Request::new("t", text(10))).is_ok());
+}
+
+#[test]
+fn a_large_answer_that_comes_twice_is_taken_and_acknowledged_again() {
+    let mut world = pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(text(MIB))));
+    world.ask("a", request("t")).unwrap();
+    world.run(SECOND);
+    let (_, again) = world.said("phone", Kind::TOOL_USE_RESULT).pop().unwrap();
+    let acknowledged = world.said("a", Kind::ACKNOWLEDGEMENT).len();
+    let (phone, stream) = (peer(&world, "phone"), parts("again", &again.to_bytes()));
+    throw(&mut world, &phone, &stream);
+    assert_eq!(world.count("a", "duplicate"), 1);
+    assert_eq!(world.said("a", Kind::ACKNOWLEDGEMENT).len(), acknowledged + 1);
+}
