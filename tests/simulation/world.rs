@@ -420,6 +420,16 @@ impl<'a> World<'a> {
             }
         }
         self.drive(process, |session, now| session.handle_packet(now, peer, bytes));
+        // One that the room said has left is not heard any more, not even its goodbye.
+        let Program::Bridge(session) = &self.processes[process].program else { return };
+        if !session.participants().iter().any(|who| who.peer() == peer) {
+            return;
+        }
+        let mut jobs = self.processes[process].jobs.values();
+        if let Some((id, ..)) = jobs.find(|(id, ..)| self.ledger.is_over(process, peer, id)) {
+            let text = format!("{id:?} runs on after the goodbye of {}", trace::peer(peer));
+            self.ledger.broken(Rule::Goodbye, text);
+        }
     }
 
     /// Gives a session something to do, and does what it says.
