@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     body::Body,
-    link::Identity,
+    link::{Identity, Sid},
     tool::{CallId, ErrorCode, Execution, Outcome, Progress, ToolError, ToolName},
     wire::{Message, Meta, ToolProgress, ToolUseRequest},
 };
@@ -21,6 +21,8 @@ use crate::{
 pub(super) struct Running {
     /// Who asked; ourselves for a tool of our own.
     pub(super) caller: Identity,
+    /// The join in which it asked.
+    pub(super) join: Sid,
     /// Our own call, if it is one.
     pub(super) own: Option<CallKey>,
     pub(super) call: CallId,
@@ -62,8 +64,10 @@ impl Session {
         limit: Duration,
         meta: Body,
     ) {
+        let join = self.peers.get(caller).and_then(|remote| remote.sid()).cloned();
         let running = Running {
             caller: caller.clone(),
+            join: join.unwrap_or_else(|| Sid::from("")),
             own: None,
             call: request.id.clone(),
             tool: tool.clone(),
@@ -130,6 +134,16 @@ impl Session {
         let plain = self.peers.get(&job.caller).is_some_and(|remote| remote.pair.plain);
         if plain {
             self.answer(now, &job.caller, &job.call, Err(ToolError::new(ErrorCode::LOST, "the owner left")));
+        }
+    }
+
+    /// A caller that shows no instance is another one in another join: what it had asked for stops.
+    pub(super) fn stop_jobs_of_other_joins(&mut self, now: Instant, caller: &Identity, join: &Sid) {
+        let of_another = |job: &Running| job.caller == *caller && job.join != *join;
+        let others: Vec<_> =
+            self.jobs.iter().filter(|(_, job)| of_another(job)).map(|(key, _)| *key).collect();
+        for key in others {
+            self.cancel_job(now, key);
         }
     }
 

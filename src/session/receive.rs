@@ -230,6 +230,11 @@ impl Session {
         };
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.began_at_owner = true;
+        // What has begun was delivered, though the acknowledgement may come later.
+        if let Some(stanza) = call.asked().map(|asked| asked.stanza) {
+            self.request_delivered(id, stanza);
+        }
+        let Some(call) = self.calls.get_mut(&key) else { return };
         if !call.rate.admits(now, PROGRESS_TAKEN) {
             return self.stats.add(Counter::ProgressDropped, 1);
         }
