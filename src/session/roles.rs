@@ -2,8 +2,11 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use super::{CallId, Event, Session, peer::Remote};
-use crate::link::{Identity, Role};
+use super::{CallId, Event, Session, peer::Remote, send::floor_char};
+use crate::{
+    link::{Identity, Role},
+    tool::MAX_TOOL_NAME,
+};
 
 /// Server-executed calls of the assistant that a client still expects to hear the end of.
 const MAX_OBSERVED: usize = 64;
@@ -17,6 +20,7 @@ impl Observed {
         if self.0.len() == MAX_OBSERVED {
             self.0.pop_front();
         }
+        let tool = &tool[..floor_char(tool, MAX_TOOL_NAME)]; // a longer one is no name
         self.0.push_back((call.clone(), tool.to_owned(), now));
     }
 
