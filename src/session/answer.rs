@@ -40,12 +40,11 @@ impl Session {
         limit: usize,
     ) {
         let message = result_message(&self.config.room, call, Err(too_large(size, limit)));
-        let Some(answer) = self.tables.get_mut(caller).and_then(|table| table.answer_of(call)) else {
-            return;
-        };
+        let Some(table) = self.tables.get_mut(caller) else { return };
+        let Some(answer) = table.answer_of(call) else { return };
         let twice = size_of_answer(&answer.message) <= size_of_answer(&message);
         answer.message = message;
-        answer.sent = None;
+        table.note_sent(call, None);
         if !twice {
             self.send_answer(now, caller, call);
         }
@@ -69,7 +68,7 @@ impl Session {
         let wants_to_know = remote.lists(Feature::Ack);
         let answer = self.tables.get_mut(caller)?.answer_of(call)?;
         let mut message = answer.message.clone();
-        let before = answer.sent;
+        let before = answer.sent();
         let sent = match before {
             Some((stanza, _)) => self.post_again(caller, stanza, &Meta::default(), &message),
             None => self.post(caller, &Meta::default(), &message),
@@ -89,8 +88,8 @@ impl Session {
             Ok(sent) if wants_to_know => {
                 if let Some(answer) = table.answer_of(call) {
                     answer.message = message;
-                    answer.sent = Some((sent.stanza, sent.packet));
                 }
+                table.note_sent(call, Some((sent.stanza, sent.packet)));
             }
             Ok(_) => table.acknowledged(now, call), // it tells us nothing: handing it over must do
             Err(error) => {

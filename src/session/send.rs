@@ -308,8 +308,8 @@ impl Session {
         match too_large {
             Some((size, limit)) => self.replace_answer(now, &caller, &id, size, limit),
             None => {
-                let answer = self.tables.get_mut(&caller).and_then(|table| table.answer_of(&id));
-                let sent = answer.and_then(|answer| answer.sent.take()); // it goes when its caller is heard of again
+                // It goes when its caller is heard of again.
+                let sent = self.tables.get_mut(&caller).and_then(|table| table.note_sent(&id, None));
                 if let Some((stanza, _)) = sent {
                     self.replayed(now, &caller, stanza);
                 }
@@ -325,13 +325,11 @@ impl Session {
         if self.request_never_left(packet, proven) || self.past.stop_never_left(packet).is_some() {
             return;
         }
-        let answer = self.tables.values_mut().find_map(|table| {
+        let of_table = |table: &mut super::Table| {
             let call = table.sent_in(packet)?;
-            table.answer_of(&call)
-        });
-        if let Some(answer) = answer {
-            answer.sent = None;
-        }
+            table.note_sent(&call, None)
+        };
+        self.tables.values_mut().find_map(of_table);
     }
 
     fn post_to(&mut self, to: Vec<Identity>, meta: &Meta, message: &Message) -> Result<Sent, Unfit> {

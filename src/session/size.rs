@@ -89,7 +89,7 @@ impl Session {
     /// The caller has stopped a call whose large answer is on its way: it is not wanted any more.
     pub(super) fn withdraw_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) {
         let Some(table) = self.tables.get_mut(caller) else { return };
-        let sent = table.answer_of(call).and_then(|answer| answer.sent);
+        let sent = table.answer_of(call).and_then(|answer| answer.sent());
         if let Some((stanza, packet)) = sent.filter(|(_, packet)| self.large.withdraw(*packet)) {
             tracing::debug!(%call, packet, "a stopped call's answer is withdrawn");
             table.acknowledged(now, call);

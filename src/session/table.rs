@@ -19,8 +19,10 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Table {
     entries: BTreeMap<CallId, Entry>,
-    /// Those whose answers are not acknowledged: few, and all that acknowledgements are looked up in.
+    /// Those whose answers are not acknowledged.
     answered: BTreeSet<CallId>,
+    /// Of those the ones that were sent, by stanza: all that acknowledgements are looked up in.
+    sent: BTreeMap<i32, CallId>,
     /// Entries that may be dropped, by the time at which they must be.
     droppable: BTreeSet<(Instant, CallId)>,
     /// Those that we claimed and may not start yet.
@@ -74,12 +76,16 @@ pub(super) struct Answer {
     /// Its place among the caller's answers.
     order: u64,
     /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
-    pub(super) sent: Option<(i32, u64)>,
+    sent: Option<(i32, u64)>,
 }
 
 impl Answer {
     pub(super) fn new(message: Message, size: usize) -> Self {
         Self { message, size, order: 0, sent: None }
+    }
+
+    pub(super) fn sent(&self) -> Option<(i32, u64)> {
+        self.sent
     }
 }
 
@@ -260,6 +266,20 @@ impl Table {
         }
     }
 
+    /// The answer of a call was sent under this stanza and in this packet, or, with none, it shall be sent anew. Gives
+    /// what was so before.
+    pub(super) fn note_sent(&mut self, id: &CallId, sent: Option<(i32, u64)>) -> Option<(i32, u64)> {
+        let answer = self.answer_of(id)?;
+        let before = std::mem::replace(&mut answer.sent, sent);
+        if let Some((stanza, _)) = before {
+            self.sent.remove(&stanza);
+        }
+        if let Some((stanza, _)) = sent {
+            self.sent.insert(stanza, id.clone());
+        }
+        before
+    }
+
     /// The calls whose answers were not acknowledged, by the order in which they were given.
     pub(super) fn answers_kept(&self) -> Vec<(u32, CallId)> {
         let kept = self.answers_in_order().into_iter();
@@ -287,12 +307,13 @@ impl Table {
 
     /// The call whose answer was sent under this stanza.
     pub(super) fn sent_as(&self, stanza: i32) -> Option<CallId> {
-        self.sent_where(|sent| sent.0 == stanza)
+        self.sent.get(&stanza).cloned()
     }
 
     /// The call whose answer was sent in this packet.
     pub(super) fn sent_in(&self, packet: u64) -> Option<CallId> {
-        self.sent_where(|sent| sent.1 == packet)
+        let is_it = |answer: &Answer| answer.sent.is_some_and(|(_, its)| its == packet);
+        self.answers().find(|(_, answer)| is_it(answer)).map(|(id, _)| id.clone())
     }
 
     /// The caller has the answer, or will not have it: the bytes go.
@@ -301,6 +322,9 @@ impl Table {
         if let State::Answered(answer) = &entry.state {
             self.bytes = self.bytes.saturating_sub(answer.size);
             self.answered.remove(id);
+            if let Some((stanza, _)) = answer.sent {
+                self.sent.remove(&stanza);
+            }
             entry.state = State::Done;
             self.droppable.insert((later(now, entry.keep), id.clone()));
         }
@@ -342,11 +366,6 @@ impl Table {
             }
             self.forget(&id);
         }
-    }
-
-    fn sent_where(&self, is_it: impl Fn((i32, u64)) -> bool) -> Option<CallId> {
-        let mut kept = self.answers();
-        kept.find(|(_, answer)| answer.sent.is_some_and(&is_it)).map(|(id, _)| id.clone())
     }
 
     fn forget(&mut self, id: &CallId) {
