@@ -43,7 +43,8 @@ pub struct Question {
 /// Open questions, and what was allowed for the session.
 #[derive(Debug, Default)]
 pub(super) struct Consents {
-    open: BTreeMap<JobKey, Job>,
+    /// What waits for its answer, and the tool that the person was shown.
+    open: BTreeMap<JobKey, (Job, Tool)>,
     asked: VecDeque<Question>,
     granted: BTreeMap<(ToolName, Identity), Grant>,
 }
@@ -89,12 +90,12 @@ impl Session {
             key,
             call: job.call.clone(),
             caller: job.caller.clone(),
-            tool,
+            tool: tool.clone(),
             arguments: job.arguments.clone(),
             until: now + left,
         };
         let open = self.consents.open.len();
-        self.consents.open.insert(key, job);
+        self.consents.open.insert(key, (job, tool));
         self.timers.set(now, Timer::Consent(key), left);
         if open >= self.config.caps.open_questions {
             let error = ToolError::new(ErrorCode::BUSY, "too many questions are open; nothing ran");
@@ -159,11 +160,14 @@ impl Session {
 
     fn allowed(&mut self, now: Instant, key: JobKey) {
         self.timers.cancel(&Timer::Consent(key));
-        let Some(mut job) = self.consents.open.remove(&key) else { return };
+        let Some((mut job, shown)) = self.consents.open.remove(&key) else { return };
         let Some(tool) = self.tools.iter().find(|tool| *tool.name() == job.tool).cloned() else {
             let error = ToolError::new(ErrorCode::UNKNOWN_TOOL, "the tool is no longer offered");
             return self.finish_job(now, key, Err(error));
         };
+        if tool != shown {
+            return self.gate(now, job); // the yes was to another tool
+        }
         if tool.tool_options().effective_consent() == Consent::OncePerSession {
             self.remember_consent(&tool, &job.caller);
         }

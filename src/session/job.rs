@@ -12,7 +12,7 @@ use super::{
 use crate::{
     body::Body,
     link::{Identity, Sid},
-    tool::{CallId, ErrorCode, Execution, Outcome, Progress, ToolError, ToolName},
+    tool::{CallId, Disclose, ErrorCode, Execution, Outcome, Progress, ToolError, ToolName},
     wire::{Message, Meta, ToolProgress, ToolUseRequest},
 };
 
@@ -29,6 +29,8 @@ pub(super) struct Running {
     pub(super) tool: ToolName,
     pub(super) began: Instant,
     pub(super) limit: Duration,
+    /// What the room is told of it, if it is our own.
+    pub(super) disclose: Disclose,
     pub(super) told: Told,
 }
 
@@ -73,6 +75,7 @@ impl Session {
             tool: tool.clone(),
             began: now,
             limit,
+            disclose: Disclose::Nothing,
             told: Told::default(),
         };
         self.start(now, key, running, request.parameters, meta);

@@ -25,10 +25,14 @@ impl Session {
 
     /// Runs an open call of such a tool, in the time that is left of it.
     pub(super) fn run_here(&mut self, now: Instant, key: CallKey, tool: &ToolName) {
-        let job = self.next_job();
-        let known = self.tools.iter().find(|it| it.name() == tool);
         let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };
-        let own = known.map_or(asked, |tool| self.limit_of(tool, asked));
+        let Some(known) = self.tools.iter().find(|it| it.name() == tool) else {
+            // It was withdrawn while a client was asked first.
+            let unknown = CallError::UnknownTool { tool: tool.as_str().into() };
+            return self.conclude(now, key, Err(unknown));
+        };
+        let (own, disclose) = (self.limit_of(known, asked), known.tool_options().disclose);
+        let job = self.next_job();
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.stage = Stage::Own(job);
         let mut limit = call.limit.saturating_sub(now.saturating_duration_since(call.began));
@@ -53,10 +57,11 @@ impl Session {
             tool: tool.clone(),
             began: now,
             limit,
+            disclose,
             told: Told::default(),
         };
         self.timers.set(now, Timer::Deadline(key), limit);
-        self.disclose(tool, &meta, Message::ToolUseRequest(request));
+        self.disclose(tool, disclose, &meta, Message::ToolUseRequest(request));
         self.requested(now, key);
         self.start(now, job, running, arguments, meta.to_body());
     }
@@ -107,12 +112,11 @@ impl Session {
 
     fn disclose_outcome(&mut self, job: &Running, outcome: Outcome) {
         let message = result_message(&self.config.room, &job.call, outcome);
-        self.disclose(&job.tool, &Meta::default(), message);
+        self.disclose(&job.tool, job.disclose, &Meta::default(), message);
     }
 
     /// Broadcasts at the tool's level. What does not fit a packet is cut down to the name.
-    fn disclose(&mut self, tool: &ToolName, meta: &Meta, message: Message) {
-        let level = self.disclosure_of(tool).unwrap_or_default();
+    fn disclose(&mut self, tool: &ToolName, level: Disclose, meta: &Meta, message: Message) {
         let sent = match level {
             Disclose::Nothing => return,
             Disclose::Full => match self.broadcast(meta, &message) {
@@ -127,10 +131,6 @@ impl Session {
         if let Err(error) = sent {
             tracing::warn!(%tool, ?error, "a call of our own cannot be broadcast");
         }
-    }
-
-    fn disclosure_of(&self, tool: &ToolName) -> Option<Disclose> {
-        Some(self.tools.iter().find(|it| it.name() == tool)?.tool_options().disclose)
     }
 }
 

@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    Body, CallError, CallKey, Config, Consent, Lane, LinkState, Participant, Request, Tool, ToolError,
-    ToolOptions, Unsent,
-    wire::{Kind, Message, Meta, ToolUseRequest, ToolUseResult},
+    Body, CallError, CallKey, Config, Consent, Disclose, Lane, LinkState, Participant, Request, Tool,
+    ToolError, ToolOptions, Unsent,
+    wire::{Configuration, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
 use crate::{
@@ -245,8 +245,7 @@ fn names_and_codes_of_any_length_are_not_kept() {
     let long = "n".repeat(100_000);
     let observed =
         ToolUseRequest { execution: Ok(toolbridge::Execution::Server), ..plain_request("o1", &long) };
-    let bytes =
-        |message: &Message| toolbridge::wire::Frame::write(-9_000, "room", &Meta::new(), message).unwrap();
+    let bytes = |message: &Message| Frame::write(-9_000, "room", &Meta::new(), message).unwrap();
     world.throw("a", &["phone"], &bytes(&Message::ToolUseRequest(observed)));
     world.throw("a", &["phone"], &bytes(&Message::ToolUseRequest(plain_request("p1", &long))));
     let key = world.call("a", request("t")).unwrap();
@@ -324,4 +323,105 @@ fn a_stop_that_found_no_place_in_the_queue_goes_later() {
     world.ends.get_mut("a").unwrap().here = true;
     world.run(3 * SECOND);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
+
+#[test]
+fn sec_i7_a_yes_to_a_definition_that_has_changed_meanwhile_is_none() {
+    for consent in [Consent::Always, Consent::OncePerSession] {
+        let mut world = World::new();
+        world.assistant("a", Config::default());
+        world.client("phone", Config::default().asks(true), &[]);
+        let wipe = |what: &str| {
+            Tool::new("wipe".parse().unwrap(), what).options(ToolOptions::destructive().consent(consent))
+        };
+        offer(&mut world, "phone", vec![wipe("the sandbox")]);
+        world.run(200 * MS);
+        world.call("a", request("wipe").timeout(60 * SECOND)).unwrap();
+        world.run(100 * MS);
+        let answer = |world: &mut World, what: &str| {
+            let question = world.with("phone", |session, _| session.poll_question()).unwrap().unwrap();
+            assert_eq!(question.tool.description(), what);
+            question.key
+        };
+        let key = answer(&mut world, "the sandbox");
+        offer(&mut world, "phone", vec![wipe("the disk")]);
+        world.with("phone", |session, now| session.consent(now, key, true));
+        assert!(world.executed.is_empty(), "{consent:?}: the person was asked for something else");
+        let key = answer(&mut world, "the disk");
+        world.with("phone", |session, now| session.consent(now, key, true));
+        assert_eq!(world.executed.len(), 1);
+    }
+}
+
+#[test]
+fn a_tool_of_our_own_that_is_withdrawn_while_it_runs_stays_as_private_as_it_was() {
+    for level in [Disclose::Nothing, Disclose::Name] {
+        let mut world = World::new();
+        world.stranger("x");
+        world.assistant("a", Config::default());
+        offer(&mut world, "a", vec![tool("secret").options(ToolOptions::default().disclose(level))]);
+        world.call("a", request("secret")).unwrap();
+        world.run(100 * MS);
+        offer(&mut world, "a", vec![]);
+        world.finish("a", Ok(value(42)));
+        world.run(100 * MS);
+        let told = world.heard("x", Kind::TOOL_USE_RESULT);
+        assert_eq!(told.len(), usize::from(level == Disclose::Name));
+        for it in told {
+            assert!(matches!(it, Message::ToolUseResult(it) if it.result.is_none()), "{level:?}");
+        }
+    }
+}
+
+#[test]
+fn a_tool_of_our_own_that_is_withdrawn_while_a_client_is_asked_first_does_not_run() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().asks(true));
+    let wipe = tool("wipe").options(ToolOptions::destructive().prefer_client());
+    offer(&mut world, "a", vec![wipe]);
+    world.client("phone", Config::default(), &["wipe"]);
+    world.run(200 * MS);
+    world.fate = Some(Box::new(|to, _, _| if to == "a" { Fate::IsLost } else { Fate::Arrives }));
+    let key = world.call("a", request("wipe")).unwrap();
+    world.run(100 * MS);
+    offer(&mut world, "a", vec![]);
+    world.run(4 * SECOND);
+    assert!(world.executed.is_empty(), "{:?}", world.executed);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::UnknownTool { .. }))));
+}
+
+#[test]
+fn an_instance_that_a_plain_program_replaced_runs_nothing_twice_should_it_return() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let comes = |world: &mut World, instance: Option<&str>| {
+        world.leave_if_here("a");
+        world.run(100 * MS);
+        let sid = world.sid();
+        world.puppet(&Participant::new("a", sid).agent(true));
+        world.run(100 * MS);
+        if let Some(instance) = instance {
+            let meta = Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
+            world.say("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+            world.run(100 * MS);
+        }
+    };
+    let request = |id: &str, stanza: i32| {
+        Frame::write(stanza, "room", &Meta::new(), &Message::ToolUseRequest(plain_request(id, "t"))).unwrap()
+    };
+    comes(&mut world, Some("one"));
+    world.throw("a", &["phone"], &request("first", -9));
+    world.run(200 * SECOND); // it is forgotten
+    comes(&mut world, None);
+    world.throw("a", &["phone"], &request("plain", -1));
+    world.run(SECOND);
+    assert_eq!(world.executed.len(), 2);
+    comes(&mut world, Some("one"));
+    world.throw("a", &["phone"], &request("first", -9));
+    world.run(SECOND);
+    assert_eq!(world.executed.len(), 2, "it ran before");
+    world.throw("a", &["phone"], &request("second", -10));
+    world.run(SECOND);
+    assert_eq!(world.executed.len(), 3);
 }
