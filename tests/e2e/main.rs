@@ -35,6 +35,7 @@ mod rejoin;
 mod relay;
 mod room;
 mod server;
+mod storm;
 mod streams;
 mod survival;
 mod tls;
@@ -51,6 +52,7 @@ fn main() {
     // The longest are the first of their files.
     let files = [
         flat::trials(),
+        storm::trials(),
         rejoin::trials(),
         survival::trials(),
         room::trials(),
