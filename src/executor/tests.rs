@@ -91,7 +91,7 @@ fn tool(name: &str) -> Tool {
     Tool::new(name.parse().unwrap(), "")
 }
 
-impl<K: Copy + Eq + std::hash::Hash + Send + Sync + 'static> Executor<K> {
+impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
     fn new(sources: Vec<Arc<dyn AnySource>>) -> Result<(Self, Reports<K>), RegisterError> {
         Self::with_caps(sources, 64, 256)
     }

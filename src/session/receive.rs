@@ -76,6 +76,9 @@ impl Session {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.heard_at = now;
         if !waits {
+            if !remote.pair.rises(incoming.stanza()) {
+                self.stats.add(Counter::NotRising, 1);
+            }
             return self.dispatch(now, id, incoming);
         }
         let pair = &mut remote.pair;
