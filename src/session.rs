@@ -474,6 +474,7 @@ impl Session {
     pub fn drain(&mut self, now: Instant) {
         if self.begin(now) {
             self.draining = true;
+            self.give_claims_back(now);
         }
     }
 

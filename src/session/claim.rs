@@ -132,6 +132,17 @@ impl Session {
         }
     }
 
+    /// Client: we are about to leave, and what has not started does not start any more.
+    pub(super) fn give_claims_back(&mut self, now: Instant) {
+        let callers: Vec<_> = self.tables.keys().cloned().collect();
+        for id in callers {
+            for (_, call) in self.tables.get(&id).map(Table::claims_kept).unwrap_or_default() {
+                let error = ToolError::new(ErrorCode::BUSY, "the client is leaving; nothing ran");
+                self.end_claim(now, &id, &call, Err(error));
+            }
+        }
+    }
+
     /// Client: the budget of a call is used up before we were allowed to start.
     pub(super) fn claim_deadline(&mut self, now: Instant, key: JobKey) {
         let found = self.tables.iter().find_map(|(id, table)| {

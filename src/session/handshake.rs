@@ -171,7 +171,6 @@ impl Session {
     fn new_instance(&mut self, now: Instant, id: &Identity, before: Instance) {
         tracing::debug!(peer = %id, "another instance");
         self.ask_anew_or_lose(now, id);
-        self.past.give_up(id);
         self.forget_registration(id);
         self.stop_jobs_for(now, id);
         self.forget_stops(id);

@@ -104,8 +104,13 @@ impl Session {
     pub(super) fn note_event(&mut self, event: &Event) {
         let local = self.local.identity();
         match event {
-            Event::Requested { call, tool, execution, owner, by } if by == local || owner == local => {
-                self.ledger.requested(call, tool, *execution, owner, by);
+            // Of ours there is a record, unless a barge-in has settled it.
+            Event::Requested { call, execution, owner, by, .. } if by == local => {
+                self.ledger.owned(call, *execution, owner);
+            }
+            Event::Requested { call, tool, execution, owner, by } if owner == local => {
+                self.ledger.came(call, tool, *execution, by);
+                self.ledger.owned(call, *execution, owner);
             }
             Event::Delivered { call, .. } => self.ledger.mark(call, |record| &mut record.delivered),
             Event::Progress { key: Some(_), call, .. } => self.ledger.started(call),
@@ -157,20 +162,14 @@ impl Ledger {
         }
     }
 
-    fn requested(
-        &mut self,
-        call: &CallId,
-        tool: &str,
-        execution: Execution,
-        owner: &Identity,
-        by: &Identity,
-    ) {
-        let Some(now) = self.now else { return };
-        let known = self.open.contains_key(call);
-        if !known {
-            // Somebody asked us: that the request is here is its delivery.
-            self.insert(CallRecord { delivered: Some(now), ..blank(call, tool, execution, by, now) });
-        }
+    /// Somebody asked us: that the request is here is its delivery.
+    fn came(&mut self, call: &CallId, tool: &str, execution: Execution, by: &Identity) {
+        let Some(now) = self.now.filter(|_| !self.open.contains_key(call)) else { return };
+        self.insert(CallRecord { delivered: Some(now), ..blank(call, tool, execution, by, now) });
+    }
+
+    /// Whoever owes the answer is known.
+    fn owned(&mut self, call: &CallId, execution: Execution, owner: &Identity) {
         if let Some(record) = self.open.get_mut(call) {
             record.owner = Some(owner.clone());
             record.execution = execution;

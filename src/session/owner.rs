@@ -102,7 +102,8 @@ impl Session {
     /// Calls that hold a place at this owner: open, or stopped without its knowing.
     pub(super) fn places_at(&self, owner: &Identity) -> usize {
         let open = self.calls.values().filter(|call| call.asked().is_some_and(|asked| asked.owner == *owner));
-        open.count() + self.past.places_at(owner)
+        let instance = self.peers.get(owner).and_then(|remote| remote.instance.as_ref());
+        open.count() + self.past.places_at(owner, instance)
     }
 
     pub(super) fn wanted<'a>(&'a self, call: &'a Call) -> Option<&'a Identity> {

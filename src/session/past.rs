@@ -66,8 +66,15 @@ impl Gone {
 }
 
 impl Past {
-    pub(super) fn places_at(&self, owner: &Identity) -> usize {
-        self.stopping_at(owner).filter(|(_, gone)| gone.has_place()).count()
+    /// Stopped calls of which this instance of their owner does not know yet.
+    pub(super) fn places_at(&self, owner: &Identity, instance: Option<&Instance>) -> usize {
+        let is_its = |gone: &Gone| gone.has_place() && gone.asked.instance.as_ref() == instance;
+        self.stopping_at(owner).filter(|(_, gone)| is_its(gone)).count()
+    }
+
+    /// Whether a call of this owner is remembered: it may answer it once more.
+    pub(super) fn remembers(&self, owner: &Identity) -> bool {
+        self.calls.values().any(|gone| gone.asked.owner == *owner)
     }
 
     /// The call, if this is who was asked.
@@ -75,7 +82,7 @@ impl Past {
         self.calls.get_mut(call).filter(|gone| gone.asked.is_of(id, remote))
     }
 
-    /// An owner is gone for good, or another instance: it need not know of stops.
+    /// An owner said goodbye: it need not know of stops.
     pub(super) fn give_up(&mut self, owner: &Identity) {
         let given_up: Vec<_> = self.stopping_at(owner).map(|(call, _)| call.clone()).collect();
         for call in given_up {

@@ -28,8 +28,15 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Large {
     /// By their rising numbers, and for whom.
-    out: VecDeque<(u64, Vec<Identity>)>,
+    out: VecDeque<Outgoing>,
     withdrawn: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    packet: u64,
+    to: Vec<Identity>,
+    stanza: i32,
 }
 
 impl Session {
@@ -68,7 +75,7 @@ impl Session {
         if packet.payload.len() > self.config.caps.max_packet {
             let number = self.next_packet + 1;
             packet.stream = Some(format!("{}.{stanza}.{number}", subject(message)).into());
-            self.large.note(number, &packet.to);
+            self.large.note(number, &packet.to, stanza);
         }
         packet
     }
@@ -138,18 +145,21 @@ impl Session {
 }
 
 impl Large {
-    fn note(&mut self, packet: u64, to: &[Identity]) {
+    fn note(&mut self, packet: u64, to: &[Identity], stanza: i32) {
         if self.out.len() == MAX_LARGE
-            && let Some((oldest, _)) = self.out.pop_front()
+            && let Some(oldest) = self.out.pop_front()
         {
-            self.withdrawn.remove(&oldest);
+            self.withdrawn.remove(&oldest.packet);
         }
-        self.out.push_back((packet, to.to_vec()));
+        // What is sent again need not be sent twice: the receiver may have dropped the first.
+        let before = self.out.iter().filter(|it| it.stanza == stanza && it.to == to);
+        self.withdrawn.extend(before.map(|it| it.packet));
+        self.out.push_back(Outgoing { packet, to: to.to_vec(), stanza });
     }
 
     /// Whether it is one of ours; if so, nobody wants it.
     fn withdraw(&mut self, packet: u64) -> bool {
-        let known = self.out.binary_search_by_key(&packet, |(number, _)| *number).is_ok();
+        let known = self.out.binary_search_by_key(&packet, |it| it.packet).is_ok();
         if known {
             self.withdrawn.insert(packet);
         }
@@ -157,8 +167,8 @@ impl Large {
     }
 
     fn withdraw_all_to(&mut self, id: &Identity) {
-        let theirs = self.out.iter().filter(|(_, to)| to.as_slice() == [id.clone()]);
-        self.withdrawn.extend(theirs.map(|(packet, _)| *packet));
+        let theirs = self.out.iter().filter(|it| it.to.as_slice() == std::slice::from_ref(id));
+        self.withdrawn.extend(theirs.map(|it| it.packet));
     }
 }
 
@@ -180,13 +190,22 @@ mod tests {
     fn large_packets_are_remembered_up_to_a_limit() {
         let mut large = Large::default();
         for packet in 1..=MAX_LARGE as u64 + 1 {
-            large.note(packet, &["a".into()]);
+            large.note(packet, &["a".into()], packet as i32);
         }
         assert!(!large.withdraw(1), "the oldest is forgotten");
         assert!(large.withdraw(2) && large.withdraw(MAX_LARGE as u64 + 1));
-        large.note(MAX_LARGE as u64 + 2, &["b".into()]);
+        large.note(MAX_LARGE as u64 + 2, &["b".into()], 1);
         assert!(!large.withdrawn.contains(&2), "and so is that it was withdrawn");
         large.withdraw_all_to(&"b".into());
         assert_eq!(large.withdrawn.len(), 2);
+    }
+
+    #[test]
+    fn what_is_sent_again_is_sent_once() {
+        let mut large = Large::default();
+        large.note(1, &["a".into()], -7);
+        large.note(2, &["b".into()], -7);
+        large.note(3, &["a".into()], -7);
+        assert!(large.withdrawn.iter().eq([&1]));
     }
 }

@@ -16,7 +16,9 @@ impl Session {
     pub(super) fn stop_owner(&mut self, call: &CallId) {
         let Some(gone) = self.past.get_mut(call).filter(|gone| gone.stop == Stop::Waiting) else { return };
         let owner = gone.asked.owner.clone();
-        if !self.peers.get(&owner).is_some_and(Remote::is_reachable) {
+        // Another instance knows nothing of it; the one that was asked may still come back.
+        let is_who_was_asked = |remote: &Remote| remote.is_reachable() && gone.asked.is_of(&owner, remote);
+        if !self.peers.get(&owner).is_some_and(is_who_was_asked) {
             return;
         }
         let message = self.stop_message(call);

@@ -157,7 +157,7 @@ impl Session {
             // Whoever may stream is a candidate.
             self.bound.as_ref().is_none_or(|bound| bound == id)
         } else {
-            self.places_at(id) > 0
+            self.places_at(id) > 0 || self.past.remembers(id)
         };
         if trusted { caps.max_frame } else { caps.max_frame_of_others.min(caps.max_frame) }
     }

@@ -426,6 +426,22 @@ fn an_owner_that_says_goodbye_before_its_claim_leaves_the_call_to_the_assistant(
 }
 
 #[test]
+fn an_owner_that_is_about_to_leave_gives_back_what_it_has_not_started() {
+    for (after, runs) in [(10, true), (30, false), (50, false)] {
+        let mut world = home(&["phone"]);
+        let key = world.call("a", request("lookup")).unwrap();
+        world.run(after * MS); // the request is under way, or the claim, or the grant
+        world.with("phone", |session, now| session.drain(now));
+        world.run(SECOND);
+        let settled = world.settled("a", key).unwrap();
+        assert_eq!(settled.is_ok(), runs, "{settled:?}");
+        assert!(runs || matches!(settled, Err(error @ CallError::Busy { .. }) if !error.may_have_run()));
+        assert_eq!(ran(&world).iter().filter(|name| **name == "phone").count(), 0);
+        assert!(world.session("phone").is_drained());
+    }
+}
+
+#[test]
 fn an_owner_that_is_killed_before_its_claim_leaves_the_call_to_the_assistant() {
     let mut world = home(&["phone"]);
     world.delay = 100 * MS;

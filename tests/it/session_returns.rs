@@ -127,7 +127,6 @@ fn what_ran_for_an_assistant_is_not_denied_when_another_one_is_bound() {
 /// A late Configuration of an older process, under a sid that was never announced, moves the identity for 4 s.
 /// It may take no call with it: the process that the room lists still runs it, and must hear of its end.
 #[test]
-#[ignore = "the stop of a call is given up when another instance shows itself, though the first one comes back"]
 fn a_tool_hears_of_its_end_though_another_instance_showed_itself_in_between() {
     let mut world = World::pair(&["hang"]);
     world.call("a", request("hang").timeout(60 * SECOND)).unwrap();

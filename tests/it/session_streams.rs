@@ -469,3 +469,17 @@ fn sec_r4_the_arguments_of_open_calls_have_a_cap_and_one_call_always_passes() {
     assert!(world.settled("a", first).is_some());
     assert!(world.call("a", Request::new("t", text(10))).is_ok());
 }
+
+#[test]
+fn a_large_answer_that_comes_twice_is_taken_and_acknowledged_again() {
+    let mut world = pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(text(MIB))));
+    world.ask("a", request("t")).unwrap();
+    world.run(SECOND);
+    let (_, again) = world.said("phone", Kind::TOOL_USE_RESULT).pop().unwrap();
+    let acknowledged = world.said("a", Kind::ACKNOWLEDGEMENT).len();
+    let (phone, stream) = (peer(&world, "phone"), parts("again", &again.to_bytes()));
+    throw(&mut world, &phone, &stream);
+    assert_eq!(world.count("a", "duplicate"), 1);
+    assert_eq!(world.said("a", Kind::ACKNOWLEDGEMENT).len(), acknowledged + 1);
+}

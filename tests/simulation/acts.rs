@@ -72,9 +72,7 @@ impl World<'_> {
             Act::Cancels(call) => self.cancels(call),
             Act::Detaches(call) => self.detaches(call),
             Act::BargesIn(who) => {
-                for call in self.open_calls(who) {
-                    self.cancels(call);
-                }
+                self.barges_in(who);
             }
             Act::Rejoins { who, after } => self.rejoins(who, after),
             Act::Gap { who, lasts, told } => self.gap(who, lasts, told),
@@ -125,6 +123,8 @@ impl World<'_> {
             Wanted::Of(n) => (format!("t{}", Who::C(n)), Some(Who::C(n))),
             Wanted::Shared => ("shared".to_owned(), None),
             Wanted::Own => ("own".to_owned(), None),
+            Wanted::Either => ("both".to_owned(), None),
+            Wanted::Again => ("again".to_owned(), Some(Who::C(1))),
             Wanted::Nobodys => ("none".to_owned(), None),
             Wanted::Echo(n) => ("bridge.echo".to_owned(), Some(Who::C(n))),
         };
@@ -146,12 +146,18 @@ impl World<'_> {
             limit,
             echo: matches!(tool, Wanted::Echo(_)),
             probe,
+            again: tool == Wanted::Again,
+            rests: matches!(tool, Wanted::Shared | Wanted::Own | Wanted::Either),
             cancelled: false,
             detached: false,
             owners: Default::default(),
             outcome: None,
         };
         let now = self.now();
+        let turn = self.processes[process].turn.filter(|_| !probe);
+        if let Some(turn) = turn {
+            request = request.turn(turn);
+        }
         let Program::Bridge(session) = &mut self.processes[process].program else { return };
         match session.call(now, request) {
             Ok(key) => {
@@ -189,6 +195,27 @@ impl World<'_> {
         let it = &self.ledger.calls[call];
         if it.outcome.is_none() && !it.detached {
             self.ledger.broken(Rule::InTime, format!("call {call} is cancelled, and does not end at once"));
+        }
+    }
+
+    /// The turn ends, and with it every call of it for whoever asked; some may go on unheard.
+    fn barges_in(&mut self, who: Who) {
+        let Some(process) = self.parts.get(&who).copied() else { return };
+        let Some(turn) = self.processes[process].turn else {
+            return self.open_calls(who).into_iter().for_each(|call| self.cancels(call));
+        };
+        let open = self.open_calls(who);
+        for call in &open {
+            self.ledger.calls[*call].cancelled = true;
+        }
+        self.drive(process, |session, now| session.barge_in(now, turn));
+        self.processes[process].turn = self.drive(process, |session, _| session.turn());
+        for call in open {
+            let it = &self.ledger.calls[call];
+            if it.outcome.is_none() && !it.detached {
+                let text = format!("the turn of call {call} is over, and it does not end at once");
+                self.ledger.broken(Rule::InTime, text);
+            }
         }
     }
 

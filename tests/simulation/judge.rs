@@ -52,6 +52,7 @@ impl World<'_> {
         {
             let Some(call) = self.ledger.by_id.get(id).map(|at| &self.ledger.calls[*at]) else { continue };
             if !start.running
+                || (call.rests && call.cancelled)
                 || !self.is_bridge(call.who)
                 || !self.is_bridge(self.processes[start.process].who)
             {

@@ -57,13 +57,22 @@ impl World<'_> {
         }
     }
 
+    /// Whether the assistant ran this call itself, so that its result is a broadcast.
+    fn runs_here(&self, call: &CallId) -> bool {
+        let starts = self.ledger.starts.get(call).into_iter().flatten();
+        starts.into_iter().any(|start| self.processes[start.process].who == Who::A)
+    }
+
     /// Broadcasts are for everybody; beyond them a stranger is told that he has no rights, and no more.
     fn heard_by_stranger(&mut self, from: &Peer, frame: &Frame) {
         let fits = match frame.message() {
             Ok(Message::ToolUseRequest(request)) => request.execution == Ok(Execution::Server),
             Ok(Message::ToolUseResult(result)) => {
                 let of = self.ledger.by_id.get(&result.id).map(|call| &self.ledger.calls[*call]);
-                self.is_denial(&result) || of.is_some_and(|call| call.owners.is_empty())
+                self.is_denial(&result)
+                    || of.is_some_and(|call| call.owners.is_empty())
+                    || self.runs_here(&result.id)
+                    || of.is_some_and(|_| self.ran(from, &result.id))
             }
             Ok(Message::ToolsRegisterAck(answer)) => !answer.success,
             _ => false,
@@ -81,6 +90,12 @@ impl World<'_> {
             );
             self.ledger.broken(Rule::Stranger, text);
         }
+    }
+
+    /// Whether this participant has begun the call itself.
+    fn ran(&self, who: &Peer, id: &CallId) -> bool {
+        let mut starts = self.ledger.starts.get(id).into_iter().flatten();
+        starts.any(|it| self.processes[it.process].who.to_string() == who.identity().as_str())
     }
 
     fn is_denial(&self, result: &ToolUseResult) -> bool {
@@ -181,6 +196,8 @@ impl World<'_> {
             echo: tool.starts_with("bridge."),
             // First frames may be lost, and nobody sends them again.
             probe: probe && !self.schedule.weather.nameless,
+            again: false,
+            rests: false,
             cancelled: false,
             detached: false,
             owners: Default::default(),

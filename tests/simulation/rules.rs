@@ -97,6 +97,7 @@ fn word(error: &CallError) -> String {
         CallError::TooManyOpen { .. } => "too_many_open".to_owned(),
         CallError::Busy { .. } => "busy".to_owned(),
         CallError::Closed(_) => "closed".to_owned(),
+        CallError::Detached => "detached".to_owned(),
         other => format!("{other:?}"),
     }
 }
@@ -114,6 +115,10 @@ pub(crate) struct Asked {
     pub(crate) echo: bool,
     /// After the network has healed it must succeed.
     pub(crate) probe: bool,
+    /// Its tool may run twice.
+    pub(crate) again: bool,
+    /// Its tool may go on when its turn is over.
+    pub(crate) rests: bool,
     pub(crate) cancelled: bool,
     pub(crate) detached: bool,
     /// To whom its request was sent.
@@ -142,6 +147,8 @@ pub(crate) struct Ledger {
     pub(crate) starts: BTreeMap<CallId, Vec<Start>>,
     /// Who has told the stranger that he has no rights.
     pub(crate) denied: BTreeSet<Sid>,
+    /// The calls whose ends were told when their turn was over.
+    pub(crate) late: BTreeSet<CallId>,
     /// The ids that an owner refused as older than what it remembers.
     refused: BTreeSet<CallId>,
     /// The ids that a process has answered or refused.
@@ -169,6 +176,7 @@ impl Ledger {
     /// A process begins a call.
     pub(crate) fn started(&mut self, process: usize, names: &str, caller: &Identity, id: &CallId, ran: bool) {
         let asked = self.by_id.get(id).map(|at| &self.calls[*at]);
+        let again = asked.is_some_and(|it| it.again);
         match asked {
             None => self.broken(Rule::Stranger, format!("{names} begins {id:?}, which nobody asked for")),
             Some(asked) if asked.who.to_string() != caller.as_str() => {
@@ -191,7 +199,8 @@ impl Ledger {
         }
         let starts = self.starts.entry(id.clone()).or_default();
         starts.push(Start { process, ran, ended: None, running: true });
-        if starts.len() > 1 {
+        let here = starts.iter().filter(|start| start.process == process).count();
+        if here > 1 || (starts.len() > 1 && !again) {
             let text = format!("{names} begins {id:?} again: {starts:?}");
             self.broken(Rule::OneStart, text);
         }
@@ -261,7 +270,7 @@ impl Ledger {
                     Rule::OwnersAnswer,
                     format!("call {call} {id:?} has the answer of {by:?} to {of:?}"),
                 );
-            } else if starts.len() != 1 || starts[0].ended != Some(true) {
+            } else if !starts.iter().any(|it| Some(it.process) == by && it.ended == Some(true)) {
                 self.broken(Rule::OkRan, text);
             }
         }

@@ -115,6 +115,10 @@ pub(crate) enum Wanted {
     Shared,
     /// The assistant's own.
     Own,
+    /// The assistant's own, which the first client may run in its place.
+    Either,
+    /// One of the first client that may run twice.
+    Again,
     /// One that nobody offers.
     Nobodys,
     /// The echo that every peer of ours has.
@@ -348,7 +352,7 @@ fn calls(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
             acts.push((at + random.below(600), Act::Rejoins { who, after: random.pick(&[30, 100, 800]) }));
         }
     }
-    for _ in 0..random.below(4) {
+    for _ in 0..random.below(5) {
         let (at, number) = (random.between(500, 16_000), random.below(10) as usize);
         let act = match random.below(5) {
             0 => Act::BargesIn(Who::A),
@@ -363,7 +367,9 @@ fn ask(random: &mut Random, clients: u8) -> Act {
     let client = random.between(1, clients.into()) as u8;
     let tool = match random.below(20) {
         0 | 1 => Wanted::Shared,
-        2 | 3 => Wanted::Own,
+        2 => Wanted::Own,
+        3 => Wanted::Again,
+        6..9 => Wanted::Either,
         4 => Wanted::Nobodys,
         5 => Wanted::Echo(client),
         _ => Wanted::Of(client),
@@ -376,13 +382,10 @@ fn ask(random: &mut Random, clients: u8) -> Act {
         n => How::ALL[(n as usize - 10) % How::ALL.len()],
     };
     let by = if random.percent(6) { Who::B } else { Who::A };
-    Act::Asks {
-        by,
-        tool,
-        named: random.percent(50),
-        how,
-        limit: random.pick(&[1_500, 4_000, 9_000, 60_000, 60_000]),
-    }
+    // What a barge-in may leave running ends in time.
+    let longest = if let Wanted::Shared | Wanted::Own | Wanted::Either = tool { 9_000 } else { 60_000 };
+    let limit = random.pick(&[1_500, 4_000, 9_000, longest, longest]);
+    Act::Asks { by, tool, named: random.percent(50), how, limit }
 }
 
 fn disturbances(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {

@@ -6,9 +6,9 @@ use std::{
 };
 
 use toolbridge::{
-    Body, CallId, CallKey, CloseReason, Config, Event, Identity, Job, JobKey, LinkState, Output, Participant,
-    Peer, Progress, Role, Session, Tool, ToolError, ToolName, Unsent,
-    session::{Caps, Times},
+    BargeIn, Body, CallId, CallKey, CloseReason, Config, Event, Identity, Job, JobKey, LinkState, Output,
+    Participant, Peer, Progress, Role, Session, Tool, ToolError, ToolName, ToolOptions, Unsent,
+    session::{Caps, Times, TurnKey},
     wire::Frame,
 };
 
@@ -56,6 +56,8 @@ pub(crate) struct Process {
     pub(crate) jobs: BTreeMap<JobKey, (CallId, How, Identity)>,
     /// What it asked for.
     pub(crate) calls: BTreeMap<CallKey, usize>,
+    /// The present turn.
+    pub(crate) turn: Option<TurnKey>,
     /// Its tools, by how often they were changed.
     pub(crate) edition: u32,
 }
@@ -329,9 +331,19 @@ impl<'a> World<'a> {
                 let _ = session.offer(now, tools);
             });
         } else if who == Who::A {
-            let own = vec![Tool::new(name("own"), "the assistant's own")];
-            self.drive(process, |session, now| {
-                let _ = session.offer(now, own);
+            let own = ToolOptions::default().barge_in(BargeIn::Finish);
+            let both = ToolOptions::default().barge_in(BargeIn::Report).prefer_client();
+            // The last may be run by a client in its place: never by both.
+            let shared = |tool| Tool::new(name(tool), "").options(ToolOptions::default().prefer_client());
+            let tools = vec![
+                Tool::new(name("own"), "the assistant's own").options(own),
+                Tool::new(name("both"), "a client may run it too").options(both),
+                shared("t1"),
+                shared("shared"),
+            ];
+            self.processes[process].turn = self.drive(process, |session, now| {
+                session.offer(now, tools).unwrap();
+                session.turn()
             });
         }
         for other in here {
@@ -569,6 +581,14 @@ impl<'a> World<'a> {
         {
             trace!(self, "     {}: {event:?}", self.processes[process].who);
         }
+        if let Event::LateResult { call, .. } = event {
+            let told = self.ledger.by_id.get(call).and_then(|at| self.ledger.calls[*at].outcome.as_ref());
+            let detached = told.is_some_and(|(verdict, _)| verdict.word == "detached");
+            let text = format!("{call:?} was told as {told:?}, and now ends once more");
+            if !detached || !self.ledger.late.insert(call.clone()) {
+                self.ledger.broken(Rule::OneOutcome, text);
+            }
+        }
         if let Event::Delivered { call, owner } = event
             && !self.ledger.was_delivered(call)
         {
@@ -599,6 +619,7 @@ impl Process {
             drained: false,
             jobs: BTreeMap::new(),
             calls: BTreeMap::new(),
+            turn: None,
             edition: 0,
         }
     }
@@ -610,8 +631,16 @@ fn name(text: &str) -> ToolName {
 
 /// What a client offers, by how often it has changed its mind.
 pub(crate) fn tools_of(who: Who, edition: u32) -> Vec<Tool> {
-    let mut tools =
-        vec![Tool::new(name(&format!("t{who}")), "its own"), Tool::new(name("shared"), "of everybody")];
+    let options = ToolOptions::default;
+    let mut tools = vec![
+        Tool::new(name(&format!("t{who}")), "its own"),
+        Tool::new(name("shared"), "of everybody").options(options().barge_in(BargeIn::Finish)),
+    ];
+    if who == Who::C(1) {
+        let both = options().barge_in(BargeIn::Report);
+        tools.push(Tool::new(name("both"), "the assistant's too").options(both));
+        tools.push(Tool::new(name("again"), "twice does no harm").options(options().idempotent()));
+    }
     if edition % 2 == 1 {
         tools.truncate(1);
     }
