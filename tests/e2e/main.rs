@@ -33,8 +33,10 @@ mod peers;
 mod program;
 mod rejoin;
 mod relay;
+mod restart;
 mod room;
 mod server;
+mod several;
 mod storm;
 mod streams;
 mod survival;
@@ -57,7 +59,9 @@ fn main() {
         survival::trials(),
         room::trials(),
         endings::trials(),
+        restart::trials(),
         peers::trials(),
+        several::trials(),
         streams::trials(),
         calls::trials(),
         cli::trials(),
