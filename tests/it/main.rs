@@ -29,6 +29,7 @@ mod layers;
 mod logs;
 mod programs;
 mod programs_of_the_api;
+mod readme;
 mod session_alicia;
 mod session_calls;
 mod session_choose;
