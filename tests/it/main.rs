@@ -27,6 +27,7 @@ mod hostile;
 mod layers;
 #[cfg(feature = "cli")]
 mod logs;
+mod options;
 mod programs;
 mod programs_of_the_api;
 mod readme;
