@@ -28,6 +28,7 @@ use crate::{
 };
 
 mod address;
+mod backlog;
 mod desk;
 mod error;
 mod health;
@@ -318,6 +319,10 @@ impl Transport for Room {
         }
     }
 
+    fn backlog(&self) -> usize {
+        self.shared.backlog.bytes()
+    }
+
     async fn recv(&mut self) -> Option<TransportEvent> {
         loop {
             let told = self.ends.events.recv().await?;
@@ -363,10 +368,10 @@ impl Room {
         if !allowed {
             return Err(SendError::NotAllowed);
         }
-        let queue = match packet.lane {
-            Lane::Reliable if packet.overtakes => &self.ends.urgent,
-            Lane::Reliable => &self.ends.reliable,
-            Lane::Lossy => &self.ends.lossy,
+        let (queue, waiting) = match packet.lane {
+            Lane::Reliable if packet.overtakes => (&self.ends.urgent, packet.payload.len()),
+            Lane::Reliable => (&self.ends.reliable, packet.payload.len()),
+            Lane::Lossy => (&self.ends.lossy, 0),
         };
         let mut rest = streamed.then(|| Outflow::new(&packet, sid));
         let largest = rest.as_ref().map(Outflow::largest);
@@ -376,7 +381,8 @@ impl Room {
         };
         check_size(packet::encoded_size(largest.as_ref().unwrap_or(&packet)), packet::MAX_ENCODED)?;
         let (written, answer) = oneshot::channel();
-        match queue.try_send(Outgoing { packet, rest, written }) {
+        let waits = self.shared.backlog.queue(waiting);
+        match queue.try_send(Outgoing { packet, rest, written, waits }) {
             Ok(()) => Ok((None, answer)),
             Err(TrySendError::Full(outgoing)) => Ok((Some((queue.clone(), outgoing)), answer)),
             Err(TrySendError::Closed(_)) => Err(self.shared.closed()),

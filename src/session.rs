@@ -62,6 +62,7 @@ mod handshake;
 mod ids;
 mod inbound;
 mod job;
+mod lane;
 mod ledger;
 mod life;
 mod outbound;
@@ -98,6 +99,7 @@ use self::{
     consent::Consents,
     ids::Ids,
     job::Running,
+    lane::Reliable,
     ledger::Ledger,
     outbound::Call,
     past::Past,
@@ -124,7 +126,7 @@ pub use self::{
 };
 use crate::{
     body::Body,
-    link::{CloseReason, Identity, LinkState, Participant, Peer, Role, StreamPart},
+    link::{CloseReason, Identity, Lane, LinkState, Participant, Peer, Role, StreamPart},
     tool::{CallError, CallId, Offer, Outcome, Progress, RegisterError, Tool},
     wire::{Kind, Meta},
 };
@@ -172,6 +174,7 @@ pub struct Session {
     stats: Stats,
     timers: Timers,
     outputs: VecDeque<Output>,
+    reliable: Reliable,
     turns: Turns,
     ledger: Ledger,
     consents: Consents,
@@ -235,6 +238,7 @@ impl Session {
             stats: Stats::default(),
             timers: Timers::default(),
             outputs: VecDeque::new(),
+            reliable: Reliable::default(),
             turns: Turns::default(),
             ledger: Ledger::default(),
             consents: Consents::default(),
@@ -354,10 +358,28 @@ impl Session {
         }
     }
 
-    /// A packet came, from this sender as the room says.
+    /// A packet came on the reliable lane, from this sender as the room says.
     pub fn handle_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
         if self.begin(now) {
-            self.receive(now, from, payload);
+            self.receive(now, from, Lane::Reliable, payload);
+        }
+    }
+
+    /// A packet came on the lossy lane, from this sender as the room says.
+    pub fn handle_lossy_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
+        if self.begin(now) {
+            self.receive(now, from, Lane::Lossy, payload);
+        }
+    }
+
+    /// So many bytes of payload wait on the reliable lane, as far as the driver and the transport can tell.
+    ///
+    /// While they are more than a few hundred, small frames get no reliable copy beside the one on the lossy
+    /// lane. A driver that says so once must go on, at least after each [`poll_timeout`](Session::poll_timeout)
+    /// that was due.
+    pub fn handle_backlog(&mut self, now: Instant, bytes: usize) {
+        if self.begin(now) {
+            self.lane_backlog(now, bytes);
         }
     }
 
@@ -504,6 +526,7 @@ impl Session {
 impl Session {
     /// Whether the session is open. The first time greets those whom the author named.
     fn begin(&mut self, now: Instant) -> bool {
+        self.reliable.now = Some(now);
         self.ledger.set_now(now);
         match self.phase {
             Phase::Open if self.stanza < LAST_STANZA => true,
@@ -543,6 +566,7 @@ impl Session {
             Timer::Complaints => self.tell_complaints(now),
             Timer::Streams => self.streams_idle(now),
             Timer::Queue(who) => self.queue_has_room(now, &who),
+            Timer::Lane(who) => self.lane_due(now, &who),
             Timer::ClaimWindow(key) => self.nobody_claimed(now, key),
             Timer::ClaimDeadline(key) => self.claim_deadline(now, key),
             Timer::Consent(key) => self.consent_silent(now, key),

@@ -39,6 +39,13 @@ pub trait Transport: Send + 'static {
     /// future abandons a stream that is not handed over to its end, and tells its receivers so.
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static;
 
+    /// How many bytes of payload were handed over for [`Lane::Reliable`] and wait: for their turn, or for the
+    /// other end's word that they arrived. Asked often. Default: 0, and then the session sends its reliable copies
+    /// of small frames as if nothing waited.
+    fn backlog(&self) -> usize {
+        0
+    }
+
     /// The next thing that happened; `None` when the connection ended without a reason.
     fn recv(&mut self) -> impl Future<Output = Option<TransportEvent>> + Send;
 

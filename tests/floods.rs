@@ -1,6 +1,8 @@
 //! What a flood costs: counters. Somebody without a part in the conversation sends whatever there is, and the memory of a
 //! session stays where it was.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
@@ -31,7 +33,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        #[allow(clippy::disallowed_methods, reason = "time begins somewhere")]
+        #[expect(clippy::disallowed_methods, reason = "time begins somewhere")]
         let now = Instant::now();
         let brain = Participant::new("a", "PA_1").agent(true);
         let phone = Participant::new("phone", "PA_2").role(Role::Client);

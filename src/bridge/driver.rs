@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     executor::{self, Done, Executor, Questions, Reports},
-    link::{CloseReason, LinkState, Packet, Sid, TOPIC},
-    session::{Event, Job, JobKey, Output, Question, Unsent, later},
+    link::{CloseReason, Lane, LinkState, Packet, Sid, TOPIC},
+    session::{Event, Job, JobKey, Output, Question, Session, Unsent, later},
     tool::{Outcome, Progress},
     transport::{SendError, Transport, TransportEvent},
 };
@@ -44,6 +44,8 @@ pub(super) struct Driver<T: Transport> {
     sending: Option<Sending>,
     /// What passes between the parts of a large one.
     overtaking: Option<Sending>,
+    /// What is being sent on the lossy lane, beside a reliable packet that is stalled.
+    fast: Option<Sending>,
     drain: Duration,
     drain_until: Option<Instant>,
     sid: Sid,
@@ -73,6 +75,7 @@ enum Woken {
     Consent(JobKey, bool),
     Sent(u64, Result<(), SendError>),
     Overtook(u64, Result<(), SendError>),
+    Fast(u64, Result<(), SendError>),
     Sources,
     Time,
     Command,
@@ -97,6 +100,7 @@ impl<T: Transport> Driver<T> {
             outbox: Outbox::default(),
             sending: None,
             overtaking: None,
+            fast: None,
             drain,
             drain_until: None,
             sid,
@@ -131,6 +135,10 @@ impl<T: Transport> Driver<T> {
                 }
                 Woken::Overtook(id, result) => {
                     self.overtaking = None;
+                    self.sent(id, result);
+                }
+                Woken::Fast(id, result) => {
+                    self.fast = None;
                     self.sent(id, result);
                 }
                 Woken::Sources => self.offer_again(),
@@ -169,7 +177,7 @@ impl<T: Transport> Driver<T> {
         if inner.session.poll_timeout().is_some_and(|due| due <= now) {
             inner.session.handle_timeout(now);
         }
-        while let Some(output) = inner.session.poll_output() {
+        while let Some(output) = self.next_output(&mut inner.session, now) {
             match output {
                 Output::Transmit(packet) => {
                     let busy = self.sending.as_ref().is_some_and(|sending| sending.large);
@@ -248,9 +256,21 @@ impl<T: Transport> Driver<T> {
         });
     }
 
+    /// The next thing to do. When there is none the session hears what waits on the reliable lane, and may
+    /// find that something can go there.
+    fn next_output(&self, session: &mut Session, now: std::time::Instant) -> Option<Output> {
+        session.poll_output().or_else(|| {
+            session.handle_backlog(now, self.outbox.bytes() + self.transport.backlog());
+            session.poll_output()
+        })
+    }
+
     fn send_next(&mut self) {
         if self.overtaking.is_none() {
             self.overtaking = self.outbox.next_urgent().map(|packet| self.begin(packet));
+        }
+        if self.fast.is_none() {
+            self.fast = self.outbox.next_fast().map(|packet| self.begin(packet));
         }
         while self.sending.is_none() {
             let Some(packet) = self.outbox.next_ordered() else { return };
@@ -266,6 +286,11 @@ impl<T: Transport> Driver<T> {
         Sending { id, large, handed: Box::pin(self.transport.send(packet)) }
     }
 
+    /// Whether no packet is on its way to the transport.
+    fn is_idle(&self) -> bool {
+        self.sending.is_none() && self.overtaking.is_none() && self.fast.is_none()
+    }
+
     async fn woken(&mut self) -> Woken {
         let deadline = self.deadline();
         let time = async {
@@ -277,7 +302,9 @@ impl<T: Transport> Driver<T> {
         tokio::select! {
             biased;
             (id, result) = handed(&mut self.overtaking) => Woken::Overtook(id, result),
+            // A reliable packet that is not stalled keeps its place before a lossy one: progress before its answer.
             (id, result) = handed(&mut self.sending) => Woken::Sent(id, result),
+            (id, result) = handed(&mut self.fast) => Woken::Fast(id, result),
             event = self.transport.recv(), if !self.outbox.is_long() => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
             (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
@@ -302,7 +329,10 @@ impl<T: Transport> Driver<T> {
             TransportEvent::Joined(who) => session.handle_joined(now(), who),
             TransportEvent::Left(who) => session.handle_left(now(), &who),
             TransportEvent::Packet(packet) if packet.topic.is_empty() || packet.topic == TOPIC => {
-                session.handle_packet(now(), &packet.from, &packet.payload);
+                match packet.lane {
+                    Lane::Reliable => session.handle_packet(now(), &packet.from, &packet.payload),
+                    Lane::Lossy => session.handle_lossy_packet(now(), &packet.from, &packet.payload),
+                }
             }
             TransportEvent::Stream { from, part } => session.handle_stream(now(), &from, part),
             TransportEvent::Link(state) => session.handle_link(now(), state),
@@ -363,7 +393,7 @@ impl<T: Transport> Driver<T> {
                 inner.session.drain(now());
                 let until =
                     *self.drain_until.get_or_insert_with(|| Instant::from_std(later(now(), self.drain)));
-                let handed = self.outbox.is_empty() && self.sending.is_none() && self.overtaking.is_none();
+                let handed = self.outbox.is_empty() && self.is_idle();
                 (inner.session.is_drained() && handed) || Instant::now() >= until
             }
         }
@@ -399,16 +429,21 @@ impl<T: Transport> Driver<T> {
     async fn flush(&mut self) {
         loop {
             self.send_next();
-            if self.sending.is_none() && self.overtaking.is_none() {
+            if self.is_idle() {
                 return;
             }
             tokio::select! {
+                biased;
                 (id, result) = handed(&mut self.overtaking) => {
                     self.overtaking = None;
                     self.sent(id, result);
                 }
                 (id, result) = handed(&mut self.sending) => {
                     self.sending = None;
+                    self.sent(id, result);
+                }
+                (id, result) = handed(&mut self.fast) => {
+                    self.fast = None;
                     self.sent(id, result);
                 }
             }

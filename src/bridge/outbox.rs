@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::link::{Capabilities, Packet};
+use crate::link::{Capabilities, Lane, Packet};
 
 /// How many packets may wait before nothing more is read from the transport.
 const LIMIT: usize = 1_024;
@@ -19,6 +19,9 @@ pub(super) struct Outbox {
     ordered: VecDeque<Packet>,
     /// Those that need not wait for large ones.
     urgent: VecDeque<Packet>,
+    /// Those of the lossy lane: small ones, which wait for nothing else.
+    fast: VecDeque<Packet>,
+    /// The bytes of all but `fast`.
     bytes: usize,
     /// How many in `ordered` are large.
     large: usize,
@@ -27,6 +30,13 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Takes a packet, or says which one it has no room for. `busy` says that a large one is being sent.
     pub(super) fn push(&mut self, packet: Packet, busy: bool) -> Result<(), u64> {
+        if packet.lane == Lane::Lossy {
+            if self.fast.len() >= CAP {
+                return Err(packet.id);
+            }
+            self.fast.push_back(packet);
+            return Ok(());
+        }
         let bytes = self.bytes + packet.payload.len();
         if self.len() >= CAP || (bytes > CAP_BYTES && !self.is_empty()) {
             return Err(packet.id);
@@ -56,10 +66,20 @@ impl Outbox {
         Some(packet)
     }
 
+    /// The next packet of the lossy lane.
+    pub(super) fn next_fast(&mut self) -> Option<Packet> {
+        self.fast.pop_front()
+    }
+
+    /// What waits for the reliable lane, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Gives up everything; names what it was.
     pub(super) fn take_all(&mut self) -> Vec<u64> {
-        let Self { ordered, urgent, .. } = std::mem::take(self);
-        ordered.into_iter().chain(urgent).map(|packet| packet.id).collect()
+        let Self { ordered, urgent, fast, .. } = std::mem::take(self);
+        ordered.into_iter().chain(urgent).chain(fast).map(|packet| packet.id).collect()
     }
 
     /// Gives up all that is large.
@@ -70,12 +90,12 @@ impl Outbox {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && self.fast.is_empty()
     }
 
     /// Whether so much waits that nothing more should be read. Bytes do not count: what is read may be a stop.
     pub(super) fn is_long(&self) -> bool {
-        self.len() >= LIMIT
+        self.len() >= LIMIT || self.fast.len() >= LIMIT
     }
 
     fn len(&self) -> usize {

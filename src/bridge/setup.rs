@@ -58,7 +58,8 @@ impl Setup {
             .config
             .room(transport.room())
             .max_packet(capabilities.max_packet)
-            .streams(capabilities.streams);
+            .streams(capabilities.streams)
+            .lossy(capabilities.lossy);
         let config = config.asks(self.consent.is_some());
         let mut session = match role {
             Role::Assistant => Session::assistant(transport.local(), config, seed),

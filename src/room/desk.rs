@@ -12,6 +12,7 @@ use livekit_protocol::DataPacket;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
+    backlog::{Backlog, Queued},
     stream::{self, Outflow},
     view::{Told, View},
 };
@@ -37,12 +38,16 @@ pub(super) struct Outgoing {
     /// What follows it, if it is a part of a stream.
     pub(super) rest: Option<Outflow>,
     pub(super) written: oneshot::Sender<Result<(), SendError>>,
+    /// It counts as waiting until it is written.
+    pub(super) waits: Queued,
 }
 
 impl Outgoing {
     /// Whoever asked may have gone away.
     fn answer(self, result: Result<(), SendError>) {
-        let _ = self.written.send(result);
+        let Self { written, waits, .. } = self;
+        drop(waits);
+        let _ = written.send(result);
     }
 }
 
@@ -64,6 +69,8 @@ pub(super) struct Ends {
 /// What both sides look at any time.
 pub(super) struct Shared {
     state: Mutex<State>,
+    /// What waits on the reliable lane.
+    pub(super) backlog: Backlog,
 }
 
 /// The state of [`Shared`].
@@ -122,7 +129,7 @@ impl Desk {
         let (leave, leave_queue) = mpsc::channel(1);
         let (events, events_queue) = mpsc::channel(EVENT_QUEUE);
         let desk = Self {
-            shared: Arc::new(Shared { state: Mutex::new(state) }),
+            shared: Arc::new(Shared { state: Mutex::new(state), backlog: Backlog::default() }),
             lanes: [
                 Outbox::new(Lane::Lossy, lossy_queue),
                 Outbox::new(Lane::Reliable, urgent_queue),
@@ -157,6 +164,7 @@ impl Desk {
     /// There is no join any more: what waits for one is told, and whatever comes is refused.
     pub(super) fn interrupt(&mut self) {
         self.shared.with(|state| state.sid = None);
+        self.shared.backlog.set_unacknowledged(0);
         for lane in &mut self.lanes {
             lane.done(Err(SendError::Interrupted));
             while let Ok(outgoing) = lane.queue.try_recv() {
@@ -286,7 +294,7 @@ impl Outbox {
 
     /// Nobody waits for the rest of a stream: its end is told to those who heard its beginning.
     pub(super) fn abandon_unwanted(&mut self) {
-        let Some(Outgoing { packet, rest, written }) = &mut self.next else { return };
+        let Some(Outgoing { packet, rest, written, .. }) = &mut self.next else { return };
         if let Some(stream) = rest.as_mut().filter(|_| written.is_closed()) {
             match stream.abandon() {
                 Some(trailer) if !stream::is_header(packet) => *packet = trailer,

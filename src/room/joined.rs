@@ -149,8 +149,9 @@ impl Joined {
     /// Writes what there is room for.
     fn write_all(&mut self, desk: &mut Desk) -> Result<(), Error> {
         for lane in &mut desk.lanes {
-            lane.abandon_unwanted();
-            while let Some(Outgoing { packet, .. }) = &mut lane.next {
+            loop {
+                lane.abandon_unwanted();
+                let Some(Outgoing { packet, .. }) = &mut lane.next else { break };
                 if packet.participant_sid != self.local.sid().as_str() {
                     lane.done(Err(SendError::Interrupted));
                     break;
@@ -169,8 +170,13 @@ impl Joined {
                     }
                 }
                 lane.go_on();
+                // All lossy packets that wait go before the next reliable one.
+                if lane.lane == Lane::Lossy {
+                    lane.next = lane.queue.try_recv().ok();
+                }
             }
         }
+        desk.shared.backlog.set_unacknowledged(self.peer.unacknowledged());
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     body::{Body, EncodeError},
+    link::Lane,
     wire::{Frame, Kind, Message, Meta},
 };
 
@@ -26,6 +27,8 @@ pub(super) struct Incoming {
     pub(super) message: Message,
     /// The size of its packet in bytes.
     pub(super) size: usize,
+    /// The lane on which it came.
+    pub(super) lane: Lane,
 }
 
 /// What can still be said of a packet that is no frame, or no proper one.
@@ -46,7 +49,7 @@ pub(super) fn decode_whole(payload: Bytes) -> Result<Incoming, Malformed> {
     let size = payload.len();
     let frame = Frame::decode(payload).map_err(|_| Malformed::default())?;
     match frame.message() {
-        Ok(message) => Ok(Incoming { message, size, frame }),
+        Ok(message) => Ok(Incoming { message, size, lane: Lane::Reliable, frame }),
         Err(_) => Err(Malformed { kind: Some(frame.kind()), id: frame.peek_id().map(str::to_owned) }),
     }
 }

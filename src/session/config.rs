@@ -49,9 +49,25 @@ pub struct Config {
     pub times: Times,
     /// Caps.
     pub caps: Caps,
+    /// Whether small frames go on the lossy lane first, where there is one. Default: yes.
+    pub fast_lane: bool,
+    /// Whether the transport has a lossy lane, so that what comes on it is told by
+    /// [`Session::handle_lossy_packet`](super::Session::handle_lossy_packet). Default: no.
+    pub lossy: bool,
 }
 
 impl Config {
+    /// Whether the transport has a lossy lane. Default: no.
+    #[must_use]
+    pub fn lossy(mut self, has_lossy_lane: bool) -> Self {
+        self.lossy = has_lossy_lane;
+        self
+    }
+
+    pub(super) fn has_fast_lane(&self) -> bool {
+        self.fast_lane && self.lossy
+    }
+
     /// In the room of this name.
     #[must_use]
     pub fn room(mut self, name: impl Into<String>) -> Self {
@@ -174,6 +190,8 @@ impl Default for Config {
             streams: false,
             times: Times::default(),
             caps: Caps::default(),
+            fast_lane: true,
+            lossy: false,
         }
     }
 }
@@ -194,6 +212,8 @@ impl fmt::Debug for Config {
             .field("streams", &self.streams)
             .field("times", &self.times)
             .field("caps", &self.caps)
+            .field("fast_lane", &self.fast_lane)
+            .field("lossy", &self.lossy)
             .finish()
     }
 }

@@ -6,6 +6,7 @@ use super::{
     Counter, Event, Session, Timer, codec,
     codec::Incoming,
     ids::Instance,
+    lane::FastLane,
     peer::{Feature, Features, Presence, Registration, Remote},
 };
 use crate::{
@@ -170,6 +171,9 @@ impl Session {
     /// The same identity, but another run of its program: nothing of the old one is left.
     fn new_instance(&mut self, now: Instant, id: &Identity, before: Instance) {
         tracing::debug!(peer = %id, "another instance");
+        if let Some(remote) = self.peers.get_mut(id) {
+            remote.pair.lane = FastLane::default();
+        }
         self.ask_anew_or_lose(now, id);
         self.forget_registration(id);
         self.stop_jobs_for(now, id);

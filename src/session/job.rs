@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    CallKey, Counter, Event, Job, JobKey, LocalText, Output, Session, Timer, peer::Feature, send::floor_char,
+    CallKey, Counter, Event, Job, JobKey, LocalText, Output, Session, Timer,
+    lane::{ANSWER_SOON, proves_that_nothing_ran},
+    peer::Feature,
+    send::floor_char,
     timers::later,
 };
 use crate::{
     body::Body,
-    link::Identity,
+    link::{Identity, Sid},
     tool::{CallId, ErrorCode, Execution, Outcome, Progress, ToolError, ToolName},
     wire::{Message, Meta, ToolProgress, ToolUseRequest},
 };
@@ -18,6 +21,8 @@ use crate::{
 pub(super) struct Running {
     /// Who asked; ourselves for a tool of our own.
     pub(super) caller: Identity,
+    /// The join in which it asked.
+    pub(super) join: Sid,
     /// Our own call, if it is one.
     pub(super) own: Option<CallKey>,
     pub(super) call: CallId,
@@ -59,8 +64,10 @@ impl Session {
         limit: Duration,
         meta: Body,
     ) {
+        let join = self.peers.get(caller).and_then(|remote| remote.sid()).cloned();
         let running = Running {
             caller: caller.clone(),
+            join: join.unwrap_or_else(|| Sid::from("")),
             own: None,
             call: request.id.clone(),
             tool: tool.clone(),
@@ -93,6 +100,7 @@ impl Session {
     }
 
     pub(super) fn finish_job(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
+        self.needs_not_be_told(key, &outcome);
         let Some(job) = self.take_job(now, key) else { return };
         if let Some(source) = outcome.as_ref().err().and_then(ToolError::source) {
             let reason = LocalText::new(&source.to_string());
@@ -129,6 +137,16 @@ impl Session {
         }
     }
 
+    /// A caller that shows no instance is another one in another join: what it had asked for stops.
+    pub(super) fn stop_jobs_of_other_joins(&mut self, now: Instant, caller: &Identity, join: &Sid) {
+        let of_another = |job: &Running| job.caller == *caller && job.join != *join;
+        let others: Vec<_> =
+            self.jobs.iter().filter(|(_, job)| of_another(job)).map(|(key, _)| *key).collect();
+        for key in others {
+            self.cancel_job(now, key);
+        }
+    }
+
     /// A caller is gone: its jobs stop. Their answers wait, in case it comes back after all.
     pub(super) fn stop_jobs_for(&mut self, now: Instant, caller: &Identity) {
         for key in self.jobs_for(caller) {
@@ -146,6 +164,17 @@ impl Session {
 
     pub(super) fn job_progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
         let interval = Duration::from_secs(1) / self.config.caps.progress_per_second.max(1);
+        let may_wait = self.jobs.get(&key).is_some_and(|job| self.lane_is_open(&job.caller));
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        if !job.told.anything() {
+            if let Some(began) = job.told.next.take() {
+                self.timers.cancel(&Timer::Progress(key));
+                self.tell_progress(now, key, began);
+            } else if may_wait && is_bare(&progress) {
+                job.told.next = Some(progress);
+                return self.timers.set(now, Timer::Progress(key), ANSWER_SOON);
+            }
+        }
         let Some(job) = self.jobs.get_mut(&key) else { return };
         let since = job.told.at.map(|at| now.saturating_duration_since(at));
         match since {
@@ -163,6 +192,15 @@ impl Session {
     pub(super) fn progress_due(&mut self, now: Instant, key: JobKey) {
         if let Some(progress) = self.jobs.get_mut(&key).and_then(|job| job.told.next.take()) {
             self.tell_progress(now, key, progress);
+        }
+    }
+
+    /// A job is over before it was told that it began: its answer says so too, unless its code would be a proof
+    /// that it did not.
+    fn needs_not_be_told(&mut self, key: JobKey, outcome: &Outcome) {
+        let Some(job) = self.jobs.get_mut(&key).filter(|job| !job.told.anything()) else { return };
+        if !outcome.as_ref().is_err_and(|error| proves_that_nothing_ran(&error.code())) {
+            job.told.next = None;
         }
     }
 
@@ -210,6 +248,11 @@ impl Session {
     pub(super) fn jobs_for(&self, caller: &Identity) -> Vec<JobKey> {
         self.jobs.iter().filter(|(_, job)| job.caller == *caller).map(|(key, _)| *key).collect()
     }
+}
+
+/// Whether it says no more than that the tool began.
+fn is_bare(progress: &Progress) -> bool {
+    progress.message.is_none() && progress.content.is_none()
 }
 
 /// Progress that is no larger than allowed: structured content goes first, then the end of the text.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     body::Body,
     link::Identity,
-    tool::{CallError, CallId, ErrorCode, Tool, ToolError},
+    tool::{CallError, CallId, ErrorCode, Progress, Tool, ToolError},
     wire::{ErrorMessage, ToolUseResult},
 };
 
@@ -28,6 +28,9 @@ impl Session {
         if let Some(key) = self.call_owned_by(&result.id, id) {
             let Some(call) = self.calls.get(&key) else { return };
             let read = read_result(result, call, id);
+            if self.lane_is_open(id) {
+                self.answer_says_more(key, result.success);
+            }
             if !self.run_what_was_declined(now, key, &read) {
                 self.settle_by_owner(now, key, read);
             }
@@ -45,6 +48,20 @@ impl Session {
             // One of our clients answers what we have forgotten: it may forget it too.
         }
         self.acknowledge(id, incoming.stanza(), Some(&result.id));
+    }
+
+    /// On the fast lane an answer takes the place of what would have preceded it (`wire.md`, 5): that the request
+    /// came, and, if it succeeded, that the tool began.
+    fn answer_says_more(&mut self, key: CallKey, success: bool) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let began = success && !call.began_at_owner;
+        let id = call.id.clone();
+        if let Some((owner, stanza)) = call.asked().map(|asked| (asked.owner.clone(), asked.stanza)) {
+            self.request_delivered(&owner, stanza);
+        }
+        if began {
+            self.event(Event::Progress { key: Some(key), call: id, progress: Progress::started() });
+        }
     }
 
     /// An error (type 1) of a peer: a refusal of a call settles it.
@@ -174,6 +191,7 @@ impl Session {
         self.calls_by_id.remove(&call.id);
         if let Some(asked) = call.asked() {
             self.withdraw_request(asked.packet);
+            self.lane_forget_request(&asked.owner, &call.id);
         }
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             self.timers.cancel(&timer);

@@ -47,6 +47,7 @@ impl Session {
         let (meta, arguments) = (call.meta.clone(), call.arguments.clone());
         let running = Running {
             caller: self.local.identity().clone(),
+            join: self.local.sid().clone(),
             own: Some(key),
             call: call.id.clone(),
             tool: tool.clone(),

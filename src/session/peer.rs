@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{codec::Incoming, ids::Instance, replay::Replay};
+use super::{codec::Incoming, ids::Instance, lane::FastLane, replay::Replay};
 use crate::{
     link::{Identity, Participant, Peer, Sid},
     tool::Tool,
@@ -88,6 +88,8 @@ pub(super) struct Pair {
     /// Frames that wait for its Configuration.
     pub(super) waiting: Vec<Incoming>,
     pub(super) waiting_bytes: usize,
+    /// What is on its way on `_lossy`.
+    pub(super) lane: FastLane,
     /// What is sent again.
     pub(super) replay: Replay,
     /// The highest stanza that came, as an absolute value.
@@ -232,6 +234,8 @@ pub(super) enum Feature {
     Prompt = 1 << 6,
     /// Frames as byte streams.
     Stream = 1 << 8,
+    /// Small frames on `_lossy` first.
+    FastLane = 1 << 7,
 }
 
 impl Feature {
@@ -245,6 +249,7 @@ impl Feature {
         Self::Ack,
         Self::Prompt,
         Self::Stream,
+        Self::FastLane,
     ];
 
     /// Its name in a Configuration.
@@ -256,6 +261,7 @@ impl Feature {
             Self::Cancel => "tool_cancel",
             Self::Ack => "tool_ack",
             Self::Stream => "frame_stream",
+            Self::FastLane => "fast_lane",
             Self::Claim => "tool_claim",
             Self::Prompt => "tool_prompt",
         }

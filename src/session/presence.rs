@@ -217,6 +217,7 @@ impl Session {
         let Some(remote) = self.peers.get(id) else { return };
         let (here, back) = (remote.is_here(), remote.is_reachable());
         self.lose_calls_of_other_joins(now, id);
+        let Some(remote) = self.peers.get(id) else { return };
         if !back {
             self.stop_jobs_for(now, id);
             let until = later(now, self.config.times.memory);
@@ -225,6 +226,8 @@ impl Session {
             }
             self.past.give_up_plain(id); // the same instance may come later still, and shall know of its stops
             self.set_table_timer(now);
+        } else if let Some(join) = remote.sid().filter(|_| remote.instance.is_none()).cloned() {
+            self.stop_jobs_of_other_joins(now, id, &join);
         }
         if !here {
             self.forget_registration(id);
@@ -280,6 +283,7 @@ impl Session {
             Timer::Silent,
             Timer::Heartbeat,
             Timer::Provisional,
+            Timer::Lane,
             Timer::Replay,
         ] {
             self.timers.cancel(&timer(id.clone()));

@@ -30,6 +30,7 @@ impl Session {
         match feature {
             Feature::Prompt => self.is_client() && self.config.prompts,
             Feature::Stream => self.config.streams,
+            Feature::FastLane => self.config.has_fast_lane(),
             _ => true,
         }
     }

@@ -12,7 +12,7 @@ use super::{
     peer::{Pair, Remote},
 };
 use crate::{
-    link::{Identity, Peer},
+    link::{Identity, Lane, Peer},
     tool::Execution,
     wire::{Acknowledgement, ErrorMessage, Message, ToolProgress},
 };
@@ -31,7 +31,7 @@ enum Place {
 }
 
 impl Session {
-    pub(super) fn receive(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
+    pub(super) fn receive(&mut self, now: Instant, from: &Peer, lane: Lane, payload: &[u8]) {
         self.stats.add(Counter::FramesIn, 1);
         self.stats.add(Counter::BytesIn, payload.len());
         let id = from.identity();
@@ -42,7 +42,7 @@ impl Session {
             return self.malformed(now, id, codec::Malformed::default());
         }
         match codec::decode(payload) {
-            Ok(incoming) => self.accept(now, from, incoming),
+            Ok(incoming) => self.accept(now, from, Incoming { lane, ..incoming }),
             Err(what) => self.malformed(now, id, what),
         }
     }
@@ -129,6 +129,7 @@ impl Session {
     }
 
     fn dispatch(&mut self, now: Instant, id: &Identity, mut incoming: Incoming) {
+        self.lane_heard(now, id, &incoming);
         let message = std::mem::replace(&mut incoming.message, Message::Heartbeat);
         if self.is_client() {
             self.dispatch_as_client(now, id, message, incoming);
@@ -233,6 +234,11 @@ impl Session {
         let most = self.config.caps.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.began_at_owner = true;
+        // What has begun was delivered, though the acknowledgement may come later.
+        if let Some(stanza) = call.asked().map(|asked| asked.stanza) {
+            self.request_delivered(id, stanza);
+        }
+        let Some(call) = self.calls.get_mut(&key) else { return };
         if !call.rate.admits(now, most) {
             return self.stats.add(Counter::ProgressDropped, 1);
         }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     body::{Body, EncodeError},
-    link::{Identity, Packet, Role},
+    link::{Identity, Lane, Packet, Role},
     tool::{CallError, CallId},
     wire::{Acknowledgement, ErrorMessage, Kind, Message, Meta},
 };
@@ -47,7 +47,10 @@ pub(super) struct Complaints(BTreeMap<(Identity, Counter), u64>);
 impl Session {
     /// Sends a frame to one participant.
     pub(super) fn post(&mut self, to: &Identity, meta: &Meta, message: &Message) -> Result<Sent, Unfit> {
-        self.post_to(vec![to.clone()], meta, message)
+        let limit = self.limit_to(std::slice::from_ref(to), message);
+        let (stanza, payload) = self.frame(meta, message, limit)?;
+        let size = payload.len();
+        Ok(Sent { stanza, packet: self.lane_send(to, stanza, message, payload), size })
     }
 
     /// Sends a frame again, under the stanza that it had.
@@ -60,9 +63,7 @@ impl Session {
     ) -> Result<Sent, Unfit> {
         let payload = codec::encode(stanza, &self.config.room, meta, message).map_err(Unfit::Encode)?;
         let size = payload.len();
-        let packet = self.packet_of(vec![to.clone()], payload, stanza, message);
-        let packet = self.transmit(packet);
-        Ok(Sent { stanza, packet, size })
+        Ok(Sent { stanza, packet: self.lane_send(to, stanza, message, payload), size })
     }
 
     /// Sends a frame whose size is known to be small, or whose loss is no harm.
@@ -106,6 +107,12 @@ impl Session {
 
     pub(super) fn acknowledge_always(&mut self, to: &Identity, stanza: Option<i32>, call: Option<&CallId>) {
         let Some(stanza) = stanza.filter(|stanza| *stanza != 0) else { return };
+        if !self.lane_answers(to, stanza, call) {
+            self.acknowledge_now(to, stanza, call);
+        }
+    }
+
+    pub(super) fn acknowledge_now(&mut self, to: &Identity, stanza: i32, call: Option<&CallId>) {
         let acknowledgement = Acknowledgement {
             conversation_id: Some(self.config.room.clone()),
             acknowledged_stanza_id: Some(stanza),
@@ -116,7 +123,7 @@ impl Session {
         self.post_small(to, &Message::Acknowledgement(acknowledgement));
     }
 
-    /// Sends a `ping` or `pong`: unsequenced.
+    /// Sends a `ping` on both lanes, or a `pong` on the lane on which it was asked for: unsequenced.
     pub(super) fn sign_of_life(&mut self, to: &Identity, word: &str) {
         let message = Message::Acknowledgement(Acknowledgement {
             conversation_id: Some(self.config.room.clone()),
@@ -126,8 +133,16 @@ impl Session {
         });
         match codec::encode(0, &self.config.room, &Meta::default(), &message) {
             Ok(payload) => {
-                let packet = self.packet_of(vec![to.clone()], payload, 0, &message);
-                self.transmit(packet);
+                let lossy = self.lane_is_open(to);
+                let asked_on_lossy = word == "pong" && self.lane_came_by(to) == Lane::Lossy;
+                let mut packet = self.packet_of(0, vec![to.clone()], payload, 0, &message);
+                if !(lossy && asked_on_lossy) {
+                    self.transmit(packet.clone());
+                }
+                if lossy && (word == "ping" || asked_on_lossy) {
+                    packet.lane = Lane::Lossy;
+                    self.transmit(packet);
+                }
             }
             Err(error) => tracing::warn!(%error, "a sign of life cannot be encoded"),
         }
@@ -241,14 +256,21 @@ impl Session {
     pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: Unsent) {
         self.stats.add(Counter::Unsent, 1);
         self.asked_stop_unsent(packet);
+        let covered = self.lane_unsent(now, packet, &why);
         if why == Unsent::Interrupted {
-            return self.interrupted(packet);
+            if !covered {
+                self.interrupted(packet);
+            }
+            return;
         }
         let not_allowed = why == Unsent::NotAllowed;
         let queue_full = why == Unsent::QueueFull;
         if not_allowed {
             self.muted = true;
             self.event(Event::NotAllowed);
+        }
+        if covered {
+            return;
         }
         let too_large = match why {
             Unsent::TooLarge { size, limit } => Some((size, limit)),
@@ -299,9 +321,9 @@ impl Session {
     fn post_to(&mut self, to: Vec<Identity>, meta: &Meta, message: &Message) -> Result<Sent, Unfit> {
         let (stanza, payload) = self.frame(meta, message, self.limit_to(&to, message))?;
         let size = payload.len();
-        let packet = self.packet_of(to, payload, stanza, message);
-        let packet = self.transmit(packet);
-        Ok(Sent { stanza, packet, size })
+        let id = self.next_packet_id();
+        let packet = self.packet_of(id, to, payload, stanza, message);
+        Ok(Sent { stanza, packet: self.hand_out(packet), size })
     }
 
     /// Encodes a frame under the next stanza. One that does not fit takes no stanza.
@@ -322,12 +344,25 @@ impl Session {
     }
 
     fn transmit(&mut self, mut packet: Packet) -> u64 {
+        packet.id = self.next_packet_id();
+        self.hand_out(packet)
+    }
+
+    pub(super) fn next_packet_id(&mut self) -> u64 {
         self.next_packet += 1;
-        packet.id = self.next_packet;
+        self.next_packet
+    }
+
+    /// A packet that has its id leaves.
+    pub(super) fn hand_out(&mut self, packet: Packet) -> u64 {
+        let id = packet.id;
         self.stats.add(Counter::FramesOut, 1);
         self.stats.add(Counter::BytesOut, packet.payload.len());
+        if packet.lane == Lane::Reliable {
+            self.reliable.add(packet.payload.len());
+        }
         self.outputs.push_back(Output::Transmit(packet));
-        self.next_packet
+        id
     }
 }
 

@@ -65,17 +65,18 @@ impl Session {
     /// The packet of a frame: a large one is given the id of its stream, a small one may pass large ones.
     pub(super) fn packet_of(
         &mut self,
+        id: u64,
         to: Vec<Identity>,
         payload: Bytes,
         stanza: i32,
         message: &Message,
     ) -> Packet {
         let mut packet = Packet::new(to, payload);
+        packet.id = id;
         packet.overtakes = self.may_overtake(&packet.to, message);
         if packet.payload.len() > self.config.caps.max_packet {
-            let number = self.next_packet + 1;
-            packet.stream = Some(format!("{}.{stanza}.{number}", subject(message)).into());
-            self.large.note(number, &packet.to, stanza);
+            packet.stream = Some(format!("{}.{stanza}.{id}", subject(message)).into());
+            self.large.note(id, &packet.to, stanza);
         }
         packet
     }

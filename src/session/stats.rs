@@ -84,6 +84,14 @@ counters! {
     StreamAbandoned = "stream_abandoned",
     /// Chunks and trailers of no stream that was taken.
     StreamStray = "stream_stray",
+    /// Frames that went out on the fast lane.
+    FastFrames = "fast_frames",
+    /// Packets on the fast lane that repeat a frame.
+    FastRetries = "fast_retries",
+    /// Reliable copies of frames of the fast lane.
+    FastCopies = "fast_copies",
+    /// Reliable copies that were held back, since too much waited on the reliable lane.
+    FastCopiesHeld = "fast_copies_held",
     /// Late results that nobody took in time.
     LateDropped = "late_dropped",
     /// Frames that were sent again because their peer came back and had not acknowledged them.

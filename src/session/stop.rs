@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::{
-    Counter, JobKey, Session, codec, codec::Incoming, past::Stop, peer::Remote, replay::Resent, table::State,
+    Counter, JobKey, Session, codec, codec::Incoming, lane::FastLane, past::Stop, peer::Remote,
+    replay::Resent, table::State,
 };
 use crate::{
     link::Identity,
@@ -125,6 +126,7 @@ impl Session {
             .map(|(id, _)| id.clone())
             .collect();
         for id in known {
+            self.lane_last_word(&id);
             let message = Message::ControlStop(ControlStop {
                 conversation_id: Some(self.config.room.clone()),
                 stop_type: Some("all".to_owned()),
@@ -135,6 +137,7 @@ impl Session {
             }
             if let Some(remote) = self.peers.get_mut(&id) {
                 remote.pair.left = true; // nothing follows a goodbye
+                remote.pair.lane = FastLane::default();
             }
         }
     }
@@ -151,6 +154,7 @@ impl Session {
     pub(super) fn part_with(&mut self, now: Instant, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.left = true;
+        remote.pair.lane = FastLane::default();
         for timer in
             [super::Timer::Grace, super::Timer::Heartbeat, super::Timer::Register, super::Timer::Ping]
         {

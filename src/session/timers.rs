@@ -52,6 +52,8 @@ pub(super) enum Timer {
     Streams,
     /// Answers to this caller that found the driver's queue full go again.
     Queue(Identity),
+    /// Something on its way to this peer on the fast lane is due.
+    Lane(Identity),
     /// Nobody claimed a call in time.
     ClaimWindow(CallKey),
     /// The budget of a call that we claimed is used up, and we were not allowed to start.
@@ -61,7 +63,7 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    /// Whether it judges somebody's absence: not while we are cut off ourselves.
+    /// Whether it judges somebody's absence, or would send for nothing: not while we are cut off ourselves.
     fn pauses(&self) -> bool {
         matches!(
             self,
@@ -71,6 +73,7 @@ impl Timer {
                 | Self::Heartbeat(_)
                 | Self::Ping(_)
                 | Self::Streams
+                | Self::Lane(_)
         )
     }
 }

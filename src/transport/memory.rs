@@ -2,7 +2,7 @@
 //!
 //! It behaves as LiveKit does where that matters to a call: packets of a lane keep their order, an
 //! identity that joins again evicts its older self, a lost reliable packet comes late rather than
-//! never. All waiting is tokio's, so that a paused clock makes an hour pass in no time.
+//! never, and a lost lossy one never. All waiting is tokio's, so that a paused clock makes an hour pass in no time.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -85,6 +85,8 @@ struct Inbox {
 #[derive(Debug, Default)]
 struct Waiting {
     queue: VecDeque<(Instant, TransportEvent)>,
+    /// Lossy packets: they pass what is late.
+    lossy: VecDeque<(Instant, TransportEvent)>,
     paused: bool,
 }
 
@@ -170,7 +172,7 @@ impl Room {
 
     /// From now on this share of packets is lost, 0 to 1, drawn from `seed`. Default: none.
     ///
-    /// A lossy packet that is lost never comes. A reliable one comes a second later, and so does
+    /// A lossy packet that is lost never comes, and passes what is late. A reliable one comes a second later, and so does
     /// everything behind it.
     pub fn lose(&self, share: f64, seed: u64) {
         let mut state = self.0.lock();
@@ -281,7 +283,16 @@ enum Next {
 
 impl Inbox {
     fn push(&self, due: Instant, event: TransportEvent) {
-        whole(&self.waiting).queue.push_back((due, event));
+        let mut waiting = whole(&self.waiting);
+        match &event {
+            // Sent once: what finds no place, or nobody who can hear it, is lost.
+            TransportEvent::Packet(packet) if packet.lane == Lane::Lossy => {
+                if waiting.lossy.len() < QUEUE_LIMIT && !waiting.paused {
+                    waiting.lossy.push_back((due, event));
+                }
+            }
+            _ => waiting.queue.push_back((due, event)),
+        }
         self.arrived.notify_one();
     }
 
@@ -289,6 +300,7 @@ impl Inbox {
         let mut waiting = whole(&self.waiting);
         if waiting.paused != paused {
             waiting.paused = paused;
+            waiting.lossy.clear();
             let state = if paused { LinkState::Down } else { LinkState::Up };
             // Before all that waits, but behind the change that it undoes.
             let is_link = |(_, event): &&(Instant, TransportEvent)| matches!(event, TransportEvent::Link(_));
@@ -302,17 +314,25 @@ impl Inbox {
     fn end(&self, reason: CloseReason) {
         let mut waiting = whole(&self.waiting);
         waiting.paused = false;
+        waiting.lossy.clear();
         waiting.queue = VecDeque::from([(Instant::now(), TransportEvent::Closed(reason))]);
         self.arrived.notify_one();
     }
 
     fn next(&self) -> Next {
         let mut waiting = whole(&self.waiting);
-        match waiting.queue.front() {
+        let Waiting { queue, lossy, paused } = &mut *waiting;
+        let when = |queue: &VecDeque<(Instant, TransportEvent)>| queue.front().map(|(due, _)| *due);
+        let first = match (when(queue), when(lossy)) {
+            (Some(ordered), Some(fast)) if fast < ordered => lossy,
+            (None, Some(_)) => lossy,
+            _ => queue,
+        };
+        match first.front() {
             None => Next::Nothing,
-            Some((_, event)) if waiting.paused && !matches!(event, TransportEvent::Link(_)) => Next::Nothing,
+            Some((_, event)) if *paused && !matches!(event, TransportEvent::Link(_)) => Next::Nothing,
             Some((due, _)) if *due > Instant::now() => Next::At(*due),
-            Some(_) => waiting.queue.pop_front().map_or(Next::Nothing, |(_, event)| Next::Event(event)),
+            Some(_) => first.pop_front().map_or(Next::Nothing, |(_, event)| Next::Event(event)),
         }
     }
 
@@ -420,6 +440,12 @@ impl State {
         let Some(seat) = self.seats.get_mut(from.identity()).filter(|seat| seat.is(from)) else {
             return Err(SendError::Closed(CloseReason::Closed));
         };
+        if packet.lane == Lane::Lossy {
+            if !seat.inbox.is_paused() {
+                self.deliver(from.peer(), packet, None);
+            }
+            return Ok(true);
+        }
         if seat.inbox.is_paused() {
             let room = seat.held.len() < QUEUE_LIMIT;
             if room {
@@ -489,6 +515,29 @@ mod tests {
         assert_eq!(packet(&mut b).await.payload, "first");
         assert_eq!(packet(&mut b).await.payload, "second");
         assert_eq!(began.elapsed(), RESEND_AFTER);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lossy_packet_passes_a_late_reliable_one_and_never_comes_if_lost() {
+        let room = Room::new();
+        let (a, mut b) = (room.client("a"), room.client("b"));
+        let lossy = |text: &'static str| {
+            let mut packet = Packet::new(["b".into()], text);
+            packet.lane = Lane::Lossy;
+            packet
+        };
+        room.lose(1.0, 7);
+        a.send(Packet::new(["b".into()], "late")).await.unwrap();
+        a.send(lossy("lost")).await.unwrap();
+        room.lose(0.0, 7);
+        a.send(lossy("fast")).await.unwrap();
+        assert_eq!(packet(&mut b).await.payload, "fast");
+        assert_eq!(packet(&mut b).await.payload, "late");
+        room.pause("b");
+        a.send(lossy("unheard")).await.unwrap();
+        room.resume("b");
+        a.send(lossy("heard")).await.unwrap();
+        assert_eq!(packet(&mut b).await.payload, "heard");
     }
 
     #[tokio::test]

@@ -137,3 +137,21 @@ fn a_tool_hears_of_its_end_though_another_instance_showed_itself_in_between() {
     let gone = settled.is_empty() || world.ends["phone"].aborted.len() == 1;
     assert!(gone, "{settled:?}, and its tool runs");
 }
+
+/// A plain assistant shows no instance, so under another sid it is another one: nobody waits for what the first
+/// had asked.
+#[test]
+fn what_a_plain_assistant_asked_stops_after_the_grace_though_its_identity_is_back() {
+    let mut world = plain_assistant(&["hang", "t"]);
+    world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(value(1))));
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("first", "hang")));
+    world.run(100 * MS);
+    world.leave("a");
+    plain_assistant_comes(&mut world);
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("second", "t")));
+    world.run(4 * SECOND);
+    assert!(world.ends["phone"].aborted.is_empty(), "it may be the same program after all");
+    world.run(2 * SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+    assert_eq!(world.session("phone").open_jobs(), 0);
+}

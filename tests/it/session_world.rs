@@ -33,6 +33,10 @@ pub(crate) struct World {
     /// What is said of packets of somebody who is not in the room.
     pub(crate) unsent: Unsent,
     last: BTreeMap<(String, String), Instant>,
+    /// What happens on the lossy lane.
+    pub(crate) lossy: Lossy,
+    /// The id of the packet that was sent last.
+    pub(crate) packet: u64,
     /// Every job that any session ever gave out.
     pub(crate) executed: Vec<(String, CallId)>,
     queue: BTreeMap<(Instant, u64), Delivery>,
@@ -56,6 +60,20 @@ pub(crate) enum Fate {
     IsOvertaken(Duration),
 }
 
+/// What the network does with lossy packets, in so many of 1,000.
+#[derive(Default)]
+pub(crate) struct Lossy {
+    pub(crate) lost: u64,
+    pub(crate) twice: u64,
+    /// Packets that take up to twice as long as others, and so are passed by them.
+    pub(crate) passed: u64,
+    /// Says of a packet whether it is lost, by its sender.
+    pub(crate) lose: Option<Lose>,
+}
+
+/// Says of a packet whether it is lost, by its sender and its lane.
+type Lose = Box<dyn FnMut(&str, Lane, &Frame) -> bool>;
+
 /// How jobs end; one without an outcome waits for the test.
 type Handler = Box<dyn FnMut(&Job) -> Option<Outcome>>;
 
@@ -74,13 +92,15 @@ pub(crate) struct End {
     /// The parts of streams that it was sent, if the test plays it.
     pub(crate) parts: Vec<(Identity, StreamPart)>,
     pub(crate) sent: Vec<(Vec<Identity>, Frame)>,
+    /// When it sent what, and on which lane.
+    pub(crate) log: Vec<(Instant, Lane, Frame)>,
     /// How jobs end, if they end by themselves.
     pub(crate) handler: Option<Handler>,
     stanza: i32,
 }
 
 enum Delivery {
-    Packet { to: String, from: Peer, bytes: Vec<u8> },
+    Packet { to: String, from: Peer, lane: Lane, bytes: Vec<u8> },
     Part { to: String, from: Peer, part: StreamPart },
     Joined { to: String, who: Participant },
     Left { to: String, who: Peer },
@@ -98,6 +118,8 @@ impl World {
             jitter: Duration::ZERO,
             random: Random(1),
             begins: true,
+            lossy: Lossy::default(),
+            packet: 0,
             unsent: Unsent::Closed,
             last: BTreeMap::new(),
             executed: Vec::new(),
@@ -161,6 +183,7 @@ impl World {
             inbox: Vec::new(),
             parts: Vec::new(),
             sent: Vec::new(),
+            log: Vec::new(),
             handler: None,
             stanza: 0,
         };
@@ -292,7 +315,12 @@ impl World {
         };
         let mut fate = self.fate.take();
         for to in to {
-            let packet = || Delivery::Packet { to: to.clone(), from: peer.clone(), bytes: bytes.to_vec() };
+            let packet = || Delivery::Packet {
+                to: to.clone(),
+                from: peer.clone(),
+                lane: Lane::Reliable,
+                bytes: bytes.to_vec(),
+            };
             let judge =
                 |judge: &mut Judge| judge(&to, peer.identity(), &Frame::decode(bytes.to_vec()).unwrap());
             match fate.as_mut().map_or(Fate::Arrives, judge) {
@@ -316,6 +344,21 @@ impl World {
         for to in to {
             let delivery = Delivery::Part { to: (*to).to_owned(), from: from.clone(), part: part.clone() };
             self.schedule(self.delay, delivery);
+        }
+    }
+
+    /// A lossy packet: it may be lost, come twice, be passed by others, and waits for nothing.
+    pub(crate) fn throw_lossy(&mut self, peer: &Peer, to: &str, bytes: &[u8]) {
+        let mut below = |share: u64| share > 0 && self.random.below(1000) < share;
+        let (lost, twice, passed) =
+            (below(self.lossy.lost), below(self.lossy.twice), below(self.lossy.passed));
+        let more = if passed { self.delay * self.random.below(1000) as u32 / 1000 } else { Duration::ZERO };
+        for copy in 0..if lost { 0 } else { 1 + u32::from(twice) } {
+            let (to, from, bytes) = (to.to_owned(), peer.clone(), bytes.to_vec());
+            self.order += 1;
+            let at = self.now + self.delay + more + copy * self.delay / 4;
+            let packet = Delivery::Packet { to, from, lane: Lane::Lossy, bytes };
+            self.queue.insert((at, self.order), packet);
         }
     }
 
@@ -391,12 +434,15 @@ impl World {
                     }
                 }
             }
-            Delivery::Packet { to, from, bytes } => {
+            Delivery::Packet { to, from, lane, bytes } => {
                 let Some(end) = self.ends.get_mut(&to).filter(|end| end.here) else { return };
                 match &mut end.session {
                     None => end.inbox.push((from.identity().clone(), Frame::decode(bytes).unwrap())),
                     Some(_) => {
-                        self.with(&to, |session, now| session.handle_packet(now, &from, &bytes));
+                        self.with(&to, |session, now| match lane {
+                            Lane::Reliable => session.handle_packet(now, &from, &bytes),
+                            Lane::Lossy => session.handle_lossy_packet(now, &from, &bytes),
+                        });
                     }
                 }
             }
@@ -424,14 +470,23 @@ impl World {
             match output {
                 Output::Transmit(packet) => {
                     assert!(packet.is_addressed(), "a packet for nobody: {packet:?}");
-                    assert_eq!(packet.lane, Lane::Reliable);
-                    end.sent.push((packet.to.clone(), Frame::decode(packet.payload.clone()).unwrap()));
+                    let frame = Frame::decode(packet.payload.clone()).unwrap();
+                    end.sent.push((packet.to.clone(), frame.clone()));
+                    self.packet = packet.id;
+                    end.log.push((self.now, packet.lane, frame.clone()));
                     let (from, here) = (end.who.peer().clone(), end.here);
                     let to: Vec<_> = packet.to.iter().map(Identity::as_str).collect();
+                    let lost = self.lossy.lose.as_mut().is_some_and(|lose| lose(name, packet.lane, &frame));
+                    if lost {
+                        continue;
+                    }
                     if here && packet.payload.len() > STREAM_CHUNK {
                         for part in StreamParts::of(&packet) {
                             self.throw_part(&from, &to, &part);
                         }
+                    } else if here && packet.lane == Lane::Lossy {
+                        let [to] = to.as_slice() else { panic!("a lossy packet goes to one peer") };
+                        self.throw_lossy(&from, to, &packet.payload);
                     } else if here {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {

@@ -57,12 +57,6 @@ impl World<'_> {
         }
     }
 
-    /// Whether the assistant ran this call itself, so that its result is a broadcast.
-    fn runs_here(&self, call: &CallId) -> bool {
-        let starts = self.ledger.starts.get(call).into_iter().flatten();
-        starts.into_iter().any(|start| self.processes[start.process].who == Who::A)
-    }
-
     /// Broadcasts are for everybody; beyond them a stranger is told that he has no rights, and no more.
     fn heard_by_stranger(&mut self, from: &Peer, frame: &Frame) {
         let fits = match frame.message() {
@@ -71,8 +65,7 @@ impl World<'_> {
                 let of = self.ledger.by_id.get(&result.id).map(|call| &self.ledger.calls[*call]);
                 self.is_denial(&result)
                     || of.is_some_and(|call| call.owners.is_empty())
-                    || self.runs_here(&result.id)
-                    || of.is_some_and(|_| self.ran(from, &result.id))
+                    || self.ran(from, &result.id)
             }
             Ok(Message::ToolsRegisterAck(answer)) => !answer.success,
             _ => false,

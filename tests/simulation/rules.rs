@@ -315,6 +315,12 @@ impl Ledger {
         self.requests.keys().any(|(_, delivered)| delivered == id)
     }
 
+    /// Whether a request came under this sid, which has said goodbye since.
+    pub(crate) fn is_over(&self, process: usize, peer: &Peer, id: &CallId) -> bool {
+        self.goodbyes.contains(&(process, peer.sid().clone()))
+            && self.requests.get(&(process, id.clone())) == Some(peer.sid())
+    }
+
     /// A frame was handed to a process.
     pub(crate) fn received(&mut self, process: usize, from: &Peer, frame: &Frame) {
         let sid = from.sid();

@@ -375,11 +375,12 @@ fn ask(random: &mut Random, clients: u8) -> Act {
         _ => Wanted::Of(client),
     };
     let how = match random.below(20) {
-        0..8 => How::Quick,
+        0..7 => How::Quick,
+        7 => How::Fails,
         8 | 9 => How::Slow,
         10 => How::Long,
         11 | 12 => How::Hangs,
-        n => How::ALL[(n as usize - 10) % How::ALL.len()],
+        n => How::ALL[n as usize - 9],
     };
     let by = if random.percent(6) { Who::B } else { Who::A };
     // What a barge-in may leave running ends in time.

@@ -333,13 +333,10 @@ impl<'a> World<'a> {
         } else if who == Who::A {
             let own = ToolOptions::default().barge_in(BargeIn::Finish);
             let both = ToolOptions::default().barge_in(BargeIn::Report).prefer_client();
-            // The last may be run by a client in its place: never by both.
-            let shared = |tool| Tool::new(name(tool), "").options(ToolOptions::default().prefer_client());
             let tools = vec![
-                Tool::new(name("own"), "the assistant's own").options(own),
+                Tool::new(name("own"), "the assistant's own").options(own.clone()),
                 Tool::new(name("both"), "a client may run it too").options(both),
-                shared("t1"),
-                shared("shared"),
+                Tool::new(name("shared"), "any client may run it too").options(own.prefer_client()),
             ];
             self.processes[process].turn = self.drive(process, |session, now| {
                 session.offer(now, tools).unwrap();
@@ -423,6 +420,16 @@ impl<'a> World<'a> {
             }
         }
         self.drive(process, |session, now| session.handle_packet(now, peer, bytes));
+        // One that the room said has left is not heard any more, not even its goodbye.
+        let Program::Bridge(session) = &self.processes[process].program else { return };
+        if !session.participants().iter().any(|who| who.peer() == peer) {
+            return;
+        }
+        let mut jobs = self.processes[process].jobs.values();
+        if let Some((id, ..)) = jobs.find(|(id, ..)| self.ledger.is_over(process, peer, id)) {
+            let text = format!("{id:?} runs on after the goodbye of {}", trace::peer(peer));
+            self.ledger.broken(Rule::Goodbye, text);
+        }
     }
 
     /// Gives a session something to do, and does what it says.

@@ -23,7 +23,9 @@ fn desk() -> (Desk, Ends) {
 
 fn queue(sender: &mpsc::Sender<Outgoing>) -> oneshot::Receiver<Result<(), SendError>> {
     let (written, answer) = oneshot::channel();
-    assert!(sender.try_send(Outgoing { packet: DataPacket::default(), rest: None, written }).is_ok());
+    let waits = Backlog::default().queue(0);
+    let outgoing = Outgoing { packet: DataPacket::default(), rest: None, written, waits };
+    assert!(sender.try_send(outgoing).is_ok());
     answer
 }
 

@@ -1,0 +1,142 @@
+//! A network in front of a server's UDP port: it delays, and it loses by a seed, each participant's link for itself.
+//!
+//! The server listens on 127.0.0.1 and announces 127.0.0.2, where this relay is, on the same port.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    net::UdpSocket,
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+
+/// The address that the server announces.
+pub(crate) const ANNOUNCED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Larger than any datagram.
+const DATAGRAM: usize = 2048;
+
+/// The links of all participants, by the address that each sends from.
+#[derive(Clone, Default)]
+pub(crate) struct Network(Arc<Mutex<HashMap<IpAddr, Arc<Link>>>>);
+
+/// One participant's way to the server and back.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    delay_us: AtomicU64,
+    loss_permille: AtomicU32,
+    random: AtomicU64,
+    datagrams: AtomicU64,
+}
+
+impl Link {
+    /// From now on each way takes so long and loses so many of 1,000.
+    pub(crate) fn impair(&self, delay: Duration, loss_permille: u32, seed: u64) {
+        self.delay_us.store(delay.as_micros() as u64, Relaxed);
+        self.loss_permille.store(loss_permille, Relaxed);
+        self.random.store(seed, Relaxed);
+    }
+
+    /// The datagrams with data (DTLS records, not the checks of the path) so far, both ways, lost ones included.
+    pub(crate) fn datagrams(&self) -> u64 {
+        self.datagrams.load(Relaxed)
+    }
+
+    /// When a datagram arrives, if it does.
+    fn arrival(&self, datagram: &[u8]) -> Option<Instant> {
+        /// The first bytes of DTLS records ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
+        const DTLS: std::ops::RangeInclusive<u8> = 20..=63;
+        if datagram.first().is_some_and(|first| DTLS.contains(first)) {
+            self.datagrams.fetch_add(1, Relaxed);
+        }
+        // SplitMix64: each datagram has its own draw.
+        let seed = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
+        let mut bits = seed ^ (seed >> 30);
+        bits = bits.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let lost = ((bits ^ (bits >> 31)) % 1000) < u64::from(self.loss_permille.load(Relaxed));
+        (!lost).then(|| Instant::now() + Duration::from_micros(self.delay_us.load(Relaxed)))
+    }
+}
+
+impl Network {
+    /// The link of the participant that sends from this address.
+    pub(crate) fn link(&self, from: IpAddr) -> Arc<Link> {
+        self.0.lock().expect("no panic while locked").entry(from).or_default().clone()
+    }
+
+    /// Begins to relay to the server's port.
+    pub(crate) async fn start(port: u16) -> io::Result<Self> {
+        let network = Self::default();
+        let outside = Arc::new(UdpSocket::bind((ANNOUNCED, port)).await?);
+        tokio::spawn(network.clone().relay(outside, port));
+        Ok(network)
+    }
+
+    async fn relay(self, outside: Arc<UdpSocket>, port: u16) {
+        let mut ways: HashMap<SocketAddr, (Arc<Link>, Way)> = HashMap::new();
+        let mut buffer = [0; DATAGRAM];
+        loop {
+            // An error is the answer to a datagram to somebody who is gone.
+            let Ok((size, from)) = outside.recv_from(&mut buffer).await else { continue };
+            let (link, way) = match ways.entry(from) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let link = self.link(from.ip());
+                    let Ok(way) = open(from, port, &outside, &link).await else { return };
+                    new.insert((link, way))
+                }
+            };
+            if let Some(at) = link.arrival(&buffer[..size]) {
+                let _ = way.send((at, buffer[..size].to_vec()));
+            }
+        }
+    }
+}
+
+/// Datagrams on their way in one direction.
+type Way = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
+
+/// A socket of its own towards the server for one of a participant's, as a translator of addresses has it.
+async fn open(from: SocketAddr, port: u16, outside: &Arc<UdpSocket>, link: &Arc<Link>) -> io::Result<Way> {
+    let inside = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?);
+    inside.connect((Ipv4Addr::LOCALHOST, port)).await?;
+    let (to_server, mut waiting) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let sender = inside.clone();
+    tokio::spawn(async move {
+        while let Some((at, datagram)) = waiting.recv().await {
+            sleep_until(at).await;
+            let _ = sender.send(&datagram).await;
+        }
+    });
+    let (to_participant, mut waiting) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let sender = outside.clone();
+    tokio::spawn(async move {
+        while let Some((at, datagram)) = waiting.recv().await {
+            sleep_until(at).await;
+            let _ = sender.send_to(&datagram, from).await;
+        }
+    });
+    let link = link.clone();
+    tokio::spawn(async move {
+        let mut buffer = [0; DATAGRAM];
+        loop {
+            let Ok(size) = inside.recv(&mut buffer).await else { continue };
+            if let Some(at) = link.arrival(&buffer[..size])
+                && to_participant.send((at, buffer[..size].to_vec())).is_err()
+            {
+                return;
+            }
+        }
+    });
+    Ok(to_server)
+}

@@ -1,0 +1,100 @@
+//! How long a packet and its acknowledgement take, and what is waited for by that.
+
+use std::time::Duration;
+
+/// Before the first sample a frame goes again after this long.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// However short the round trip: below this the clocks and queues of both ends decide, not the network.
+const SHORTEST_WAIT: Duration = Duration::from_millis(20);
+
+/// However long the round trip seems to be: a call's budget is 30 s by default.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
+
+/// How often the wait is doubled while no sample can be had.
+const DOUBLINGS: u32 = 4;
+
+/// The smoothed round trip to one peer, under one pair of sids.
+#[derive(Debug, Default)]
+pub(super) struct RoundTrip {
+    smoothed: Option<Duration>,
+    /// A frame that goes again too soon can never be a sample: until one is had, each such frame doubles the wait.
+    doubled: u32,
+}
+
+impl RoundTrip {
+    /// A frame that went once was acknowledged after this long.
+    pub(super) fn sample(&mut self, took: Duration) {
+        self.doubled = 0;
+        self.smoothed = Some(match self.smoothed {
+            None => took,
+            Some(before) => (before * 7 + took) / 8,
+        });
+    }
+
+    /// A frame was acknowledged so soon after it went again that its first packet must have arrived, or no
+    /// sample was had so far: the wait was too short.
+    pub(super) fn too_short(&mut self) {
+        self.doubled = (self.doubled + 1).min(DOUBLINGS);
+    }
+
+    /// After this long without an acknowledgement a frame goes again: 1.5 round trips.
+    pub(super) fn wait(&self) -> Duration {
+        let wait = self.smoothed.map_or(FIRST_WAIT, |smoothed| (smoothed * 3 / 2).max(SHORTEST_WAIT));
+        (wait * (1 << self.doubled)).min(LONGEST_WAIT)
+    }
+
+    /// After this long a reliable copy may follow: 2 round trips, and always after the first retry.
+    pub(super) fn patience(&self) -> Duration {
+        self.wait() * 4 / 3
+    }
+
+    /// Half a round trip: what repeats itself sooner was sent before our answer could have come.
+    pub(super) fn half(&self) -> Duration {
+        self.smoothed.unwrap_or(FIRST_WAIT * 2 / 3) / 2
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        self.smoothed.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn it_waits_one_and_a_half_round_trips() {
+        let mut trip = RoundTrip::default();
+        assert_eq!((trip.wait(), trip.half()), (100 * MS, FIRST_WAIT / 3));
+        trip.sample(40 * MS);
+        assert_eq!((trip.wait(), trip.patience(), trip.half()), (60 * MS, 80 * MS, 20 * MS));
+        trip.sample(120 * MS);
+        assert_eq!(trip.wait(), 75 * MS);
+    }
+
+    #[test]
+    fn it_never_waits_less_than_20_ms_nor_longer_than_3_s() {
+        let mut trip = RoundTrip::default();
+        trip.sample(MS);
+        assert_eq!(trip.wait(), SHORTEST_WAIT);
+        trip.sample(Duration::from_secs(60));
+        assert_eq!(trip.wait(), LONGEST_WAIT);
+    }
+
+    #[test]
+    fn without_a_sample_the_wait_doubles_until_one_can_be_had() {
+        let mut trip = RoundTrip::default();
+        trip.too_short();
+        trip.too_short();
+        assert_eq!(trip.wait(), 400 * MS);
+        for _ in 0..100 {
+            trip.too_short();
+        }
+        assert_eq!(trip.wait(), 1_600 * MS);
+        trip.sample(300 * MS);
+        assert_eq!(trip.wait(), 450 * MS);
+    }
+}
