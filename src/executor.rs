@@ -143,14 +143,19 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         }
     }
 
-    /// Asks the sources again. A tool that cannot be offered is left out, with a warning.
+    /// Asks the sources again. A tool that cannot be offered is left out, with a warning; if a source panics, all
+    /// stays as it was.
     pub(crate) fn refresh(&mut self) -> Vec<Tool> {
         let leave_out = |problem: RegisterError| {
             tracing::warn!(%problem, "a tool that came later is not offered");
             Ok(())
         };
-        if let Ok(offered) = list(&self.sources, &self.offered, leave_out) {
-            self.offered = offered;
+        match quietly(|| list(&self.sources, &self.offered, leave_out)) {
+            Ok(Ok(offered)) => self.offered = offered,
+            Ok(Err(_)) => {} // nothing is an error here
+            Err(panic) => {
+                tracing::error!(at = %panic.place, "a source panicked; the tools stay as they were")
+            }
         }
         self.tools()
     }

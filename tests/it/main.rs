@@ -10,6 +10,7 @@
 mod bridge;
 mod bridge_either;
 mod bridge_ends;
+mod bridge_functions;
 mod bridge_rejoin;
 mod bridge_streams;
 mod chat;
