@@ -36,6 +36,7 @@ mod session_alicia;
 mod session_calls;
 mod session_choose;
 mod session_claims;
+mod session_corners;
 mod session_handshake;
 mod session_lane;
 mod session_prompts;
