@@ -25,9 +25,6 @@ const MAX_COMPLAINTS: usize = 256;
 /// How often one peer is told that a frame of its was malformed.
 const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often one participant without rights is told that it has none.
-const DENIAL_INTERVAL: Duration = Duration::from_secs(60);
-
 /// A frame on its way: the numbers under which it left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
@@ -173,10 +170,11 @@ impl Session {
         self.post_small(to, &Message::Error(error));
     }
 
-    /// Whether a participant without rights may be told so now: once a minute.
+    /// Whether a participant without rights may be told so now.
     pub(super) fn may_deny(&mut self, now: Instant, who: &Identity) -> bool {
+        let interval = self.config.times.denial;
         let Some(remote) = self.peers.get_mut(who) else { return false };
-        let may = remote.denied_at.is_none_or(|at| now.saturating_duration_since(at) >= DENIAL_INTERVAL);
+        let may = remote.denied_at.is_none_or(|at| now.saturating_duration_since(at) >= interval);
         if may {
             remote.denied_at = Some(now);
         }
