@@ -41,6 +41,13 @@ pub(super) fn is_claim(it: &Acknowledgement) -> bool {
     it.notes.as_deref() == Some(CLAIM)
 }
 
+impl Claim {
+    /// The size of the arguments in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.request.parameters.as_bytes().len()
+    }
+}
+
 impl Table {
     /// The claims that were not answered, with their places in the order of frames.
     pub(super) fn claims_kept(&self) -> Vec<(u32, CallId)> {

@@ -327,7 +327,8 @@ pub struct Caps {
     pub streams_per_peer: usize,
     /// Bytes of all byte streams that have not ended. Default: 32 MiB.
     pub stream_bytes: usize,
-    /// Bytes of arguments of all calls that are open with one owner; one call always may be. Default: 16 MiB.
+    /// Bytes of arguments of all calls that are open with one owner, or that one caller has open with us; one call
+    /// always may be. Default: 16 MiB.
     pub open_bytes: usize,
     /// Late results that wait for the next turn; beyond it the oldest is dropped. Default: 32.
     pub late_results: usize,

@@ -180,7 +180,7 @@ impl Session {
         if shows_instance && table.is_below_floor(stanza) {
             return self.refuse_304(id, "the request is older than what is remembered", &request.id);
         }
-        if !self.has_attention(id, &request.tool_name) || !self.has_room_for(now, id, &request.tool_name) {
+        if !self.has_attention(id, &request.tool_name) || !self.has_room_for(now, id, &request) {
             return self.refuse_for_load(now, id, stanza, &request);
         }
         let meta = incoming.frame.meta_body();
@@ -323,14 +323,19 @@ impl Session {
     }
 
     /// Whether the caller may ask for one more. The echo runs nothing and is answered at once: it has no rate.
-    fn has_room_for(&mut self, now: Instant, id: &Identity, tool: &str) -> bool {
+    fn has_room_for(&mut self, now: Instant, id: &Identity, request: &ToolUseRequest) -> bool {
         let limits = &self.config.caps;
         let Some(remote) = self.peers.get_mut(id).filter(|_| !self.draining) else { return false };
-        if tool != ToolName::ECHO && !remote.rate.admits(now, limits.calls_per_second) {
+        if request.tool_name != ToolName::ECHO && !remote.rate.admits(now, limits.calls_per_second) {
             return false;
         }
-        let running = self.jobs.values().filter(|job| job.caller == *id).count();
+        let jobs = self.jobs.values().filter(|job| job.caller == *id);
+        let (running, held) = jobs.fold((0, 0), |(jobs, bytes), job| (jobs + 1, bytes + job.bytes));
         let table = self.tables.entry(id.clone()).or_default();
+        let held = table.claims.values().fold(held, |bytes, claim| bytes + claim.bytes());
+        if held > 0 && held + request.parameters.as_bytes().len() > limits.open_bytes {
+            return false; // one of any size always may be open
+        }
         running + table.claims.len() < limits.open_per_peer && table.make_room(limits).is_ok()
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Running {
     pub(super) tool: ToolName,
     pub(super) began: Instant,
     pub(super) limit: Duration,
+    /// The size of its arguments in bytes.
+    pub(super) bytes: usize,
     /// What the room is told of it, if it is our own.
     pub(super) disclose: Disclose,
     pub(super) told: Told,
@@ -75,6 +77,7 @@ impl Session {
             tool: tool.clone(),
             began: now,
             limit,
+            bytes: request.parameters.as_bytes().len(),
             disclose: Disclose::Nothing,
             told: Told::default(),
         };

@@ -57,6 +57,7 @@ impl Session {
             tool: tool.clone(),
             began: now,
             limit,
+            bytes: arguments.as_bytes().len(),
             disclose,
             told: Told::default(),
         };

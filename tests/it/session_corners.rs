@@ -425,3 +425,25 @@ fn an_instance_that_a_plain_program_replaced_runs_nothing_twice_should_it_return
     world.run(SECOND);
     assert_eq!(world.executed.len(), 3);
 }
+
+#[test]
+fn an_owner_holds_no_more_arguments_of_one_caller_than_a_caller_may_have_open() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.open_bytes = 1_000;
+    world.client("phone", config, &["t"]);
+    let sid = world.sid();
+    world.puppet(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    let ask = |world: &mut World, id: &str, bytes: usize| {
+        let request = ToolUseRequest { parameters: body_of(bytes), ..plain_request(id, "t") };
+        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+        world.run(100 * MS);
+        world.executed.iter().any(|(_, call)| *call == id.into())
+    };
+    assert!(ask(&mut world, "first", 5_000), "one of any size");
+    assert!(!ask(&mut world, "second", 10));
+    assert_eq!(world.count("phone", "busy"), 1);
+    world.finish("phone", Ok(value(1)));
+    assert!(ask(&mut world, "third", 10) && ask(&mut world, "fourth", 10));
+}
