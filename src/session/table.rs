@@ -75,11 +75,20 @@ pub(super) struct Answer {
     order: u64,
     /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
     pub(super) sent: Option<(i32, u64)>,
+    /// Its code would prove that nothing ran, and its tool began: the word of that goes before it each time, since
+    /// nobody keeps progress.
+    pub(super) needs_word: bool,
 }
 
 impl Answer {
     pub(super) fn new(message: Message, size: usize) -> Self {
-        Self { message, size, order: 0, sent: None }
+        Self { message, size, order: 0, sent: None, needs_word: false }
+    }
+
+    /// It must not come before the word that its tool began.
+    pub(super) fn after_word(mut self, needs_word: bool) -> Self {
+        self.needs_word = needs_word;
+        self
     }
 }
 

@@ -82,7 +82,8 @@ impl World<'_> {
                 continue;
             };
             if !session.is_wanted(stream.packet.id) {
-                stream.parts = if stream.begun { abandoned(&stream.packet) } else { VecDeque::new() };
+                self.abandons(process, join);
+                continue;
             }
             let Some(part) = stream.parts.pop_front() else {
                 it.outbox.stream = None;
@@ -115,14 +116,22 @@ impl World<'_> {
 
     /// A process is about to leave: what is large would keep its goodbye.
     pub(crate) fn leave_large_behind(&mut self, process: usize, join: usize) {
-        let Outbox { waiting, stream, .. } = mem::take(&mut self.processes[process].outbox);
-        if let Some(stream) = stream {
-            for part in abandoned(&stream.packet) {
-                self.room.send(join, Some(stream.packet.to.clone()), Load::Part(part));
-            }
-        }
+        self.abandons(process, join);
+        let Outbox { waiting, .. } = mem::take(&mut self.processes[process].outbox);
         for packet in waiting.into_iter().filter(|packet| packet.stream.is_none()) {
             self.leaves_whole(process, join, packet);
+        }
+    }
+
+    /// Nobody wants any more what is being sent: whoever heard its beginning is told so.
+    fn abandons(&mut self, process: usize, join: usize) {
+        let Some(Stream { packet, begun, .. }) = self.processes[process].outbox.stream.take() else { return };
+        let mut parts = StreamParts::of(&packet);
+        if begun {
+            parts.next();
+        }
+        if let Some(trailer) = parts.abandon() {
+            self.room.send(join, Some(packet.to), Load::Part(trailer));
         }
     }
 
@@ -252,11 +261,4 @@ fn parts_of(packet: &Packet) -> VecDeque<StreamPart> {
         other => vec![other],
     };
     StreamParts::of(packet).flat_map(smaller).collect()
-}
-
-/// What is left of a stream that nobody wants any more.
-fn abandoned(packet: &Packet) -> VecDeque<StreamPart> {
-    let mut parts = StreamParts::of(packet);
-    parts.next();
-    parts.abandon().into_iter().collect()
 }
