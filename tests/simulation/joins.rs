@@ -122,7 +122,7 @@ impl World<'_> {
         caps.open_per_peer = OPEN;
         caps.open_calls = 4 * OPEN + 2;
         caps.calls_per_second = if self.schedule.cast.rated { OPEN as u32 + 1 } else { 50 };
-        caps.table_entries = 8;
+        caps.table_entries = 12;
         caps.table_bytes = 4_000;
         caps.held_frames = 12;
         let mut times = Times::default();

@@ -33,7 +33,11 @@ impl World<'_> {
     pub(crate) fn judge_places(&mut self, process: usize, asked: usize) {
         for owner in self.ledger.calls[asked].owners.clone() {
             let open = self.ledger.calls.iter().filter(|it| {
-                it.caller == process && it.outcome.is_none() && !it.detached && it.owners.contains(&owner)
+                it.caller == process
+                    && it.outcome.is_none()
+                    && !it.detached
+                    && it.owners.contains(&owner)
+                    && !self.ledger.runs_at(it.id.as_ref(), process) // taken back from who did not claim it
             });
             let open = open.count();
             if open > OPEN && owner.as_str() != "observer" {
