@@ -2,13 +2,17 @@
 
 use std::{collections::VecDeque, mem};
 
-use toolbridge::{Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent, wire::Frame};
+use toolbridge::{
+    Identity, Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent, wire::Frame,
+};
 
 use crate::{
+    joins::max_packet,
+    judge::part,
     random::Random,
     room::{Happens, Load},
     rules::Rule,
-    schedule::Away,
+    schedule::{Away, Who},
     trace,
     world::{Program, World},
 };
@@ -47,6 +51,15 @@ impl World<'_> {
         if (large && !cast.has_streams(who)) || (packet.lane == Lane::Lossy && !cast.has_fast_lane(who)) {
             return self.ledger.broken(Rule::ForWhom, format!("{who} has no way for {packet:?}"));
         }
+        let max_packet = max_packet(cast.has_streams(who));
+        if packet.lane == Lane::Reliable && packet.stream.is_none() && packet.payload.len() > max_packet {
+            return self
+                .ledger
+                .broken(Rule::Caps, format!("{who} sends a packet that is too large: {packet:?}"));
+        }
+        if !packet.to.iter().all(|to| self.can_take(part(to.as_str()), packet.lane, large)) {
+            return self.ledger.broken(Rule::ForWhom, format!("not everybody can take {packet:?}"));
+        }
         let it = &mut self.processes[process];
         let given_back = it.cut && self.schedule.weather.away == Away::GivenBack;
         let Some(join) = it.join.filter(|join| self.room.joins[*join].open && !given_back) else {
@@ -60,6 +73,28 @@ impl World<'_> {
         outbox.waiting.push_back(packet);
         if outbox.stream.is_none() {
             self.next_part(process, join);
+        }
+    }
+
+    /// Whether this one knows the lossy lane, or streams.
+    fn can_take(&self, who: Who, lane: Lane, large: bool) -> bool {
+        let cast = &self.schedule.cast;
+        let takes_streams = who == Who::O || (self.is_bridge(who) && cast.has_streams(who));
+        (!large || takes_streams)
+            && (lane == Lane::Reliable || (self.is_bridge(who) && cast.has_fast_lane(who)))
+    }
+
+    /// The stranger meddles with a stream that somebody has just begun.
+    fn meddles(&mut self, to: &[Identity], dice: &mut Random) {
+        let stranger = self.parts.get(&Who::X).and_then(|process| self.processes[*process].join);
+        let Some(stranger) = stranger.filter(|_| self.forgeries_count && !self.healed) else { return };
+        let peer = self.room.joins[stranger].participant.peer().clone();
+        let joins: Vec<_> = to.iter().filter_map(|to| self.room.listed_as(to.as_str())).collect();
+        for to in joins {
+            for _ in 0..2 {
+                let (peer, load) = (peer.clone(), Load::Part(self.forged_part(dice)));
+                self.room.after(dice.between(1, 90), Happens::Arrives { peer, to, load });
+            }
         }
     }
 
@@ -98,6 +133,7 @@ impl World<'_> {
                 trace!(self, "{} begins a stream of {} to {to:?}", it.who, trace::show(&frame));
                 self.ledger.sent(process, &frame, Some(&to));
                 self.last_stream = part.id().clone();
+                self.meddles(&to, &mut Random::of(self.room.seed, &[11, join as u64, dice.next()]));
             }
             self.room.send(join, Some(to), Load::Part(part));
             let wait = if ends { 0 } else { dice.pick(&[0, 3, 15, 40, 120]) };

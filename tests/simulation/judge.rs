@@ -158,7 +158,8 @@ impl World<'_> {
     }
 }
 
-fn part(identity: &str) -> Who {
+/// Who has this identity.
+pub(crate) fn part(identity: &str) -> Who {
     match identity {
         "a" => Who::A,
         "b" => Who::B,
