@@ -6,7 +6,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,6 +27,7 @@ mod client;
 mod consent;
 mod driver;
 mod events;
+mod lock;
 mod outbox;
 mod prompt;
 mod setup;
@@ -51,6 +55,8 @@ struct Shared {
     inner: Mutex<Inner>,
     /// The driver has something to do.
     wake: Notify,
+    /// The last handle is gone.
+    abandoned: AtomicBool,
     /// Counts changes of what the clients offer.
     offers: watch::Sender<u64>,
     closed: watch::Sender<Option<CloseReason>>,
@@ -89,21 +95,17 @@ impl Shared {
                 events: Some(broadcast::Sender::new(EVENTS_KEPT)),
             }),
             wake: Notify::new(),
+            abandoned: AtomicBool::new(false),
             offers: watch::Sender::new(0),
             closed: watch::Sender::new(None),
             propagation,
         })
     }
 
-    /// A panic while the lock was held would be a bug in the session; its state is still the best there is.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin_close(&self, how: Closing) {
+    fn begin_close(&self) {
         let mut inner = self.lock();
-        if inner.closing == Closing::No || how == Closing::Now {
-            inner.closing = how;
+        if inner.closing == Closing::No {
+            inner.closing = Closing::Drain;
         }
         drop(inner);
         self.wake.notify_one();
@@ -153,7 +155,8 @@ struct Handle(Arc<Shared>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.begin_close(Closing::Now);
+        self.0.abandoned.store(true, Ordering::Relaxed);
+        self.0.wake.notify_one();
     }
 }
 
@@ -352,7 +355,7 @@ macro_rules! participant_methods {
             /// # Cancel safety
             /// Once polled, the participant leaves whether or not this is awaited to the end.
             pub async fn close(&self) -> crate::link::CloseReason {
-                self.handle.0.begin_close(crate::bridge::Closing::Drain);
+                self.handle.0.begin_close();
                 self.handle.0.closed().await
             }
 

@@ -131,13 +131,17 @@ impl AssistantBuilder {
         self
     }
 
-    /// Admits the clients that this rule admits, in place of those whose token says that they are clients.
+    /// Admits the clients that this rule admits, beside those whose token says that they are clients.
+    ///
+    /// It runs while the session is locked, and often: it must be quick, and must not use a handle of this
+    /// participant, which panics. A rule that panics says no.
     pub fn admit(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
         self.setup.config = self.setup.config.admit_rule(rule);
         self
     }
 
-    /// Lets the clients that this rule allows stop calls (`ControlStop`). Default: none.
+    /// Lets the clients that this rule allows stop calls (`ControlStop`). Default: none. What holds for
+    /// [`admit`](Self::admit) holds for this rule, too.
     pub fn allow_stop(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
         self.setup.config = self.setup.config.allow_stop(rule);
         self

@@ -234,7 +234,13 @@ impl Future for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.cancel();
+        if let State::Open { key, .. } = self.state
+            && let Some(mut inner) = self.shared.lock_to_drop()
+        {
+            inner.session.cancel(now(), key);
+            drop(inner);
+            self.shared.wake.notify_one();
+        }
     }
 }
 

@@ -1,6 +1,11 @@
 //! The one task of a participant: carries out what the session asks for, and tells it what happened.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tracing::Span;
@@ -385,6 +390,9 @@ impl<T: Transport> Driver<T> {
 
     /// Whether we have left by our own will. Begins and watches the drain.
     fn is_over(&mut self) -> bool {
+        if self.shared.abandoned.load(Ordering::Relaxed) {
+            return true;
+        }
         let mut inner = self.shared.lock();
         match inner.closing {
             Closing::No => false,

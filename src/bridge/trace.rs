@@ -4,7 +4,11 @@
 //! OpenTelemetry's GenAI conventions have it (1.41, in development), with its messaging conventions for
 //! what travels. They hold names, ids and sizes. A crate like `tracing-opentelemetry` exports them.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use tracing::{Span, field};
 
@@ -46,6 +50,9 @@ pub trait Propagate: Send + Sync + 'static {
     fn context(&self, span: &Span) -> Option<TraceContext>;
 
     /// Makes the caller's context the parent of this span, in which a tool of ours is about to run.
+    ///
+    /// It runs while the session is locked: it must be quick, and must not use a handle of the participant that
+    /// it is for, which panics. If it panics, the span stays a root.
     fn adopt(&self, span: &Span, parent: &TraceContext);
 }
 
@@ -67,8 +74,10 @@ impl Propagation {
     }
 
     pub(super) fn adopt(&self, span: &Span, parent: Option<&TraceContext>) {
-        if let (Some(propagate), Some(parent)) = (&self.0, parent) {
-            propagate.adopt(span, parent);
+        let (Some(propagate), Some(parent)) = (&self.0, parent) else { return };
+        // A stranger's code, in the midst of ours: it may cost the trace, and nothing else.
+        if catch_unwind(AssertUnwindSafe(|| propagate.adopt(span, parent))).is_err() {
+            tracing::error!("the function that adopts a trace panicked; the span stays a root");
         }
     }
 }

@@ -89,6 +89,8 @@ pub(super) struct OpenTurn {
 
 impl Drop for OpenTurn {
     fn drop(&mut self) {
-        self.handle.0.lock().session.end_turn(self.key);
+        if let Some(mut inner) = self.handle.0.lock_to_drop() {
+            inner.session.end_turn(self.key);
+        }
     }
 }

@@ -43,7 +43,8 @@ impl Choose {
     /// may be meant, in the order of [`Choose::First`].
     ///
     /// If it names nobody, or somebody who is not among them, or panics, it is as [`Choose::Nobody`]. It runs
-    /// while the session is locked: it must be quick, and must not use the handle that it chooses for.
+    /// while the session is locked: it must be quick, and must not use a handle of the participant that it chooses
+    /// for, which panics.
     ///
     /// ```
     /// use toolbridge::session::Choose;

@@ -1,9 +1,16 @@
 //! Who may say what: candidates and the bound assistant, admitted clients, observers.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Instant,
+};
 
-use super::{CallId, Event, Session, peer::Remote};
-use crate::link::{Identity, Role};
+use super::{CallId, Event, Session, config::Rule, peer::Remote, send::floor_char};
+use crate::{
+    link::{Identity, Participant, Role},
+    tool::MAX_TOOL_NAME,
+};
 
 /// Server-executed calls of the assistant that a client still expects to hear the end of.
 const MAX_OBSERVED: usize = 64;
@@ -17,6 +24,7 @@ impl Observed {
         if self.0.len() == MAX_OBSERVED {
             self.0.pop_front();
         }
+        let tool = &tool[..floor_char(tool, MAX_TOOL_NAME)]; // a longer one is no name
         self.0.push_back((call.clone(), tool.to_owned(), now));
     }
 
@@ -58,7 +66,7 @@ impl Session {
         let by_rule = |remote: &Remote| {
             remote.who.as_ref().is_some_and(|who| {
                 who.token_role() == Some(Role::Client)
-                    || self.config.admit_rule.as_ref().is_some_and(|rule| rule(who))
+                    || self.config.admit_rule.as_ref().is_some_and(|rule| allows(rule, who))
             })
         };
         self.config.admitted.contains(id) || by_rule(remote)
@@ -67,7 +75,7 @@ impl Session {
     /// Assistant: whether it may stop our calls.
     pub(super) fn may_stop(&self, remote: &Remote) -> bool {
         match (&self.config.stop_rule, &remote.who) {
-            (Some(rule), Some(who)) => rule(who),
+            (Some(rule), Some(who)) => allows(rule, who),
             _ => false,
         }
     }
@@ -151,6 +159,14 @@ impl Session {
     }
 }
 
+/// A stranger's code, in the midst of ours: whatever it does, the session must be whole afterwards.
+fn allows(rule: &Rule, who: &Participant) -> bool {
+    catch_unwind(AssertUnwindSafe(|| rule(who))).unwrap_or_else(|_| {
+        tracing::error!(participant = %who.identity(), "the rule for a participant panicked; that is a no");
+        false
+    })
+}
+
 fn is_eligible(remote: &Remote) -> bool {
-    remote.who.as_ref().is_some_and(crate::link::Participant::is_eligible_assistant)
+    remote.who.as_ref().is_some_and(Participant::is_eligible_assistant)
 }

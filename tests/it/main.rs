@@ -10,6 +10,7 @@
 mod bridge;
 mod bridge_either;
 mod bridge_ends;
+mod bridge_functions;
 mod bridge_rejoin;
 mod bridge_streams;
 mod chat;
@@ -27,14 +28,19 @@ mod hostile;
 mod layers;
 #[cfg(feature = "cli")]
 mod logs;
+mod options;
 mod programs;
 mod programs_of_the_api;
+mod readme;
 mod session_alicia;
 mod session_calls;
 mod session_choose;
 mod session_claims;
+mod session_corners;
+mod session_handshake;
 mod session_lane;
 mod session_prompts;
+mod session_repeats;
 mod session_replay;
 mod session_returns;
 mod session_schedules;

@@ -1,0 +1,190 @@
+//! The author's own functions, called in the midst of a participant: whatever they do, it lives on.
+
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, OnceLock, mpsc},
+    thread,
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+use toolbridge::{
+    Assistant, Body, CallError, Client, Outcome, Propagate, Tool, ToolContext, ToolError, ToolName,
+    ToolSource, TraceContext,
+    link::Participant,
+    memory::Room,
+    session::{Candidate, Choose, Event},
+};
+
+/// How long a test may take before it counts as locked up; it takes milliseconds.
+const LOCKED_UP: Duration = Duration::from_secs(30);
+
+/// Runs it in a thread of its own: what locks up fails, and does not hang.
+fn within<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let (over, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().start_paused(true).build().unwrap().block_on(test());
+        over.send(()).unwrap();
+    });
+    ended.recv_timeout(LOCKED_UP).expect("it locked up, or failed");
+}
+
+async fn nothing() -> Result<(), ToolError> {
+    Ok(())
+}
+
+/// The handle that a function of its own gets hold of.
+type Own = Arc<OnceLock<Assistant>>;
+
+#[test]
+fn a_rule_that_uses_its_own_handle_says_no_and_locks_nothing_up() {
+    within(|| async {
+        let (room, own) = (Room::new(), Own::default());
+        let admit = {
+            let own = Arc::clone(&own);
+            move |_: &Participant| own.get().is_none_or(|assistant| !assistant.tools().is_empty())
+        };
+        let builder = Assistant::builder().admit(admit).tool("ours", "", nothing);
+        let assistant = builder.join_over(room.assistant("assistant")).await.unwrap();
+        own.set(assistant.clone()).unwrap();
+        let plain = Client::builder().assistant("assistant").tool("theirs", "", nothing);
+        let _plain = plain.join_over(room.join(|sid| Participant::new("plain", sid))).await.unwrap();
+        let refused = assistant.call("theirs", ()).await.unwrap_err();
+        assert!(matches!(refused, CallError::UnknownTool { .. }), "{refused}");
+        assistant.call("ours", ()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_function_that_chooses_and_calls_by_its_own_handle_chooses_nobody() {
+    within(|| async {
+        let (room, own) = (Room::new(), Own::default());
+        let choose = {
+            let own = Arc::clone(&own);
+            Choose::by(move |tool, among: &[Candidate]| {
+                if let (Some(assistant), Some(tool)) = (own.get(), tool) {
+                    let turn = assistant.clone().turn();
+                    drop(turn.call(tool, ()).start());
+                }
+                among.first().map(|it| it.identity.clone())
+            })
+        };
+        let builder = Assistant::builder().choose(choose).client("a").client("b");
+        let assistant = builder.join_over(room.assistant("assistant")).await.unwrap();
+        own.set(assistant.clone()).unwrap();
+        let client = |name: &str| {
+            let client = Client::builder().assistant("assistant").tool("it", "", nothing);
+            client.join_over(room.client(name))
+        };
+        let (_a, _b) = (client("a").await.unwrap(), client("b").await.unwrap());
+        while assistant.tools().len() < 2 {
+            assistant.events().recv().await.unwrap();
+        }
+        let refused = assistant.call("it", ()).await.unwrap_err();
+        assert!(matches!(refused, CallError::Ambiguous { .. }), "{refused}");
+        assistant.call("it", ()).to("a").await.unwrap();
+    });
+}
+
+#[test]
+fn a_rule_that_panics_says_no() {
+    within(|| async {
+        let room = Room::new();
+        let admit = |_: &Participant| -> bool { std::panic::resume_unwind(Box::new("planted")) };
+        let builder = Assistant::builder().admit(admit).allow_stop(admit).tool("ours", "", nothing);
+        let assistant = builder.join_over(room.assistant("assistant")).await.unwrap();
+        let plain = Client::builder().assistant("assistant").tool("theirs", "", nothing);
+        let plain = plain.join_over(room.join(|sid| Participant::new("plain", sid))).await.unwrap();
+        let refused = assistant.call("theirs", ()).await.unwrap_err();
+        assert!(matches!(refused, CallError::UnknownTool { .. }), "{refused}");
+        let phone = Client::builder().assistant("assistant").tool("slow", "", wait);
+        let phone = phone.join_over(room.client("phone")).await.unwrap();
+        let mut call = assistant.call("slow", ()).to("phone").timeout(Duration::from_secs(5)).start();
+        call.progress().await.unwrap();
+        phone.stop_all().unwrap();
+        assert!(matches!(call.await, Err(CallError::Timeout { .. })), "nobody may stop it");
+        drop(plain);
+        assistant.call("ours", ()).await.unwrap();
+    });
+}
+
+async fn wait(context: ToolContext) -> Result<(), ToolError> {
+    context.cancelled().await;
+    Err(ToolError::cancelled())
+}
+
+/// A source that cannot say any more what it offers.
+struct Broken {
+    changed: Arc<Notify>,
+    broken: Arc<Mutex<bool>>,
+}
+
+impl ToolSource for Broken {
+    fn list(&self) -> Vec<Tool> {
+        let broken = *self.broken.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if broken {
+            std::panic::resume_unwind(Box::new("planted"));
+        }
+        vec![Tool::new("it".parse().unwrap(), "")]
+    }
+
+    async fn execute(&self, _: &ToolName, _: Body, _: ToolContext) -> Outcome {
+        Ok(Body::encode(&1)?)
+    }
+
+    async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+#[test]
+fn a_source_whose_list_panics_offers_what_it_did() {
+    within(|| async {
+        let (changed, broken) = (Arc::new(Notify::new()), Arc::default());
+        let source = Broken { changed: Arc::clone(&changed), broken: Arc::clone(&broken) };
+        let builder = Assistant::builder().tools(source);
+        let assistant = builder.join_over(Room::new().assistant("assistant")).await.unwrap();
+        *broken.lock().unwrap() = true;
+        changed.notify_one();
+        tokio::time::sleep(Duration::from_secs(1)).await; // of a paused clock: all that is to be done is done
+        assert_eq!(assistant.call("it", ()).await.unwrap().decode::<u8>().unwrap(), 1);
+    });
+}
+
+/// A propagation that cannot bear any context.
+struct Touchy;
+
+impl Propagate for Touchy {
+    fn context(&self, _: &tracing::Span) -> Option<TraceContext> {
+        TraceContext::new([1; 16], [1; 8]).ok()
+    }
+
+    fn adopt(&self, _: &tracing::Span, _: &TraceContext) {
+        std::panic::resume_unwind(Box::new("planted"));
+    }
+}
+
+#[test]
+fn a_propagation_that_panics_costs_the_trace_and_not_the_call() {
+    within(|| async {
+        let builder = Assistant::builder().propagate(Touchy).tool("ours", "", nothing);
+        let assistant = builder.join_over(Room::new().assistant("assistant")).await.unwrap();
+        assistant.call("ours", ()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_rule_that_panics_keeps_no_news_back() {
+    within(|| async {
+        let room = Room::new();
+        let admit = |_: &Participant| -> bool { std::panic::resume_unwind(Box::new("planted")) };
+        let builder = Assistant::builder().admit(admit);
+        let assistant = builder.join_over(room.assistant("assistant")).await.unwrap();
+        let mut events = assistant.events();
+        let _plain = room.join(|sid| Participant::new("plain", sid));
+        while !matches!(events.recv().await.unwrap(), Event::Joined(who) if who.identity().as_str() == "plain")
+        {
+        }
+    });
+}
