@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::{
     Session, Timer,
+    lane::proves_that_nothing_ran,
     peer::Feature,
     replay::Resent,
     send::{Sent, Unfit, floor_char},
@@ -18,6 +19,19 @@ use crate::{
 impl Session {
     /// Sends a job's or a refusal's answer, once, or keeps it until its caller can be reached.
     pub(super) fn answer(&mut self, now: Instant, caller: &Identity, call: &CallId, outcome: Outcome) {
+        self.answer_of_job(now, caller, call, outcome, false);
+    }
+
+    /// Sends a job's answer; `began` says that its tool had begun.
+    pub(super) fn answer_of_job(
+        &mut self,
+        now: Instant,
+        caller: &Identity,
+        call: &CallId,
+        outcome: Outcome,
+        began: bool,
+    ) {
+        let needs_word = began && outcome.as_ref().is_err_and(|error| proves_that_nothing_ran(&error.code()));
         let outcome = outcome.map_err(|error| shortened(error, self.config.caps.message_bytes));
         let mut message = result_message(&self.config.room, call, outcome);
         let mut size = size_of_answer(&message);
@@ -26,7 +40,7 @@ impl Session {
             size = size_of_answer(&message);
         }
         let Some(table) = self.tables.get_mut(caller) else { return };
-        table.answer(call, Answer::new(message, size));
+        table.answer(call, Answer::new(message, size).after_word(needs_word));
         self.send_answer(now, caller, call);
     }
 
@@ -67,8 +81,10 @@ impl Session {
         let remote = self.peers.get(caller).filter(|remote| remote.is_reachable())?;
         let wants_to_know = remote.lists(Feature::Ack);
         let answer = self.tables.get_mut(caller)?.answer_of(call)?;
-        let mut message = answer.message.clone();
-        let before = answer.sent();
+        let (mut message, before) = (answer.message.clone(), answer.sent());
+        if answer.needs_word {
+            self.say_that_it_began(caller, call);
+        }
         let sent = match before {
             Some((stanza, _)) => self.post_again(caller, stanza, &Meta::default(), &message),
             None => self.post(caller, &Meta::default(), &message),

@@ -226,7 +226,16 @@ impl Session {
             outcome: outcome.as_ref().map(|_| ()).map_err(ToolError::code),
             took: now.saturating_duration_since(job.began),
         });
-        self.answer(now, &job.caller, &job.call, outcome);
+        self.answer_of_job(now, &job.caller, &job.call, outcome, job.told.anything());
+    }
+
+    /// Tells a caller, before an answer whose code would prove the contrary, that the tool began.
+    pub(super) fn say_that_it_began(&mut self, caller: &Identity, call: &CallId) {
+        if self.peers.get(caller).is_some_and(|it| it.lists(Feature::Progress)) {
+            let Progress { status, content, message } = Progress::started();
+            let began = ToolProgress { id: call.clone(), status, content, message };
+            self.post_small(caller, &Message::ToolProgress(began));
+        }
     }
 
     fn tell_progress(&mut self, now: Instant, key: JobKey, progress: Progress) {

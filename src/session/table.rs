@@ -77,11 +77,20 @@ pub(super) struct Answer {
     order: u64,
     /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
     sent: Option<(i32, u64)>,
+    /// Its code would prove that nothing ran, and its tool began: the word of that goes before it each time, since
+    /// nobody keeps progress.
+    pub(super) needs_word: bool,
 }
 
 impl Answer {
     pub(super) fn new(message: Message, size: usize) -> Self {
-        Self { message, size, order: 0, sent: None }
+        Self { message, size, order: 0, sent: None, needs_word: false }
+    }
+
+    /// It must not come before the word that its tool began.
+    pub(super) fn after_word(mut self, needs_word: bool) -> Self {
+        self.needs_word = needs_word;
+        self
     }
 
     pub(super) fn sent(&self) -> Option<(i32, u64)> {
@@ -159,8 +168,11 @@ impl Table {
             return Err(Full);
         }
         while self.entries.len() >= limits.table_entries {
-            let (_, id) = self.droppable.pop_first().ok_or(Full)?;
-            self.forget(&id);
+            // The oldest: every other would raise the floor above requests that may still be on their way.
+            let stanza = |id: &CallId| self.entries.get(id).map_or(0, |entry| entry.stanza);
+            let oldest = self.droppable.iter().min_by_key(|(_, id)| stanza(id)).cloned().ok_or(Full)?;
+            self.droppable.remove(&oldest);
+            self.forget(&oldest.1);
         }
         Ok(())
     }
@@ -441,6 +453,22 @@ mod tests {
         table.acknowledged(now, &"b".into());
         table.expire(now + KEEP);
         assert!(table.is_empty() && table.next_expiry().is_none());
+    }
+
+    #[test]
+    fn a_full_table_drops_the_oldest_request_whenever_it_would_have_expired() {
+        let (mut table, now) = (Table::default(), an_instant());
+        let limits = Caps { table_entries: 2, ..Caps::default() };
+        for (stanza, id, keep) in [(-1, "a", 10 * KEEP), (-3, "b", KEEP)] {
+            table.begin(&request(id), Some(stanza), keep, JobKey(0));
+            table.answer(&id.into(), answer(1));
+            table.acknowledged(now, &id.into());
+        }
+        assert_eq!(table.make_room(&limits), Ok(()));
+        assert!(
+            table.find(&"b".into()).is_some() && !table.is_below_floor(Some(-2)),
+            "the second may still come"
+        );
     }
 
     #[test]

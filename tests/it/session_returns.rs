@@ -1,7 +1,7 @@
 //! Peers that come back, and what was still on its way of those who were there before.
 
 use toolbridge::{
-    Config, ErrorCode, Participant, Peer, Role,
+    Config, ErrorCode, Participant, Peer, Role, ToolError,
     wire::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
 };
 
@@ -154,4 +154,22 @@ fn what_a_plain_assistant_asked_stops_after_the_grace_though_its_identity_is_bac
     world.run(2 * SECOND);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
     assert_eq!(world.session("phone").open_jobs(), 0);
+}
+
+#[test]
+fn an_answer_that_is_sent_again_still_says_that_its_tool_began() {
+    let mut world = World::pair(&["t"]);
+    world.lossy.lose = Some(Box::new(|from, _, frame| {
+        from == "phone" && [Kind::TOOL_PROGRESS, Kind::TOOL_USE_RESULT].contains(&frame.kind())
+    }));
+    let key = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    // A code of its own that would prove, without the word that was lost, that nothing ran.
+    world.finish("phone", Err(ToolError::new(ErrorCode::BUSY, "the printer is busy")));
+    world.run(100 * MS);
+    world.lossy.lose = None;
+    world.rejoin("a");
+    world.run(SECOND);
+    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    assert!(error.may_have_run(), "{error:?}");
 }

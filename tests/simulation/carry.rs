@@ -2,13 +2,17 @@
 
 use std::{collections::VecDeque, mem};
 
-use toolbridge::{Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent, wire::Frame};
+use toolbridge::{
+    Identity, Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent, wire::Frame,
+};
 
 use crate::{
+    joins::max_packet,
+    judge::part,
     random::Random,
     room::{Happens, Load},
     rules::Rule,
-    schedule::Away,
+    schedule::{Away, Who},
     trace,
     world::{Program, World},
 };
@@ -47,6 +51,15 @@ impl World<'_> {
         if (large && !cast.has_streams(who)) || (packet.lane == Lane::Lossy && !cast.has_fast_lane(who)) {
             return self.ledger.broken(Rule::ForWhom, format!("{who} has no way for {packet:?}"));
         }
+        let max_packet = max_packet(cast.has_streams(who));
+        if packet.lane == Lane::Reliable && packet.stream.is_none() && packet.payload.len() > max_packet {
+            return self
+                .ledger
+                .broken(Rule::Caps, format!("{who} sends a packet that is too large: {packet:?}"));
+        }
+        if !packet.to.iter().all(|to| self.can_take(part(to.as_str()), packet.lane, large)) {
+            return self.ledger.broken(Rule::ForWhom, format!("not everybody can take {packet:?}"));
+        }
         let it = &mut self.processes[process];
         let given_back = it.cut && self.schedule.weather.away == Away::GivenBack;
         let Some(join) = it.join.filter(|join| self.room.joins[*join].open && !given_back) else {
@@ -60,6 +73,28 @@ impl World<'_> {
         outbox.waiting.push_back(packet);
         if outbox.stream.is_none() {
             self.next_part(process, join);
+        }
+    }
+
+    /// Whether this one knows the lossy lane, or streams.
+    fn can_take(&self, who: Who, lane: Lane, large: bool) -> bool {
+        let cast = &self.schedule.cast;
+        let takes_streams = who == Who::O || (self.is_bridge(who) && cast.has_streams(who));
+        (!large || takes_streams)
+            && (lane == Lane::Reliable || (self.is_bridge(who) && cast.has_fast_lane(who)))
+    }
+
+    /// The stranger meddles with a stream that somebody has just begun.
+    fn meddles(&mut self, to: &[Identity], dice: &mut Random) {
+        let stranger = self.parts.get(&Who::X).and_then(|process| self.processes[*process].join);
+        let Some(stranger) = stranger.filter(|_| self.forgeries_count && !self.healed) else { return };
+        let peer = self.room.joins[stranger].participant.peer().clone();
+        let joins: Vec<_> = to.iter().filter_map(|to| self.room.listed_as(to.as_str())).collect();
+        for to in joins {
+            for _ in 0..2 {
+                let (peer, load) = (peer.clone(), Load::Part(self.forged_part(dice)));
+                self.room.after(dice.between(1, 90), Happens::Arrives { peer, to, load });
+            }
         }
     }
 
@@ -82,7 +117,8 @@ impl World<'_> {
                 continue;
             };
             if !session.is_wanted(stream.packet.id) {
-                stream.parts = if stream.begun { abandoned(&stream.packet) } else { VecDeque::new() };
+                self.abandons(process, join);
+                continue;
             }
             let Some(part) = stream.parts.pop_front() else {
                 it.outbox.stream = None;
@@ -97,6 +133,7 @@ impl World<'_> {
                 trace!(self, "{} begins a stream of {} to {to:?}", it.who, trace::show(&frame));
                 self.ledger.sent(process, &frame, Some(&to));
                 self.last_stream = part.id().clone();
+                self.meddles(&to, &mut Random::of(self.room.seed, &[11, join as u64, dice.next()]));
             }
             self.room.send(join, Some(to), Load::Part(part));
             let wait = if ends { 0 } else { dice.pick(&[0, 3, 15, 40, 120]) };
@@ -115,14 +152,22 @@ impl World<'_> {
 
     /// A process is about to leave: what is large would keep its goodbye.
     pub(crate) fn leave_large_behind(&mut self, process: usize, join: usize) {
-        let Outbox { waiting, stream, .. } = mem::take(&mut self.processes[process].outbox);
-        if let Some(stream) = stream {
-            for part in abandoned(&stream.packet) {
-                self.room.send(join, Some(stream.packet.to.clone()), Load::Part(part));
-            }
-        }
+        self.abandons(process, join);
+        let Outbox { waiting, .. } = mem::take(&mut self.processes[process].outbox);
         for packet in waiting.into_iter().filter(|packet| packet.stream.is_none()) {
             self.leaves_whole(process, join, packet);
+        }
+    }
+
+    /// Nobody wants any more what is being sent: whoever heard its beginning is told so.
+    fn abandons(&mut self, process: usize, join: usize) {
+        let Some(Stream { packet, begun, .. }) = self.processes[process].outbox.stream.take() else { return };
+        let mut parts = StreamParts::of(&packet);
+        if begun {
+            parts.next();
+        }
+        if let Some(trailer) = parts.abandon() {
+            self.room.send(join, Some(packet.to), Load::Part(trailer));
         }
     }
 
@@ -252,11 +297,4 @@ fn parts_of(packet: &Packet) -> VecDeque<StreamPart> {
         other => vec![other],
     };
     StreamParts::of(packet).flat_map(smaller).collect()
-}
-
-/// What is left of a stream that nobody wants any more.
-fn abandoned(packet: &Packet) -> VecDeque<StreamPart> {
-    let mut parts = StreamParts::of(packet);
-    parts.next();
-    parts.abandon().into_iter().collect()
 }

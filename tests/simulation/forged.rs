@@ -51,7 +51,7 @@ impl World<'_> {
     }
 
     /// A part of somebody's stream: it begins again, goes on, or ends.
-    fn forged_part(&self, dice: &mut Random) -> StreamPart {
+    pub(crate) fn forged_part(&self, dice: &mut Random) -> StreamPart {
         let id = self.last_stream.clone();
         match dice.below(4) {
             0 => StreamPart::Header(StreamHeader::new(id, STREAM_TOPIC, dice.between(1, 3_000))),

@@ -14,8 +14,10 @@ use crate::{
     world::{OPEN, Program, World},
 };
 
-/// The largest packet where there are streams: many frames are larger.
-const MAX_PACKET: usize = 700;
+/// The largest packet: where there are streams, many frames are larger.
+pub(crate) fn max_packet(has_streams: bool) -> usize {
+    if has_streams { 700 } else { 2_000 }
+}
 
 impl World<'_> {
     /// A process begins to join.
@@ -118,11 +120,11 @@ impl World<'_> {
     pub(crate) fn session(&self, who: Who, local: &Participant, number: usize) -> Session {
         let mut caps = Caps::default();
         let cast = &self.schedule.cast;
-        caps.max_packet = if cast.has_streams(who) { MAX_PACKET } else { 2_000 };
+        caps.max_packet = max_packet(cast.has_streams(who));
         caps.open_per_peer = OPEN;
         caps.open_calls = 4 * OPEN + 2;
         caps.calls_per_second = if self.schedule.cast.rated { OPEN as u32 + 1 } else { 50 };
-        caps.table_entries = 8;
+        caps.table_entries = 12;
         caps.table_bytes = 4_000;
         caps.held_frames = 12;
         let mut times = Times::default();

@@ -33,7 +33,11 @@ impl World<'_> {
     pub(crate) fn judge_places(&mut self, process: usize, asked: usize) {
         for owner in self.ledger.calls[asked].owners.clone() {
             let open = self.ledger.calls.iter().filter(|it| {
-                it.caller == process && it.outcome.is_none() && !it.detached && it.owners.contains(&owner)
+                it.caller == process
+                    && it.outcome.is_none()
+                    && !it.detached
+                    && it.owners.contains(&owner)
+                    && !self.ledger.runs_at(it.id.as_ref(), process) // taken back from who did not claim it
             });
             let open = open.count();
             if open > OPEN && owner.as_str() != "observer" {
@@ -154,7 +158,8 @@ impl World<'_> {
     }
 }
 
-fn part(identity: &str) -> Who {
+/// Who has this identity.
+pub(crate) fn part(identity: &str) -> Who {
     match identity {
         "a" => Who::A,
         "b" => Who::B,

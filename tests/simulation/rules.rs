@@ -314,6 +314,12 @@ impl Ledger {
         }
     }
 
+    /// Whether this process began the call itself.
+    pub(crate) fn runs_at(&self, id: Option<&CallId>, process: usize) -> bool {
+        let starts = id.and_then(|id| self.starts.get(id)).into_iter().flatten();
+        starts.into_iter().any(|start| start.process == process)
+    }
+
     /// Whether any process was handed the request of this call.
     pub(crate) fn was_delivered(&self, id: &CallId) -> bool {
         self.requests.keys().any(|(_, delivered)| delivered == id)
