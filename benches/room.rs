@@ -1,4 +1,5 @@
-//! What a call costs over a real LiveKit server: from joining to the first result, and the round trip after.
+//! What a call costs over a real LiveKit server: from joining to the first result, the round trip after, and the same
+//! while a stranger sends as fast as it can.
 //!
 //! `scripts/bench-room` starts the server and runs this. Both participants run in this process.
 
@@ -11,11 +12,22 @@
 
 use std::{
     env,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use serde_json::json;
-use toolbridge::{Assistant, Body, Client, ToolError, token::AccessKey};
+use toolbridge::{
+    Assistant, Body, Client, Execution, Packet, Room, ToolError, Transport,
+    token::AccessKey,
+    wire::{
+        Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
+        ToolUseRequest, ToolUseResult, ToolsRegister,
+    },
+};
 
 /// How often two fresh participants meet.
 const JOINS: usize = 40;
@@ -42,6 +54,7 @@ fn main() {
     runtime.block_on(async {
         first_result(&url, &key).await;
         round_trip(&url, &key).await;
+        under_a_flood(&url, &key).await;
     });
 }
 
@@ -62,16 +75,106 @@ async fn first_result(url: &str, key: &AccessKey) {
 
 async fn round_trip(url: &str, key: &AccessKey) {
     let (client, assistant) = join(url, key, &format!("bench-calls-{}", std::process::id())).await;
+    report("one call of about 220 B after another", &mut calls(&assistant, CALLS).await);
+    assistant.close().await;
+    client.close().await;
+}
+
+/// How long each of so many calls takes, one after the other.
+async fn calls(assistant: &Assistant, count: usize) -> Vec<Duration> {
     let payload = Body::from(json!({"data": "x".repeat(40)}));
     let mut times = Vec::new();
-    for _ in 0..CALLS {
+    for _ in 0..count {
         let began = Instant::now();
         assistant.call("bridge.echo", &payload).to("phone").await.expect("a result");
         times.push(began.elapsed());
     }
-    report("one call of about 220 B after another", &mut times);
+    times
+}
+
+/// Calls of a pair while somebody without a part in it sends both of them frames of every kind, so many a second, and
+/// at last as many as it can. The server, the pair and the stranger share the processors, so these are upper bounds.
+async fn under_a_flood(url: &str, key: &AccessKey) {
+    const CALLS: usize = 1_000;
+    const RATES: [Option<u64>; 3] = [Some(500), Some(2_000), None];
+    let room = format!("bench-flood-{}", std::process::id());
+    let (client, assistant) = join(url, key, &room).await;
+    let token = key.participant(&room, "stranger").sign().expect("a token");
+    let stranger = Arc::new(Room::join(url, &token).await.expect("joined"));
+    calls(&assistant, 100).await;
+    let mut quiet = calls(&assistant, CALLS).await;
+    report("the same beside a silent stranger", &mut quiet);
+    for rate in RATES {
+        let sent = Arc::new(AtomicU64::new(0));
+        let flood = tokio::spawn(flood(Arc::clone(&stranger), frames(&room), rate, Arc::clone(&sent)));
+        let began = Instant::now();
+        let mut flooded = calls(&assistant, CALLS).await;
+        let rate = sent.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
+        flood.abort();
+        report(&format!("the same beside one that sends {rate:.0} frames/s"), &mut flooded);
+        println!("  others' p99 during this flood: {:.2} x", share(&flooded, 0.99) / share(&quiet, 0.99));
+    }
+    for (who, stats) in [("client", client.stats()), ("assistant", assistant.stats())] {
+        println!("  the {who} counted {stats:?}");
+    }
     assistant.close().await;
     client.close().await;
+}
+
+/// Sends frame after frame to both, for ever.
+async fn flood(stranger: Arc<Room>, frames: Vec<bytes::Bytes>, rate: Option<u64>, sent: Arc<AtomicU64>) {
+    let began = Instant::now();
+    for frame in frames.iter().cycle() {
+        let packet = Packet::new(["phone".into(), "assistant".into()], frame.clone());
+        if stranger.send(packet).await.is_ok() {
+            sent.fetch_add(1, Ordering::Relaxed);
+        }
+        let Some(rate) = rate else { continue };
+        while sent.load(Ordering::Relaxed) >= 1 + rate * began.elapsed().as_millis() as u64 / 1_000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// A frame of each kind that has a meaning to somebody.
+fn frames(room: &str) -> Vec<bytes::Bytes> {
+    let messages = [
+        Message::ToolUseRequest(ToolUseRequest {
+            id: "1".into(),
+            tool_name: "get_battery".into(),
+            parameters: Body::empty(),
+            execution: Ok(Execution::Client),
+            timeout_ms: None,
+            conversation_id: None,
+            message_id: None,
+        }),
+        Message::ToolUseResult(ToolUseResult {
+            id: "1".into(),
+            success: true,
+            result: None,
+            error_code: None,
+            error_message: None,
+            conversation_id: None,
+            result_id: None,
+        }),
+        Message::ControlStop(ControlStop { target_id: Some("1".into()), ..ControlStop::default() }),
+        Message::ToolProgress(ToolProgress {
+            id: "1".into(),
+            status: toolbridge::ProgressStatus::InProgress,
+            content: None,
+            message: None,
+        }),
+        Message::Acknowledgement(Acknowledgement {
+            acknowledged_stanza_id: Some(-2),
+            ..Acknowledgement::default()
+        }),
+        Message::Configuration(Configuration::default()),
+        Message::ToolsRegister(ToolsRegister {
+            tools: vec![RegisteredTool { name: "t".to_owned(), ..RegisteredTool::default() }],
+        }),
+        Message::Heartbeat,
+    ];
+    messages.iter().map(|it| Frame::write(1, room, &Meta::new(), it).expect("a frame")).collect()
 }
 
 async fn join(url: &str, key: &AccessKey, room: &str) -> (Client, Assistant) {
@@ -88,9 +191,7 @@ async fn join(url: &str, key: &AccessKey, room: &str) -> (Client, Assistant) {
 
 fn report(what: &str, times: &mut [Duration]) {
     times.sort_unstable();
-    let at = |share: f64| {
-        times[((times.len() as f64 * share).ceil() as usize).clamp(1, times.len()) - 1].as_secs_f64() * 1e3
-    };
+    let at = |part| share(times, part);
     println!(
         "{what} (n = {}): p50 {:.2} ms, p90 {:.2}, p99 {:.2}, max {:.2}",
         times.len(),
@@ -99,4 +200,9 @@ fn report(what: &str, times: &mut [Duration]) {
         at(0.99),
         at(1.0)
     );
+}
+
+/// The time that this share of them took at most, in milliseconds. They are in order.
+fn share(times: &[Duration], part: f64) -> f64 {
+    times[((times.len() as f64 * part).ceil() as usize).clamp(1, times.len()) - 1].as_secs_f64() * 1e3
 }

@@ -34,12 +34,6 @@ use self::{
     slots::Slots,
 };
 
-/// How many calls run at once. A peer may have 64 open, and this is for all of them.
-const MAX_RUNNING: usize = 64;
-
-/// How many calls wait for others to end, within their limits. Beyond it a call is refused as `busy`.
-const MAX_WAITING: usize = 256;
-
 /// The shortest time between two looks at a source whose list changes all the time.
 const LIST_AGAIN: Duration = Duration::from_millis(100);
 
@@ -87,16 +81,13 @@ struct Offered {
 }
 
 impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
-    /// An executor for these sources, and the other end of its reports. Needs a tokio runtime.
+    /// An executor for these sources, that runs so many calls at once and lets so many wait, and the other end of
+    /// its reports. Needs a tokio runtime.
     ///
     /// # Errors
     /// `Duplicate` if two tools have one name, `Reserved` if one is `bridge.*`, `Schema` if a schema cannot be
     /// used, and what a source says of itself.
-    pub(crate) fn new(sources: Vec<Arc<dyn AnySource>>) -> Result<(Self, Reports<K>), RegisterError> {
-        Self::with_caps(sources, MAX_RUNNING, MAX_WAITING)
-    }
-
-    fn with_caps(
+    pub(crate) fn with_caps(
         sources: Vec<Arc<dyn AnySource>>,
         running: usize,
         waiting: usize,

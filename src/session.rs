@@ -417,7 +417,7 @@ impl Session {
 
 /// Commands.
 impl Session {
-    /// Offers these tools, in place of those before.
+    /// Offers these tools, in place of those before. Once the session is over they are only checked.
     ///
     /// # Errors
     /// A name that is reserved or double; a tool that needs a person's consent, while nobody can be asked
@@ -430,8 +430,7 @@ impl Session {
             self.begin(now);
             return Ok(());
         }
-        self.begin(now);
-        self.offer_tools(now, tools)
+        if self.begin(now) { self.offer_tools(now, tools) } else { self.check_offer(&tools) }
     }
 
     /// Asks for a call. Unless an error is returned, exactly one [`Output::Settled`] follows for the key.

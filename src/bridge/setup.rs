@@ -90,9 +90,10 @@ impl Setup {
         if let Some(problem) = &self.problem {
             return Err(problem.clone());
         }
+        let caps = &self.config.caps;
         let mut sources = self.sources.clone();
         sources.push(Arc::new(self.functions.clone()));
-        let (mut executor, reports) = Executor::new(sources)?;
+        let (mut executor, reports) = Executor::with_caps(sources, caps.running_jobs, caps.waiting_jobs)?;
         if let Some(prompts) = &self.prompts {
             executor.answer_prompts(prompts);
         }

@@ -91,6 +91,12 @@ fn tool(name: &str) -> Tool {
     Tool::new(name.parse().unwrap(), "")
 }
 
+impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
+    fn new(sources: Vec<Arc<dyn AnySource>>) -> Result<(Self, Reports<K>), RegisterError> {
+        Self::with_caps(sources, 64, 256)
+    }
+}
+
 fn executor(source: &Arc<Deeds>) -> (Executor<u32>, Reports<u32>) {
     Executor::new(vec![Arc::new(Arc::clone(source))]).unwrap()
 }

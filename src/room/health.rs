@@ -75,9 +75,20 @@ impl Health {
         self.heard = self.heard.max(at);
     }
 
-    /// Whether something of ours waits to be acknowledged.
+    /// Whether something of ours waits to be acknowledged. What has ended to wait while nothing was heard was given up,
+    /// as the lossy lane does after 100 ms: that is no answer, and the wait goes on.
     pub(super) fn handle_waiting(&mut self, now: Instant, waits: bool) {
-        self.waiting = if waits { self.waiting.or(Some(now)) } else { None };
+        let was_answered = self.waiting.is_none_or(|since| self.heard > since);
+        if waits || !was_answered {
+            self.waiting = self.waiting.or(Some(now));
+        } else {
+            self.waiting = None;
+        }
+    }
+
+    /// Nothing is read now, and so no acknowledgement either.
+    pub(super) fn handle_full(&mut self) {
+        self.waiting = None;
     }
 
     /// The peer connection ended. That counts unless the server says why at once.
@@ -145,6 +156,20 @@ mod tests {
         assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE, "nothing waits any more");
         health.handle_waiting(start + 7 * SECOND, true);
         assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE, "a late one makes it no longer");
+    }
+
+    /// The lossy lane gives up after 100 ms what nobody acknowledged.
+    #[test]
+    fn what_was_given_up_while_nothing_was_heard_waits_still() {
+        let start = Instant::now();
+        let mut health = Health::new(start);
+        health.handle_waiting(start + SECOND, true);
+        health.handle_waiting(start + 2 * SECOND, false);
+        health.handle_waiting(start + 3 * SECOND, true);
+        assert_eq!(health.poll_timeout(), start + SECOND + SILENCE_WAITING);
+        health.handle_heard(start + 3 * SECOND);
+        health.handle_waiting(start + 3 * SECOND, false);
+        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE);
     }
 
     #[test]

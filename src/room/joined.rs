@@ -212,8 +212,11 @@ impl Joined {
     fn poll_health(&mut self, full: bool) -> Option<End> {
         self.health.handle_heard(self.peer.heard());
         // While too much waits for the user, we shut out acknowledgements ourselves.
-        let waits = !full && self.peer.unacknowledged() > 0;
-        self.health.handle_waiting(Instant::now(), waits);
+        if full {
+            self.health.handle_full();
+        } else {
+            self.health.handle_waiting(Instant::now(), self.peer.waits());
+        }
         if Instant::now() < self.health.poll_timeout() {
             return None;
         }

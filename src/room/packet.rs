@@ -125,6 +125,32 @@ mod tests {
         assert_eq!(&heard.payload[..], b"hello");
     }
 
+    /// The server drops a packet whose nonce was used before in the room, whoever used it first.
+    #[test]
+    fn sec_i9_the_nonce_that_others_could_use_up_before_us_is_never_set() {
+        let sid = Sid::from("PA_1");
+        let packets = [
+            Packet::new([Identity::from("phone")], "hello"),
+            Packet::new([Identity::from("phone"), "tv".into()], vec![7; 15_000]),
+            Packet::broadcast("to all"),
+        ];
+        for packet in packets {
+            // As it is written on the wire, with its number.
+            let mut written = outgoing(packet, &sid);
+            written.sequence = 9;
+            let read = DataPacket::decode(&written.encode_to_vec()[..]).unwrap();
+            let Some(Value::User(user)) = read.value else { panic!("no packet of a user") };
+            assert_eq!(user.nonce, Vec::<u8>::new());
+        }
+        // What goes as a stream has no field for one.
+        let mut large = Packet::new([Identity::from("phone")], vec![7; 40_000]);
+        large.stream = Some("s".into());
+        let mut parts = stream::Outflow::new(&large, &sid);
+        while let Some(part) = parts.next() {
+            assert!(!matches!(part.value, Some(Value::User(_))));
+        }
+    }
+
     #[test]
     fn the_size_leaves_room_for_the_number() {
         let mut packet = outgoing(Packet::broadcast("hello"), &Sid::from("PA_1"));

@@ -317,6 +317,13 @@ impl PeerConnection {
         Ok(written)
     }
 
+    /// Whether anything of ours waits to be acknowledged.
+    pub(super) fn waits(&mut self) -> bool {
+        // Both lanes are one association: what the lossy one lost stretches the timer of the reliable one too.
+        let lossy = self.rtc.channel(self.lossy).map_or(0, |mut channel| channel.buffered_amount());
+        lossy + self.unacknowledged() > 0
+    }
+
     /// The bytes on the reliable channel that the server has not acknowledged.
     pub(super) fn unacknowledged(&mut self) -> usize {
         self.rtc.channel(self.reliable).map_or(0, |mut channel| channel.buffered_amount())

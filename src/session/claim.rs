@@ -115,7 +115,7 @@ impl Session {
             }
             self.set_table_timer(now);
         } else if let Some(claim) = table.granted(&call) {
-            self.start_claimed(id, claim);
+            self.start_claimed(now, id, claim);
         }
         true
     }
@@ -162,9 +162,12 @@ impl Session {
     }
 
     /// The call is ours, and counts from when it came.
-    fn start_claimed(&mut self, id: &Identity, claim: Claim) {
+    fn start_claimed(&mut self, now: Instant, id: &Identity, claim: Claim) {
         let Claim { job, request, meta, tool, began, limit, .. } = claim;
         self.timers.cancel(&Timer::ClaimDeadline(job));
+        if let Err(refused) = self.judge_request(&request) {
+            return self.answer(now, id, &request.id, refused); // the tool was withdrawn meanwhile
+        }
         self.event(Event::Requested {
             call: request.id.clone(),
             tool: request.tool_name.clone(),

@@ -249,6 +249,8 @@ pub struct Times {
     /// How long a client that may run a tool in our place has to claim the call, at most half of what is left of
     /// its budget. Then we run it ourselves. Default: 2 s.
     pub claim: Duration,
+    /// How often a participant without rights is told that it has none. Default: once in 60 s.
+    pub denial: Duration,
 }
 
 impl Default for Times {
@@ -265,6 +267,7 @@ impl Default for Times {
             announcement: Duration::from_millis(3_500),
             stream_idle: Duration::from_secs(10),
             claim: Duration::from_secs(2),
+            denial: Duration::from_secs(60),
         }
     }
 }
@@ -337,6 +340,17 @@ pub struct Caps {
     pub ledger: usize,
     /// Questions to a person that are open at once; beyond it a call is refused as `busy`. Default: 8.
     pub open_questions: usize,
+    /// Prompts that one assistant may have open with us; beyond it a prompt is refused as `busy`. Default: 8; a person
+    /// answers one at a time.
+    pub open_prompts: usize,
+    /// Frames of all senders together that wait for an announcement. Default: 256.
+    pub held_frames_of_all: usize,
+    /// Identities that left and are still remembered, so that nothing of theirs runs twice. Default: 1,024.
+    pub remembered_peers: usize,
+    /// Tools that run at once, for all callers. Default: 64, which one caller alone may have open.
+    pub running_jobs: usize,
+    /// Calls that wait, within their limits, for others to end; beyond it a call is refused as `busy`. Default: 256.
+    pub waiting_jobs: usize,
 }
 
 impl Default for Caps {
@@ -371,6 +385,11 @@ impl Default for Caps {
             equal_calls: 5,
             ledger: 256,
             open_questions: 8,
+            open_prompts: 8,
+            held_frames_of_all: 256,
+            remembered_peers: 1024,
+            running_jobs: 64,
+            waiting_jobs: 256,
         }
     }
 }

@@ -174,8 +174,14 @@ impl Session {
             && let Some(running) = self.jobs.get_mut(&key)
         {
             (job.deadline, job.limit, running.limit) = (end, own, own);
-            if running.own.is_none() {
-                self.timers.set(now, Timer::JobDeadline(key), own);
+            match running.own {
+                None => self.timers.set(now, Timer::JobDeadline(key), own),
+                Some(ours) => {
+                    if let Some(call) = self.calls.get_mut(&ours) {
+                        call.limit = own;
+                    }
+                    self.timers.set(now, Timer::Deadline(ours), own);
+                }
             }
         }
         self.outputs.push_back(Output::Execute(job));

@@ -8,6 +8,7 @@ use super::{
     ids::Instance,
     lane::FastLane,
     peer::{Feature, Features, Presence, Registration, Remote},
+    replay::Replay,
 };
 use crate::{
     link::Identity,
@@ -89,9 +90,13 @@ impl Session {
             return self.configured_again(now, id, incoming.has_heard_us());
         }
         let before = std::mem::replace(&mut remote.instance, instance.clone());
-        if let Some(before) = before.filter(|before| Some(before) != instance.as_ref()) {
-            remote.pair.heard = false; // nothing of the old one is sent to the new one
-            self.new_instance(now, id, before);
+        match before {
+            Some(before) if Some(&before) != instance.as_ref() => {
+                remote.pair.heard = false; // nothing of the old one is sent to the new one
+                self.new_instance(now, id, before);
+            }
+            Some(_) => {}
+            None => self.returned(now, id),
         }
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.heard = true;
@@ -169,22 +174,30 @@ impl Session {
     }
 
     /// The same identity, but another run of its program: nothing of the old one is left.
-    fn new_instance(&mut self, now: Instant, id: &Identity, before: Instance) {
+    pub(super) fn new_instance(&mut self, now: Instant, id: &Identity, before: Instance) {
         tracing::debug!(peer = %id, "another instance");
         if let Some(remote) = self.peers.get_mut(id) {
             remote.pair.lane = FastLane::default();
+            remote.pair.replay = Replay::default();
         }
         self.ask_anew_or_lose(now, id);
         self.forget_registration(id);
         self.stop_jobs_for(now, id);
         self.forget_stops(id);
         let Some(remote) = self.peers.get_mut(id) else { return };
-        let returned_at = remote.returned_at();
         if let Some(table) = self.tables.get_mut(id) {
             remote.replace_instance(before, table.next_instance(now));
-            table.raise_floor(returned_at.unwrap_or(0));
-            self.set_table_timer(now);
         }
+        self.returned(now, id);
+    }
+
+    /// Should this instance have been here before: nothing that it had asked then runs again.
+    fn returned(&mut self, now: Instant, id: &Identity) {
+        let returned_at = self.peers.get_mut(id).and_then(Remote::returned_at);
+        if let (Some(table), Some(last)) = (self.tables.get_mut(id), returned_at) {
+            table.raise_floor(last);
+        }
+        self.set_table_timer(now);
     }
 
     pub(super) fn send_configuration(&mut self, now: Instant, id: &Identity) {

@@ -116,7 +116,13 @@ impl Session {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.spoke = true;
         let plain = !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none();
-        let anew = plain && !std::mem::replace(&mut remote.pair.plain, true);
+        let anew = plain && !remote.pair.plain;
+        if anew && let Some(before) = remote.instance.take() {
+            self.new_instance(now, id, before); // whoever showed one has no need to speak plainly
+        }
+        if anew && let Some(remote) = self.peers.get_mut(id) {
+            remote.pair.plain = true;
+        }
         self.judge_candidates(now);
         if anew {
             self.goes_on_plainly(now, id);

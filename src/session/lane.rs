@@ -8,6 +8,8 @@
 mod flight;
 mod rtt;
 
+pub(super) use self::flight::Unsent as OfFlight;
+
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
@@ -123,24 +125,31 @@ enum Way {
 }
 
 impl Session {
-    /// Sends a frame to one peer, on the lane that it belongs on. Gives the id of its packets.
-    pub(super) fn lane_send(&mut self, to: &Identity, stanza: i32, message: &Message, payload: Bytes) -> u64 {
+    /// Sends a frame to one peer, on the lane that it belongs on. Gives the id of its packets, and whether they are
+    /// several: on `_lossy` first, and again.
+    pub(super) fn lane_send(
+        &mut self,
+        to: &Identity,
+        stanza: i32,
+        message: &Message,
+        payload: Bytes,
+    ) -> (u64, bool) {
         let packet = self.next_packet_id();
         let way = self.way_of(to, message, &payload);
         if let Message::ToolUseResult(result) = message {
             self.answer_goes(to, &result.id, &way);
         }
-        match way {
-            Way::Reliable => self.transmit_reliable(packet, to, stanza, message, payload),
-            Way::Once => self.transmit_as(packet, to, Lane::Lossy, payload),
-            Way::Both => {
+        let now = self.reliable.now;
+        let id = match (way, now) {
+            (Way::Reliable, _) | (Way::Fast(_), None) => {
+                self.transmit_reliable(packet, to, stanza, message, payload)
+            }
+            (Way::Once, _) => self.transmit_as(packet, to, Lane::Lossy, payload),
+            (Way::Both, _) => {
                 self.transmit_as(packet, to, Lane::Lossy, payload.clone());
                 self.transmit_reliable(packet, to, stanza, message, payload)
             }
-            Way::Fast(call) => {
-                let Some(now) = self.reliable.now else {
-                    return self.transmit_reliable(packet, to, stanza, message, payload);
-                };
+            (Way::Fast(call), Some(now)) => {
                 self.stats.add(Counter::FastFrames, 1);
                 if let Some(remote) = self.peers.get_mut(to) {
                     let FastLane { flight, trip, .. } = &mut remote.pair.lane;
@@ -148,9 +157,10 @@ impl Session {
                 }
                 self.transmit_as(packet, to, Lane::Lossy, payload);
                 self.set_lane_timer(now, to);
-                packet
+                return (packet, true);
             }
-        }
+        };
+        (id, false)
     }
 
     /// Takes note of a frame that came: what it acknowledges, and on which lane it wants its answer.
@@ -295,21 +305,21 @@ impl Session {
         }
     }
 
-    /// Whether a packet that did not leave proves nothing, since the frame has others.
-    pub(super) fn lane_unsent(&mut self, now: Instant, packet: u64, why: &Unsent) -> bool {
+    /// What a packet that did not leave proves of its frame, if that is on its way on the fast lane.
+    pub(super) fn lane_unsent(&mut self, now: Instant, packet: u64, why: &Unsent) -> OfFlight {
         let for_good = matches!(why, Unsent::NotAllowed | Unsent::Closed | Unsent::Interrupted);
         for (id, remote) in &mut self.peers {
             match remote.pair.lane.flight.unsent(now, packet, for_good) {
-                flight::Unsent::Unknown => {}
-                flight::Unsent::Proven => return false,
-                flight::Unsent::Covered => {
+                OfFlight::Unknown => {}
+                OfFlight::Proven => return OfFlight::Proven,
+                OfFlight::Covered => {
                     let id = id.clone();
                     self.set_lane_timer(now, &id);
-                    return true;
+                    return OfFlight::Covered;
                 }
             }
         }
-        false
+        OfFlight::Unknown
     }
 
     /// Before a goodbye: answers that may have been lost go reliably, since nothing goes again afterwards.

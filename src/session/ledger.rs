@@ -5,15 +5,18 @@ use std::{
     time::Instant,
 };
 
-use super::{Event, Session, outbound::Call, turn::TurnKey};
+use super::{Event, Session, outbound::Call, send::floor_char, turn::TurnKey};
 use crate::{
     body::Body,
     link::Identity,
-    tool::{CallId, ErrorCode, Execution},
+    tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
 };
 
 /// Open records that are kept at once. Open calls and jobs have caps of their own, far below it.
 const MAX_OPEN: usize = 4096;
+
+/// The longest code of a failure that a record keeps, in bytes; a peer may write any.
+const MAX_CODE: usize = 128;
 
 /// What is known of one call, ours or one that we ran. It holds neither arguments nor result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +24,7 @@ const MAX_OPEN: usize = 4096;
 pub struct CallRecord {
     /// The call.
     pub id: CallId,
-    /// The tool's name, as written.
+    /// The tool's name, as written, up to the 64 bytes that a name may have.
     pub tool: String,
     /// Who executes.
     pub execution: Execution,
@@ -186,7 +189,7 @@ impl Ledger {
     ) {
         let Some(mut record) = self.open.remove(call) else { return };
         record.settled = self.now;
-        record.outcome = Some(outcome.clone());
+        record.outcome = Some(outcome.clone().map_err(|code| short(&code)));
         record.execution = execution;
         record.owner = owner.cloned().or(record.owner);
         self.ended.push_back(record);
@@ -220,10 +223,19 @@ impl Ledger {
     }
 }
 
+/// A code that is short enough to be kept.
+fn short(code: &ErrorCode) -> ErrorCode {
+    let text = code.as_str();
+    match floor_char(text, MAX_CODE) {
+        whole if whole == text.len() => code.clone(),
+        cut => ErrorCode::from(&text[..cut]),
+    }
+}
+
 fn blank(call: &CallId, tool: &str, execution: Execution, caller: &Identity, now: Instant) -> CallRecord {
     CallRecord {
         id: call.clone(),
-        tool: tool.to_owned(),
+        tool: tool[..floor_char(tool, MAX_TOOL_NAME)].to_owned(),
         execution,
         caller: caller.clone(),
         owner: None,

@@ -76,6 +76,8 @@ pub(super) struct Asked {
     pub(super) delivered: bool,
     /// How many packets with the request were handed over and not given back.
     pub(super) left: u32,
+    /// A packet of it left on the fast lane, and others may have carried the same number.
+    pub(super) fast: bool,
     /// It was asked before, in the form of a plain peer: that this packet does not leave proves nothing.
     pub(super) again: bool,
 }
@@ -217,10 +219,13 @@ impl Session {
         asked.is_of(id, self.peers.get(id)?).then_some(key)
     }
 
-    /// The call whose only request was sent in this packet, and its limit.
-    pub(super) fn call_sent_in(&self, packet: u64) -> Option<(CallKey, Duration)> {
+    /// The call whose only request was sent in this packet, and its limit. A frame of the fast lane has several
+    /// packets under one number: of those it must be proven that none left.
+    pub(super) fn call_sent_in(&self, packet: u64, proven: bool) -> Option<(CallKey, Duration)> {
         let is_it = |call: &&Call| {
-            call.asked().is_some_and(|asked| asked.packet == packet && asked.left == 1 && !asked.again)
+            call.asked().is_some_and(|asked| {
+                asked.packet == packet && asked.left == 1 && !asked.again && (proven || !asked.fast)
+            })
         };
         let call = self.calls.values().find(is_it)?;
         Some((*self.calls_by_id.get(&call.id)?, call.limit))
@@ -290,15 +295,20 @@ impl Session {
         let sent = sent.inspect_err(|error| tracing::warn!(?error, "a request cannot be sent again")).ok()?;
         let asked = self.calls.get_mut(&key)?.asked_mut()?;
         asked.packet = sent.packet;
+        asked.fast = sent.fast || (asked.fast && asked.left > 0);
         asked.left += 1;
         Some(Resent::of(sent))
     }
 
-    /// Whether this packet carried a request; it did not leave.
-    pub(super) fn request_never_left(&mut self, packet: u64) -> bool {
+    /// Whether this packet carried a request; it did not leave. As with [`Self::call_sent_in`], that may prove
+    /// nothing.
+    pub(super) fn request_never_left(&mut self, packet: u64, proven: bool) -> bool {
         let mut asked = self.calls.values_mut().filter_map(Call::asked_mut);
-        let found = asked.find(|asked| asked.packet == packet);
-        found.map(|asked| asked.left = asked.left.saturating_sub(1)).is_some()
+        let Some(asked) = asked.find(|asked| asked.packet == packet) else { return false };
+        if proven || !asked.fast {
+            asked.left = asked.left.saturating_sub(1);
+        }
+        true
     }
 
     pub(super) fn requested(&mut self, now: Instant, key: CallKey) {
@@ -361,6 +371,7 @@ impl Session {
             ends: later(call.began, call.limit),
             delivered: false,
             left: 1,
+            fast: sent.fast,
             again: call.asked().is_some() || call.asked_before.is_some(),
         })
     }

@@ -188,10 +188,12 @@ impl Session {
     /// The one place where a call ends.
     pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
+        let result = result.map_err(|error| unproven(error, call.asked_before.as_ref()));
         self.calls_by_id.remove(&call.id);
         if let Some(asked) = call.asked() {
             self.withdraw_request(asked.packet);
             self.lane_forget_request(&asked.owner, &call.id);
+            self.replayed(now, &asked.owner, asked.stanza);
         }
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             self.timers.cancel(&timer);
@@ -212,6 +214,16 @@ impl Session {
         if !call.detached {
             self.outputs.push_back(Output::Settled { key, result });
         }
+    }
+}
+
+/// What an error says of a call that another instance was asked for before: that one may have run it, whatever the
+/// last one says.
+fn unproven(error: CallError, asked_before: Option<&Identity>) -> CallError {
+    match (error, asked_before) {
+        (CallError::Tool(error), Some(_)) => CallError::Tool(error.of_begun(true)),
+        (error, Some(owner)) if !error.may_have_run() => CallError::Lost { owner: owner.clone() },
+        (error, _) => error,
     }
 }
 

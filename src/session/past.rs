@@ -110,12 +110,13 @@ impl Past {
         kept.collect()
     }
 
-    /// Whether this packet carried a stop; it did not leave.
-    pub(super) fn stop_never_left(&mut self, packet: u64) -> bool {
+    /// The owner for whom this packet carried a stop; it did not leave.
+    pub(super) fn stop_never_left(&mut self, packet: u64) -> Option<Identity> {
         let is_it = |gone: &Gone| matches!(gone.stop, Stop::Sent { packet: its, .. } if its == packet);
         let found = self.stopping.iter().find(|call| self.calls.get(*call).is_some_and(is_it)).cloned();
-        let gone = found.and_then(|call| self.calls.get_mut(&call));
-        gone.map(|gone| gone.stop = Stop::Waiting).is_some()
+        let gone = self.calls.get_mut(&found?)?;
+        gone.stop = Stop::Waiting;
+        Some(gone.asked.owner.clone())
     }
 
     /// The owner knows of the stop that was sent under this stanza.

@@ -92,6 +92,8 @@ pub(super) struct Pair {
     pub(super) lane: FastLane,
     /// What is sent again.
     pub(super) replay: Replay,
+    /// The highest stanza that came, as an absolute value.
+    pub(super) highest: u32,
 }
 
 /// How far our registration with one assistant has come.
@@ -104,6 +106,16 @@ pub(super) enum Registration {
     Sent(u32),
     /// Answered.
     Answered,
+}
+
+impl Pair {
+    /// A frame with this stanza came: whether it is higher than all before. A frame without one is.
+    pub(super) fn rises(&mut self, stanza: Option<i32>) -> bool {
+        let Some(stanza) = stanza.map(i32::unsigned_abs).filter(|stanza| *stanza != 0) else { return true };
+        let rises = stanza > self.highest;
+        self.highest = self.highest.max(stanza);
+        rises
+    }
 }
 
 impl Remote {

@@ -13,12 +13,6 @@ use crate::{
     wire::Message,
 };
 
-/// Frames of all unannounced senders that wait at once.
-const MAX_HELD: usize = 256;
-
-/// Identities that left and are still remembered, so that nothing of theirs runs twice.
-const MAX_REMEMBERED: usize = 1024;
-
 /// Frames whose senders the room has not announced.
 #[derive(Debug, Default)]
 pub(super) struct Held {
@@ -189,7 +183,7 @@ impl Session {
         let limits = &self.config.caps;
         let of_sender =
             self.held.frames.iter().filter(|(_, other, _)| other.identity() == from.identity()).count();
-        let full = self.held.frames.len() >= MAX_HELD
+        let full = self.held.frames.len() >= limits.held_frames_of_all
             || of_sender >= limits.held_frames
             || self.held.bytes + incoming.size > limits.held_bytes;
         if full {
@@ -333,9 +327,11 @@ impl Session {
             self.forget(&id);
         }
         let mut rest: Vec<_> = old.into_iter().filter(|(_, id)| self.peers.contains_key(id)).collect();
-        if rest.len() > MAX_REMEMBERED {
+        let most = self.config.caps.remembered_peers;
+        if rest.len() > most {
             rest.sort();
-            for (_, id) in rest.drain(..MAX_REMEMBERED / 2) {
+            // Half of them at once, so that this is rare.
+            for (_, id) in rest.drain(..rest.len() - most / 2) {
                 self.forget(&id);
             }
         }

@@ -11,9 +11,6 @@ use crate::{
     wire::{Message, ToolUseRequest},
 };
 
-/// Questions that one caller may have open at a client: a person answers one at a time.
-const MAX_OPEN: usize = 8;
-
 /// The prompt whose URL is for one person's eyes.
 const AUTHORIZE: &str = "bridge.authorize";
 
@@ -50,7 +47,7 @@ impl Session {
         }
         let asked = self.jobs.values().filter(|job| job.caller == *caller && job.tool.is_prompt());
         let claims = self.tables.get(caller).into_iter().flat_map(|table| table.claims.values());
-        asked.count() + claims.filter(|claim| claim.tool.is_prompt()).count() < MAX_OPEN
+        asked.count() + claims.filter(|claim| claim.tool.is_prompt()).count() < self.config.caps.open_prompts
     }
 }
 

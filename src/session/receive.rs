@@ -17,8 +17,8 @@ use crate::{
     wire::{Acknowledgement, ErrorMessage, Message, ToolProgress},
 };
 
-/// Progress that is taken of one call in a second; owners of ours send 10 at most.
-const PROGRESS_TAKEN: u32 = 20;
+/// How much more progress of one call is taken than an owner like us sends: its second is not ours.
+const PROGRESS_LEEWAY: u32 = 2;
 
 /// Whether a frame can be taken now.
 enum Place {
@@ -76,6 +76,9 @@ impl Session {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.heard_at = now;
         if !waits {
+            if !remote.pair.rises(incoming.stanza()) {
+                self.stats.add(Counter::NotRising, 1);
+            }
             return self.dispatch(now, id, incoming);
         }
         let pair = &mut remote.pair;
@@ -228,6 +231,7 @@ impl Session {
             }
             return self.complain(now, id, Counter::Foreign);
         };
+        let most = self.config.caps.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.began_at_owner = true;
         // What has begun was delivered, though the acknowledgement may come later.
@@ -235,7 +239,7 @@ impl Session {
             self.request_delivered(id, stanza);
         }
         let Some(call) = self.calls.get_mut(&key) else { return };
-        if !call.rate.admits(now, PROGRESS_TAKEN) {
+        if !call.rate.admits(now, most) {
             return self.stats.add(Counter::ProgressDropped, 1);
         }
         let call = it.id.clone();

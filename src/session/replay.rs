@@ -71,7 +71,7 @@ impl Session {
         self.send_stops(now, id, false);
     }
 
-    /// A frame is acknowledged: the next ones may go.
+    /// A frame is acknowledged, or wanted no more: the next ones may go.
     pub(super) fn replayed(&mut self, now: Instant, id: &Identity, stanza: i32) {
         let Some(replay) = self.peers.get_mut(id).map(|remote| &mut remote.pair.replay) else { return };
         if let Some(bytes) = replay.on_its_way.remove(&stanza) {
@@ -81,7 +81,7 @@ impl Session {
     }
 
     fn replay_on(&mut self, now: Instant, id: &Identity) {
-        loop {
+        while self.peers.get(id).is_some_and(super::Remote::is_reachable) {
             let caps = &self.config.caps;
             let (frames, bytes) = (caps.replay_frames, caps.replay_bytes);
             let Some(replay) = self.peers.get_mut(id).map(|remote| &mut remote.pair.replay) else { return };

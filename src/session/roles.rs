@@ -6,8 +6,11 @@ use std::{
     time::Instant,
 };
 
-use super::{CallId, Event, Session, config::Rule, peer::Remote};
-use crate::link::{Identity, Participant, Role};
+use super::{CallId, Event, Session, config::Rule, peer::Remote, send::floor_char};
+use crate::{
+    link::{Identity, Participant, Role},
+    tool::MAX_TOOL_NAME,
+};
 
 /// Server-executed calls of the assistant that a client still expects to hear the end of.
 const MAX_OBSERVED: usize = 64;
@@ -21,6 +24,7 @@ impl Observed {
         if self.0.len() == MAX_OBSERVED {
             self.0.pop_front();
         }
+        let tool = &tool[..floor_char(tool, MAX_TOOL_NAME)]; // a longer one is no name
         self.0.push_back((call.clone(), tool.to_owned(), now));
     }
 

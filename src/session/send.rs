@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    Counter, Destination, Event, Output, Phase, SendFrameError, Session, Timer, Unsent, codec, peer::Feature,
+    Counter, Destination, Event, Output, Phase, SendFrameError, Session, Timer, Unsent, codec,
+    lane::OfFlight, peer::Feature,
 };
 use crate::{
     body::{Body, EncodeError},
@@ -24,9 +25,6 @@ const MAX_COMPLAINTS: usize = 256;
 /// How often one peer is told that a frame of its was malformed.
 const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often one participant without rights is told that it has none.
-const DENIAL_INTERVAL: Duration = Duration::from_secs(60);
-
 /// A frame on its way: the numbers under which it left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
@@ -34,6 +32,8 @@ pub(super) struct Sent {
     pub(super) packet: u64,
     /// The bytes of its packet.
     pub(super) size: usize,
+    /// It left on the fast lane: more than one packet carries its number.
+    pub(super) fast: bool,
 }
 
 /// A frame that cannot leave.
@@ -53,7 +53,8 @@ impl Session {
         let limit = self.limit_to(std::slice::from_ref(to), message);
         let (stanza, payload) = self.frame(meta, message, limit)?;
         let size = payload.len();
-        Ok(Sent { stanza, packet: self.lane_send(to, stanza, message, payload), size })
+        let (packet, fast) = self.lane_send(to, stanza, message, payload);
+        Ok(Sent { stanza, packet, size, fast })
     }
 
     /// Sends a frame again, under the stanza that it had.
@@ -66,7 +67,8 @@ impl Session {
     ) -> Result<Sent, Unfit> {
         let payload = codec::encode(stanza, &self.config.room, meta, message).map_err(Unfit::Encode)?;
         let size = payload.len();
-        Ok(Sent { stanza, packet: self.lane_send(to, stanza, message, payload), size })
+        let (packet, fast) = self.lane_send(to, stanza, message, payload);
+        Ok(Sent { stanza, packet, size, fast })
     }
 
     /// Sends a frame whose size is known to be small, or whose loss is no harm.
@@ -96,7 +98,7 @@ impl Session {
         let (stanza, payload) = self.frame(meta, message, self.config.caps.max_packet)?;
         let size = payload.len();
         let packet = self.transmit(Packet::broadcast(payload));
-        Ok(Sent { stanza, packet, size })
+        Ok(Sent { stanza, packet, size, fast: false })
     }
 
     /// Acknowledges a frame, towards a peer that wants to know.
@@ -168,10 +170,11 @@ impl Session {
         self.post_small(to, &Message::Error(error));
     }
 
-    /// Whether a participant without rights may be told so now: once a minute.
+    /// Whether a participant without rights may be told so now.
     pub(super) fn may_deny(&mut self, now: Instant, who: &Identity) -> bool {
+        let interval = self.config.times.denial;
         let Some(remote) = self.peers.get_mut(who) else { return false };
-        let may = remote.denied_at.is_none_or(|at| now.saturating_duration_since(at) >= DENIAL_INTERVAL);
+        let may = remote.denied_at.is_none_or(|at| now.saturating_duration_since(at) >= interval);
         if may {
             remote.denied_at = Some(now);
         }
@@ -258,10 +261,11 @@ impl Session {
     pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: Unsent) {
         self.stats.add(Counter::Unsent, 1);
         self.asked_stop_unsent(packet);
-        let covered = self.lane_unsent(now, packet, &why);
+        let flight = self.lane_unsent(now, packet, &why);
+        let (covered, proven) = (flight == OfFlight::Covered, flight == OfFlight::Proven);
         if why == Unsent::Interrupted {
             if !covered {
-                self.interrupted(packet);
+                self.interrupted(packet, proven);
             }
             return;
         }
@@ -282,7 +286,7 @@ impl Session {
                 None
             }
         };
-        if let Some((key, limit)) = self.call_sent_in(packet) {
+        if let Some((key, limit)) = self.call_sent_in(packet, proven) {
             let error = match too_large {
                 Some((size, limit)) => CallError::TooLarge { size, limit },
                 None if not_allowed => CallError::NotAllowed,
@@ -290,14 +294,22 @@ impl Session {
             };
             return self.never_left(now, key, error);
         }
+        if let Some(owner) = self.past.stop_never_left(packet) {
+            if queue_full {
+                self.wait_for_queue(now, owner);
+            }
+            return;
+        }
         let found =
             self.tables.iter().find_map(|(caller, table)| Some((caller.clone(), table.sent_in(packet)?)));
         let Some((caller, id)) = found else { return };
         match too_large {
             Some((size, limit)) => self.replace_answer(now, &caller, &id, size, limit),
             None => {
-                if let Some(answer) = self.tables.get_mut(&caller).and_then(|table| table.answer_of(&id)) {
-                    answer.sent = None; // it goes when its caller is heard of again
+                let answer = self.tables.get_mut(&caller).and_then(|table| table.answer_of(&id));
+                let sent = answer.and_then(|answer| answer.sent.take()); // it goes when its caller is heard of again
+                if let Some((stanza, _)) = sent {
+                    self.replayed(now, &caller, stanza);
                 }
                 if queue_full {
                     self.wait_for_queue(now, caller);
@@ -307,8 +319,8 @@ impl Session {
     }
 
     /// A packet did not leave, since the connection was lost: what it carried is kept, and goes later.
-    fn interrupted(&mut self, packet: u64) {
-        if self.request_never_left(packet) || self.past.stop_never_left(packet) {
+    fn interrupted(&mut self, packet: u64, proven: bool) {
+        if self.request_never_left(packet, proven) || self.past.stop_never_left(packet).is_some() {
             return;
         }
         let answer = self.tables.values_mut().find_map(|table| {
@@ -325,7 +337,7 @@ impl Session {
         let size = payload.len();
         let id = self.next_packet_id();
         let packet = self.packet_of(id, to, payload, stanza, message);
-        Ok(Sent { stanza, packet: self.hand_out(packet), size })
+        Ok(Sent { stanza, packet: self.hand_out(packet), size, fast: false })
     }
 
     /// Encodes a frame under the next stanza. One that does not fit takes no stanza.

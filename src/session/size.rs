@@ -21,7 +21,7 @@ use crate::{
 /// Large packets that are remembered until nobody can be sending them any more: as many as a driver keeps.
 const MAX_LARGE: usize = 4096;
 
-/// How long an answer waits when the driver's queue has no room for it.
+/// How long an answer or stop waits when the driver's queue has no room for it.
 const QUEUE_WAIT: Duration = Duration::from_secs(1);
 
 /// Large packets that were given out: they may be on their way for long.
@@ -90,24 +90,23 @@ impl Session {
     pub(super) fn withdraw_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) {
         let Some(table) = self.tables.get_mut(caller) else { return };
         let sent = table.answer_of(call).and_then(|answer| answer.sent);
-        if let Some((_, packet)) = sent.filter(|(_, packet)| self.large.withdraw(*packet)) {
+        if let Some((stanza, packet)) = sent.filter(|(_, packet)| self.large.withdraw(*packet)) {
             tracing::debug!(%call, packet, "a stopped call's answer is withdrawn");
             table.acknowledged(now, call);
             self.set_table_timer(now);
+            self.replayed(now, caller, stanza);
         }
     }
 
-    /// The driver's queue had no room for an answer: there may be some in a second.
-    pub(super) fn wait_for_queue(&mut self, now: Instant, caller: Identity) {
-        self.timers.set(now, Timer::Queue(caller), QUEUE_WAIT);
+    /// The driver's queue had no room for an answer or stop: there may be some in a second.
+    pub(super) fn wait_for_queue(&mut self, now: Instant, peer: Identity) {
+        self.timers.set(now, Timer::Queue(peer), QUEUE_WAIT);
     }
 
-    /// Answers that found the driver's queue full go again, in their order.
-    pub(super) fn queue_has_room(&mut self, now: Instant, caller: &Identity) {
-        let waiting = self.tables.get(caller).map(super::Table::answers_not_sent).unwrap_or_default();
-        for call in waiting {
-            self.send_answer(now, caller, &call);
-        }
+    /// Answers and stops that found the driver's queue full go again, in their order.
+    pub(super) fn queue_has_room(&mut self, now: Instant, peer: &Identity) {
+        self.send_waiting_answers(now, peer);
+        self.send_waiting_stops(peer);
     }
 
     /// What was under way between us, in parts, under the pair of sids that has ended.

@@ -96,6 +96,9 @@ counters! {
     LateDropped = "late_dropped",
     /// Frames that were sent again because their peer came back and had not acknowledged them.
     Replayed = "replayed",
+    /// Frames whose stanza was not higher than all before under this pair of sids: repeated, replayed or overtaken.
+    /// They are judged by what they say, not by their stanza.
+    NotRising = "not_rising",
 }
 
 /// The counters of one session. All begin at 0 and only rise.

@@ -50,7 +50,7 @@ pub(super) enum Timer {
     Complaints,
     /// Look for streams that do not go on.
     Streams,
-    /// Answers to this caller that found the driver's queue full go again.
+    /// Answers and stops for this peer that found the driver's queue full go again.
     Queue(Identity),
     /// Something on its way to this peer on the fast lane is due.
     Lane(Identity),
@@ -67,7 +67,9 @@ impl Timer {
     fn pauses(&self) -> bool {
         matches!(
             self,
-            Self::Provisional(_)
+            Self::Greet(_)
+                | Self::Register(_)
+                | Self::Provisional(_)
                 | Self::Grace(_)
                 | Self::Silent(_)
                 | Self::Heartbeat(_)

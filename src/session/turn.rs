@@ -260,7 +260,8 @@ fn size_of(late: &LateResult) -> usize {
     match &*late.result {
         Ok(body) => body.as_bytes().len(),
         Err(CallError::Tool(error)) => {
-            error.message().len() + error.partial().map_or(0, |partial| partial.as_bytes().len())
+            let partial = error.partial().map_or(0, |partial| partial.as_bytes().len());
+            error.message().len() + error.code().as_str().len() + partial
         }
         Err(_) => 0,
     }

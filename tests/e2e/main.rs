@@ -33,8 +33,11 @@ mod peers;
 mod program;
 mod rejoin;
 mod relay;
+mod restart;
 mod room;
 mod server;
+mod several;
+mod storm;
 mod streams;
 mod survival;
 mod tls;
@@ -51,11 +54,14 @@ fn main() {
     // The longest are the first of their files.
     let files = [
         flat::trials(),
+        storm::trials(),
         rejoin::trials(),
         survival::trials(),
         room::trials(),
         endings::trials(),
+        restart::trials(),
         peers::trials(),
+        several::trials(),
         streams::trials(),
         calls::trials(),
         cli::trials(),

@@ -458,6 +458,35 @@ fn say_stop(world: &mut World, id: Option<&str>) {
 }
 
 #[test]
+fn alicia_a21_a_stop_is_acknowledged_each_time_and_its_call_is_answered_as_cancelled_once() {
+    let mut world = plain_assistant(&["t"]);
+    say_request(&mut world, plain_request("1", "t"));
+    world.run(100 * MS);
+    let job = world.ends["phone"].jobs[0].key;
+    say_stop(&mut world, Some("1"));
+    say_stop(&mut world, Some("1"));
+    say_stop(&mut world, Some("nothing of this name"));
+    world.run(100 * MS);
+    let acknowledged: Vec<_> = world
+        .heard("a", Kind::ACKNOWLEDGEMENT)
+        .into_iter()
+        .map(|message| match message {
+            Message::Acknowledgement(it) => (it.acknowledged_stanza_id, it.success),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(acknowledged, [-2, -3, -4].map(|stanza| (Some(stanza), Some(true))));
+    assert_eq!(world.ends["phone"].aborted, [job]);
+    let results = results(&world, "a");
+    assert_eq!(results.len(), 1);
+    assert_eq!((results[0].id.as_str(), code(&results[0])), ("1", "cancelled"));
+    // What the function makes of it all the same goes nowhere.
+    world.with("phone", |session, now| session.settle(now, job, Ok(value(1))));
+    world.run(SECOND);
+    assert_eq!(world.heard("a", Kind::TOOL_USE_RESULT).len(), 1);
+}
+
+#[test]
 fn a_stop_that_overtakes_its_request_is_remembered() {
     let mut world = shown_assistant(&["t"]);
     say_stop(&mut world, Some("1"));

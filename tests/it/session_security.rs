@@ -226,6 +226,60 @@ fn sec_i6_names_that_are_taken_reserved_or_not_ascii_are_refused_in_the_answer()
 }
 
 #[test]
+fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
+    use serde_json::{Value, json};
+
+    // Each definition holds the next one twice: expanded, 2^24 nodes.
+    let mut doubled = serde_json::Map::new();
+    for n in 0..24 {
+        let next = json!({"$ref": format!("#/$defs/d{}", n + 1)});
+        doubled.insert(format!("d{n}"), json!({"allOf": [next, next]}));
+    }
+    doubled.insert("d24".to_owned(), json!(true));
+    let schemas: [(&str, Value); 5] = [
+        ("bomb", json!({"$ref": "#/$defs/d0", "$defs": doubled})),
+        ("remote", json!({"$ref": "http://127.0.0.1:9/schema.json"})),
+        ("file", json!({"$ref": "file:///etc/hostname"})),
+        ("slow", json!({"properties": {"s": {"type": "string", "pattern": "(a|aa)+(?!b)c"}}})),
+        ("nonsense", json!({"type": 7, "properties": [], "required": "n"})),
+    ];
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(SECOND);
+    world.say("phone", &["a"], &Meta::new(), &configuration());
+    let tools = schemas.iter().map(|(name, schema)| RegisteredTool {
+        name: (*name).to_owned(),
+        input_schema: Some(Body::encode(schema).unwrap()),
+        ..RegisteredTool::default()
+    });
+    world.say(
+        "phone",
+        &["a"],
+        &Meta::new(),
+        &Message::ToolsRegister(ToolsRegister { tools: tools.collect() }),
+    );
+    world.run(SECOND);
+    let offers = world.session("a").tools();
+    assert_eq!(offers.len(), schemas.len());
+    for (name, schema) in &schemas {
+        let offer = offers.iter().find(|offer| offer.tool.name().as_str() == *name).unwrap();
+        assert_eq!(offer.tool.input_schema(), Some(schema), "as it came");
+        // Arguments that it would refuse, or take for ever over, are the owner's to judge.
+        let arguments = Body::from(json!({"s": "a".repeat(5_000), "n": null}));
+        world.call("a", toolbridge::Request::new(*name, arguments.clone())).unwrap();
+        world.run(100 * MS);
+        match world.heard("phone", Kind::TOOL_USE_REQUEST).pop() {
+            Some(Message::ToolUseRequest(asked)) => {
+                assert_eq!((asked.tool_name.as_str(), &asked.parameters), (*name, &arguments));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn one_that_is_not_admitted_is_told_what_it_lacks() {
     let mut world = World::new();
     world.assistant("a", Config::default());

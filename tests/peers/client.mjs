@@ -1,9 +1,11 @@
 // A foreign client. All it knows is LiveKit's SDK and two messages: ToolUseRequest (6) and ToolUseResult (7).
 //
-//     LIVEKIT_URL=ws://… LIVEKIT_TOKEN=… client.mjs [--streams]
+//     LIVEKIT_URL=ws://… LIVEKIT_TOKEN=… client.mjs [--streams] [--show]
 //
 // With --streams it answers a Configuration (12) with its own, which says that it takes frames as byte streams, and sends
 // answers above 15,000 bytes so; then it also prints {"event": "greeted"}.
+//
+// With --show it prints {"event": "heard", "type": …, "id": …, "from": …} of whatever it is sent.
 //
 // Prints a line {"event": "ready", …} in the room, {"event": "answered", …} after each answer.
 // Leaves on SIGTERM, or when its standard input ends.
@@ -34,6 +36,9 @@ room.registerByteStreamHandler(STREAM_TOPIC, async (reader, { identity }) => {
 
 async function heard(payload, sender) {
   const frame = frameOf(payload);
+  if (process.argv.includes("--show")) {
+    say("heard", { type: frame?.type, id: frame?.body?.id, from: sender, bytes: payload.length });
+  }
   if (streams && frame?.type === 12 && !greeted.has(sender)) {
     greeted.add(sender);
     await send(12, { conversationId: room.name, features: ["tool_use", "frame_stream"] }, sender);

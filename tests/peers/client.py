@@ -1,9 +1,11 @@
 """A foreign client. All it knows is LiveKit's SDK and two messages: ToolUseRequest (6) and ToolUseResult (7).
 
-    LIVEKIT_URL=ws://… LIVEKIT_TOKEN=… client.py [--streams]
+    LIVEKIT_URL=ws://… LIVEKIT_TOKEN=… client.py [--streams] [--show]
 
 With --streams it answers a Configuration (12) with its own, which says that it takes frames as byte streams, and sends
 answers above 15,000 bytes so; then it also prints {"event": "greeted"}.
+
+With --show it prints {"event": "heard", "type": …, "id": …, "from": …} of whatever it is sent.
 
 Prints a line {"event": "ready", …} in the room, {"event": "answered", …} after each answer.
 Leaves on SIGTERM, or when its standard input ends.
@@ -86,6 +88,9 @@ async def main():
     while came := await heard.get():
         sender, data = came
         frame = frame_of(data)
+        if "--show" in sys.argv[1:]:
+            body = frame.get("body") or {}
+            say("heard", type=frame.get("type"), id=body.get("id"), **{"from": sender}, bytes=len(data))
         if streams and frame.get("type") == 12 and sender not in greeted:
             greeted.add(sender)
             await send(12, {"conversationId": room.name, "features": ["tool_use", "frame_stream"]}, sender)

@@ -6,12 +6,13 @@ use serde::Serialize;
 use toolbridge::{Body, CallError, CallId, Identity, LinkState, Request};
 
 use crate::{
+    joins::tools_of,
     plain::Plain,
     random::Random,
     room::Happens,
     rules::{Asked, Rule},
     schedule::{Act, How, Ms, Wanted, Who},
-    world::{Process, Program, World, tools_of},
+    world::{Process, Program, World},
 };
 
 /// How long a ghost is listed that nobody replaces.
@@ -93,7 +94,8 @@ impl World<'_> {
             Act::Offers(who) => {
                 if let Some(process) = self.parts.get(&who).copied() {
                     self.processes[process].edition += 1;
-                    let tools = tools_of(who, self.processes[process].edition);
+                    self.processes[process].granted.clear(); // a tool that is gone or back is another one
+                    let tools = tools_of(who, self.processes[process].edition, self.schedule.cast.asks);
                     self.drive(process, |session, now| session.offer(now, tools).is_ok());
                 }
             }
@@ -125,6 +127,9 @@ impl World<'_> {
             Wanted::Own => ("own".to_owned(), None),
             Wanted::Either => ("both".to_owned(), None),
             Wanted::Again => ("again".to_owned(), Some(Who::C(1))),
+            Wanted::Careful => ("careful".to_owned(), Some(Who::C(1))),
+            Wanted::Grave => ("grave".to_owned(), Some(Who::C(1))),
+            Wanted::Prompt(n) => ("bridge.choose".to_owned(), Some(Who::C(n))),
             Wanted::Nobodys => ("none".to_owned(), None),
             Wanted::Echo(n) => ("bridge.echo".to_owned(), Some(Who::C(n))),
         };
@@ -147,6 +152,7 @@ impl World<'_> {
             echo: matches!(tool, Wanted::Echo(_)),
             probe,
             again: tool == Wanted::Again,
+            asks: matches!(tool, Wanted::Careful | Wanted::Grave),
             rests: matches!(tool, Wanted::Shared | Wanted::Own | Wanted::Either),
             cancelled: false,
             detached: false,
@@ -267,6 +273,7 @@ impl World<'_> {
 
     /// A process says goodbye and is gone.
     fn ends(&mut self, process: usize, join: usize) {
+        self.leave_large_behind(process, join);
         self.drive(process, |session, now| session.close(now));
         let open = self.ledger.calls.iter().enumerate();
         let mut open = open.filter(|(_, it)| it.caller == process && it.outcome.is_none() && !it.detached);

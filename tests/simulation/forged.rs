@@ -1,15 +1,17 @@
 //! What the stranger forges: every message of every role, about real calls, under every sender that the room can
 //! show for him.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use toolbridge::{
-    Body, Lane, Peer,
+    Body, Lane, Peer, STREAM_TOPIC, StreamHeader, StreamPart,
     wire::{Frame, Kind, Meta},
 };
 
 use crate::{
     random::Random,
-    room::Happens,
+    room::{Happens, Load},
     schedule::{Forgery, Who},
     world::{Program, World},
 };
@@ -32,10 +34,31 @@ impl World<'_> {
             2 => Peer::new("another", "PA_another"),
             _ => self.room.joins[stranger].participant.peer().clone(),
         };
-        let bytes = self.forged(what, to, about, &mut dice);
-        let bytes = bytes.into();
-        let to = victim;
-        self.room.after(5, Happens::Arrives { from: None, peer, to, lane: Lane::Reliable, bytes });
+        let loads = match what {
+            Forgery::Part => vec![Load::Part(self.forged_part(&mut dice))],
+            _ => {
+                let bytes = self.forged(what, to, about, &mut dice);
+                match dice.below(10) {
+                    0..4 => vec![Load::Packet(Lane::Lossy, bytes.into())],
+                    4 | 5 => stream_of(&bytes),
+                    _ => vec![Load::Packet(Lane::Reliable, bytes.into())],
+                }
+            }
+        };
+        for load in loads {
+            self.room.after(5, Happens::Arrives { peer: peer.clone(), to: victim, load });
+        }
+    }
+
+    /// A part of somebody's stream: it begins again, goes on, or ends.
+    fn forged_part(&self, dice: &mut Random) -> StreamPart {
+        let id = self.last_stream.clone();
+        match dice.below(4) {
+            0 => StreamPart::Header(StreamHeader::new(id, STREAM_TOPIC, dice.between(1, 3_000))),
+            1 => StreamPart::Trailer { id, reason: "abandoned".to_owned() },
+            2 => StreamPart::Trailer { id, reason: String::new() },
+            _ => StreamPart::Chunk { id, index: dice.below(4), bytes: vec![0xc0; 700].into() },
+        }
     }
 
     fn forged(&self, what: Forgery, to: Who, about: usize, dice: &mut Random) -> Vec<u8> {
@@ -111,7 +134,7 @@ impl World<'_> {
                 (Kind::TOOL_PROGRESS, json!({"id": id, "status": "completed", "content": {"by": 666}}))
             }
             Forgery::Heartbeat => (Kind::HEARTBEAT, json!({})),
-            Forgery::Broken => {
+            Forgery::Broken | Forgery::Part => {
                 let mut bytes =
                     write(stanza, &meta, Kind::TOOL_USE_RESULT, &json!({"id": id, "success": true}));
                 let at = dice.below(bytes.len() as u64) as usize;
@@ -133,6 +156,15 @@ impl World<'_> {
             _ => "00112233445566778899aabbccddeeff".to_owned(),
         }
     }
+}
+
+/// A whole frame as a stream.
+fn stream_of(bytes: &[u8]) -> Vec<Load> {
+    let id: Arc<str> = "forged.1.1".into();
+    let header = StreamHeader::new(id.clone(), STREAM_TOPIC, bytes.len() as u64);
+    let chunk = StreamPart::Chunk { id: id.clone(), index: 0, bytes: bytes.to_vec().into() };
+    let parts = [StreamPart::Header(header), chunk, StreamPart::Trailer { id, reason: String::new() }];
+    parts.map(Load::Part).into()
 }
 
 fn write(stanza: i32, meta: &Meta, kind: Kind, body: &Value) -> Vec<u8> {

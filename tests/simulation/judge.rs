@@ -145,6 +145,7 @@ impl World<'_> {
         !self.schedule.is_calm()
             || call.how.takes().is_none()
             || call.limit < PATIENT
+            || call.asks
             || call.cancelled
             || weather.stalls > 0
             || (rejoins && plain)

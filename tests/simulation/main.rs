@@ -20,7 +20,10 @@
 mod trace;
 
 mod acts;
+mod carry;
+mod draw;
 mod forged;
+mod joins;
 mod judge;
 mod plain;
 mod random;
@@ -28,6 +31,7 @@ mod room;
 mod rules;
 mod schedule;
 mod shrink;
+mod work;
 mod world;
 
 use std::{

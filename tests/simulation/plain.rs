@@ -12,7 +12,7 @@ use toolbridge::{
 
 use crate::{
     acts::{Answer, Arguments},
-    room::Happens,
+    room::{Happens, Load},
     rules::{Asked, Rule},
     schedule::{How, Ms, Who},
     trace,
@@ -191,6 +191,7 @@ impl World<'_> {
             probe: probe && !self.schedule.weather.nameless,
             again: false,
             rests: false,
+            asks: false,
             cancelled: false,
             detached: false,
             owners: Default::default(),
@@ -258,6 +259,6 @@ impl World<'_> {
             trace!(self, "{who} says {} to {to}", trace::show(&frame));
             self.ledger.sent(process, &frame, Some(std::slice::from_ref(to)));
         }
-        self.room.send(join, Some(vec![to.clone()]), Lane::Reliable, bytes);
+        self.room.send(join, Some(vec![to.clone()]), Load::Packet(Lane::Reliable, bytes));
     }
 }

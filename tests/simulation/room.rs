@@ -1,9 +1,12 @@
 //! The room, as LiveKit is: joins, who is told of whom and when, and packets on their way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
-use toolbridge::{CallId, Identity, JobKey, Lane, Participant, Peer};
+use toolbridge::{CallId, Identity, JobKey, Lane, Participant, Peer, StreamPart};
 
 use crate::{
     random::Random,
@@ -15,6 +18,19 @@ pub(crate) type Us = u64;
 
 /// How long a packet takes to the server.
 const UPLINK: Us = 3_000;
+
+/// What is carried.
+#[derive(Clone, Debug)]
+pub(crate) enum Load {
+    Packet(Lane, Bytes),
+    Part(StreamPart),
+}
+
+impl Load {
+    pub(crate) fn is_lossy(&self) -> bool {
+        matches!(self, Self::Packet(Lane::Lossy, _))
+    }
+}
 
 /// What happens next.
 #[derive(Debug)]
@@ -28,15 +44,19 @@ pub(crate) enum Happens {
     /// A join is no longer listed.
     Ends(usize),
     /// A packet reached the server.
-    AtServer { from: usize, to: Option<Vec<Identity>>, lane: Lane, bytes: Bytes },
-    /// A packet reached a join. `from` is none if it was forged.
-    Arrives { from: Option<usize>, peer: Peer, to: usize, lane: Lane, bytes: Bytes },
+    AtServer { from: usize, to: Option<Vec<Identity>>, load: Load },
+    /// A packet reached a join.
+    Arrives { peer: Peer, to: usize, load: Load },
     /// A join is told of another one.
     News { to: usize, about: usize, joined: bool },
     /// A process is told whether packets can pass.
     Link { process: usize, join: usize, up: bool },
     /// A process joins, for the first time or anew.
     Joins { process: usize },
+    /// The next part of a stream leaves, or what waited behind it.
+    Part { process: usize, join: usize },
+    /// A person answers the question before a tool runs.
+    PersonAnswers { process: usize, key: JobKey, allowed: bool },
     /// A tool ends.
     JobEnds { process: usize, key: JobKey },
     /// A tool tells how far it has come.
@@ -71,6 +91,8 @@ pub(crate) struct Join {
     pub(crate) held_until: Us,
     /// The joins that it was told of.
     pub(crate) told: BTreeSet<usize>,
+    /// The streams that have not ended, as far as they came.
+    pub(crate) streams: BTreeMap<(Peer, Arc<str>), Vec<u8>>,
     last_news: Us,
     /// From each other join.
     links: BTreeMap<usize, Link>,
@@ -127,6 +149,7 @@ impl Room {
             open: false,
             held_until: 0,
             told: BTreeSet::new(),
+            streams: BTreeMap::new(),
             last_news: 0,
             links: BTreeMap::new(),
         });
@@ -177,22 +200,27 @@ impl Room {
     }
 
     /// A process hands a packet over.
-    pub(crate) fn send(&mut self, from: usize, to: Option<Vec<Identity>>, lane: Lane, bytes: Bytes) {
+    pub(crate) fn send(&mut self, from: usize, to: Option<Vec<Identity>>, load: Load) {
         let held = self.joins[from].held_until;
         let when = self.now + UPLINK;
         let when = if held > when { held + 1 } else { when };
-        self.at(when, Happens::AtServer { from, to, lane, bytes });
+        if held <= self.now || !load.is_lossy() {
+            self.at(when, Happens::AtServer { from, to, load });
+        }
     }
 
     /// A packet reached the server: it goes on to whoever has the name now.
-    pub(crate) fn relay(&mut self, from: usize, to: Option<Vec<Identity>>, lane: Lane, bytes: &Bytes) {
+    pub(crate) fn relay(&mut self, from: usize, to: Option<Vec<Identity>>, load: &Load) {
         let sender = &self.joins[from];
         if !sender.listed {
             return; // what was in flight when its sender rejoined is lost
         }
         if sender.held_until > self.now {
             let when = sender.held_until;
-            return self.at(when, Happens::AtServer { from, to, lane, bytes: bytes.clone() });
+            if !load.is_lossy() {
+                self.at(when, Happens::AtServer { from, to, load: load.clone() });
+            }
+            return;
         }
         let receivers: Vec<_> = match to {
             Some(names) => names.iter().filter_map(|name| self.listed_as(name.as_str())).collect(),
@@ -203,17 +231,35 @@ impl Room {
             link.count += 1;
             let mut dice = Random::of(self.seed, &[5, from as u64, to as u64, link.count]);
             let mut wait = dice.between(3_000, 5_000 + self.weather.jitter * 1_000);
-            if dice.percent(self.weather.stalls) {
-                wait += dice.between(300_000, 1_500_000);
-            }
-            let when = (self.now + wait).max(link.last + 1);
-            link.last = when;
             let unknown = link.count == 1 && !self.joins[to].told.contains(&from);
             let peer = match unknown && self.weather.nameless && dice.percent(50) {
                 true => Peer::new("", ""),
                 false => self.joins[from].participant.peer().clone(),
             };
-            self.at(when, Happens::Arrives { from: Some(from), peer, to, lane, bytes: bytes.clone() });
+            if load.is_lossy() {
+                self.relay_lossy(wait, &mut dice, &peer, to, load);
+                continue;
+            }
+            if dice.percent(self.weather.stalls) {
+                wait += dice.between(300_000, 1_500_000);
+            }
+            let link = self.joins[to].links.entry(from).or_default();
+            let when = (self.now + wait).max(link.last + 1);
+            link.last = when;
+            self.at(when, Happens::Arrives { peer, to, load: load.clone() });
+        }
+    }
+
+    /// What is lossy is lost, comes twice, and is passed by what was sent later.
+    fn relay_lossy(&mut self, wait: Us, dice: &mut Random, peer: &Peer, to: usize, load: &Load) {
+        if dice.percent(self.weather.lost) {
+            return;
+        }
+        let passed = if dice.percent(self.weather.passed) { dice.below(90_000) } else { 0 };
+        let again = dice.percent(self.weather.twice).then(|| dice.below(200_000));
+        for more in [Some(0), again].into_iter().flatten() {
+            let (peer, load) = (peer.clone(), load.clone());
+            self.at(self.now + wait + passed + more, Happens::Arrives { peer, to, load });
         }
     }
 }

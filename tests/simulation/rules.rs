@@ -40,6 +40,8 @@ pub(crate) enum Rule {
     Needless,
     /// Nothing starts after a goodbye.
     Goodbye,
+    /// A tool that needs a person's yes begins with it, and not without.
+    Consent,
     /// After the network has healed, fresh calls succeed.
     Heals,
     /// Nobody is sent what is not for him.
@@ -119,6 +121,8 @@ pub(crate) struct Asked {
     pub(crate) again: bool,
     /// Its tool may go on when its turn is over.
     pub(crate) rests: bool,
+    /// A person is asked, and may say no or nothing.
+    pub(crate) asks: bool,
     pub(crate) cancelled: bool,
     pub(crate) detached: bool,
     /// To whom its request was sent.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::{
     rules::{Failure, Rule},
-    schedule::{Act, Cast, Schedule, Weather},
+    schedule::{Act, Away, Cast, Schedule, Weather},
     world::run,
 };
 
@@ -50,7 +50,10 @@ fn calmer(_: &Schedule) -> Vec<Calmer> {
         |it| Weather { announcements: 50, ..it.clone() },
         |it| Weather { nameless: false, ..it.clone() },
         |it| Weather { slow_join: false, ..it.clone() },
-        |it| Weather { swallows: false, ..it.clone() },
+        |it| Weather { away: Away::Swallowed, ..it.clone() },
+        |it| Weather { lost: 0, ..it.clone() },
+        |it| Weather { twice: 0, passed: 0, ..it.clone() },
+        |it| Weather { crowded: false, ..it.clone() },
     ]
 }
 
@@ -60,6 +63,10 @@ fn simpler() -> Vec<fn(&Cast) -> Cast> {
         |it| Cast { plain_assistant: false, ..it.clone() },
         |it| Cast { configured: false, ..it.clone() },
         |it| Cast { rated: false, ..it.clone() },
+        |it| Cast { fast: false, ..it.clone() },
+        |it| Cast { streams: false, ..it.clone() },
+        |it| Cast { old_client: None, ..it.clone() },
+        |it| Cast { asks: false, ..it.clone() },
     ]
 }
 

@@ -69,7 +69,7 @@ pub(super) struct Due {
 
 /// What became of a packet that did not leave.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unsent {
+pub(in crate::session) enum Unsent {
     /// It was none of these frames.
     Unknown,
     /// Another packet of the frame has left, or will: nothing is proven.

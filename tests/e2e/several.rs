@@ -1,0 +1,279 @@
+//! Rooms with several clients: who is asked, and who hears what.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{bail, ensure};
+use libtest_mimic::Trial;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use toolbridge::{
+    Assistant, AssistantBuilder, CallError, Choose, Client, Event, LinkState, State, ToolError, Tools,
+};
+
+use crate::{
+    ends::{assistant, client, event},
+    program::{Program, has_peers},
+    relay::Relay,
+    server::{self, Server, shared},
+    soon, trial_with,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = trials![several:
+        two_clients_with_one_tool_are_ambiguous_unless_one_is_named_pinned_or_left,
+        a_policy_chooses_among_two_clients_with_one_tool,
+    ];
+    trials.push(trial_with("several::plain_clients_are_unharmed_by_what_others_do", missing, || {
+        plain_clients_are_unharmed_by_what_others_do()
+    }));
+    trials
+}
+
+fn missing() -> Option<&'static str> {
+    if server::binary().is_none() {
+        return Some("livekit-server");
+    }
+    (!has_peers()).then_some("tests/peers (scripts/peers path)")
+}
+
+/// Says who runs it.
+async fn who(State(name): State<&'static str>) -> Result<&'static str, ToolError> {
+    Ok(name)
+}
+
+/// Two clients with the same tool, the kitchen's registered first, and an assistant that knows both.
+async fn household(
+    server: &Server,
+    room: &str,
+    brain: AssistantBuilder,
+) -> anyhow::Result<(Client, Client, Assistant)> {
+    let brain = assistant(server, room, "assistant", brain.client("kitchen").client("hall")).await?;
+    let join = async |name: &'static str| {
+        let tools = Tools::with_state(name).tool("who", "", who).tool("pinned", "", who);
+        let joined = client(server, room, name, Client::builder().assistant("assistant").tools(tools)).await;
+        soon("its offer", async {
+            while !brain.tools().iter().any(|offer| offer.owner == name) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await?;
+        joined
+    };
+    let (kitchen, hall) = (join("kitchen").await?, join("hall").await?);
+    Ok((kitchen, hall, brain))
+}
+
+async fn asked(brain: &Assistant) -> anyhow::Result<String> {
+    Ok(brain.call("who", ()).await?.decode()?)
+}
+
+async fn two_clients_with_one_tool_are_ambiguous_unless_one_is_named_pinned_or_left() -> anyhow::Result<()> {
+    let server = shared()?;
+    let builder = Assistant::builder().pin("pinned", "kitchen");
+    let (kitchen, hall, brain) = household(&server, "household", builder).await?;
+    match brain.call("who", ()).await {
+        Err(CallError::Ambiguous { owners, .. }) => ensure!(owners == ["hall", "kitchen"], "{owners:?}"),
+        other => bail!("{other:?}"),
+    }
+    for name in ["hall", "kitchen"] {
+        ensure!(brain.call("who", ()).to(name).await?.decode::<String>()? == name);
+    }
+    ensure!(brain.call("pinned", ()).await?.decode::<String>()? == "kitchen");
+    // Nobody is asked in the place of somebody who was named.
+    ensure!(brain.call("pinned", ()).to("kitchen").await?.decode::<String>()? == "kitchen");
+    let jobs = hall.stats().named("jobs");
+    kitchen.close().await;
+    soon("the goodbye", async {
+        while brain.tools().iter().any(|offer| offer.owner == "kitchen") {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await?;
+    ensure!(asked(&brain).await? == "hall", "the only one that is left");
+    let gone = brain.call("pinned", ()).owner_wait(Duration::ZERO).await;
+    ensure!(matches!(gone, Err(CallError::UnknownTool { .. })), "{gone:?}");
+    ensure!(hall.stats().named("jobs") == jobs + 1);
+    Ok(())
+}
+
+async fn a_policy_chooses_among_two_clients_with_one_tool() -> anyhow::Result<()> {
+    let server = shared()?;
+    let by = Choose::by(|tool, among| {
+        let wanted = among.iter().find(|it| tool == Some("who") && it.identity == "hall");
+        wanted.map(|it| it.identity.clone())
+    });
+    let policies =
+        [("first", Choose::First), ("last", Choose::Last), ("heard", Choose::LastHeard), ("by", by)];
+    for (name, policy) in policies {
+        let room = format!("household-{name}");
+        let (kitchen, hall, brain) = household(&server, &room, Assistant::builder().choose(policy)).await?;
+        for talks in ["kitchen", "hall", "kitchen"] {
+            brain.call("who", ()).to(talks).await?;
+            let expected = match name {
+                "first" => "kitchen",
+                "last" | "by" => "hall",
+                _ => talks,
+            };
+            ensure!(asked(&brain).await? == expected, "{name}, after {talks}");
+        }
+        // Whoever would be chosen leaves: the other one is asked, as the only one.
+        let (leaves, stays) = match name {
+            "last" | "by" => (&hall, "kitchen"),
+            _ => (&kitchen, "hall"),
+        };
+        leaves.close().await;
+        soon("the goodbye", async {
+            while brain.tools().iter().any(|offer| offer.owner != stays) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await?;
+        ensure!(asked(&brain).await? == stays, "{name}");
+    }
+    Ok(())
+}
+
+/// A client of an official SDK, with all that it heard.
+struct Plain {
+    name: &'static str,
+    program: Program,
+    /// The calls that it was asked for.
+    calls: Vec<String>,
+}
+
+impl Plain {
+    async fn join(server: &Server, room: &str, name: &'static str, program: &str) -> anyhow::Result<Self> {
+        let token = server.key().client(room, name).sign()?;
+        let mut program = Program::peer(server, &token, program, &["--show"]).start()?;
+        program.event("ready").await?;
+        Ok(Self { name, program, calls: Vec::new() })
+    }
+
+    async fn answers(&mut self, brain: &Assistant) -> anyhow::Result<()> {
+        let said = json!({"text": "grüß dich 👋", "list": [1, -2, 2.5, null, true]});
+        let call = brain.call("echo", &said).to(self.name).start();
+        self.calls.push(call.id().to_string());
+        let heard = soon("its answer", call).await??;
+        ensure!(heard.to_json() == said, "{}: {}", self.name, heard.to_json());
+        Ok(())
+    }
+
+    /// One that is stopped before it is answered.
+    async fn is_stopped(&mut self, brain: &Assistant) -> anyhow::Result<()> {
+        let mut call = brain.call("hang", ()).to(self.name).start();
+        self.calls.push(call.id().to_string());
+        call.cancel();
+        ensure!(matches!(call.await, Err(CallError::Cancelled)));
+        Ok(())
+    }
+
+    /// It heard its own requests, and nothing but what the seed of the protocol has.
+    async fn heard(self) -> anyhow::Result<BTreeMap<u64, usize>> {
+        let name = self.name;
+        let output = self.program.finish().await?;
+        ensure!(output.code == Some(0), "{output:?}");
+        let mut kinds = BTreeMap::new();
+        let mut asked = Vec::new();
+        for line in output.stdout.lines() {
+            let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+            if line["event"] != "heard" {
+                continue;
+            }
+            let kind = line["type"].as_u64().unwrap_or_default();
+            ensure!([6, 7, 8, 10, 12].contains(&kind), "{name} heard {line}");
+            ensure!(line["from"] == "assistant", "{name} heard {line}");
+            ensure!(line["bytes"].as_u64().is_some_and(|bytes| bytes < 1_500), "{name} heard {line}");
+            *kinds.entry(kind).or_default() += 1;
+            if kind == 6 || kind == 7 {
+                asked.push(line["id"].as_str().unwrap_or_default().to_owned());
+            }
+        }
+        ensure!(asked == self.calls, "{name} was asked {asked:?}, not {:?}", self.calls);
+        Ok(kinds)
+    }
+}
+
+/// Frames as streams, heartbeats of calls, registrations, observers and a new join: all of it is between others.
+async fn plain_clients_are_unharmed_by_what_others_do() -> anyhow::Result<()> {
+    const LARGE: usize = 1_000_000;
+    let (server, room) = (shared()?, "unharmed");
+    let relay = Relay::start(&server).await?;
+    let mut watch = Program::toolbridge(&server, &["watch", "--json", "--room", room]).start()?;
+    let (let_go, may_go) = mpsc::channel::<()>(1);
+    let waits = std::sync::Arc::new(tokio::sync::Mutex::new(may_go));
+    let tools = Tools::with_state(waits).tool("long", "Runs through it all", long);
+    let ours = Client::builder().assistant("assistant").tools(tools).tool("large", "", large);
+    let ours = client(&server, room, "ours", ours).await?;
+    let token = server.key().assistant(room, "assistant").sign()?;
+    let brain = Assistant::builder().client("ours").join(&relay.url(), &token).await?;
+    let mut python = Plain::join(&server, room, "python", "client.py").await?;
+    let mut node = Plain::join(&server, room, "node", "client.mjs").await?;
+
+    let through_it_all = brain.call("long", ()).start();
+    let large = async |brain: &Assistant| -> anyhow::Result<()> {
+        let text = brain.call("large", json!({"text": "x".repeat(LARGE)})).await?.decode::<String>()?;
+        ensure!(text.len() == LARGE);
+        Ok(())
+    };
+    for plain in [&mut python, &mut node] {
+        plain.answers(&brain).await?;
+        large(&brain).await?;
+        plain.answers(&brain).await?;
+    }
+
+    let mut events = brain.events();
+    relay.signalling().sever();
+    for wanted in [LinkState::Down, LinkState::Up] {
+        event(&mut events, "the link", |event| match event {
+            Event::Link(state) if state == wanted => Some(()),
+            _ => None,
+        })
+        .await?;
+    }
+    for plain in [&mut python, &mut node] {
+        plain.answers(&brain).await?;
+        large(&brain).await?;
+        plain.is_stopped(&brain).await?;
+        plain.answers(&brain).await?;
+    }
+    let_go.send(()).await?;
+    ensure!(soon("the long one", through_it_all).await??.decode::<u64>()? == 1);
+
+    // The observer saw what they were asked, and they nothing of the observer.
+    watch
+        .find("a request to a plain one", |line| {
+            let value: Value = serde_json::from_str(line).ok()?;
+            (value["frame"]["name"] == "ToolUseRequest"
+                && value["frame"]["body"]["id"] == *node.calls.last()?)
+            .then_some(())
+        })
+        .await?;
+    for plain in [python, node] {
+        let name = plain.name;
+        let kinds = plain.heard().await?;
+        println!("{name} heard, by type: {kinds:?}");
+        ensure!(kinds.get(&6) == Some(&5) && kinds.get(&10) == Some(&1), "{name}: {kinds:?}");
+    }
+    for end in [brain.stats(), ours.stats()] {
+        for kind in ["malformed", "foreign", "stranger", "late", "wrong_room"] {
+            ensure!(end.named(kind) == 0, "{end:?}");
+        }
+    }
+    Ok(())
+}
+
+type MayGo = std::sync::Arc<tokio::sync::Mutex<mpsc::Receiver<()>>>;
+
+async fn long(State(may_go): State<MayGo>) -> Result<u64, ToolError> {
+    may_go.lock().await.recv().await;
+    Ok(1)
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Text {
+    text: String,
+}
+
+async fn large(text: Text) -> Result<String, ToolError> {
+    Ok(text.text)
+}

@@ -1,0 +1,228 @@
+//! What a flood costs: counters. Somebody without a part in the conversation sends whatever there is, and the memory of a
+//! session stays where it was.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::time::{Duration, Instant};
+
+use allocation_counter::measure;
+use toolbridge::{
+    Body, Config, Counter, Execution, Identity, Output, Participant, Peer, Role, STREAM_TOPIC, Session,
+    StreamHeader, StreamPart, Tool,
+    wire::{
+        Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
+        ToolUseRequest, ToolUseResult, ToolsRegister,
+    },
+};
+
+/// Frames of each kind.
+const FLOOD: usize = 20_000;
+
+/// What a flood may leave behind in a session, in bytes: what it knows of its sender, and complaints that are told later.
+const KEPT: i64 = 4 * 1024;
+
+/// What it may take meanwhile: one frame that is read.
+const TAKEN: u64 = 64 * 1024;
+
+/// An assistant and a client that know each other, and nobody else.
+struct Pair {
+    assistant: Session,
+    client: Session,
+    now: Instant,
+}
+
+impl Pair {
+    fn new() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "time begins somewhere")]
+        let now = Instant::now();
+        let brain = Participant::new("a", "PA_1").agent(true);
+        let phone = Participant::new("phone", "PA_2").role(Role::Client);
+        let config = || Config::default().room("room").streams(true);
+        let mut pair = Self {
+            assistant: Session::assistant(brain.clone(), config(), [1; 32]),
+            client: Session::client(phone.clone(), config(), [2; 32]),
+            now,
+        };
+        pair.client.offer(now, vec![Tool::new("t".parse().unwrap(), "")]).unwrap();
+        pair.assistant.handle_joined(now, phone);
+        pair.client.handle_joined(now, brain);
+        pair.talk();
+        assert_eq!(pair.assistant.tools().len(), 1);
+        pair
+    }
+
+    /// Carries what each says to the other, until both are silent.
+    fn talk(&mut self) {
+        let peers = [Peer::new("a", "PA_1"), Peer::new("phone", "PA_2")];
+        loop {
+            let said = [outputs(&mut self.assistant), outputs(&mut self.client)];
+            if said.iter().all(Vec::is_empty) {
+                return;
+            }
+            for (from, packets) in peers.iter().zip(said) {
+                let to = if from == &peers[0] { &mut self.client } else { &mut self.assistant };
+                for packet in packets {
+                    to.handle_packet(self.now, from, &packet);
+                }
+            }
+        }
+    }
+
+    fn joined(&mut self, who: &Participant) {
+        self.assistant.handle_joined(self.now, who.clone());
+        self.client.handle_joined(self.now, who.clone());
+        self.talk();
+    }
+}
+
+/// The payloads of the packets that a session gives out; whatever else it gives out is dropped.
+fn outputs(session: &mut Session) -> Vec<bytes::Bytes> {
+    std::iter::from_fn(|| session.poll_output())
+        .filter_map(|output| match output {
+            Output::Transmit(packet) => Some(packet.payload),
+            _ => None,
+        })
+        .collect()
+}
+
+fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let messages = [
+        (
+            "6",
+            Message::ToolUseRequest(ToolUseRequest {
+                id: "1".into(),
+                tool_name: "t".into(),
+                parameters: Body::empty(),
+                execution: Ok(Execution::Client),
+                timeout_ms: None,
+                conversation_id: None,
+                message_id: None,
+            }),
+        ),
+        (
+            "7",
+            Message::ToolUseResult(ToolUseResult {
+                id: "1".into(),
+                success: true,
+                result: None,
+                error_code: None,
+                error_message: None,
+                conversation_id: None,
+                result_id: None,
+            }),
+        ),
+        (
+            "8",
+            Message::Acknowledgement(Acknowledgement {
+                acknowledged_stanza_id: Some(1),
+                ..Acknowledgement::default()
+            }),
+        ),
+        (
+            "10",
+            Message::ControlStop(ControlStop { target_id: Some("1".to_owned()), ..ControlStop::default() }),
+        ),
+        ("12", Message::Configuration(Configuration::default())),
+        (
+            "70",
+            Message::ToolsRegister(ToolsRegister {
+                tools: vec![RegisteredTool { name: "t".to_owned(), ..RegisteredTool::default() }],
+            }),
+        ),
+        ("72", Message::Heartbeat),
+        (
+            "1000",
+            Message::ToolProgress(ToolProgress {
+                id: "1".into(),
+                status: toolbridge::ProgressStatus::InProgress,
+                content: None,
+                message: None,
+            }),
+        ),
+    ];
+    let written = |message: &Message| Frame::write(1, "room", &Meta::new(), message).unwrap().to_vec();
+    messages.iter().map(|(kind, message)| (*kind, written(message))).collect()
+}
+
+#[test]
+fn sec_r1_a_flood_of_a_stranger_leaves_memory_flat() {
+    let mut pair = Pair::new();
+    let stranger = Participant::new("stranger", "PA_9");
+    pair.joined(&stranger);
+    for (kind, bytes) in frames() {
+        for end in ["assistant", "client"] {
+            let now = pair.now;
+            let session = if end == "client" { &mut pair.client } else { &mut pair.assistant };
+            let flood = |session: &mut Session, times| {
+                let mut answers = 0;
+                for _ in 0..times {
+                    session.handle_packet(now, stranger.peer(), &bytes);
+                    answers += outputs(session).len();
+                }
+                answers
+            };
+            flood(session, 10);
+            let frames_in = session.stats().count(Counter::FramesIn);
+            let mut answers = 0;
+            let cost = measure(|| answers = flood(session, FLOOD));
+            assert!(cost.bytes_current.abs() < KEPT, "type {kind} to the {end}: {cost:?}");
+            assert!(cost.bytes_max < TAKEN, "type {kind} to the {end}: {cost:?}");
+            assert_eq!(answers, 0, "type {kind} to the {end}");
+            assert_eq!(session.stats().count(Counter::FramesIn) - frames_in, FLOOD as u64);
+            assert_eq!((session.open_calls(), session.open_jobs()), (0, 0));
+        }
+    }
+    assert_eq!(pair.assistant.tools().len(), 1);
+    assert!(pair.client.bound().is_some_and(|bound| *bound == "a"));
+}
+
+#[test]
+fn sec_r1_a_flood_of_stream_headers_leaves_memory_flat() {
+    let mut pair = Pair::new();
+    let stranger = Participant::new("stranger", "PA_9");
+    pair.joined(&stranger);
+    let header =
+        |n: usize| StreamPart::Header(StreamHeader::new(format!("s{n}"), STREAM_TOPIC, 1_000_000_u64));
+    for session in [&mut pair.assistant, &mut pair.client] {
+        let flood = |session: &mut Session, times: usize| {
+            for n in 0..times {
+                session.handle_stream(pair.now, stranger.peer(), header(n));
+                outputs(session);
+            }
+        };
+        flood(session, 10);
+        let cost = measure(|| flood(session, FLOOD));
+        assert!(cost.bytes_current.abs() < KEPT && cost.bytes_max < TAKEN, "{cost:?}");
+        assert_eq!(session.stats().named("stream_refused"), FLOOD as u64 + 10);
+    }
+}
+
+/// Senders whom the room never announced, each another one: their frames wait, so many of them, for so long.
+#[test]
+fn sec_r1_a_flood_of_many_who_are_not_announced_is_capped_and_forgotten() {
+    /// What a frame that waits may need, in bytes: these are small.
+    const WAITING: usize = 2 * 1024;
+    let mut pair = Pair::new();
+    let most = (Config::default().caps.held_frames_of_all * WAITING) as u64;
+    let hold = Duration::from_secs(5);
+    let flood = |session: &mut Session, now: Instant, bytes: &[u8]| {
+        for n in 0..FLOOD {
+            let identity = Identity::from(format!("nobody-{n}"));
+            session.handle_packet(now, &Peer::new(identity, format!("PA_{n}")), bytes);
+            outputs(session);
+        }
+        session.handle_timeout(now + hold);
+        outputs(session);
+    };
+    for session in [&mut pair.assistant, &mut pair.client] {
+        for (n, (kind, bytes)) in frames().into_iter().enumerate() {
+            let now = pair.now + hold * n as u32;
+            let expired = session.stats().named("hold_expired");
+            let cost = measure(|| flood(session, now, &bytes));
+            assert!(cost.bytes_max < most, "type {kind}: {cost:?}");
+            // The list itself stays as long as it once was.
+            assert!(n == 0 || cost.bytes_current.abs() < KEPT, "type {kind}: {cost:?}");
+            assert_eq!(session.stats().named("hold_expired") - expired, FLOOD as u64);
+        }
+    }
+}

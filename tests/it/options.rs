@@ -1,0 +1,367 @@
+//! Every number that bounds what others may do: its option, its default, and that setting it changes what happens.
+
+use std::time::Duration;
+
+use serde_json::json;
+use toolbridge::{
+    Assistant, Body, CallError, Client, Config, Participant, RegisterError, Request, STREAM_TOPIC, State,
+    StreamHeader, StreamPart, Tool, ToolError, Tools, memory,
+    session::{CONSENT_MARGIN, Caps, Times},
+    wire::{Kind, Message, Meta, ToolProgress},
+};
+
+use crate::{
+    session_alicia::plain_request,
+    session_world::{MS, SECOND, World, request, tool, value},
+};
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+#[test]
+fn every_number_has_the_default_that_is_documented() {
+    let caps = Caps::default();
+    let sizes = [
+        ("an id", caps.id_bytes, 128),
+        ("tools of one participant", caps.tools, 128),
+        ("a description", caps.description_bytes, KIB),
+        ("a schema", caps.schema_bytes, 16 * KIB),
+        ("all of a registration", caps.registration_bytes, 256 * KIB),
+        ("a frame of an owner or assistant", caps.max_frame, 16 * MIB),
+        ("a frame of others", caps.max_frame_of_others, 256 * KIB),
+        ("streams of one sender", caps.streams_per_peer, 4),
+        ("all streams", caps.stream_bytes, 32 * MIB),
+        ("calls in one second", caps.calls_per_second as usize, 50),
+        ("open calls of one peer", caps.open_per_peer, 64),
+        ("progress in one second", caps.progress_per_second as usize, 10),
+        ("one progress", caps.progress_bytes, 4 * KIB),
+        ("frames of a replay", caps.replay_frames, 256),
+        ("bytes of a replay", caps.replay_bytes, 4 * MIB),
+        ("remembered requests of one caller", caps.table_entries, 4_096),
+        ("results of one caller that wait", caps.table_bytes, 16 * MIB),
+        ("equal calls of a turn", caps.equal_calls as usize, 5),
+        // Of no number in the contract, and bounded all the same.
+        ("prompts of one caller", caps.open_prompts, 8),
+        ("questions to a person", caps.open_questions, 8),
+        ("frames of one unannounced sender", caps.held_frames, 32),
+        ("frames of all unannounced senders", caps.held_frames_of_all, 256),
+        ("bytes of frames that wait", caps.held_bytes, MIB),
+        ("identities that left", caps.remembered_peers, 1_024),
+        ("tools that run", caps.running_jobs, 64),
+        ("calls that wait to run", caps.waiting_jobs, 256),
+        ("an error message", caps.message_bytes, 4 * KIB),
+        ("late results", caps.late_results, 32),
+        // Constants: they are part of the names, of the protocol, or of the shape of an answer to a model.
+        ("a tool's name", toolbridge::MAX_TOOL_NAME, 64),
+        ("an answer to a model", toolbridge::adapter::chat::MAX_CONTENT, 32 * KIB),
+    ];
+    for (what, size, documented) in sizes {
+        assert_eq!(size, documented, "{what}");
+    }
+    let times = Times::default();
+    let durations = [
+        ("the memory of a request beyond its budget", times.memory, 60 * SECOND),
+        ("the silence of a stream", times.stream_idle, 10 * SECOND),
+        ("between two answers to a stranger", times.denial, 60 * SECOND),
+        ("the end of a question before the budget's", CONSENT_MARGIN, 500 * MS),
+        ("the longest budget", times.longest_call, 600 * SECOND),
+        ("the budget that is not named", times.call, 30 * SECOND),
+        ("the wait for an owner", times.owner_wait, 5 * SECOND),
+        ("the grace", times.grace, 5 * SECOND),
+        ("the wait for an announcement", times.hold, 4 * SECOND),
+        ("a heartbeat's silence", times.heartbeat, 30 * SECOND),
+    ];
+    for (what, time, documented) in durations {
+        assert_eq!(time, documented, "{what}");
+    }
+}
+
+#[cfg(feature = "room")]
+#[test]
+fn a_token_lasts_ten_minutes_unless_told_otherwise() {
+    assert_eq!(toolbridge::Token::TTL, 600 * SECOND);
+    let key = toolbridge::AccessKey::new("devkey", "a secret of some length, for a test");
+    assert_ne!(key.client("r", "a").sign().unwrap(), key.client("r", "a").ttl(60 * SECOND).sign().unwrap());
+}
+
+/// An assistant and a phone that offers `t`, whose numbers are changed.
+fn pair(change: impl Fn(&mut Config)) -> World {
+    let config = || {
+        let mut config = Config::default().streams(true);
+        change(&mut config);
+        config
+    };
+    let mut world = World::new();
+    world.assistant("a", config());
+    world.client("phone", config(), &["t"]);
+    world.run(200 * MS);
+    world
+}
+
+/// What became of so many calls that were asked for at once, a second later.
+fn refused(world: &mut World, calls: usize) -> Vec<CallError> {
+    let mut refused = Vec::new();
+    let mut keys = Vec::new();
+    for n in 0..calls {
+        match world.call("a", Request::new("t", value(n as i32))) {
+            Ok(key) => keys.push(key),
+            Err(error) => refused.push(error),
+        }
+    }
+    world.run(SECOND);
+    for key in keys {
+        let at = world.ends["a"].settled.iter().position(|(settled, _)| *settled == key);
+        if let Some(Err(error)) = at.map(|at| world.ends.get_mut("a").unwrap().settled.remove(at).1) {
+            refused.push(error);
+        }
+    }
+    refused
+}
+
+#[test]
+fn how_many_calls_are_taken_can_be_set() {
+    let mut world = pair(|config| config.caps.calls_per_second = 2);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert!(matches!(refused(&mut world, 3)[..], [CallError::Busy { .. }]));
+
+    let mut world = pair(|config| config.caps.open_per_peer = 2);
+    assert!(matches!(refused(&mut world, 3)[..], [CallError::TooManyOpen { open: 2 }]));
+
+    let mut world = pair(|config| config.caps.open_calls = 1);
+    assert!(matches!(refused(&mut world, 2)[..], [CallError::TooManyOpen { open: 1 }]));
+
+    // What is not answered cannot be forgotten, and so there is no place for more.
+    let mut world = pair(|config| config.caps.table_entries = 2);
+    assert!(matches!(refused(&mut world, 3)[..], [CallError::Busy { .. }]));
+
+    let mut world = pair(|config| config.caps.equal_calls = 1);
+    let turn = world.with("a", |session, _| session.turn()).unwrap();
+    world.call("a", request("t").turn(turn)).unwrap();
+    let error = world.call("a", request("t").turn(turn)).unwrap_err();
+    assert!(matches!(error, CallError::TooManyEqual { limit: 1, .. }), "{error}");
+}
+
+#[test]
+fn what_is_offered_can_be_set() {
+    let offer = |change: fn(&mut Caps), tools: Vec<Tool>| {
+        let mut config = Config::default().room("room");
+        change(&mut config.caps);
+        let mut session = toolbridge::Session::client(Participant::new("phone", "PA_1"), config, [1; 32]);
+        session.offer(World::new().now, tools)
+    };
+    let one = || Tool::new("one".parse().unwrap(), "described").schema(json!({"type": "object"}));
+    let many = offer(|caps| caps.tools = 1, vec![one(), tool("two")]);
+    assert!(matches!(many, Err(RegisterError::TooMany { count: 2, limit: 1 })), "{many:?}");
+    for (change, part) in [
+        ((|caps| caps.description_bytes = 3) as fn(&mut Caps), "description"),
+        (|caps| caps.schema_bytes = 3, "schema"),
+    ] {
+        match offer(change, vec![one()]) {
+            Err(RegisterError::TooLarge { part: named, limit: 3, .. }) => assert_eq!(named, part),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.registration_bytes = 15;
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &["one", "two"]); // each of 10 bytes
+    world.run(SECOND);
+    assert_eq!(world.session("a").tools().len(), 1);
+}
+
+#[test]
+fn how_large_ids_frames_and_streams_may_be_can_be_set() {
+    let mut world = pair(|config| config.caps.id_bytes = 4);
+    let a = world.ends["a"].who.peer().clone();
+    for id in ["four", "fives"] {
+        let message = Message::ToolUseRequest(plain_request(id, "t"));
+        let bytes = toolbridge::wire::Frame::write(-90, "room", &Meta::new(), &message).unwrap();
+        world.throw_as(&a, &["phone"], &bytes);
+    }
+    world.run(SECOND);
+    assert_eq!((world.ends["phone"].jobs.len(), world.count("phone", "malformed")), (1, 1));
+
+    let mut world = pair(|config| config.caps.max_frame = 20_000);
+    let text = |length: usize| Body::from(json!({"text": "x".repeat(length)}));
+    let error = world.call("a", Request::new("t", text(20_000))).unwrap_err();
+    assert!(matches!(error, CallError::TooLarge { limit: 20_000, .. }), "{error:?}");
+    assert!(world.call("a", Request::new("t", text(19_000))).is_ok());
+
+    let header =
+        |id: &str, length: u64| StreamPart::Header(StreamHeader::new(id.to_owned(), STREAM_TOPIC, length));
+    let mut world = pair(|config| {
+        config.caps.max_frame_of_others = 1_000;
+        config.caps.streams_per_peer = 1;
+        config.times.stream_idle = 2 * SECOND;
+    });
+    let phone = world.ends["phone"].who.peer().clone();
+    for (part, refused) in [(header("1", 1_001), 1), (header("2", 1_000), 1), (header("3", 1_000), 2)] {
+        world.throw_part(&phone, &["a"], &part);
+        world.run(100 * MS);
+        assert_eq!(world.count("a", "stream_refused"), refused);
+    }
+    world.run(SECOND);
+    assert_eq!(world.count("a", "stream_broken"), 0);
+    world.run(2 * SECOND);
+    assert_eq!(world.count("a", "stream_broken"), 1);
+
+    let mut world = pair(|config| config.caps.stream_bytes = 100);
+    world.throw_part(&phone_of(&world), &["a"], &header("1", 90));
+    let chunk = StreamPart::Chunk { id: "1".into(), index: 0, bytes: vec![0; 90].into() };
+    world.throw_part(&phone_of(&world), &["a"], &chunk);
+    world.throw_part(&phone_of(&world), &["a"], &header("2", 90));
+    let chunk = StreamPart::Chunk { id: "2".into(), index: 0, bytes: vec![0; 90].into() };
+    world.throw_part(&phone_of(&world), &["a"], &chunk);
+    world.run(SECOND);
+    assert_eq!(world.count("a", "stream_refused"), 1);
+}
+
+fn phone_of(world: &World) -> toolbridge::Peer {
+    world.ends["phone"].who.peer().clone()
+}
+
+#[test]
+fn how_much_progress_is_told_can_be_set() {
+    let mut world = pair(|config| {
+        config.caps.progress_per_second = 2;
+        config.caps.progress_bytes = 8;
+    });
+    world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    let job = world.ends["phone"].jobs[0].key;
+    for n in 0..10 {
+        let text = format!("{n} is longer than that");
+        world.with("phone", |session, now| session.progress(now, job, text.clone().into()));
+        world.run(50 * MS);
+    }
+    let told: Vec<_> = world
+        .said("phone", Kind::TOOL_PROGRESS)
+        .iter()
+        .filter_map(|(_, frame)| match frame.message().unwrap() {
+            Message::ToolProgress(ToolProgress { message, .. }) => message,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!((1..=2).contains(&told.len()), "{told:?}");
+    assert!(told.iter().all(|text| text.len() <= 8), "{told:?}");
+    // Of an owner that sends more, twice as much is taken: its seconds are not ours.
+    let id = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
+    let id = id.peek_id().unwrap().to_owned();
+    let before = world.count("a", "progress_dropped");
+    for _ in 0..10 {
+        let progress = Message::ToolProgress(ToolProgress {
+            id: id.as_str().into(),
+            status: toolbridge::ProgressStatus::InProgress,
+            content: None,
+            message: None,
+        });
+        let bytes = toolbridge::wire::Frame::write(900, "room", &Meta::new(), &progress).unwrap();
+        world.throw_as(&phone_of(&world), &["a"], &bytes);
+    }
+    world.run(2 * MS + 20 * MS);
+    assert!(world.count("a", "progress_dropped") - before >= 6);
+}
+
+#[test]
+fn how_often_a_stranger_is_answered_can_be_set() {
+    for (denial, answers) in [(60 * SECOND, 1), (SECOND, 5), (Duration::ZERO, 10)] {
+        let mut world = pair(|config| config.times.denial = denial);
+        world.stranger("x");
+        world.run(SECOND);
+        for n in 0..10 {
+            let request = Message::ToolUseRequest(plain_request(&n.to_string(), "t"));
+            world.say("x", &["phone"], &Meta::new(), &request);
+            world.run(500 * MS);
+        }
+        assert_eq!(world.heard("x", Kind::TOOL_USE_RESULT).len(), answers, "once in {denial:?}");
+    }
+}
+
+#[test]
+fn how_many_who_are_not_announced_may_wait_can_be_set() {
+    for (caps, held) in [((32, 256), 40), ((2, 256), 8), ((32, 3), 3)] {
+        let mut world = pair(|config| (config.caps.held_frames, config.caps.held_frames_of_all) = caps);
+        let before = world.count("a", "held");
+        for n in 0..40 {
+            let nobody = toolbridge::Peer::new(format!("nobody-{}", n % 4), "PA_77");
+            let message = Message::Heartbeat;
+            let bytes = toolbridge::wire::Frame::write(n + 1, "room", &Meta::new(), &message).unwrap();
+            world.with("a", |session, now| session.handle_packet(now, &nobody, &bytes));
+        }
+        assert_eq!(world.count("a", "held") - before, held, "{caps:?}");
+    }
+}
+
+#[test]
+fn how_many_prompts_may_be_open_can_be_set() {
+    for most in [1, 8] {
+        let mut world = pair(|config| {
+            config.prompts = true;
+            config.caps.open_prompts = most;
+        });
+        let ask = || {
+            let arguments = Body::from(json!({"text": "which?", "choices": [{"title": "this"}]}));
+            Request::new("bridge.choose", arguments).to("phone").timeout(20 * SECOND)
+        };
+        for _ in 0..10 {
+            world.call("a", ask()).unwrap();
+        }
+        world.run(SECOND);
+        assert_eq!(world.ends["phone"].jobs.len(), most);
+        let busy = |result: &Result<Body, CallError>| matches!(result, Err(CallError::Busy { .. }));
+        assert_eq!(world.ends["a"].settled.iter().filter(|(_, result)| busy(result)).count(), 10 - most);
+    }
+}
+
+#[test]
+fn how_many_who_left_are_remembered_can_be_set() {
+    let comes_back = |most: usize| {
+        let mut world = pair(|config| config.caps.remembered_peers = most);
+        for n in 0..6 {
+            let name = format!("guest{n}");
+            world.client(&name, Config::default(), &["u"]);
+            world.run(SECOND);
+            world.leave(&name);
+            world.run(10 * SECOND);
+        }
+        world.run(200 * SECOND);
+        // What is known of it says so in the words of the session itself.
+        let known = format!("{:?}", world.session("a"));
+        (0..6).filter(|n| known.contains(&format!("guest{n}"))).count()
+    };
+    assert_eq!(comes_back(1_024), 6);
+    assert!(comes_back(2) <= 3);
+}
+
+async fn until_stopped(State(running): State<tokio::sync::watch::Sender<u32>>) -> Result<(), ToolError> {
+    running.send_modify(|count| *count += 1);
+    std::future::pending().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_many_tools_run_and_how_many_wait_can_be_set() {
+    for (running, waiting) in [(1, 0), (2, 3), (5, 0)] {
+        let room = memory::Room::new();
+        let (count, mut counted) = tokio::sync::watch::channel(0);
+        let tools = Tools::with_state(count).tool("t", "", until_stopped);
+        let client = Client::builder().tools(tools).configure(|config| {
+            config.caps.running_jobs = running;
+            config.caps.waiting_jobs = waiting;
+        });
+        let _client = client.join_over(room.client("phone")).await.unwrap();
+        let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
+        let calls: Vec<_> =
+            (0..10).map(|_| assistant.call("t", ()).timeout(Duration::from_secs(9)).start()).collect();
+        let mut outcomes = (0, 0);
+        for call in calls {
+            match call.await {
+                Err(CallError::Busy { .. }) => outcomes.0 += 1,
+                Err(CallError::Timeout { .. } | CallError::Tool(_)) => outcomes.1 += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(outcomes, (10 - running - waiting, running + waiting), "{running} and {waiting}");
+        assert!(*counted.borrow_and_update() as usize >= running);
+    }
+}

@@ -1,0 +1,327 @@
+//! Corners where two features meet: what one of them proves must not be undone by the other.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use toolbridge::{
+    Body, CallError, CallKey, Config, Consent, Lane, LinkState, Participant, Request, Tool, ToolError,
+    ToolOptions, Unsent,
+    wire::{Kind, Message, Meta, ToolUseRequest, ToolUseResult},
+};
+
+use crate::{
+    session_alicia::plain_request,
+    session_world::{Fate, MS, SECOND, World, request, tool, value},
+};
+
+fn may_repeat() -> Tool {
+    tool("look").options(ToolOptions::default().idempotent())
+}
+
+fn offer(world: &mut World, name: &str, tools: Vec<Tool>) {
+    world.with(name, |session, now| session.offer(now, tools)).unwrap().unwrap();
+}
+
+/// An assistant whose call of a tool that may run twice began on a phone, which then was restarted with `tools`.
+fn restarted(config: Config, tools: Vec<Tool>, call: Request) -> (World, CallKey) {
+    let mut world = World::new();
+    world.begins = false; // the word that it began may be lost
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &[]);
+    offer(&mut world, "phone", vec![may_repeat()]);
+    world.run(200 * MS);
+    let key = world.call("a", call).unwrap();
+    world.run(100 * MS);
+    assert_eq!(world.executed.len(), 1);
+    world.leave("phone");
+    world.client("phone", config, &[]);
+    offer(&mut world, "phone", tools);
+    world.run(10 * SECOND);
+    (world, key)
+}
+
+#[test]
+fn what_an_earlier_instance_may_have_run_is_never_proven_not_to_have_run() {
+    let mut full = Config::default();
+    full.caps.open_per_peer = 0;
+    let call = || request("look").timeout(20 * SECOND);
+    for (config, tools, call) in [
+        (Config::default(), vec![], call().to("phone")),
+        (Config::default(), vec![], call()),
+        (full, vec![may_repeat()], call()),
+    ] {
+        let (world, key) = restarted(config, tools, call);
+        let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+        assert!(error.may_have_run(), "{error:?}");
+        assert!(matches!(error, CallError::Lost { .. }), "{error:?}");
+    }
+    let (mut world, key) = restarted(Config::default(), vec![may_repeat()], call());
+    world.finish("phone", Err(ToolError::new("permission_denied", "no")));
+    world.run(SECOND);
+    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    assert!(matches!(error, CallError::Tool(_)) && error.may_have_run(), "{error:?}");
+}
+
+fn fast_pair() -> World {
+    let mut world = World::new();
+    world.assistant("a", Config::default().lossy(true));
+    world.client("phone", Config::default().lossy(true), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(200 * MS);
+    for _ in 0..2 {
+        world.ask("a", request("t")).unwrap();
+        world.run(SECOND);
+    }
+    world.handle("phone", |_| None);
+    world.executed.clear();
+    world
+}
+
+#[test]
+fn a_copy_that_did_not_leave_proves_nothing_of_a_request_that_was_acknowledged() {
+    for why in [Unsent::QueueFull, Unsent::Closed, Unsent::Interrupted] {
+        let mut world = fast_pair();
+        let key = world.call("a", request("t").timeout(5 * SECOND)).unwrap();
+        let packet = world.packet;
+        world.run(100 * MS);
+        assert_eq!(world.executed.len(), 1);
+        world.with("a", |session, now| session.handle_unsent(now, packet, why.clone()));
+        world.run(10 * SECOND);
+        let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+        assert!(error.may_have_run(), "{why:?}: {error:?}");
+    }
+}
+
+#[test]
+fn a_copy_that_did_not_leave_proves_nothing_after_the_owner_moved() {
+    for why in [Unsent::QueueFull, Unsent::Closed, Unsent::Interrupted] {
+        let mut world = fast_pair();
+        world.lossy.lose = Some(Box::new(|_, lane, frame| {
+            frame.kind() == Kind::ACKNOWLEDGEMENT
+                || (lane == Lane::Reliable && frame.kind() == Kind::TOOL_USE_REQUEST)
+        }));
+        let key = world.call("a", request("t").timeout(20 * SECOND)).unwrap();
+        let packet = world.packet;
+        world.run(90 * MS);
+        assert_eq!(world.executed.len(), 1);
+        world.leave("phone");
+        world.run(100 * MS);
+        world.with("a", |session, now| session.handle_unsent(now, packet, why.clone()));
+        world.run(10 * SECOND);
+        let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+        assert!(error.may_have_run(), "{why:?}: {error:?}");
+    }
+}
+
+#[test]
+fn an_assistants_own_tool_has_its_own_limit_once_a_person_allowed_it() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().asks(true));
+    let options = ToolOptions::default().consent(Consent::Always).timeout(2 * SECOND);
+    offer(&mut world, "a", vec![tool("t").options(options)]);
+    let key = world.call("a", request("t").timeout(30 * SECOND)).unwrap();
+    world.run(10 * SECOND);
+    let question = world.with("a", |session, _| session.poll_question()).unwrap().unwrap();
+    world.with("a", |session, now| session.consent(now, question.key, true));
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_none());
+    world.run(2 * SECOND);
+    assert!(
+        matches!(world.settled("a", key), Some(Err(CallError::Timeout { limit })) if *limit == 2 * SECOND)
+    );
+    assert_eq!(world.ends["a"].aborted.len(), 1);
+}
+
+#[test]
+fn a_tool_that_is_withdrawn_while_it_is_claimed_does_not_run() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    offer(&mut world, "a", vec![tool("wipe").options(ToolOptions::default().prefer_client())]);
+    world.client("phone", Config::default().asks(true), &[]);
+    offer(&mut world, "phone", vec![tool("wipe").options(ToolOptions::destructive())]);
+    world.run(200 * MS);
+    let key = world.call("a", request("wipe").timeout(5 * SECOND)).unwrap();
+    world.run(30 * MS); // claimed, not granted
+    offer(&mut world, "phone", vec![]);
+    world.run(SECOND);
+    assert!(world.executed.is_empty(), "{:?}", world.executed);
+    assert!(
+        matches!(world.settled("a", key), Some(Err(CallError::UnknownTool { .. }))),
+        "{:?}",
+        world.settled("a", key)
+    );
+}
+
+/// A plain program under the identity of an assistant of ours that is gone: it showed no instance.
+fn plain_takeover(world: &mut World) {
+    world.leave("a");
+    world.run(100 * MS);
+    let sid = world.sid();
+    world.ends.remove("a");
+    world.puppet(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+}
+
+#[test]
+fn a_plain_program_under_an_identity_that_showed_an_instance_has_no_floor() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    for _ in 0..3 {
+        world.ask("a", request("t")).unwrap();
+    }
+    world.run(200 * SECOND); // forgotten: the floor is up
+    plain_takeover(&mut world);
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("p1", "t")));
+    world.run(SECOND);
+    assert_eq!(world.executed.len(), 4);
+}
+
+#[test]
+fn a_plain_program_under_an_identity_that_showed_an_instance_inherits_nothing() {
+    let mut world = World::pair(&["t", "hang"]);
+    world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
+    world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    plain_takeover(&mut world);
+    let job = world.ends.get_mut("phone").unwrap().jobs.pop().unwrap();
+    world.with("phone", |session, now| session.settle(now, job.key, Ok(value(1))));
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("p1", "t")));
+    world.run(100 * MS);
+    let job = world.ends.get_mut("phone").unwrap().jobs.pop().unwrap();
+    assert_eq!(job.call, "p1".into());
+    world.with("phone", |session, now| session.settle(now, job.key, Ok(value(2))));
+    world.run(6 * SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1, "its caller's grace has ended");
+    let theirs = world.heard("a", Kind::TOOL_USE_RESULT).into_iter();
+    let theirs = theirs.filter(|it| !matches!(it, Message::ToolUseResult(it) if it.id == "p1".into()));
+    assert_eq!(theirs.count(), 0, "answers to another run of the program");
+    assert!(world.session("phone").is_drained());
+}
+
+fn body_of(bytes: usize) -> Body {
+    Body::encode(&std::collections::BTreeMap::from([("text", "x".repeat(bytes))])).unwrap()
+}
+
+#[test]
+fn a_replay_goes_on_when_what_is_on_its_way_ends_without_an_acknowledgement() {
+    for cancels in [false, true] {
+        let mut world = World::new();
+        world.assistant("a", Config::default().streams(true));
+        let mut config = Config::default().streams(true);
+        config.caps.calls_per_second = if cancels { 50 } else { 2 };
+        world.client("phone", config, &["t"]);
+        world.handle("phone", |_| Some(Ok(value(1))));
+        world.run(200 * MS);
+        if !cancels {
+            world.run(2 * SECOND);
+        }
+        world.ends.get_mut("phone").unwrap().here = false; // cut off, and nobody knows
+        let call = |world: &mut World| {
+            world.call("a", Request::new("t", body_of(2_100_000)).timeout(20 * SECOND)).unwrap()
+        };
+        let keys: Vec<_> = (0..5).map(|_| call(&mut world)).collect();
+        world.run(100 * MS);
+        if cancels {
+            world.lossy.lose =
+                Some(Box::new(|name, _, frame| name == "a" && frame.kind() == Kind::TOOL_USE_REQUEST));
+        }
+        world.rejoin("phone");
+        world.run(500 * MS);
+        if cancels {
+            world.lossy.lose = None;
+            for key in &keys[..2] {
+                world.with("a", |session, now| session.cancel(now, *key));
+            }
+        }
+        world.run(3 * SECOND);
+        for key in keys {
+            assert!(world.settled("a", key).is_some(), "cancels: {cancels}");
+        }
+    }
+}
+
+#[test]
+fn names_and_codes_of_any_length_are_not_kept() {
+    let mut world = World::pair(&["t"]);
+    let long = "n".repeat(100_000);
+    let observed =
+        ToolUseRequest { execution: Ok(toolbridge::Execution::Server), ..plain_request("o1", &long) };
+    let bytes =
+        |message: &Message| toolbridge::wire::Frame::write(-9_000, "room", &Meta::new(), message).unwrap();
+    world.throw("a", &["phone"], &bytes(&Message::ToolUseRequest(observed)));
+    world.throw("a", &["phone"], &bytes(&Message::ToolUseRequest(plain_request("p1", &long))));
+    let key = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    let job = world.ends.get_mut("phone").unwrap().jobs.pop().unwrap();
+    let failure = ToolUseResult {
+        id: job.call.clone(),
+        success: false,
+        result: None,
+        error_code: Some(long.as_str().into()),
+        error_message: Some("failed".into()),
+        conversation_id: None,
+        result_id: None,
+    };
+    world.throw("phone", &["a"], &bytes(&Message::ToolUseResult(failure)));
+    world.run(100 * MS);
+    assert!(world.settled("a", key).is_some());
+    for name in ["a", "phone"] {
+        for record in world.session(name).records() {
+            assert!(record.tool.len() <= 64, "{name}: a tool's name of {} B", record.tool.len());
+            let code = record.outcome.and_then(Result::err).map_or(0, |code| code.as_str().len());
+            assert!(code <= 128, "{name}: a code of {code} B");
+        }
+    }
+}
+
+#[test]
+fn a_handshake_goes_on_after_a_long_time_without_a_connection() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.run(SECOND);
+    world.fate = Some(Box::new(|_, _, _| Fate::IsLost));
+    world.with("a", |session, now| session.handle_link(now, LinkState::Down));
+    world.client("phone", Config::default(), &["t"]);
+    world.with("phone", |session, now| session.handle_link(now, LinkState::Down));
+    world.run(60 * SECOND);
+    world.fate = None;
+    for name in ["a", "phone"] {
+        world.with(name, |session, now| session.handle_link(now, LinkState::Up));
+    }
+    world.run(10 * SECOND);
+    assert_eq!(world.session("a").tools().len(), 1);
+}
+
+#[test]
+fn nothing_follows_the_end_whatever_is_asked_for() {
+    for role in ["a", "phone"] {
+        let mut world = World::pair(&["t"]);
+        world.with(role, |session, now| session.close(now));
+        let now = world.now;
+        let session = world.ends.get_mut(role).unwrap().session.as_mut().unwrap();
+        session.offer(now, vec![tool("u")]).unwrap();
+        let _ = session.call(now, request("t"));
+        let _ = session.ask_to_stop(now, None);
+        let turn = session.turn();
+        session.barge_in(now, turn);
+        session.drain(now);
+        session.handle_timeout(now + 100 * SECOND);
+        session.close(now);
+        let after: Vec<_> = std::iter::from_fn(|| session.poll_output()).collect();
+        assert!(after.is_empty(), "{after:?}");
+        assert_eq!(session.poll_timeout(), None);
+        assert!(session.is_drained());
+    }
+}
+
+#[test]
+fn a_stop_that_found_no_place_in_the_queue_goes_later() {
+    let mut world = World::pair(&["hang"]);
+    let key = world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.ends.get_mut("a").unwrap().here = false;
+    world.unsent = Unsent::QueueFull;
+    world.with("a", |session, now| session.cancel(now, key));
+    world.ends.get_mut("a").unwrap().here = true;
+    world.run(3 * SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}

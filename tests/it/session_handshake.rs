@@ -1,0 +1,223 @@
+//! Configurations: how a session begins, goes on, changes, and what it refuses.
+
+use toolbridge::{
+    Config, Participant, Role,
+    wire::{
+        Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
+        ToolUseResult, ToolsRegister,
+    },
+};
+
+use crate::{
+    session_alicia::plain_request,
+    session_world::{MS, SECOND, World, receivers, request, value},
+};
+
+fn count(world: &World, name: &str, kind: Kind) -> usize {
+    world.said(name, kind).len()
+}
+
+fn configuration(features: &[&str]) -> Message {
+    let features = Some(features.iter().map(|it| (*it).to_owned()).collect());
+    Message::Configuration(Configuration { features, ..Configuration::default() })
+}
+
+/// Our assistant, and a client that the test plays and that shows an instance.
+fn shown_client(features: &[&str]) -> World {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.say("phone", &["a"], &shown(), &configuration(features));
+    let tool = RegisteredTool { name: "t".to_owned(), ..RegisteredTool::default() };
+    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools: vec![tool] }));
+    world.run(200 * MS);
+    world
+}
+
+fn shown() -> Meta {
+    Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true)
+}
+
+/// The puppet's answer to the newest request.
+fn answer(world: &mut World) {
+    let Some(Message::ToolUseRequest(asked)) = world.heard("phone", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!("nothing was asked")
+    };
+    let result = ToolUseResult {
+        id: asked.id,
+        success: true,
+        result: Some(value(1)),
+        error_code: None,
+        error_message: None,
+        conversation_id: None,
+        result_id: None,
+    };
+    world.say("phone", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+    world.run(100 * MS);
+}
+
+#[test]
+fn alicia_a19_a_new_session_takes_two_configurations_and_one_round_trip() {
+    for assistant_first in [true, false] {
+        let mut world = World::new();
+        world.announce = MS;
+        if assistant_first {
+            world.assistant("a", Config::default());
+            world.client("phone", Config::default(), &["t"]);
+        } else {
+            world.client("phone", Config::default(), &["t"]);
+            world.assistant("a", Config::default());
+        }
+        world.run(60 * MS); // one way is 20 ms
+        assert_eq!(world.session("a").tools().len(), 1);
+        world.run(60 * SECOND);
+        for name in ["a", "phone"] {
+            assert_eq!(count(&world, name, Kind::CONFIGURATION), 1, "{name}");
+            let to = receivers(&world.said(name, Kind::CONFIGURATION));
+            assert_eq!(to.len(), 1, "to the peer alone");
+        }
+        assert_eq!(
+            (count(&world, "phone", Kind::TOOLS_REGISTER), count(&world, "a", Kind::TOOLS_REGISTER_ACK)),
+            (1, 1)
+        );
+    }
+}
+
+#[test]
+fn alicia_a19_a_session_is_resumed_by_the_same_instance_under_a_new_sid() {
+    for who in ["a", "phone"] {
+        let mut world = World::pair(&["t"]);
+        let key = world.call("a", request("t")).unwrap();
+        world.run(200 * MS);
+        world.leave(who);
+        world.run(SECOND);
+        world.rejoin(who);
+        world.run(SECOND);
+        // One more of each: the first frames of the new pair.
+        for name in ["a", "phone"] {
+            let shown: Vec<_> = world
+                .said(name, Kind::CONFIGURATION)
+                .iter()
+                .map(|(_, frame)| frame.meta_str("bridge.instance").unwrap().to_owned())
+                .collect();
+            assert!(shown.len() >= 2 && shown.windows(2).all(|two| two[0] == two[1]), "{shown:?}");
+        }
+        assert_eq!(world.ends["phone"].jobs.len(), 1, "it goes on");
+        world.finish("phone", Ok(value(1)));
+        world.run(SECOND);
+        assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(1));
+        assert_eq!(world.session("a").tools().len(), 1);
+    }
+}
+
+#[test]
+fn alicia_a19_a_configuration_in_the_midst_updates_what_a_peer_can_and_ends_nothing() {
+    let mut world = shown_client(&["tool_ack"]);
+    let acknowledged = |world: &World| count(world, "a", Kind::ACKNOWLEDGEMENT);
+    let before = acknowledged(&world);
+    let first = world.call("a", request("t").to("phone")).unwrap();
+    world.run(100 * MS);
+    answer(&mut world);
+    assert!(world.settled("a", first).unwrap().is_ok());
+    assert_eq!(acknowledged(&world), before + 1);
+
+    // It goes on as one that knows no acknowledgements: the open call is untouched, and none follow.
+    let second = world.call("a", request("t").to("phone")).unwrap();
+    world.run(100 * MS);
+    let greetings = count(&world, "a", Kind::CONFIGURATION);
+    world.say("phone", &["a"], &shown(), &configuration(&["tool_use"]));
+    world.run(100 * MS);
+    assert!(world.settled("a", second).is_none());
+    answer(&mut world);
+    assert!(world.settled("a", second).unwrap().is_ok());
+    assert_eq!(acknowledged(&world), before + 1);
+    assert_eq!(count(&world, "a", Kind::CONFIGURATION), greetings, "one that heard us is not answered");
+}
+
+#[test]
+fn alicia_a19_a_switch_to_another_conversation_is_refused_and_changes_nothing() {
+    let refused = |world: &World, name: &str| -> Vec<ErrorMessage> {
+        let read = |message| match message {
+            Message::Error(error) => error,
+            other => panic!("{other:?}"),
+        };
+        world.heard(name, Kind::ERROR).into_iter().map(read).collect()
+    };
+    let mut world = shown_client(&["tool_ack"]);
+    let open = world.call("a", request("t").to("phone")).unwrap();
+    world.run(100 * MS);
+    let by_body = Configuration {
+        conversation_id: Some("elsewhere".to_owned()),
+        features: Some(Vec::new()),
+        ..Configuration::default()
+    };
+    world.say("phone", &["a"], &shown(), &Message::Configuration(by_body));
+    let bytes = Frame::write(9, "elsewhere", &shown(), &configuration(&[])).unwrap();
+    world.throw("phone", &["a"], &bytes);
+    world.run(100 * MS);
+    let errors = refused(&world, "phone");
+    assert_eq!(errors.iter().map(|error| error.code).collect::<Vec<_>>(), [201, 201]);
+    assert_eq!(world.session("a").room(), "room");
+    let before = count(&world, "a", Kind::ACKNOWLEDGEMENT);
+    answer(&mut world);
+    assert!(world.settled("a", open).unwrap().is_ok());
+    assert_eq!(count(&world, "a", Kind::ACKNOWLEDGEMENT), before + 1, "its features are as before");
+}
+
+#[test]
+fn alicia_a19_an_assistant_may_answer_with_a_configuration_or_an_acknowledgement() {
+    let acknowledgement = Message::Acknowledgement(Acknowledgement {
+        acknowledged_stanza_id: Some(1),
+        success: Some(true),
+        ..Acknowledgement::default()
+    });
+    for answers in [
+        vec![Message::Configuration(Configuration::default())],
+        vec![acknowledgement.clone()],
+        vec![Message::Configuration(Configuration::default()), acknowledgement],
+        vec![],
+    ] {
+        let mut world = World::new();
+        world.client("phone", Config::default(), &["t"]);
+        world.handle("phone", |_| Some(Ok(value(1))));
+        let sid = world.sid();
+        world.puppet(&Participant::new("a", sid).agent(true));
+        world.run(200 * MS);
+        assert_eq!(world.heard("a", Kind::CONFIGURATION).len(), 1, "we open");
+        for answer in &answers {
+            world.say("a", &["phone"], &Meta::new(), answer);
+        }
+        world.run(100 * MS);
+        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
+        world.run(100 * MS);
+        let results = world.heard("a", Kind::TOOL_USE_RESULT);
+        assert_eq!(results.len(), 1, "{answers:?}");
+        world.run(60 * SECOND);
+        assert!(world.heard("a", Kind::CONFIGURATION).len() <= 5);
+        assert_eq!(world.heard("a", Kind::ERROR).len(), 0);
+        assert_eq!(world.count("phone", "stranger") + world.count("phone", "foreign"), 0);
+    }
+}
+
+#[test]
+fn alicia_a19_a_plain_client_that_opens_is_answered_in_both_forms() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    let stanza = world.say("phone", &["a"], &Meta::new(), &configuration(&["tool_use"]));
+    world.run(100 * MS);
+    assert!(!world.heard("phone", Kind::CONFIGURATION).is_empty());
+    let acknowledged: Vec<_> = world
+        .heard("phone", Kind::ACKNOWLEDGEMENT)
+        .into_iter()
+        .map(|message| match message {
+            Message::Acknowledgement(it) => it.acknowledged_stanza_id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(acknowledged, [Some(stanza)]);
+}

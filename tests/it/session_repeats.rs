@@ -1,0 +1,99 @@
+//! Frames that come again, late, out of turn or after a gap: the call's id says what they are, not their stanza.
+
+use toolbridge::wire::{Frame, Kind, Meta};
+
+use crate::session_world::{MS, SECOND, World, request, value};
+
+/// The same frame under another stanza.
+fn under(stanza: i32, frame: &Frame) -> Vec<u8> {
+    let meta =
+        ["bridge.to", "traceparent"].into_iter().fold(Meta::new(), |meta, key| match frame.meta_str(key) {
+            Some(text) => meta.with_text(key, text),
+            None => meta,
+        });
+    let mut bytes = Vec::new();
+    Frame::relay(&mut bytes, stanza, "room", &meta, frame.kind(), frame.body_bytes()).unwrap();
+    bytes
+}
+
+/// What the two ends have done and have said to be done.
+fn deeds(world: &World) -> [usize; 5] {
+    let [a, phone] = [&world.ends["a"], &world.ends["phone"]];
+    [
+        world.executed.len(),
+        phone.aborted.len(),
+        a.settled.len(),
+        world.session("a").open_calls(),
+        world.session("phone").open_jobs(),
+    ]
+}
+
+#[test]
+fn alicia_a17_repeated_frames_of_a_call_do_nothing_twice_whatever_their_stanza() {
+    let mut world = World::pair(&["quick", "stopped", "open"]);
+    world.handle("phone", |job| (job.tool.as_str() == "quick").then(|| Ok(value(1))));
+    world.call("a", request("quick")).unwrap();
+    let stopped = world.call("a", request("stopped")).unwrap();
+    let open = world.call("a", request("open").timeout(500 * SECOND)).unwrap();
+    world.run(200 * MS);
+    world.with("a", |session, now| session.cancel(now, stopped));
+    world.run(200 * MS);
+    let before = deeds(&world);
+    assert_eq!(before, [3, 1, 2, 1, 1]);
+
+    let kinds = [Kind::TOOL_USE_REQUEST, Kind::TOOL_USE_RESULT, Kind::CONTROL_STOP, Kind::ACKNOWLEDGEMENT];
+    let mut repeated = 0;
+    for (from, to, sign) in [("a", "phone", -1), ("phone", "a", 1)] {
+        let peer = world.ends[from].who.peer().clone();
+        for kind in kinds {
+            for (_, frame) in world.said(from, kind) {
+                // As it was, as the first, after a gap, and as the last that there can be.
+                let its = frame.stanza_id().unwrap();
+                for stanza in [its, sign, its + sign * 1_000, sign * i32::MAX] {
+                    world.throw_as(&peer, &[to], &under(stanza, &frame));
+                    world.run(30 * MS);
+                    repeated += 1;
+                }
+            }
+        }
+    }
+    assert!(repeated >= 4 * 10, "{repeated}");
+    world.run(SECOND);
+    assert_eq!(deeds(&world), before);
+    assert!(world.settled("a", open).is_none());
+    for end in ["a", "phone"] {
+        assert!(world.count(end, "not_rising") > 0, "it is counted");
+        assert_eq!(world.count(end, "malformed") + world.count(end, "foreign"), 0);
+    }
+    assert!(world.count("phone", "duplicate") >= 12, "each request four times");
+
+    // The stanzas that follow are all lower than one that came: they are taken as if nothing had been.
+    assert_eq!(world.ask("a", request("quick")).unwrap(), value(1));
+    world.ends.get_mut("phone").unwrap().jobs.retain(|job| job.tool.as_str() == "open");
+    world.finish("phone", Ok(value(2)));
+    world.run(SECOND);
+    assert_eq!(world.settled("a", open).unwrap().as_ref().unwrap(), &value(2));
+}
+
+#[test]
+fn alicia_a17_a_gap_is_accepted() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    // Frames for somebody else take stanzas too.
+    world.stranger("x");
+    world.run(SECOND);
+    world.ask("a", request("t")).unwrap();
+    for _ in 0..50 {
+        let to = toolbridge::Destination::Peers(vec!["x".into()]);
+        let body = toolbridge::Body::empty();
+        world
+            .with("a", |session, now| session.send(now, to.clone(), Kind::new(2), Meta::new(), body.clone()))
+            .unwrap()
+            .unwrap();
+    }
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
+    let stanzas: Vec<_> =
+        world.said("a", Kind::TOOL_USE_REQUEST).iter().map(|(_, frame)| frame.stanza_id().unwrap()).collect();
+    assert!(stanzas[0] - stanzas[1] > 50, "{stanzas:?}");
+    assert_eq!(world.count("phone", "not_rising"), 0);
+}

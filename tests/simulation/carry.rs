@@ -1,0 +1,262 @@
+//! How packets leave a process and reach another: on two lanes, and in parts where they are large.
+
+use std::{collections::VecDeque, mem};
+
+use toolbridge::{Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent, wire::Frame};
+
+use crate::{
+    random::Random,
+    room::{Happens, Load},
+    rules::Rule,
+    schedule::Away,
+    trace,
+    world::{Program, World},
+};
+
+/// The bytes of one chunk: as much smaller than LiveKit's as the packets of a run are.
+const CHUNK: usize = 500;
+
+/// What waits on the reliable lane when much does, in bytes.
+const CROWD: usize = 5_000;
+
+/// What waits for the connection: only what is large is sent in parts, and what must not pass it waits behind.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    waiting: VecDeque<Packet>,
+    stream: Option<Stream>,
+    /// How many parts have left: each has dice of its own.
+    parts: u64,
+}
+
+/// A large packet that is being sent.
+#[derive(Debug)]
+struct Stream {
+    packet: Packet,
+    begun: bool,
+    parts: VecDeque<StreamPart>,
+}
+
+impl World<'_> {
+    /// A session hands a packet over.
+    pub(crate) fn transmit(&mut self, process: usize, packet: Packet) {
+        if !packet.is_addressed() || Frame::decode(packet.payload.clone()).is_err() {
+            return self.ledger.broken(Rule::ForWhom, format!("a packet for nobody: {packet:?}"));
+        }
+        let (who, cast) = (self.processes[process].who, &self.schedule.cast);
+        let large = packet.lane == Lane::Reliable && packet.stream.is_some();
+        if (large && !cast.has_streams(who)) || (packet.lane == Lane::Lossy && !cast.has_fast_lane(who)) {
+            return self.ledger.broken(Rule::ForWhom, format!("{who} has no way for {packet:?}"));
+        }
+        let it = &mut self.processes[process];
+        let given_back = it.cut && self.schedule.weather.away == Away::GivenBack;
+        let Some(join) = it.join.filter(|join| self.room.joins[*join].open && !given_back) else {
+            return self.does_not_leave(process, &packet);
+        };
+        let outbox = &mut it.outbox;
+        let waits = packet.lane == Lane::Reliable && !packet.overtakes && outbox.stream.is_some();
+        if !large && !waits {
+            return self.leaves_whole(process, join, packet);
+        }
+        outbox.waiting.push_back(packet);
+        if outbox.stream.is_none() {
+            self.next_part(process, join);
+        }
+    }
+
+    /// The next part of a stream leaves; after the last one, what waited behind it.
+    pub(crate) fn next_part(&mut self, process: usize, join: usize) {
+        loop {
+            let it = &mut self.processes[process];
+            if it.join != Some(join) || !it.alive {
+                return;
+            }
+            let Program::Bridge(session) = &it.program else { return };
+            let Some(stream) = &mut it.outbox.stream else {
+                let Some(packet) = it.outbox.waiting.pop_front() else { return };
+                if packet.stream.is_none() {
+                    self.leaves_whole(process, join, packet);
+                } else if session.is_wanted(packet.id) {
+                    let parts = parts_of(&packet);
+                    it.outbox.stream = Some(Stream { packet, begun: false, parts });
+                }
+                continue;
+            };
+            if !session.is_wanted(stream.packet.id) {
+                stream.parts = if stream.begun { abandoned(&stream.packet) } else { VecDeque::new() };
+            }
+            let Some(part) = stream.parts.pop_front() else {
+                it.outbox.stream = None;
+                continue;
+            };
+            let to = stream.packet.to.clone();
+            let frame = (!mem::replace(&mut stream.begun, true)).then(|| stream.packet.payload.clone());
+            let ends = stream.parts.is_empty();
+            it.outbox.parts += 1;
+            let mut dice = Random::of(self.room.seed, &[9, join as u64, it.outbox.parts]);
+            if let Some(frame) = frame.and_then(|bytes| Frame::decode(bytes).ok()) {
+                trace!(self, "{} begins a stream of {} to {to:?}", it.who, trace::show(&frame));
+                self.ledger.sent(process, &frame, Some(&to));
+                self.last_stream = part.id().clone();
+            }
+            self.room.send(join, Some(to), Load::Part(part));
+            let wait = if ends { 0 } else { dice.pick(&[0, 3, 15, 40, 120]) };
+            return self.room.after(wait, Happens::Part { process, join });
+        }
+    }
+
+    /// The connection is lost, and another one there: nothing that waited may leave under the new sid.
+    pub(crate) fn give_back(&mut self, process: usize) {
+        let it = &mut self.processes[process];
+        let Outbox { waiting, stream, .. } = mem::take(&mut it.outbox);
+        for packet in stream.map(|stream| stream.packet).into_iter().chain(waiting) {
+            self.drive(process, |session, now| session.handle_unsent(now, packet.id, Unsent::Interrupted));
+        }
+    }
+
+    /// A process is about to leave: what is large would keep its goodbye.
+    pub(crate) fn leave_large_behind(&mut self, process: usize, join: usize) {
+        let Outbox { waiting, stream, .. } = mem::take(&mut self.processes[process].outbox);
+        if let Some(stream) = stream {
+            for part in abandoned(&stream.packet) {
+                self.room.send(join, Some(stream.packet.to.clone()), Load::Part(part));
+            }
+        }
+        for packet in waiting.into_iter().filter(|packet| packet.stream.is_none()) {
+            self.leaves_whole(process, join, packet);
+        }
+    }
+
+    /// Tells a session what waits on the reliable lane, if it is told so in this run.
+    pub(crate) fn tells_backlog(&mut self, process: usize) -> bool {
+        let now = self.now();
+        let crowded = {
+            let second = self.room.now / 1_000_000;
+            let mut dice = Random::of(self.room.seed, &[10, process as u64, second]);
+            !self.healed && dice.percent(30)
+        };
+        let it = &mut self.processes[process];
+        let Program::Bridge(session) = &mut it.program else { return false };
+        if !self.schedule.weather.crowded {
+            return false;
+        }
+        let stream = it.outbox.stream.iter().map(|stream| &stream.packet);
+        let waits: usize = stream.chain(&it.outbox.waiting).map(|packet| packet.payload.len()).sum();
+        session.handle_backlog(now, waits + if crowded { CROWD } else { 0 });
+        true
+    }
+
+    /// Something reached a process.
+    pub(crate) fn arrives(&mut self, process: usize, join: usize, peer: &Peer, load: Load) {
+        if !self.processes[process].alive {
+            return;
+        }
+        let whole = match &load {
+            Load::Packet(_, bytes) => Some(bytes.to_vec()),
+            Load::Part(part) => self.put_together(join, peer, part),
+        };
+        if let Some(frame) = whole.and_then(|bytes| Frame::decode(bytes).ok()) {
+            let way = match &load {
+                Load::Packet(Lane::Reliable, _) => "",
+                Load::Packet(Lane::Lossy, _) => "fast, ",
+                Load::Part(_) => "whole, ",
+            };
+            let who = self.processes[process].who;
+            trace!(self, "{who} hears {way}{} of {}", trace::show(&frame), trace::peer(peer));
+            self.ledger.received(process, peer, &frame);
+            if let Some(instance) = frame.meta_str("bridge.instance") {
+                self.last_instance = instance.to_owned();
+            }
+            if let Program::Watcher | Program::Plain(_) = self.processes[process].program {
+                return self.heard_by_others(process, peer, &frame);
+            }
+        }
+        self.drive(process, |session, now| match load {
+            Load::Packet(Lane::Reliable, bytes) => session.handle_packet(now, peer, &bytes),
+            Load::Packet(Lane::Lossy, bytes) => session.handle_lossy_packet(now, peer, &bytes),
+            Load::Part(part) => session.handle_stream(now, peer, part),
+        });
+        self.judge_goodbye(process, peer);
+    }
+
+    /// One that the room said has left is not heard any more, not even its goodbye; of another one nothing runs
+    /// after it.
+    fn judge_goodbye(&mut self, process: usize, peer: &Peer) {
+        let Program::Bridge(session) = &self.processes[process].program else { return };
+        if !session.participants().iter().any(|who| who.peer() == peer) {
+            return;
+        }
+        let mut jobs = self.processes[process].jobs.values();
+        if let Some((id, ..)) = jobs.find(|(id, ..)| self.ledger.is_over(process, peer, id)) {
+            let text = format!("{id:?} runs on after the goodbye of {}", trace::peer(peer));
+            self.ledger.broken(Rule::Goodbye, text);
+        }
+    }
+
+    /// The frame that a stream was, if it ends with this part.
+    fn put_together(&mut self, join: usize, peer: &Peer, part: &StreamPart) -> Option<Vec<u8>> {
+        let streams = &mut self.room.joins[join].streams;
+        let key = (peer.clone(), part.id().clone());
+        match part {
+            StreamPart::Header(_) => {
+                streams.insert(key, Vec::new());
+                None
+            }
+            StreamPart::Chunk { bytes, .. } => {
+                streams.get_mut(&key)?.extend_from_slice(bytes);
+                None
+            }
+            StreamPart::Trailer { reason, .. } => streams.remove(&key).filter(|_| reason.is_empty()),
+        }
+    }
+
+    /// A packet goes as one.
+    fn leaves_whole(&mut self, process: usize, join: usize, packet: Packet) {
+        let Ok(frame) = Frame::decode(packet.payload.clone()) else { return };
+        let to = (!packet.is_broadcast()).then_some(packet.to);
+        let way = if packet.lane == Lane::Lossy { "fast, " } else { "" };
+        trace!(self, "{} says {way}{} to {to:?}", self.processes[process].who, trace::show(&frame));
+        self.ledger.sent(process, &frame, to.as_deref());
+        self.room.send(join, to, Load::Packet(packet.lane, packet.payload));
+    }
+
+    /// There is no connection: the packet is taken and lost, or given back.
+    fn does_not_leave(&mut self, process: usize, packet: &Packet) {
+        let why = match self.schedule.weather.away {
+            Away::Closed => Unsent::Closed,
+            Away::GivenBack => Unsent::Interrupted,
+            Away::Swallowed => {
+                if let Ok(frame) = Frame::decode(packet.payload.clone()) {
+                    let to = (!packet.is_broadcast()).then_some(&*packet.to);
+                    self.ledger.sent(process, &frame, to);
+                }
+                return;
+            }
+        };
+        let now = self.now();
+        if let Program::Bridge(session) = &mut self.processes[process].program {
+            Session::handle_unsent(session, now, packet.id, why);
+        }
+    }
+}
+
+/// The parts of a large packet, in smaller chunks than LiveKit's.
+fn parts_of(packet: &Packet) -> VecDeque<StreamPart> {
+    const { assert!(CHUNK < STREAM_CHUNK) }
+    let smaller = |part| match part {
+        StreamPart::Chunk { id, bytes, .. } => (0..bytes.len().div_ceil(CHUNK))
+            .map(|at| {
+                let bytes = bytes.slice(at * CHUNK..bytes.len().min((at + 1) * CHUNK));
+                StreamPart::Chunk { id: id.clone(), index: at as u64, bytes }
+            })
+            .collect(),
+        other => vec![other],
+    };
+    StreamParts::of(packet).flat_map(smaller).collect()
+}
+
+/// What is left of a stream that nobody wants any more.
+fn abandoned(packet: &Packet) -> VecDeque<StreamPart> {
+    let mut parts = StreamParts::of(packet);
+    parts.next();
+    parts.abandon().into_iter().collect()
+}

@@ -1,0 +1,158 @@
+//! The run of a seed: the cast, the weather and the acts, all drawn from it.
+
+use crate::{
+    random::Random,
+    schedule::{Act, Away, Cast, Forgery, How, Ms, Schedule, Wanted, Weather, Who},
+};
+
+impl Schedule {
+    /// The run of this seed.
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut random = Random::of(seed, &[1]);
+        let random = &mut random;
+        let weather = Weather {
+            jitter: random.pick(&[0, 5, 60, 60, 300]),
+            stalls: random.pick(&[0, 0, 0, 3, 15]),
+            announcements: random.pick(&[50, 50, 800, 3_000]),
+            nameless: random.percent(40),
+            slow_join: random.percent(15),
+            away: random.pick(&[Away::Swallowed, Away::Swallowed, Away::Closed, Away::GivenBack]),
+            lost: random.pick(&[0, 5, 30, 100]),
+            twice: random.pick(&[0, 10, 40]),
+            passed: random.pick(&[0, 10, 40]),
+            crowded: random.percent(40),
+        };
+        let clients = random.pick(&[1, 1, 2, 2, 3, 4]);
+        let cast = Cast {
+            clients,
+            plain_client: random.percent(25).then(|| random.between(1, u64::from(clients)) as u8),
+            plain_assistant: random.percent(8),
+            configured: random.percent(30),
+            rated: random.percent(25),
+            fast: random.percent(60),
+            streams: random.percent(50),
+            old_client: random.percent(15).then(|| random.between(1, u64::from(clients)) as u8),
+            asks: random.percent(50),
+        };
+        let mut acts = Vec::new();
+        entrances(random, clients, &mut acts);
+        calls(random, clients, &mut acts);
+        disturbances(random, clients, &mut acts);
+        forgeries(random, clients, &mut acts);
+        acts.sort_by_key(|(at, _)| *at);
+        Self { seed, weather, cast, acts }
+    }
+}
+
+fn entrances(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
+    let when = |random: &mut Random| if random.percent(50) { random.below(20) } else { random.below(4_000) };
+    acts.push((when(random), Act::Enters(Who::A)));
+    for n in 1..=clients {
+        acts.push((when(random), Act::Enters(Who::C(n))));
+    }
+    if random.percent(30) {
+        acts.push((random.below(3_000), Act::Enters(Who::O)));
+    }
+    if random.percent(12) {
+        acts.push((random.below(9_000), Act::Enters(Who::B)));
+    }
+}
+
+fn calls(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
+    for _ in 0..random.between(1, 10) {
+        let at = random.between(100, 16_000);
+        acts.push((at, ask(random, clients)));
+    }
+    if random.percent(30) {
+        let (at, to, named) =
+            (random.between(4_000, 9_000), random.between(1, clients.into()) as u8, random.percent(50));
+        for n in 0..random.between(6, 14) {
+            let how = random.pick(&[How::Quick, How::Quick, How::Slow, How::Huge]);
+            let limit = random.pick(&[4_000, 60_000]);
+            let ask = Act::Asks { by: Who::A, tool: Wanted::Of(to), named, how, limit };
+            acts.push((at + n * 15, ask));
+        }
+        if random.percent(50) {
+            let who = random.pick(&[Who::A, Who::C(to)]);
+            acts.push((at + random.below(600), Act::Rejoins { who, after: random.pick(&[30, 100, 800]) }));
+        }
+    }
+    for _ in 0..random.below(5) {
+        let (at, number) = (random.between(500, 16_000), random.below(10) as usize);
+        let act = match random.below(5) {
+            0 => Act::BargesIn(Who::A),
+            1 => Act::Detaches(number),
+            _ => Act::Cancels(number),
+        };
+        acts.push((at, act));
+    }
+}
+
+fn ask(random: &mut Random, clients: u8) -> Act {
+    let client = random.between(1, clients.into()) as u8;
+    let tool = match random.below(20) {
+        0 | 1 => Wanted::Shared,
+        2 => Wanted::Own,
+        3 => Wanted::Again,
+        6..9 => Wanted::Either,
+        4 => random.pick(&[Wanted::Nobodys, Wanted::Prompt(client)]),
+        9 | 10 => random.pick(&[Wanted::Careful, Wanted::Grave]),
+        5 => Wanted::Echo(client),
+        _ => Wanted::Of(client),
+    };
+    let how = match random.below(20) {
+        0..7 => How::Quick,
+        7 => How::Fails,
+        8 | 9 => How::Slow,
+        10 => How::Long,
+        11 | 12 => How::Hangs,
+        n => How::ALL[n as usize - 9],
+    };
+    let by = if random.percent(6) { Who::B } else { Who::A };
+    // What a barge-in may leave running ends in time.
+    let longest = if let Wanted::Shared | Wanted::Own | Wanted::Either = tool { 9_000 } else { 60_000 };
+    let limit = random.pick(&[1_500, 4_000, 9_000, longest, longest]);
+    Act::Asks { by, tool, named: random.percent(50), how, limit }
+}
+
+fn disturbances(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
+    for _ in 0..random.below(5) {
+        let at = random.between(500, 16_000);
+        let who = match random.below(u64::from(clients) + 1) {
+            0 => Who::A,
+            n => Who::C(n as u8),
+        };
+        let act = match random.below(12) {
+            0..3 => Act::Rejoins { who, after: random.pick(&[30, 100, 800, 3_500, 7_000]) },
+            3 | 4 => {
+                let lasts = random.pick(&[300, 800, 2_500, 7_000]);
+                Act::Gap { who, lasts, told: lasts > 800 && random.percent(60) }
+            }
+            5 | 6 => Act::Killed { who, again: random.pick(&[50, 1_500, 7_000]) },
+            7 => Act::TakenOver(who),
+            8 | 9 => Act::Leaves { who, again: random.pick(&[30, 400, 3_000, 7_000]) },
+            10 if who != Who::A => Act::Offers(who),
+            _ => Act::Rejoins { who, after: random.pick(&[30, 100, 800]) },
+        };
+        acts.push((at, act));
+    }
+    if random.percent(5) {
+        acts.push((random.between(500, 16_000), Act::Drains(Who::C(1))));
+    }
+}
+
+fn forgeries(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
+    if !random.percent(25) {
+        return;
+    }
+    acts.push((random.below(2_000), Act::Enters(Who::X)));
+    for _ in 0..random.between(2, 14) {
+        let to = match random.below(u64::from(clients) + 1) {
+            0 => Who::A,
+            n => Who::C(n as u8),
+        };
+        let what = random.pick(Forgery::ALL);
+        let act = Act::Forges { what, to, about: random.below(10) as usize, dice: random.next() };
+        acts.push((random.between(500, 16_000), act));
+    }
+}
