@@ -202,6 +202,12 @@ impl Participant {
         self.attributes.get(key).map(String::as_str)
     }
 
+    /// How many bytes its attributes have.
+    #[cfg(feature = "room")]
+    pub(crate) fn attribute_bytes(&self) -> usize {
+        self.attributes.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
+
     /// Whether it may change its own attributes.
     pub fn may_update_metadata(&self) -> bool {
         self.can_update_metadata

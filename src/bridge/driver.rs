@@ -28,6 +28,10 @@ use crate::{
 /// How many reports of tools are taken before the transport is looked at again.
 const REPORTS_AT_ONCE: usize = 64;
 
+/// While so much waits that nothing is read, and nothing was handed over for this long, one event is read all
+/// the same: what waits to be read may be what keeps the packets back. Two who both wait would wait for ever.
+const STALLED: Duration = Duration::from_millis(10);
+
 /// How long the last packets may take to be handed over when we leave.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -51,6 +55,8 @@ pub(super) struct Driver<T: Transport> {
     overtaking: Option<Sending>,
     /// What is being sent on the lossy lane, beside a reliable packet that is stalled.
     fast: Option<Sending>,
+    /// When a packet was last handed over or an event read.
+    moved: Instant,
     drain: Duration,
     drain_until: Option<Instant>,
     sid: Sid,
@@ -106,6 +112,7 @@ impl<T: Transport> Driver<T> {
             sending: None,
             overtaking: None,
             fast: None,
+            moved: Instant::now(),
             drain,
             drain_until: None,
             sid,
@@ -128,7 +135,11 @@ impl<T: Transport> Driver<T> {
             if self.is_over() {
                 break CloseReason::Closed;
             }
-            match self.woken().await {
+            let woken = self.woken().await;
+            if matches!(woken, Woken::Transport(_) | Woken::Sent(..) | Woken::Overtook(..)) {
+                self.moved = Instant::now();
+            }
+            match woken {
                 Woken::Transport(Some(TransportEvent::Closed(reason))) => break reason,
                 Woken::Transport(None) => break CloseReason::ConnectionLost("the transport ended".into()),
                 Woken::Transport(Some(event)) => self.heard(event),
@@ -304,13 +315,21 @@ impl<T: Transport> Driver<T> {
                 None => std::future::pending().await,
             }
         };
+        let stalled = self.outbox.is_long().then(|| self.moved + STALLED);
+        let transport = &mut self.transport;
+        let event = async {
+            if let Some(stalled) = stalled {
+                tokio::time::sleep_until(stalled).await;
+            }
+            transport.recv().await
+        };
         tokio::select! {
             biased;
             (id, result) = handed(&mut self.overtaking) => Woken::Overtook(id, result),
             // A reliable packet that is not stalled keeps its place before a lossy one: progress before its answer.
             (id, result) = handed(&mut self.sending) => Woken::Sent(id, result),
             (id, result) = handed(&mut self.fast) => Woken::Fast(id, result),
-            event = self.transport.recv(), if !self.outbox.is_long() => Woken::Transport(event),
+            event = event => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
             (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
             () = self.shared.wake.notified() => Woken::Command,

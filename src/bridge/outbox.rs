@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::link::{Capabilities, Lane, Packet};
 
-/// How many packets may wait before nothing more is read from the transport.
+/// How many packets may wait before no more is read from the transport than is needed to go on.
 const LIMIT: usize = 1_024;
 
 /// How many packets may wait at all. What we say of our own accord is not sent beyond it.

@@ -14,6 +14,7 @@ use super::{
     Failure,
     client::programs,
     connect::Seat,
+    consent::Asker,
     interrupt::{interrupted, unless_interrupted},
 };
 use crate::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
@@ -50,6 +51,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
 
+    /// A tool of --tools that runs though it needs consent; as often as needed. There is nobody to ask
+    #[arg(long, value_name = "TOOL", requires = "tools")]
+    yes: Vec<String>,
+
     /// A client that is known by name, so that it can be called before LiveKit announces it; as often as needed
     #[arg(long = "client", value_name = "IDENTITY")]
     clients: Vec<String>,
@@ -66,7 +71,11 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let mut builder = Assistant::builder().drain(DRAIN);
     if let Some(path) = &arguments.tools {
-        builder = builder.tools(programs(path)?);
+        let tools = programs(path)?;
+        if let Some(asker) = Asker::of(&tools, &arguments.yes, false)? {
+            builder = builder.consent(move |request| asker.clone().ask(request));
+        }
+        builder = builder.tools(tools);
     }
     for client in &arguments.clients {
         builder = builder.client(client.as_str());

@@ -13,7 +13,7 @@ use super::{
     connect::Seat,
     hint,
     interrupt::{interrupted, unless_interrupted},
-    text,
+    link, text,
 };
 use crate::{Assistant, Body, CallError, Identity, Participant, Role, ToolError};
 
@@ -110,7 +110,9 @@ async fn ask(assistant: &Assistant, json: Body, arguments: &Arguments) -> Result
             CallError::Timeout { .. } => CallError::Timeout { limit: arguments.timeout },
             other => other,
         }),
-        () = hint => Err(CallError::Cancelled), // it never ends
+        // Neither of them ever ends.
+        () = hint => Err(CallError::Cancelled),
+        () = link::told(assistant) => Err(CallError::Cancelled),
     }
 }
 

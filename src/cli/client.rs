@@ -10,8 +10,9 @@ use clap::Args;
 use super::{
     Failure,
     connect::Seat,
+    consent::Asker,
     interrupt::{interrupted, unless_interrupted},
-    text,
+    link, text,
 };
 use crate::{Client, CloseReason, ErrorCode, ProgramTools, ProgramsError, Role, ToolName, session::Event};
 
@@ -28,12 +29,21 @@ pub(super) struct Arguments {
     /// for `toolbridge ping`
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
+
+    /// A tool that runs without a question, though it needs consent; as often as needed. For the others you
+    /// are asked at the terminal
+    #[arg(long, value_name = "TOOL", requires = "tools")]
+    yes: Vec<String>,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Client::builder();
     if let Some(path) = &arguments.tools {
-        builder = builder.tools(programs(path)?);
+        let tools = programs(path)?;
+        if let Some(asker) = Asker::of(&tools, &arguments.yes, true)? {
+            builder = builder.consent(move |request| asker.clone().ask(request));
+        }
+        builder = builder.tools(tools);
     }
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
@@ -93,6 +103,15 @@ fn line(event: &Event) -> Option<String> {
     Some(match event {
         Event::Bound(Some(assistant)) => format!("listening to {assistant}"),
         Event::Bound(None) => "listening to nobody".to_owned(),
+        Event::AmbiguousAssistant { candidates } => {
+            let names: Vec<_> = candidates.iter().map(crate::Identity::as_str).collect();
+            format!("listening to nobody: choose one of {} with --assistant", names.join(", "))
+        }
+        Event::Registered { by, refused: Some(why), .. } => {
+            format!("{by} does not take all of our tools: {why}")
+        }
+        Event::PeerError { by, code, message, .. } => format!("{by} says: {message} (error {code})"),
+        Event::Link(state) => link::says(*state).to_owned(),
         // A ping is no news, and there may be thousands.
         Event::Requested { tool, .. } | Event::Settled { tool, .. } if tool == ToolName::ECHO => return None,
         Event::Requested { tool, by, .. } => format!("{by} asks for {tool}"),

@@ -16,7 +16,7 @@ use super::{
     Failure, clock,
     connect::Seat,
     interrupt::{interrupted, unless_interrupted},
-    text,
+    link, text,
 };
 use crate::{Assistant, Body, CallError, Role, ToolError, ToolName};
 
@@ -83,6 +83,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let ended = tokio::select! {
         biased;
         () = interrupted() => Ok(()),
+        () = link::told(&assistant) => Ok(()), // it never ends
         result = measure(&assistant, &arguments, &mut summary) => result,
     };
     assistant.close().await;

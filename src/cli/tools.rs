@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Failure, clock, connect::Seat, hint, interrupt::unless_interrupted, text};
+use super::{Failure, clock, connect::Seat, hint, interrupt::unless_interrupted, link, text};
 use crate::{
     Identity, Participant, Role,
     transport::{Transport, TransportEvent},
@@ -74,6 +74,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
                     shown.insert(packet.from.identity().clone(), register.tools);
                 }
             }
+            Some(TransportEvent::Link(state)) => hint(link::says(state)),
             Some(_) => {}
         }
     }

@@ -5,12 +5,16 @@ use std::io::{self, Write as _};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, clock, connect::Seat, hint, interrupt::interrupted, text};
+use self::flows::Flows;
+use super::{Failure, clock, connect::Seat, hint, interrupt::interrupted, link, text};
 use crate::{
-    CloseReason, Lane, Role,
+    Capabilities, CloseReason, Lane, LinkState, Role,
+    link::STREAM_TOPIC,
     transport::{Incoming, Transport as _, TransportEvent},
     wire::Frame,
 };
+
+mod flows;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -25,6 +29,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut room = arguments.seat.way("watch", Role::Observer)?.join().await?;
     hint(&format!("watching {} as {}", room.room(), room.local().identity()));
+    let mut flows = Flows::default();
     loop {
         let event = tokio::select! {
             biased;
@@ -38,8 +43,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
             None => return Err(Failure::failed("the connection ended")),
             Some(TransportEvent::Closed(CloseReason::Closed)) => return Ok(()),
             Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
-            Some(event) if arguments.json => as_json(&event),
-            Some(event) => as_text(&event),
+            Some(event) => whole(&mut flows, event)
+                .and_then(|event| if arguments.json { as_json(&event) } else { as_text(&event) }),
         };
         if let Some(line) = shown
             && let Err(error) = writeln!(io::stdout(), "{line}")
@@ -47,6 +52,21 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
             room.close().await;
             return Err(error.into());
         }
+    }
+}
+
+/// What there is to be shown: of a byte stream nothing before its end, and then the frame.
+fn whole(flows: &mut Flows, event: TransportEvent) -> Option<TransportEvent> {
+    match event {
+        TransportEvent::Stream { from, part } => {
+            let frame = flows.take(&from, part)?;
+            Some(TransportEvent::Packet(Incoming::new(from, Lane::Reliable, STREAM_TOPIC, frame)))
+        }
+        TransportEvent::Left(who) => {
+            flows.forget(&who);
+            Some(TransportEvent::Left(who))
+        }
+        other => Some(other),
     }
 }
 
@@ -74,6 +94,7 @@ fn as_json(event: &TransportEvent) -> Option<String> {
         TransportEvent::Left(who) => {
             json!({"at": at, "left": who.identity().as_str(), "sid": who.sid().as_str()})
         }
+        TransportEvent::Link(state) => json!({"at": at, "up": *state == LinkState::Up}),
         _ => return None,
     };
     Some(text::json(&value))
@@ -86,13 +107,19 @@ fn as_text(event: &TransportEvent) -> Option<String> {
             let from =
                 if packet.from.identity().is_empty() { "(unnamed)" } else { packet.from.identity().as_str() };
             let what = match decode(packet) {
+                // Nobody reads megabytes in a terminal.
+                Ok((frame, _)) if packet.payload.len() > Capabilities::MAX_PACKET => {
+                    format!("{:<16} (--json shows it)", frame.kind().name())
+                }
                 Ok((frame, json)) => format!("{:<16} {}", frame.kind().name(), json["body"]),
                 Err(error) => format!("refused: {error}"),
             };
-            format!("{at} {from:<16} {:>6} B {what}", packet.payload.len())
+            let lossy = if packet.lane == Lane::Lossy { "lossy " } else { "" };
+            format!("{at} {from:<16} {:>6} B {lossy}{what}", packet.payload.len())
         }
         TransportEvent::Joined(who) => format!("{at} {:<16} joined", who.identity()),
         TransportEvent::Left(who) => format!("{at} {:<16} left", who.identity()),
+        TransportEvent::Link(state) => format!("{at} {}", link::says(*state)),
         _ => return None,
     };
     Some(text::plain(&line).into_owned())

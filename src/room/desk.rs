@@ -17,7 +17,7 @@ use super::{
     view::{Told, View},
 };
 use crate::{
-    link::{CloseReason, Lane, Sid},
+    link::{CloseReason, Lane, Participant, Sid},
     transport::{SendError, TransportEvent},
 };
 
@@ -29,7 +29,7 @@ const EVENT_QUEUE: usize = 256;
 const INBOX_BYTES: usize = 4 << 20;
 /// How many events wait for the user before the sender is slowed down.
 const INBOX_EVENTS: usize = 4096;
-/// What a participant in a waiting list counts, in bytes: its identity, its sid and a few attributes.
+/// What a participant that waits counts, in bytes, beside its attributes: its identity, its sid, their places.
 const PARTICIPANT_BYTES: usize = 512;
 
 /// A packet on its way out, and who waits for it. It is of the join whose sid it carries, and of no other.
@@ -348,9 +348,15 @@ fn size(told: &Told) -> usize {
     match told {
         Told::Event(TransportEvent::Packet(packet)) => packet.payload.len() + packet.topic.len(),
         Told::Event(TransportEvent::Stream { part, .. }) => part.size() + part.id().len(),
-        Told::Rejoined(view) => view.len() * PARTICIPANT_BYTES,
-        Told::Event(_) | Told::Local(_) => 0,
+        Told::Event(TransportEvent::Joined(who)) | Told::Local(who) => participant_size(who),
+        Told::Rejoined(view) => view.others().map(participant_size).sum(),
+        Told::Event(_) => 0,
     }
+}
+
+/// A participant may change its attributes as often as it likes, and they may be large.
+fn participant_size(who: &Participant) -> usize {
+    PARTICIPANT_BYTES + who.attribute_bytes()
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::body::Body;
 
-/// How far a running tool has come, in words for a person.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// How far a running tool has come, in words for a person. `Debug` shows their length.
+#[derive(Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Progress {
     /// Where it stands.
@@ -27,6 +27,17 @@ impl Progress {
     pub fn content(mut self, content: Body) -> Self {
         self.content = Some(content);
         self
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let message = self.message.as_ref().map(|text| format_args!("{} B", text.len()).to_string());
+        f.debug_struct("Progress")
+            .field("status", &self.status)
+            .field("message", &message)
+            .field("content", &self.content)
+            .finish()
     }
 }
 
@@ -78,5 +89,17 @@ impl ProgressStatus {
         [Self::Pending, Self::InProgress, Self::Completed, Self::Failed]
             .into_iter()
             .find(|it| it.as_str() == text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_tool_says_of_itself_is_not_in_its_debug_text() {
+        let told = Progress::from("Ada's number").content(Body::from_json(r#"{"n": "secret"}"#).unwrap());
+        let shown = format!("{told:?}");
+        assert!(shown.contains("12 B") && !shown.contains("Ada") && !shown.contains("secret"), "{shown}");
     }
 }

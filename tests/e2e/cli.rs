@@ -233,6 +233,18 @@ async fn watch_sees_the_frames_of_a_call() -> anyhow::Result<()> {
         .await?;
     ensure!(result["from"] == "phone", "{result}");
     ensure!(result["frame"]["body"]["id"] == request["frame"]["body"]["id"], "{result}");
+
+    // A frame that is larger than a packet comes as a byte stream, and is shown as a frame.
+    let text = "x".repeat(40_000);
+    brain.call("echo", json!({"text": text})).await?;
+    let large = watch
+        .find("the large request", |line| {
+            let value: Value = serde_json::from_str(line).ok()?;
+            let is_it = value["frame"]["name"] == "ToolUseRequest" && value["bytes"].as_u64()? > 40_000;
+            is_it.then_some(value)
+        })
+        .await?;
+    ensure!(large["frame"]["body"]["parameters"] == json!({"text": text}), "a part of it is missing");
     drop(phone);
     watch.interrupt()?;
     ensure!(watch.finish().await?.code == Some(0));

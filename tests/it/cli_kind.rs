@@ -1,6 +1,6 @@
 //! The built program towards somebody who does not know it: what he reads tells him what to do.
 
-use std::fs;
+use std::{fs, os::unix::fs::DirBuilderExt as _};
 
 use serde_json::json;
 use toolbridge::AccessKey;
@@ -96,4 +96,33 @@ fn a_log_filter_that_is_not_understood_is_told() {
 #[test]
 fn a_demo_that_cannot_begin_prints_nothing() {
     complaint(&run(&["demo", "--url", "ws://127.0.0.1:1"]), 2);
+}
+
+#[test]
+fn a_tool_that_needs_consent_says_how_it_can_be_given() {
+    let folder = std::env::temp_dir().join(format!("toolbridge-it-consent-{}", std::process::id()));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).unwrap();
+    let file = folder.join("tools.toml");
+    let tool =
+        "[[tools]]\nname = \"erase\"\ndescription = \"\"\ncommand = [\"/bin/true\"]\ndestructive = true\n";
+    fs::write(&file, tool).unwrap();
+    let file = file.to_str().unwrap();
+    let key = AccessKey::new("key", "a secret of at least 32 characters");
+    let client = key.client("r", "i").sign().unwrap();
+    let there = ["--url", "ws://127.0.0.1:1", "--token", client.as_str(), "--tools", file];
+    let run_with = |more: &[&str]| feed(&[&["client"], &there[..], more].concat(), b"");
+    // Nobody sits at this standard input.
+    let told = complaint(&run_with(&[]), 2);
+    assert!(
+        told.contains("\"erase\"") && told.contains("--yes erase") && told.contains("terminal"),
+        "{told}"
+    );
+    assert!(complaint(&run_with(&["--yes", "eraze"]), 2).contains("no tool of that name"));
+    assert!(complaint(&run_with(&["--yes", "erase"]), 1).contains("cannot be reached"));
+    // Of an assistant the standard input is its driver's.
+    let assistant = key.assistant("r", "i").sign().unwrap();
+    let there = ["assistant", "--url", "ws://127.0.0.1:1", "--token", assistant.as_str(), "--tools", file];
+    let told = complaint(&feed(&there, b""), 2);
+    assert!(told.contains("--yes erase") && !told.contains("terminal"), "{told}");
+    fs::remove_dir_all(&folder).unwrap();
 }

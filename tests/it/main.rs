@@ -12,6 +12,7 @@ mod bridge_either;
 mod bridge_ends;
 mod bridge_functions;
 mod bridge_rejoin;
+mod bridge_stalled;
 mod bridge_streams;
 mod chat;
 #[cfg(all(feature = "cli", unix))]

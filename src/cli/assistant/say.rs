@@ -120,7 +120,11 @@ pub(super) fn progress(id: &Id, progress: &Progress) -> Value {
 pub(super) fn tools(id: Option<&Id>, offers: &[Offer], ourselves: &Identity) -> Value {
     let tool = |offer: &Offer| {
         let options = offer.tool.tool_options();
-        let execution = if offer.owner == *ourselves { Execution::Server } else { Execution::Client };
+        let execution = match offer.owner == *ourselves {
+            true if options.prefer_client => Execution::Either,
+            true => Execution::Server,
+            false => Execution::Client,
+        };
         json!({
             "name": offer.tool.name().as_str(),
             "owner": offer.owner.as_str(),

@@ -55,6 +55,18 @@ fn joins_that_nobody_reads_of_fill_the_inbox_by_their_participants() {
     assert!(inbox.waiting.len() < 10, "{}", inbox.waiting.len());
 }
 
+#[test]
+fn participants_whose_attributes_change_fill_the_inbox_by_what_they_hold() {
+    let who = Participant::new("p", "PA_2").attributes([("notes", "x".repeat(64 * 1024))]);
+    let mut inbox = Inbox::default();
+    while !inbox.is_full() {
+        inbox.tell(TransportEvent::Joined(who.clone()));
+    }
+    assert!(inbox.waiting.len() < 70, "{}", inbox.waiting.len());
+    while inbox.pop().is_some() {}
+    assert_eq!(inbox.bytes, 0);
+}
+
 #[tokio::test]
 async fn an_outbox_holds_one_packet_until_it_is_written() {
     let (sender, receiver) = mpsc::channel(LANE_QUEUE);

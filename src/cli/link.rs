@@ -1,0 +1,23 @@
+//! A connection that is lost and comes back, in words for people.
+
+use super::hint;
+use crate::{Assistant, Event, LinkState};
+
+/// What has become of the connection.
+pub(super) fn says(state: LinkState) -> &'static str {
+    match state {
+        LinkState::Down => "the connection is lost; joining anew …",
+        LinkState::Up => "in the room again",
+    }
+}
+
+/// Tells people of it while they wait for something else. It never ends.
+pub(super) async fn told(assistant: &Assistant) {
+    let mut events = assistant.events();
+    while let Some(event) = events.recv().await {
+        if let Event::Link(state) = event {
+            hint(says(state));
+        }
+    }
+    std::future::pending().await
+}

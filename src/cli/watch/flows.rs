@@ -1,0 +1,115 @@
+//! Large frames, put together again from the byte streams that they come as.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::{
+    Peer,
+    link::{STREAM_TOPIC, StreamPart},
+};
+
+/// Streams that are followed at once, of all senders. Of more the oldest is given up.
+const AT_ONCE: usize = 64;
+
+/// The bytes that are kept at once: two frames of the largest size.
+const BYTES: usize = 32 * 1024 * 1024;
+
+/// The streams that have begun, the oldest first.
+#[derive(Default)]
+pub(super) struct Flows(VecDeque<Flow>);
+
+struct Flow {
+    from: Peer,
+    id: Arc<str>,
+    /// The index of the chunk that is due.
+    next: u64,
+    bytes: Vec<u8>,
+}
+
+impl Flows {
+    /// Takes a part; the frame, if it was the last one.
+    pub(super) fn take(&mut self, from: &Peer, part: StreamPart) -> Option<Vec<u8>> {
+        let at = self.0.iter().position(|flow| flow.from == *from && flow.id == *part.id());
+        match part {
+            StreamPart::Header(header) => {
+                // The same once more is another one.
+                at.map(|at| self.0.remove(at));
+                if header.topic == STREAM_TOPIC {
+                    self.0.push_back(Flow { from: from.clone(), id: header.id, next: 0, bytes: Vec::new() });
+                }
+                if self.0.len() > AT_ONCE {
+                    self.0.pop_front();
+                }
+                None
+            }
+            StreamPart::Chunk { index, bytes, .. } => {
+                let flow = self.0.get_mut(at?)?;
+                if flow.next == index {
+                    flow.next += 1;
+                    flow.bytes.extend_from_slice(&bytes);
+                }
+                while self.0.iter().map(|flow| flow.bytes.len()).sum::<usize>() > BYTES {
+                    self.0.pop_front();
+                }
+                None
+            }
+            StreamPart::Trailer { reason, .. } => {
+                let flow = self.0.remove(at?)?;
+                reason.is_empty().then_some(flow.bytes)
+            }
+        }
+    }
+
+    /// Nothing more comes from there.
+    pub(super) fn forget(&mut self, from: &Peer) {
+        self.0.retain(|flow| flow.from != *from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Packet,
+        link::{StreamHeader, StreamParts},
+    };
+
+    fn parts(size: usize) -> StreamParts {
+        StreamParts::of(&Packet::new(["b".into()], vec![7; size]))
+    }
+
+    #[test]
+    fn a_stream_is_a_frame_again_and_others_do_not_mingle() {
+        let (mut flows, a, b) = (Flows::default(), Peer::new("a", "PA_1"), Peer::new("b", "PA_2"));
+        let mut frames = Vec::new();
+        for (of_a, of_b) in parts(40_000).zip(parts(40_000)) {
+            frames.extend(flows.take(&a, of_a));
+            frames.extend(flows.take(&b, of_b));
+        }
+        assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [40_000, 40_000]);
+        assert!(flows.0.is_empty());
+    }
+
+    #[test]
+    fn what_ends_early_is_on_another_topic_or_of_somebody_gone_is_no_frame() {
+        let (mut flows, a) = (Flows::default(), Peer::new("a", "PA_1"));
+        let mut abandoned = parts(40_000);
+        let header = abandoned.next().unwrap();
+        assert_eq!(flows.take(&a, header), None);
+        assert_eq!(flows.take(&a, abandoned.abandon().unwrap()), None);
+        assert_eq!(flows.take(&a, StreamPart::Header(StreamHeader::new("x", "photos", None))), None);
+        assert_eq!(flows.take(&a, parts(1).next().unwrap()), None);
+        flows.forget(&a);
+        assert!(flows.0.is_empty());
+    }
+
+    #[test]
+    fn sec_r3_streams_that_never_end_have_a_cap() {
+        let (mut flows, a) = (Flows::default(), Peer::new("a", "PA_1"));
+        for n in 0..1_000 {
+            let id: Arc<str> = format!("s{n}").into();
+            flows.take(&a, StreamPart::Header(StreamHeader::new(id.clone(), STREAM_TOPIC, None)));
+            flows.take(&a, StreamPart::Chunk { id, index: 0, bytes: vec![0; 1_000_000].into() });
+        }
+        assert!(flows.0.len() <= AT_ONCE && flows.0.iter().map(|it| it.bytes.len()).sum::<usize>() <= BYTES);
+    }
+}
