@@ -191,7 +191,7 @@ impl World<'_> {
             probe: probe && !self.schedule.weather.nameless,
             again: false,
             rests: false,
-            asks: false,
+            asks: matches!(tool, "careful" | "grave"),
             cancelled: false,
             detached: false,
             owners: Default::default(),
