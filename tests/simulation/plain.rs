@@ -88,7 +88,10 @@ impl World<'_> {
     /// Whether this participant has begun the call itself.
     fn ran(&self, who: &Peer, id: &CallId) -> bool {
         let mut starts = self.ledger.starts.get(id).into_iter().flatten();
-        starts.any(|it| self.processes[it.process].who.to_string() == who.identity().as_str())
+        starts.any(|it| {
+            let names = self.processes[it.process].who.to_string();
+            who.identity().is_empty() || names == who.identity().as_str()
+        })
     }
 
     fn is_denial(&self, result: &ToolUseResult) -> bool {
@@ -191,7 +194,7 @@ impl World<'_> {
             probe: probe && !self.schedule.weather.nameless,
             again: false,
             rests: false,
-            asks: false,
+            asks: matches!(tool, "careful" | "grave"),
             cancelled: false,
             detached: false,
             owners: Default::default(),

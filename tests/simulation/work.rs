@@ -73,7 +73,8 @@ impl World<'_> {
         if let Some((id, ..)) = it.jobs.remove(&key) {
             trace!(self, "{} stops {id:?}", self.processes[process].who);
             self.ledger.ended(process, &id, None);
-        } else if it.questions.remove(&key).is_none() {
+        } else if it.questions.remove(&key).is_none() && !self.schedule.cast.asks {
+            // Where persons are asked, a question may be withdrawn before anybody took it.
             let text = format!("{} stops {key:?}, which does not run", it.who);
             self.ledger.broken(Rule::StopHeard, text);
         }
