@@ -13,71 +13,21 @@ use crate::{link::Lane, session::timers::later, tool::CallId, wire::Kind};
 /// Frames on their way to one peer at once, each below 1,200 B. Beyond it frames go reliably alone.
 pub(super) const MAX_FLYING: usize = 256;
 
-/// When a frame goes again on `_lossy`, in hundredths of the first wait, which is 1.5 round trips: the second time
-/// once the first repetition could have been answered, at 2.6 round trips.
-const AGAIN_AT: [u32; 5] = [100, 173, 300, 700, 1500];
-
-/// When a reliable copy may go, in the same measure: once the second repetition could have been answered too, at 3.6
-/// round trips. A reliable packet that is lost twice stops the whole connection for a second or more.
-const COPY_AT: u32 = 240;
-
-/// When the copy goes whatever waits on `_reliable`: one wait as long as the last after the last repetition.
-const END_AT: u32 = 3_100;
+/// How often a frame goes again on `_lossy`.
+const RETRIES: u32 = 4;
 
 /// A copy that is held back is judged anew so often, or sooner when the backlog is told.
 const JUDGED_EVERY: Duration = Duration::from_millis(20);
 
-/// Once nothing else is left for a frame its copy goes whatever waits there, but only one in this time:
+/// Once nothing else is left for a frame its copy goes whatever waits on `_reliable`, but only one in this time:
 /// so each arrives in the end, and none can bring the connection down.
 const FORCED_EVERY: Duration = Duration::from_millis(100);
-
-/// Repetitions to one peer that may go while nothing comes through. They would only lengthen the queue that keeps
-/// the others back: so calls that pile up would keep each other from ending.
-const CREDIT: u32 = 16;
-
-/// Without credit one goes in this time all the same, to find out whether the way is open again.
-const PROBE_EVERY: Duration = Duration::from_millis(100);
 
 /// The frames on their way to one peer, by the absolute value of their stanza.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
     frames: BTreeMap<u32, Flying>,
     forced_at: Option<Instant>,
-    credit: Credit,
-}
-
-/// How many repetitions may go: each costs one, and each frame that arrived on `_lossy` gives one back.
-#[derive(Debug)]
-struct Credit {
-    left: u32,
-    probed_at: Option<Instant>,
-}
-
-impl Default for Credit {
-    fn default() -> Self {
-        Self { left: CREDIT, probed_at: None }
-    }
-}
-
-impl Credit {
-    fn earn(&mut self, by: Lane) {
-        if by == Lane::Lossy {
-            self.left = (self.left + 1).min(CREDIT);
-        }
-    }
-
-    /// Whether one more may go, which then does.
-    fn spend(&mut self, now: Instant) -> bool {
-        if let Some(left) = self.left.checked_sub(1) {
-            self.left = left;
-            return true;
-        }
-        let may = self.probed_at.is_none_or(|at| now.saturating_duration_since(at) >= PROBE_EVERY);
-        if may {
-            self.probed_at = Some(now);
-        }
-        may
-    }
 }
 
 /// A frame on its way.
@@ -89,13 +39,10 @@ pub(super) struct Flying {
     /// The id under which all its packets go.
     packet: u64,
     sent_at: Instant,
-    /// How often it went again by its own clock.
-    retries: usize,
+    retries: u32,
     /// It went more than once, whether by its own clock or as an answer to a repetition.
     repeated: bool,
-    /// How long it waited before it first went again.
     wait: Duration,
-    ends_at: Instant,
     again_at: Option<Instant>,
     copy: ReliableCopy,
     /// Its packets that were given out and not given back as unsent.
@@ -155,9 +102,8 @@ impl Flight {
             retries: 0,
             repeated: false,
             wait,
-            ends_at: later(now, share(wait, END_AT)),
             again_at: Some(later(now, wait)),
-            copy: ReliableCopy::At(later(now, share(wait, COPY_AT))),
+            copy: ReliableCopy::At(later(now, trip.patience())),
             out: 1,
         };
         self.frames.insert(stanza.unsigned_abs(), frame);
@@ -167,7 +113,6 @@ impl Flight {
     pub(super) fn acknowledged(&mut self, now: Instant, stanza: i32, by: Lane, trip: &mut RoundTrip) {
         if let Some(frame) = self.frames.remove(&stanza.unsigned_abs()) {
             frame.measure(now, by, trip);
-            self.credit.earn(by);
         }
     }
 
@@ -177,7 +122,6 @@ impl Flight {
             let arrived = frame.is_of_caller() && frame.call.as_ref() == Some(call);
             if arrived && frame.kind == Kind::TOOL_USE_REQUEST {
                 frame.measure(now, by, trip);
-                self.credit.earn(by);
             }
             !arrived
         });
@@ -211,11 +155,14 @@ impl Flight {
         let mut due = Vec::new();
         for frame in self.frames.values_mut() {
             if frame.again_at.is_some_and(|at| at <= now) {
-                if self.credit.spend(now) {
-                    due.push(frame.repeat(now));
-                } else {
-                    frame.again_at = Some(later(now, JUDGED_EVERY));
-                }
+                frame.repeated = true;
+                frame.retries += 1;
+                frame.wait = frame.wait.saturating_mul(2);
+                due.push(frame.again(now));
+                frame.again_at = Some(later(now, frame.wait));
+            }
+            if frame.retries >= RETRIES {
+                frame.again_at = None;
             }
             let may = match frame.copy {
                 ReliableCopy::At(at) => at <= now,
@@ -225,7 +172,8 @@ impl Flight {
             if !may {
                 continue;
             }
-            let at_its_end = frame.ends_at <= now
+            let at_its_end = frame.again_at.is_none()
+                && now.saturating_duration_since(frame.sent_at) >= frame.wait
                 && self.forced_at.is_none_or(|at| now.saturating_duration_since(at) >= FORCED_EVERY);
             if reliable_has_room(frame.payload.len()) {
                 due.push(frame.copy());
@@ -300,17 +248,6 @@ impl Flying {
         }
     }
 
-    /// Its time to go again has come.
-    fn repeat(&mut self, now: Instant) -> Due {
-        let begins = AGAIN_AT.get(self.retries).copied();
-        self.retries += 1;
-        let next = AGAIN_AT.get(self.retries).copied();
-        self.again_at =
-            begins.zip(next).map(|(begins, next)| later(now, share(self.wait, next.saturating_sub(begins))));
-        self.repeated = true;
-        self.again(now)
-    }
-
     fn again(&mut self, now: Instant) -> Due {
         self.sent_at = now;
         self.out += 1;
@@ -322,9 +259,4 @@ impl Flying {
         self.out += 1;
         Due { lane: Lane::Reliable, packet: self.packet, payload: self.payload.clone() }
     }
-}
-
-/// So many hundredths of a time.
-fn share(of: Duration, hundredths: u32) -> Duration {
-    of.saturating_mul(hundredths) / 100
 }

@@ -44,6 +44,11 @@ impl RoundTrip {
         (wait * (1 << self.doubled)).min(LONGEST_WAIT)
     }
 
+    /// After this long a reliable copy may follow: 2 round trips, and always after the first retry.
+    pub(super) fn patience(&self) -> Duration {
+        self.wait() * 4 / 3
+    }
+
     /// Half a round trip: what repeats itself sooner was sent before our answer could have come.
     pub(super) fn half(&self) -> Duration {
         self.smoothed.unwrap_or(FIRST_WAIT * 2 / 3) / 2
@@ -65,7 +70,7 @@ mod tests {
         let mut trip = RoundTrip::default();
         assert_eq!((trip.wait(), trip.half()), (100 * MS, FIRST_WAIT / 3));
         trip.sample(40 * MS);
-        assert_eq!((trip.wait(), trip.half()), (60 * MS, 20 * MS));
+        assert_eq!((trip.wait(), trip.patience(), trip.half()), (60 * MS, 80 * MS, 20 * MS));
         trip.sample(120 * MS);
         assert_eq!(trip.wait(), 75 * MS);
     }
