@@ -213,7 +213,7 @@ pub(super) fn duplicate(first: u32, second: Span) -> DecodeError {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::{prelude::*, test_runner::RngSeed};
 
     use crate::body::{DecodeError, Limits, scan::scan, write::Write};
 
@@ -335,7 +335,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(3000))]
+        #![proptest_config(ProptestConfig { cases: 3000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn a_map_is_refused_exactly_if_it_has_a_key_twice(tree in tree()) {

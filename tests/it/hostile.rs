@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::RngSeed};
 use toolbridge::{Body, wire::Frame};
 
 /// Where to start from: every real frame of the fixtures.
@@ -88,7 +88,7 @@ fn exercise(bytes: Vec<u8>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig { cases: 3000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_spoiled_frame_is_refused_or_read(
