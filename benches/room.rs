@@ -130,7 +130,7 @@ async fn flood(stranger: Arc<Room>, frames: Vec<bytes::Bytes>, rate: Option<u64>
             sent.fetch_add(1, Ordering::Relaxed);
         }
         let Some(rate) = rate else { continue };
-        while sent.load(Ordering::Relaxed) >= 1 + rate * began.elapsed().as_millis() as u64 / 1_000 {
+        while sent.load(Ordering::Relaxed) > rate * began.elapsed().as_millis() as u64 / 1_000 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
