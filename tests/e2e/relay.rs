@@ -97,8 +97,7 @@ pub(crate) struct Link {
     /// Counts how often all TCP connections were ended.
     severed: watch::Sender<u64>,
     delay_us: AtomicU64,
-    loss_permille: AtomicU32,
-    chance: AtomicU64,
+    to_lose: AtomicU32,
 }
 
 impl Link {
@@ -107,8 +106,7 @@ impl Link {
             open: watch::Sender::new(true),
             severed: watch::Sender::new(0),
             delay_us: AtomicU64::new(0),
-            loss_permille: AtomicU32::new(0),
-            chance: AtomicU64::new(0x2545_f491_4f6c_dd1d),
+            to_lose: AtomicU32::new(0),
         }
     }
 
@@ -132,9 +130,9 @@ impl Link {
         self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// From now on so many of a thousand datagrams are lost, by a fixed sequence of chances.
-    pub(crate) fn lose(&self, permille: u32) {
-        self.loss_permille.store(permille, Ordering::Relaxed);
+    /// The next so many datagrams are lost, whichever way they go.
+    pub(crate) fn lose_next(&self, datagrams: u32) {
+        self.to_lose.store(datagrams, Ordering::Relaxed);
     }
 
     fn is_open(&self) -> bool {
@@ -150,11 +148,7 @@ impl Link {
         if !self.is_open() {
             return true;
         }
-        let permille = self.loss_permille.load(Ordering::Relaxed);
-        let step = |it: u64| it.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let before = self.chance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| Some(step(it)));
-        let chance = step(before.unwrap_or_default()) >> 33;
-        (chance % 1000) < u64::from(permille)
+        self.to_lose.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
     async fn until_open(&self) {
