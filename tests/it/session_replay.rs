@@ -2,7 +2,7 @@
 
 use toolbridge::{
     CallError, CallId, Config, Event, Tool, ToolOptions, Unsent,
-    wire::{Configuration, Kind, Message, Meta},
+    wire::{Configuration, ErrorMessage, Frame, Kind, Message, Meta},
 };
 
 use crate::session_world::{MS, SECOND, World, receivers, request, value};
@@ -179,6 +179,46 @@ fn another_instance_is_asked_anew_if_the_tool_may_run_twice() {
     let asked = stanzas(&world, "a", Kind::TOOL_USE_REQUEST);
     assert_eq!(asked.len(), 2);
     assert_ne!(asked[0], asked[1], "under a new stanza");
+}
+
+#[test]
+fn a_refusal_of_what_another_instance_was_asked_does_not_end_the_call_that_is_asked_anew() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let may_repeat = Tool::new("look".parse().unwrap(), "").options(ToolOptions::default().idempotent());
+    let mut key = None;
+    for _ in 0..2 {
+        world.leave_if_here("phone");
+        world.client("phone", Config::default(), &[]);
+        let tools = vec![may_repeat.clone()];
+        world.with("phone", |session, now| session.offer(now, tools)).unwrap().unwrap();
+        if key.is_none() {
+            world.run(200 * MS);
+            world.ends.get_mut("phone").unwrap().here = false; // the request will find the next process
+            key = world.call("a", request("look").timeout(20 * SECOND)).ok();
+        }
+    }
+    let key = key.unwrap();
+    while world.said("a", Kind::TOOL_USE_REQUEST).len() < 2 {
+        assert!(world.step());
+    }
+    let refusal = ErrorMessage {
+        id: "e".into(),
+        conversation_id: "room".into(),
+        code: 304,
+        message: "the request is for another instance".into(),
+        severity: 2,
+        recoverable: true,
+        originating_id: world.session("a").call_id(key).map(|id| id.as_str().to_owned()),
+    };
+    let peer = world.ends["phone"].who.peer().clone();
+    let bytes = Frame::write(7, "room", &Meta::new(), &Message::Error(refusal)).unwrap();
+    world.with("a", |session, now| session.handle_packet(now, &peer, &bytes));
+    assert!(world.settled("a", key).is_none());
+    world.run(SECOND);
+    world.finish("phone", Ok(value(1)));
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
 }
 
 #[test]

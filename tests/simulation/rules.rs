@@ -298,8 +298,13 @@ impl Ledger {
                 if let Ok(Message::Error(error)) = frame.message()
                     && let (301 | 304, Some(id)) = (error.code, error.originating_id)
                 {
-                    self.refused.insert(CallId::from(id.as_str()));
-                    self.answers(process, CallId::from(id), to);
+                    let id = CallId::from(id);
+                    // It may have been for another instance, and be asked anew of this one.
+                    let anew = self.by_id.get(&id).is_some_and(|at| self.calls[*at].again);
+                    self.refused.insert(id.clone());
+                    if !anew {
+                        self.answers(process, id, to);
+                    }
                 }
             }
             _ => {}
