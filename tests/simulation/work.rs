@@ -88,7 +88,9 @@ impl World<'_> {
         let it = &mut self.processes[process];
         it.jobs.insert(job.key, (job.call.clone(), how, job.caller.clone()));
         let ran = how != How::BadArguments;
-        if self.processes[process].drained {
+        // What was taken before goes on, once its person says yes.
+        let it = &self.processes[process];
+        if it.drained && !it.allowed.contains(&job.key) {
             let text = format!("{names} begins {:?}, and takes no more requests", job.call);
             self.ledger.broken(Rule::OneStart, text);
         }
