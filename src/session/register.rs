@@ -132,10 +132,12 @@ impl Session {
             }
         }
         let Some(remote) = self.peers.get_mut(id) else { return };
-        if remote.pair.registration == Registration::Answered {
-            return self.stats.add(Counter::Duplicate, 1);
+        match remote.pair.registration {
+            Registration::Sent(_) => remote.pair.registration = Registration::Answered,
+            Registration::Idle if !answer.success => {} // it tells why it would take none
+            // It was sent to us in an earlier join: of this one the assistant knows nothing.
+            Registration::Idle | Registration::Answered => return self.stats.add(Counter::Duplicate, 1),
         }
-        remote.pair.registration = Registration::Answered;
         self.timers.cancel(&Timer::Register(id.clone()));
         let refused = answer.error.filter(|_| !answer.success);
         let tools = usize::try_from(answer.tool_count).unwrap_or(0);

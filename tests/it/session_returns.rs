@@ -2,7 +2,7 @@
 
 use toolbridge::{
     Config, ErrorCode, Participant, Peer, Role, ToolError,
-    wire::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
+    wire::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult, ToolsRegisterAck},
 };
 
 use crate::{
@@ -172,4 +172,19 @@ fn an_answer_that_is_sent_again_still_says_that_its_tool_began() {
     world.run(SECOND);
     let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
     assert!(error.may_have_run(), "{error:?}");
+}
+
+/// An answer to what was registered in the join before says nothing of this one.
+#[test]
+fn a_late_answer_to_an_earlier_registration_keeps_no_tools_back() {
+    let mut world = World::pair(&["t"]);
+    let sid = world.sid();
+    world.puppet(&Participant::new("b", sid).agent(true)); // so that no registration goes before it is known who is bound
+    world.run(SECOND);
+    world.rejoin("phone");
+    let answer = ToolsRegisterAck { success: true, tool_count: 1, error: None };
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(answer));
+    world.run(2 * SECOND);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
 }
