@@ -27,6 +27,8 @@ pub(super) struct Remote {
     /// Where to go back to if the room never announces the sid that a Configuration showed.
     pub(super) fallback: Option<Participant>,
     dead: VecDeque<Sid>,
+    /// Configurations had crossed in the join that it left.
+    pub(super) left_crossed: bool,
     /// The state under this pair of sids.
     pub(super) pair: Pair,
     /// The instance that it showed last.
@@ -125,6 +127,7 @@ impl Remote {
             who: None,
             fallback: None,
             dead: VecDeque::new(),
+            left_crossed: false,
             pair: Pair::default(),
             instance: None,
             former: VecDeque::new(),

@@ -241,6 +241,7 @@ impl Session {
         let grace = self.config.times.grace;
         let Some(remote) = self.peers.get_mut(id) else { return };
         let announced = matches!(remote.presence, Presence::Here { announced: true, .. });
+        remote.left_crossed = remote.is_crossed();
         remote.presence = Presence::Away(sid.clone());
         remote.pair = Pair::default();
         self.cancel_pair_timers(id);

@@ -49,6 +49,9 @@ impl Session {
 
     pub(super) fn accept(&mut self, now: Instant, from: &Peer, incoming: Incoming) {
         let id = from.identity();
+        if self.is_late_goodbye(from, &incoming) {
+            return self.part_with(now, id);
+        }
         match self.place(now, from, &incoming) {
             Place::Current => self.take(now, id, incoming),
             Place::Early => self.hold(now, from, incoming),

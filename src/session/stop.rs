@@ -3,11 +3,16 @@
 use std::time::Instant;
 
 use super::{
-    Counter, JobKey, Session, codec, codec::Incoming, lane::FastLane, past::Stop, peer::Remote,
-    replay::Resent, table::State,
+    Counter, JobKey, Session, codec,
+    codec::Incoming,
+    lane::FastLane,
+    past::Stop,
+    peer::{Presence, Remote},
+    replay::Resent,
+    table::State,
 };
 use crate::{
-    link::Identity,
+    link::{Identity, Peer},
     tool::{CallError, CallId},
     wire::{ControlStop, Message, Meta},
 };
@@ -140,6 +145,17 @@ impl Session {
                 remote.pair.lane = FastLane::default();
             }
         }
+    }
+
+    /// Whether this is the goodbye of a peer of which the room has told before that it left.
+    pub(super) fn is_late_goodbye(&self, from: &Peer, incoming: &Incoming) -> bool {
+        let Some(remote) = self.peers.get(from.identity()) else { return false };
+        remote.presence == Presence::Away(from.sid().clone())
+            && remote.left_crossed
+            && !remote.pair.left
+            && matches!(incoming.message, Message::ControlStop(_))
+            && incoming.is_goodbye()
+            && self.is_counterpart(from.identity(), remote)
     }
 
     /// A peer that shook hands leaves in order: nothing of it is waited for.

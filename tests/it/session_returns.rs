@@ -188,3 +188,26 @@ fn a_late_answer_to_an_earlier_registration_keeps_no_tools_back() {
     world.handle("phone", |_| Some(Ok(value(1))));
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
 }
+
+/// Signalling and data go their own ways: the room's word that somebody left may come before its goodbye.
+#[test]
+fn a_goodbye_that_comes_after_the_room_told_of_the_leaving_still_ends_it_at_once() {
+    let mut world = World::pair(&["hang"]);
+    let call = world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.announce = MS;
+    world.with("phone", |session, now| session.close(now));
+    world.leave("phone");
+    world.run(100 * MS);
+    assert!(matches!(world.settled("a", call), Some(Err(toolbridge::CallError::Lost { .. }))));
+    // And the other way: nothing of it begins any more.
+    let mut world = World::pair(&["hang"]);
+    world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.announce = MS;
+    world.with("a", |session, now| session.close(now));
+    world.leave("a");
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+    assert_eq!(world.session("phone").bound(), None);
+}
