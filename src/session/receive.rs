@@ -120,6 +120,8 @@ impl Session {
         }
         match &incoming.message {
             Message::Configuration(_) | Message::Other(..) => false,
+            // Nothing follows it under this sid; who shook hands before is known.
+            Message::ControlStop(_) if incoming.is_goodbye() => remote.instance.is_none(),
             // A broadcast, or a request of a peer without our handshake.
             Message::ToolUseRequest(request) => {
                 request.execution != Ok(Execution::Server) && incoming.addressed_to().is_some()

@@ -160,7 +160,8 @@ impl Session {
 
     /// A peer that shook hands leaves in order: nothing of it is waited for.
     fn goodbye_came(&mut self, now: Instant, id: &Identity) {
-        if !self.peers.get(id).is_some_and(Remote::is_crossed) {
+        let knows_us = |remote: &Remote| remote.is_crossed() || remote.instance.is_some();
+        if !self.peers.get(id).is_some_and(knows_us) {
             return self.complain(now, id, Counter::Foreign);
         }
         self.part_with(now, id);

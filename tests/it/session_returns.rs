@@ -211,3 +211,18 @@ fn a_goodbye_that_comes_after_the_room_told_of_the_leaving_still_ends_it_at_once
     assert_eq!(world.ends["phone"].aborted.len(), 1);
     assert_eq!(world.session("phone").bound(), None);
 }
+
+/// It shook hands in the join before, and leaves before it could do so in this one.
+#[test]
+fn a_goodbye_before_the_handshake_of_a_new_join_ends_what_is_left_of_the_old_one() {
+    let mut world = World::pair(&["hang"]);
+    world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.rejoin("phone");
+    let bye = Meta::new().with_bool("bridge.bye", true);
+    let stop = ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() };
+    let peer = world.ends["a"].who.peer().clone();
+    let bytes = Frame::write(-99, "room", &bye, &Message::ControlStop(stop)).unwrap();
+    world.with("phone", |session, now| session.handle_packet(now, &peer, &bytes));
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
