@@ -6,7 +6,6 @@ use super::{
     Session, Timer,
     lane::proves_that_nothing_ran,
     peer::Feature,
-    replay::Resent,
     send::{Sent, Unfit, floor_char},
     table::Answer,
 };
@@ -73,8 +72,8 @@ impl Session {
     }
 
     /// Sends an answer again, if its caller has not acknowledged it.
-    pub(super) fn answer_again(&mut self, now: Instant, caller: &Identity, call: &CallId) -> Option<Resent> {
-        self.send_answer(now, caller, call).map(Resent::of)
+    pub(super) fn answer_again(&mut self, now: Instant, caller: &Identity, call: &CallId) -> Option<Sent> {
+        self.send_answer(now, caller, call)
     }
 
     pub(super) fn send_answer(&mut self, now: Instant, caller: &Identity, call: &CallId) -> Option<Sent> {

@@ -5,12 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{
-    Event, JobKey, Session, Timer,
-    peer::Feature,
-    replay::{Resent, place},
-    table::Table,
-};
+use super::{Event, JobKey, Session, Timer, peer::Feature, replay::place, send::Sent, table::Table};
 use crate::{
     body::Body,
     link::Identity,
@@ -90,13 +85,11 @@ impl Session {
     }
 
     /// Client: sends a claim once more, under its own stanza. None if it was answered.
-    pub(super) fn claim_again(&mut self, id: &Identity, call: &CallId) -> Option<Resent> {
+    pub(super) fn claim_again(&mut self, id: &Identity, call: &CallId) -> Option<Sent> {
         let claim = self.tables.get(id)?.claims.get(call)?;
         let (stanza, message) = (claim.stanza, self.claim_message(claim.of, call));
         let sent = self.post_again(id, stanza, &Meta::default(), &message);
-        sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again"))
-            .ok()
-            .map(Resent::of)
+        sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again")).ok()
     }
 
     /// Client: sends all claims once more that were not answered: they, or their answers, may never have left.

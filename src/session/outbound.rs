@@ -10,8 +10,8 @@ use super::{
     owner::Choice,
     peer::{Remote, Window},
     prompts::for_observers,
-    replay::{self, Resent},
-    send::Unfit,
+    replay,
+    send::{Sent, Unfit},
     timers::later,
 };
 use crate::{
@@ -286,7 +286,7 @@ impl Session {
     }
 
     /// Sends a request again as it was, with the budget that is left. None if it need not be.
-    pub(super) fn ask_again(&mut self, now: Instant, key: CallKey) -> Option<Resent> {
+    pub(super) fn ask_again(&mut self, now: Instant, key: CallKey) -> Option<Sent> {
         let call = self.calls.get(&key)?;
         let asked = call.asked().filter(|asked| !asked.delivered)?;
         let (owner, stanza) = (asked.owner.clone(), asked.stanza);
@@ -297,7 +297,7 @@ impl Session {
         asked.packet = sent.packet;
         asked.fast = sent.fast || (asked.fast && asked.left > 0);
         asked.left += 1;
-        Some(Resent::of(sent))
+        Some(sent)
     }
 
     /// Whether this packet carried a request; it did not leave. As with [`Self::call_sent_in`], that may prove

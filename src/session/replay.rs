@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{CallKey, Counter, Session, Timer, ids::Instance, peer::Feature, send::Sent};
+use super::{CallKey, Counter, Session, Timer, ids::Instance, peer::Feature};
 use crate::{link::Identity, tool::CallId};
 
 /// The same is not sent again sooner: what was sent is on its way, and nobody shall make us shout.
@@ -126,16 +126,4 @@ impl Session {
 /// Where a frame stands in the order: one that has no stanza yet comes last.
 pub(super) fn place(sent: Option<i32>) -> u32 {
     sent.map_or(u32::MAX, i32::unsigned_abs)
-}
-
-/// What became of a frame that is sent again.
-pub(super) struct Resent {
-    pub(super) stanza: i32,
-    pub(super) size: usize,
-}
-
-impl Resent {
-    pub(super) fn of(sent: Sent) -> Self {
-        Self { stanza: sent.stanza, size: sent.size }
-    }
 }

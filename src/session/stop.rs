@@ -8,7 +8,7 @@ use super::{
     lane::FastLane,
     past::Stop,
     peer::{Presence, Remote},
-    replay::Resent,
+    send::Sent,
     table::State,
 };
 use crate::{
@@ -36,7 +36,7 @@ impl Session {
     }
 
     /// Sends a stop again, under the stanza that it had. None if its owner knows of it.
-    pub(super) fn stop_again(&mut self, call: &CallId) -> Option<Resent> {
+    pub(super) fn stop_again(&mut self, call: &CallId) -> Option<Sent> {
         let gone = self.past.get_mut(call)?;
         let owner = gone.asked.owner.clone();
         let Stop::Sent { stanza, .. } = gone.stop else {
@@ -46,7 +46,7 @@ impl Session {
         let message = self.stop_message(call);
         let sent = self.post_again(&owner, stanza, &Meta::default(), &message).ok()?;
         self.past.get_mut(call)?.stop = Stop::Sent { stanza, packet: sent.packet };
-        Some(Resent::of(sent))
+        Some(sent)
     }
 
     fn stop_message(&self, call: &CallId) -> Message {
