@@ -50,7 +50,8 @@ impl Session {
     pub(super) fn accept(&mut self, now: Instant, from: &Peer, incoming: Incoming) {
         let id = from.identity();
         if self.is_late_goodbye(from, &incoming) {
-            return self.part_with(now, id);
+            self.part_with(now, id);
+            return self.forget_old_identities(); // no grace ends any more that would do so
         }
         match self.place(now, from, &incoming) {
             Place::Current => self.take(now, id, incoming),

@@ -226,3 +226,24 @@ fn a_goodbye_before_the_handshake_of_a_new_join_ends_what_is_left_of_the_old_one
     world.with("phone", |session, now| session.handle_packet(now, &peer, &bytes));
     assert_eq!(world.ends["phone"].aborted.len(), 1);
 }
+
+#[test]
+fn who_left_with_a_late_goodbye_counts_among_those_who_are_remembered() {
+    let mut config = Config::default();
+    config.caps.remembered_peers = 2;
+    let mut world = World::new();
+    world.assistant("a", config);
+    for n in 0..6 {
+        let name = format!("guest{n}");
+        world.announce = 50 * MS;
+        world.client(&name, Config::default(), &["t"]);
+        world.run(SECOND);
+        world.announce = MS;
+        world.with(&name, |session, now| session.close(now));
+        world.leave(&name);
+        world.run(10 * SECOND);
+    }
+    // What is known of it says so in the words of the session itself.
+    let known = format!("{:?}", world.session("a"));
+    assert!((0..6).filter(|n| known.contains(&format!("guest{n}"))).count() <= 3);
+}
