@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Event, JobKey, Session, Timer, peer::Feature, replay::place, send::Sent, table::Table};
+use super::{JobKey, Session, Timer, peer::Feature, replay::place, send::Sent, table::Table};
 use crate::{
     body::Body,
     link::Identity,
@@ -168,13 +168,7 @@ impl Session {
         if let Err(refused) = self.judge_request(&request) {
             return self.answer(now, id, &request.id, refused); // the tool was withdrawn meanwhile
         }
-        self.event(Event::Requested {
-            call: request.id.clone(),
-            tool: request.tool_name.clone(),
-            execution: Execution::Client,
-            owner: self.local.identity().clone(),
-            by: id.clone(),
-        });
+        self.asked_of_us(id, &request);
         self.begin_job(began, job, id, request, &tool, limit, meta);
     }
 

@@ -191,6 +191,17 @@ impl Session {
         self.take_request(now, id, stanza, request, meta);
     }
 
+    /// Client: tells that a request is ours to run.
+    pub(super) fn asked_of_us(&mut self, by: &Identity, request: &ToolUseRequest) {
+        self.event(Event::Requested {
+            call: request.id.clone(),
+            tool: request.tool_name.clone(),
+            execution: Execution::Client,
+            owner: self.local.identity().clone(),
+            by: by.clone(),
+        });
+    }
+
     /// Client: the request is new, and there is room for it.
     fn take_request(
         &mut self,
@@ -201,13 +212,7 @@ impl Session {
         meta: Body,
     ) {
         let memory = self.config.times.memory;
-        self.event(Event::Requested {
-            call: request.id.clone(),
-            tool: request.tool_name.clone(),
-            execution: Execution::Client,
-            owner: self.local.identity().clone(),
-            by: id.clone(),
-        });
+        self.asked_of_us(id, &request);
         let refused = match self.judge_request(&request) {
             Ok((tool, limit)) => {
                 let job = self.next_job();

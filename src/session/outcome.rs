@@ -215,7 +215,7 @@ impl Session {
             return self.rest_ended(now, call, rest, owner, result);
         }
         self.ledger.result_size(&call.id, &result);
-        let outcome = result.as_ref().map(|_| ()).map_err(code_of);
+        let outcome = result.as_ref().map(|_| ()).map_err(CallError::word);
         let took = now.saturating_duration_since(call.began);
         self.event(Event::Settled { call: call.id, tool: call.tool.into(), execution, owner, outcome, took });
         if !call.detached {
@@ -256,25 +256,4 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
             })
         }
     })
-}
-
-/// The word for how a call failed.
-pub(super) fn code_of(error: &CallError) -> ErrorCode {
-    match error {
-        CallError::Tool(error) => error.code(),
-        CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
-        CallError::Timeout { .. } => ErrorCode::TIMEOUT,
-        CallError::Lost { .. } => ErrorCode::LOST,
-        CallError::Cancelled | CallError::TurnOver => ErrorCode::CANCELLED,
-        CallError::Detached => ErrorCode::from("detached"),
-        CallError::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),
-        CallError::Busy { .. } | CallError::TooManyOpen { .. } => ErrorCode::BUSY,
-        CallError::Arguments(_) | CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
-        CallError::Ambiguous { .. } => ErrorCode::from("ambiguous"),
-        CallError::NotAllowed => ErrorCode::from("not_allowed"),
-        CallError::NotBound { .. } => ErrorCode::from("not_bound"),
-        CallError::NotDelivered { .. } => ErrorCode::from("not_delivered"),
-        CallError::TooLarge { .. } => ErrorCode::from("too_large"),
-        CallError::Closed(_) => ErrorCode::from("closed"),
-    }
 }

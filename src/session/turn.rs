@@ -11,7 +11,6 @@ use super::{
     CallKey, Counter, Event, Output, Phase, Request, Session,
     either::Fallback,
     outbound::{Call, Stage},
-    outcome::code_of,
 };
 use crate::{
     body::Body,
@@ -156,7 +155,7 @@ impl Session {
         if rest != BargeIn::Report {
             return;
         }
-        let outcome = result.as_ref().map(|_| ()).map_err(code_of);
+        let outcome = result.as_ref().map(|_| ()).map_err(CallError::word);
         let late = LateResult {
             id: call.id.clone(),
             tool: call.tool.clone(),
@@ -197,7 +196,7 @@ impl Session {
             tool,
             execution,
             owner: Some(owner),
-            outcome: Err(code_of(&error)),
+            outcome: Err(error.word()),
             took: now.saturating_duration_since(began),
         });
         self.outputs.push_back(Output::Settled { key, result: Err(error) });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{BadToolName, ToolError, ToolName};
+use super::{BadToolName, ErrorCode, ToolError, ToolName};
 use crate::{
     body::EncodeError,
     link::{CloseReason, Identity},
@@ -115,6 +115,27 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// The word for how the call failed, as events and records tell it: each cause has its own.
+    pub(crate) fn word(&self) -> ErrorCode {
+        match self {
+            Self::Tool(error) => error.code(),
+            Self::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
+            Self::Timeout { .. } => ErrorCode::TIMEOUT,
+            Self::Lost { .. } => ErrorCode::LOST,
+            Self::Cancelled | Self::TurnOver => ErrorCode::CANCELLED,
+            Self::Detached => ErrorCode::from("detached"),
+            Self::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),
+            Self::Busy { .. } | Self::TooManyOpen { .. } => ErrorCode::BUSY,
+            Self::Arguments(_) | Self::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
+            Self::Ambiguous { .. } => ErrorCode::from("ambiguous"),
+            Self::NotAllowed => ErrorCode::from("not_allowed"),
+            Self::NotBound { .. } => ErrorCode::from("not_bound"),
+            Self::NotDelivered { .. } => ErrorCode::from("not_delivered"),
+            Self::TooLarge { .. } => ErrorCode::from("too_large"),
+            Self::Closed(_) => ErrorCode::from("closed"),
+        }
+    }
+
     /// Whether the tool may have run, wholly or in part. `false` is a proof; asking again is then safe.
     pub fn may_have_run(&self) -> bool {
         match self {

@@ -99,18 +99,13 @@ impl ToolError {
     /// The code that a call's failure has where it is told as a tool's.
     pub(crate) fn code_of(error: &CallError) -> ErrorCode {
         match error {
-            CallError::Tool(error) => error.code(),
-            CallError::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
-            CallError::NotDelivered { .. } | CallError::Timeout { .. } => ErrorCode::TIMEOUT,
-            CallError::Lost { .. } => ErrorCode::LOST,
+            CallError::NotDelivered { .. } => ErrorCode::TIMEOUT,
             CallError::NotAllowed | CallError::NotBound { .. } => ErrorCode::PERMISSION_DENIED,
-            CallError::Cancelled | CallError::TurnOver => ErrorCode::CANCELLED,
-            CallError::Detached => ErrorCode::from("detached"),
-            CallError::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),
             CallError::TooLarge { .. } => ErrorCode::RESULT_TOO_LARGE,
-            CallError::TooManyOpen { .. } | CallError::Busy { .. } => ErrorCode::BUSY,
-            CallError::Arguments(_) => ErrorCode::INVALID_PARAMETERS,
-            _ => ErrorCode::EXECUTION_ERROR,
+            CallError::Ambiguous { .. } | CallError::Limit { .. } | CallError::Closed(_) => {
+                ErrorCode::EXECUTION_ERROR
+            }
+            other => other.word(),
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Body, CallError, CallId, CloseReason, ErrorCode, Execution, Identity, LateResult, LinkState, Offer,
-    Participant, Peer, Progress, ToolError,
+    Participant, Peer, Progress,
 };
 
 /// The name of the line protocol.
@@ -92,15 +92,8 @@ fn failure(error: &CallError) -> Value {
 /// A driver is told apart what a model need not tell apart.
 fn word(error: &CallError) -> ErrorCode {
     match error {
-        CallError::Ambiguous { .. } => "ambiguous".into(),
-        CallError::NotBound { .. } => "not_bound".into(),
-        CallError::NotDelivered { .. } => "not_delivered".into(),
-        CallError::NotAllowed => "not_allowed".into(),
-        CallError::TooLarge { .. } => "too_large".into(),
         CallError::TurnOver => "turn_over".into(),
-        CallError::Limit { .. } => ErrorCode::INVALID_PARAMETERS,
-        CallError::Closed(_) => "closed".into(),
-        other => ToolError::code_of(other),
+        other => other.word(),
     }
 }
 
