@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{
-    Session, Timer,
+    Session, Timer, codec,
     lane::proves_that_nothing_ran,
     peer::Feature,
     send::{Sent, Unfit, floor_char},
@@ -30,7 +30,8 @@ impl Session {
         outcome: Outcome,
         began: bool,
     ) {
-        let needs_word = began && outcome.as_ref().is_err_and(|error| proves_that_nothing_ran(&error.code()));
+        let says_it_began =
+            began && outcome.as_ref().is_err_and(|error| proves_that_nothing_ran(&error.code()));
         let outcome = outcome.map_err(|error| shortened(error, self.config.caps.message_bytes));
         let mut message = result_message(&self.config.room, call, outcome);
         let mut size = size_of_answer(&message);
@@ -39,7 +40,7 @@ impl Session {
             size = size_of_answer(&message);
         }
         let Some(table) = self.tables.get_mut(caller) else { return };
-        table.answer(call, Answer::new(message, size).after_word(needs_word));
+        table.answer(call, Answer::new(message, size).of_begun(says_it_began));
         self.send_answer(now, caller, call);
     }
 
@@ -81,22 +82,20 @@ impl Session {
         let wants_to_know = remote.lists(Feature::Ack);
         let answer = self.tables.get_mut(caller)?.answer_of(call)?;
         let (mut message, before) = (answer.message.clone(), answer.sent());
-        if answer.needs_word {
-            self.say_that_it_began(caller, call);
-        }
+        let meta = if answer.says_it_began { codec::begun() } else { Meta::default() };
         let sent = match before {
-            Some((stanza, _)) => self.post_again(caller, stanza, &Meta::default(), &message),
-            None => self.post(caller, &Meta::default(), &message),
+            Some((stanza, _)) => self.post_again(caller, stanza, &meta, &message),
+            None => self.post(caller, &meta, &message),
         };
         let sent = match sent {
             Err(Unfit::TooLarge { size, limit }) => {
                 message = result_message(&self.config.room, call, Err(too_large(size, limit)));
-                self.post(caller, &Meta::default(), &message)
+                self.post(caller, &meta, &message)
             }
             sent => sent,
         };
         if before.is_none() {
-            self.copy(&Meta::default(), &message);
+            self.copy(&meta, &message);
         }
         let table = self.tables.get_mut(caller)?;
         match &sent {

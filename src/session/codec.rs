@@ -14,6 +14,8 @@ const INSTANCE: &str = "bridge.instance";
 const HEARD: &str = "bridge.heard";
 /// Names the owner's instance that a request is for.
 const TO: &str = "bridge.to";
+/// Says of an answer that its tool had begun, whatever the code says.
+const BEGAN: &str = "bridge.began";
 /// Makes a stop a goodbye.
 const BYE: &str = "bridge.bye";
 
@@ -88,6 +90,11 @@ impl Incoming {
         self.frame.meta_bool(HEARD)
     }
 
+    /// Whether an answer says that its tool had begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.frame.meta_bool(BEGAN)
+    }
+
     pub(super) fn is_goodbye(&self) -> bool {
         self.frame.meta_bool(BYE)
     }
@@ -101,6 +108,11 @@ pub(super) fn greeting(instance: &str, heard: bool) -> Meta {
 /// The `meta` of a goodbye.
 pub(super) fn goodbye() -> Meta {
     Meta::new().with_bool(BYE, true)
+}
+
+/// The `meta` of an answer whose code would prove that nothing ran, of a tool that had begun.
+pub(super) fn begun() -> Meta {
+    Meta::new().with_bool(BEGAN, true)
 }
 
 /// An application's `meta`, for the owner's instance of this address.

@@ -229,15 +229,6 @@ impl Session {
         self.answer_of_job(now, &job.caller, &job.call, outcome, job.told.anything());
     }
 
-    /// Tells a caller, before an answer whose code would prove the contrary, that the tool began.
-    pub(super) fn say_that_it_began(&mut self, caller: &Identity, call: &CallId) {
-        if self.peers.get(caller).is_some_and(|it| it.lists(Feature::Progress)) {
-            let Progress { status, content, message } = Progress::started();
-            let began = ToolProgress { id: call.clone(), status, content, message };
-            self.post_small(caller, &Message::ToolProgress(began));
-        }
-    }
-
     fn tell_progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
         let limit = self.config.caps.progress_bytes;
         let Some(job) = self.jobs.get_mut(&key) else { return };

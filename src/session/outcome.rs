@@ -26,7 +26,8 @@ impl Session {
         result: &ToolUseResult,
     ) {
         if let Some(key) = self.call_owned_by(&result.id, id) {
-            let Some(call) = self.calls.get(&key) else { return };
+            let Some(call) = self.calls.get_mut(&key) else { return };
+            call.began_at_owner |= incoming.has_begun();
             let read = read_result(result, call, id);
             if self.lane_is_open(id) {
                 self.answer_says_more(key, result.success);

@@ -311,7 +311,10 @@ impl Session {
     /// Only so many identities that left are remembered: those of which something may still come first.
     pub(super) fn forget_old_identities(&mut self) {
         let forgettable = |id: &Identity, remote: &Remote| {
-            !remote.is_here() && !self.is_named(id) && self.tables.get(id).is_none_or(super::Table::is_empty)
+            !remote.is_here()
+                && !self.timers.is_set(&Timer::Grace(id.clone()))
+                && !self.is_named(id)
+                && self.tables.get(id).is_none_or(super::Table::is_empty)
         };
         let old: Vec<_> = self
             .peers

@@ -77,19 +77,18 @@ pub(super) struct Answer {
     order: u64,
     /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
     sent: Option<(i32, u64)>,
-    /// Its code would prove that nothing ran, and its tool began: the word of that goes before it each time, since
-    /// nobody keeps progress.
-    pub(super) needs_word: bool,
+    /// Its code would prove that nothing ran, and its tool began: it says so itself, since nobody keeps progress.
+    pub(super) says_it_began: bool,
 }
 
 impl Answer {
     pub(super) fn new(message: Message, size: usize) -> Self {
-        Self { message, size, order: 0, sent: None, needs_word: false }
+        Self { message, size, order: 0, sent: None, says_it_began: false }
     }
 
-    /// It must not come before the word that its tool began.
-    pub(super) fn after_word(mut self, needs_word: bool) -> Self {
-        self.needs_word = needs_word;
+    /// Whether it has to say that its tool began.
+    pub(super) fn of_begun(mut self, says_it_began: bool) -> Self {
+        self.says_it_began = says_it_began;
         self
     }
 

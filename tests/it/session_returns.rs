@@ -1,13 +1,13 @@
 //! Peers that come back, and what was still on its way of those who were there before.
 
 use toolbridge::{
-    Config, ErrorCode, Participant, Peer, Role, ToolError,
+    CallError, Config, ErrorCode, Participant, Peer, Role, ToolError,
     wire::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult, ToolsRegisterAck},
 };
 
 use crate::{
     session_alicia::plain_request,
-    session_world::{MS, SECOND, World, request, value},
+    session_world::{Fate, MS, SECOND, World, request, value},
 };
 
 /// A Configuration of this instance.
@@ -199,7 +199,7 @@ fn a_goodbye_that_comes_after_the_room_told_of_the_leaving_still_ends_it_at_once
     world.with("phone", |session, now| session.close(now));
     world.leave("phone");
     world.run(100 * MS);
-    assert!(matches!(world.settled("a", call), Some(Err(toolbridge::CallError::Lost { .. }))));
+    assert!(matches!(world.settled("a", call), Some(Err(CallError::Lost { .. }))));
     // And the other way: nothing of it begins any more.
     let mut world = World::pair(&["hang"]);
     world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
@@ -225,6 +225,41 @@ fn a_goodbye_before_the_handshake_of_a_new_join_ends_what_is_left_of_the_old_one
     let bytes = Frame::write(-99, "room", &bye, &Message::ControlStop(stop)).unwrap();
     world.with("phone", |session, now| session.handle_packet(now, &peer, &bytes));
     assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
+
+#[test]
+fn what_a_plain_client_was_asked_is_lost_after_the_grace_though_others_are_forgotten_meanwhile() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let plain = |sid: String| Participant::new("watch", sid).role(Role::Client);
+    let sid = world.sid();
+    world.puppet(&plain(sid));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(2 * SECOND);
+    let key = world.call("a", request("u").to("watch")).unwrap();
+    world.run(SECOND);
+    world.leave("phone");
+    world.run(SECOND);
+    world.leave("watch");
+    world.run(Config::default().times.grace - SECOND / 2); // the phone's is over: it is forgotten
+    let sid = world.sid();
+    world.puppet(&plain(sid));
+    world.run(Config::default().times.grace);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))), "it waits for nobody");
+}
+
+#[test]
+fn an_answer_says_itself_that_its_tool_began_if_its_code_would_prove_the_contrary() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Err(ToolError::new("busy", "the tool says so"))));
+    // A frame of whom the room does not know yet comes without a sender, and is dropped.
+    world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+        Kind::TOOL_PROGRESS => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    let error = world.ask("a", request("t")).unwrap_err();
+    assert!(matches!(&error, CallError::Tool(it) if it.code() == ErrorCode::BUSY), "{error:?}");
+    assert!(error.may_have_run());
 }
 
 #[test]

@@ -181,7 +181,7 @@ impl World<'_> {
         };
         let it = &mut self.processes[process];
         let Program::Bridge(session) = &mut it.program else { return false };
-        if !self.schedule.weather.crowded {
+        if !self.schedule.weather.crowded || self.hears_stranger {
             return false;
         }
         let stream = it.outbox.stream.iter().map(|stream| &stream.packet);
@@ -215,11 +215,13 @@ impl World<'_> {
                 return self.heard_by_others(process, peer, &frame);
             }
         }
+        self.hears_stranger = part(peer.identity().as_str()) == Who::X;
         self.drive(process, |session, now| match load {
             Load::Packet(Lane::Reliable, bytes) => session.handle_packet(now, peer, &bytes),
             Load::Packet(Lane::Lossy, bytes) => session.handle_lossy_packet(now, peer, &bytes),
             Load::Part(part) => session.handle_stream(now, peer, part),
         });
+        self.hears_stranger = false;
         self.judge_goodbye(process, peer);
     }
 

@@ -90,6 +90,9 @@ pub(crate) struct World<'a> {
     /// Whether what the stranger forges reaches anybody.
     pub(crate) forgeries_count: bool,
     pub(crate) healed: bool,
+    /// What the stranger sent is being heard. His frames come in one run and not in its twin, and so they must not
+    /// be when a session learns its backlog.
+    pub(crate) hears_stranger: bool,
     pub(crate) tracing: bool,
     /// The instance that was shown last, by anybody: the stranger has stolen it.
     pub(crate) last_instance: String,
@@ -152,6 +155,7 @@ impl<'a> World<'a> {
             parts: BTreeMap::new(),
             forgeries_count,
             healed: false,
+            hears_stranger: false,
             tracing,
             last_instance: String::new(),
             last_stream: "none".into(),
