@@ -157,6 +157,7 @@ impl World<'_> {
             cancelled: false,
             detached: false,
             owners: Default::default(),
+            plainly: false,
             outcome: None,
         };
         let now = self.now();

@@ -152,7 +152,7 @@ impl World<'_> {
             || call.asks
             || call.cancelled
             || weather.stalls > 0
-            || (rejoins && plain)
+            || (rejoins && (plain || call.plainly))
             || (plain && weather.nameless)
             || (plain && !call.id.as_ref().is_some_and(|id| self.ledger.was_delivered(id)))
     }

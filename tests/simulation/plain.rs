@@ -198,6 +198,7 @@ impl World<'_> {
             cancelled: false,
             detached: false,
             owners: Default::default(),
+            plainly: false,
             outcome: None,
         });
         self.room.after(limit, Happens::PlainDeadline { call });

@@ -127,6 +127,9 @@ pub(crate) struct Asked {
     pub(crate) detached: bool,
     /// To whom its request was sent.
     pub(crate) owners: BTreeSet<Identity>,
+    /// Its request went to somebody who was taken for a plain peer: of such a one nobody knows, when it comes back,
+    /// whether it is the same.
+    pub(crate) plainly: bool,
     pub(crate) outcome: Option<(Verdict, Us)>,
 }
 
@@ -286,7 +289,10 @@ impl Ledger {
             Kind::TOOL_USE_REQUEST => {
                 let Some(id) = frame.peek_id() else { return };
                 if let (Some(call), Some(to)) = (self.by_id.get(&CallId::from(id)), to) {
-                    self.calls[*call].owners.extend(to.iter().cloned());
+                    let call = &mut self.calls[*call];
+                    call.owners.extend(to.iter().cloned());
+                    call.plainly |= frame.meta_str("bridge.to").is_none()
+                        && to.iter().any(|to| to.as_str() != "observer");
                 }
             }
             Kind::TOOL_USE_RESULT => {
