@@ -5,7 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{JobKey, Session, Timer, peer::Feature, replay::place, send::Sent, table::Table};
+use super::{
+    JobKey, Session, Timer, outbound::is_named, peer::Feature, replay::place, send::Sent, table::Table,
+};
 use crate::{
     body::Body,
     link::Identity,
@@ -108,7 +110,9 @@ impl Session {
         it: &Acknowledgement,
     ) -> bool {
         let Some(table) = self.tables.get_mut(id) else { return false };
-        let Some(call) = table.claimed_as(stanza) else { return false };
+        let named = it.acknowledged_message_id.as_deref();
+        let claimed = table.claimed_as(stanza).filter(|call| is_named(named, call));
+        let Some(call) = claimed else { return false };
         if it.success != Some(true) {
             if let Some(claim) = table.denied(now, &call) {
                 self.timers.cancel(&Timer::ClaimDeadline(claim.job));

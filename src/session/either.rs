@@ -95,7 +95,7 @@ impl Session {
         let call = CallId::from(call);
         if let Some(of) = it.acknowledged_stanza_id.filter(|of| *of != 0) {
             self.replayed(now, id, of);
-            self.request_delivered(id, of);
+            self.request_delivered(id, of, Some(call.as_str()));
         }
         let granted = self.call_owned_by(&call, id);
         if let Some(key) = granted {

@@ -181,6 +181,7 @@ impl Session {
         match &incoming.message {
             Message::Acknowledgement(it) => {
                 if let Some(known) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
+                    let known = (known, it.acknowledged_message_id.as_deref());
                     self.lane_acknowledged(now, id, known, incoming.lane);
                 }
                 if is_claim(it) {
@@ -202,11 +203,17 @@ impl Session {
         }
     }
 
-    /// A peer has the frame of this stanza: it goes no more.
-    pub(super) fn lane_acknowledged(&mut self, now: Instant, peer: &Identity, stanza: i32, by: Lane) {
+    /// A peer has the frame of this stanza, and of this call if one is named: it goes no more.
+    pub(super) fn lane_acknowledged(
+        &mut self,
+        now: Instant,
+        peer: &Identity,
+        known: (i32, Option<&str>),
+        by: Lane,
+    ) {
         if let Some(remote) = self.peers.get_mut(peer) {
             let FastLane { flight, trip, .. } = &mut remote.pair.lane;
-            flight.acknowledged(now, stanza, by, trip);
+            flight.acknowledged(now, known, by, trip);
         }
     }
 
@@ -307,9 +314,8 @@ impl Session {
 
     /// What a packet that did not leave proves of its frame, if that is on its way on the fast lane.
     pub(super) fn lane_unsent(&mut self, now: Instant, packet: u64, why: &Unsent) -> OfFlight {
-        let for_good = matches!(why, Unsent::NotAllowed | Unsent::Closed | Unsent::Interrupted);
         for (id, remote) in &mut self.peers {
-            match remote.pair.lane.flight.unsent(now, packet, for_good) {
+            match remote.pair.lane.flight.unsent(now, packet, why) {
                 OfFlight::Unknown => {}
                 OfFlight::Proven => return OfFlight::Proven,
                 OfFlight::Covered => {

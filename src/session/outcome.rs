@@ -58,7 +58,7 @@ impl Session {
         let began = success && !call.began_at_owner;
         let id = call.id.clone();
         if let Some((owner, stanza)) = call.asked().map(|asked| (asked.owner.clone(), asked.stanza)) {
-            self.request_delivered(&owner, stanza);
+            self.request_delivered(&owner, stanza, Some(id.as_str()));
         }
         if began {
             self.event(Event::Progress { key: Some(key), call: id, progress: Progress::started() });

@@ -90,15 +90,6 @@ impl Past {
         }
     }
 
-    /// A plain peer is gone: nothing can be sent to it again.
-    pub(super) fn give_up_plain(&mut self, owner: &Identity) {
-        let plain = self.stopping_at(owner).filter(|(_, gone)| gone.asked.instance.is_none());
-        let plain: Vec<_> = plain.map(|(call, _)| call.clone()).collect();
-        for call in plain {
-            self.known(&call);
-        }
-    }
-
     /// The stops that this instance has not acknowledged, by the order in which they were sent.
     pub(super) fn stops_kept_for(&self, owner: &Identity, instance: &Instance) -> Vec<(u32, CallId)> {
         let kept = self.stopping_at(owner).filter_map(|(call, gone)| match gone.stop {

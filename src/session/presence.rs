@@ -224,7 +224,6 @@ impl Session {
             if let Some(table) = self.tables.get_mut(id) {
                 table.abandon(until);
             }
-            self.past.give_up_plain(id); // the same instance may come later still, and shall know of its stops
             self.set_table_timer(now);
         } else if let Some(join) = remote.sid().filter(|_| remote.instance.is_none()).cloned() {
             self.stop_jobs_of_other_joins(now, id, &join);

@@ -9,6 +9,7 @@ use super::{
     codec::Incoming,
     ids::Instance,
     job::fitted,
+    outbound::is_named,
     peer::{Pair, Remote},
 };
 use crate::{
@@ -196,7 +197,8 @@ impl Session {
             return;
         }
         let Some(table) = self.tables.get_mut(id) else { return };
-        if let Some(call) = table.sent_as(stanza) {
+        let named = it.acknowledged_message_id.as_deref();
+        if let Some(call) = table.sent_as(stanza).filter(|call| is_named(named, call)) {
             table.acknowledged(now, &call);
             self.set_table_timer(now);
         }
@@ -212,7 +214,7 @@ impl Session {
         }
         if let Some(stanza) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
             self.replayed(now, id, stanza);
-            self.request_delivered(id, stanza);
+            self.request_delivered(id, stanza, it.acknowledged_message_id.as_deref());
             self.stop_acknowledged(id, stanza);
         }
     }
@@ -242,7 +244,7 @@ impl Session {
         call.began_at_owner = true;
         // What has begun was delivered, though the acknowledgement may come later.
         if let Some(stanza) = call.asked().map(|asked| asked.stanza) {
-            self.request_delivered(id, stanza);
+            self.request_delivered(id, stanza, Some(it.id.as_str()));
         }
         let Some(call) = self.calls.get_mut(&key) else { return };
         if !call.rate.admits(now, most) {

@@ -6,6 +6,7 @@ use super::{
     Counter, JobKey, Session, codec,
     codec::Incoming,
     lane::FastLane,
+    outbound::is_named,
     past::Stop,
     peer::{Presence, Remote},
     send::Sent,
@@ -22,9 +23,13 @@ impl Session {
     pub(super) fn stop_owner(&mut self, call: &CallId) {
         let Some(gone) = self.past.get_mut(call).filter(|gone| gone.stop == Stop::Waiting) else { return };
         let owner = gone.asked.owner.clone();
-        // Another instance knows nothing of it; the one that was asked may still come back.
-        let is_who_was_asked = |remote: &Remote| remote.is_reachable() && gone.asked.is_of(&owner, remote);
-        if !self.peers.get(&owner).is_some_and(is_who_was_asked) {
+        // Another instance knows nothing of it; the one that was asked may still come back. Whoever was asked
+        // in the plain form may be any that is there now: it need not be, and a stop of what it has not does no harm.
+        let may_run_it = |remote: &Remote| {
+            let was_asked = gone.asked.is_of(&owner, remote) || gone.asked.instance.is_none();
+            remote.is_reachable() && was_asked
+        };
+        if !self.peers.get(&owner).is_some_and(may_run_it) {
             return;
         }
         let message = self.stop_message(call);
@@ -69,8 +74,8 @@ impl Session {
     }
 
     /// The owner took a request whose call had ended: it is told to stop, if it was not.
-    pub(super) fn stop_what_was_delivered(&mut self, owner: &Identity, stanza: i32) {
-        if let Some(call) = self.past.waiting_stop_of(owner, stanza) {
+    pub(super) fn stop_what_was_delivered(&mut self, owner: &Identity, stanza: i32, named: Option<&str>) {
+        if let Some(call) = self.past.waiting_stop_of(owner, stanza).filter(|call| is_named(named, call)) {
             self.stop_owner(&call);
         }
     }

@@ -766,6 +766,33 @@ fn a_client_takes_either_for_client_from_an_assistant_that_grants_no_claims() {
 }
 
 #[test]
+fn a_yes_that_names_another_call_lets_nothing_start() {
+    let mut world = home(&["phone"]);
+    world.fate =
+        Some(Box::new(|_, from, frame| if is_grant(from, frame) { Fate::IsLost } else { Fate::Arrives }));
+    world.call("a", request("lookup")).unwrap();
+    world.run(100 * MS);
+    world.fate = None;
+    let claims = world.said("phone", Kind::ACKNOWLEDGEMENT);
+    let (_, claim) = claims.iter().find(|(_, frame)| is_claim(frame)).unwrap();
+    let Ok(Message::Acknowledgement(claimed)) = claim.message() else { panic!("{claim:?}") };
+    let yes = |named: &str| {
+        Message::Acknowledgement(Acknowledgement {
+            acknowledged_stanza_id: claim.stanza_id(),
+            acknowledged_message_id: Some(named.to_owned()),
+            success: Some(true),
+            ..Acknowledgement::default()
+        })
+    };
+    world.say("a", &["phone"], &Meta::new(), &yes("another"));
+    world.run(100 * MS);
+    assert!(ran(&world).is_empty(), "that yes was for a process that is gone");
+    world.say("a", &["phone"], &Meta::new(), &yes(claimed.acknowledged_message_id.as_deref().unwrap()));
+    world.run(100 * MS);
+    assert_eq!(ran(&world), ["phone"]);
+}
+
+#[test]
 fn only_a_plain_yes_to_its_claim_lets_a_client_start() {
     for success in [None, Some(false), Some(true)] {
         let mut world = World::new();

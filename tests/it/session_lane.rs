@@ -487,6 +487,28 @@ fn a_request_that_left_on_neither_lane_is_proven_undelivered_and_one_that_may_ha
 }
 
 #[test]
+fn a_reliable_copy_that_the_connection_gave_back_goes_again_when_it_is_back() {
+    let mut world = pair();
+    lose(&mut world, |name, _, frame| name == "phone" && frame.kind() == Kind::TOOL_USE_RESULT);
+    world.call("a", request("t")).unwrap();
+    while lanes(&world, "phone", Kind::TOOL_USE_RESULT).is_empty() {
+        assert!(world.step());
+    }
+    let packet = world.packet; // all packets of one frame have one id
+    world.run(SECOND);
+    let answers = lanes(&world, "phone", Kind::TOOL_USE_RESULT);
+    assert_eq!(answers.iter().filter(|lane| **lane == Lane::Reliable).count(), 1);
+    world.with("phone", |session, now| session.handle_link(now, LinkState::Down));
+    world.with("phone", |session, now| session.handle_unsent(now, packet, Unsent::Interrupted));
+    world.lossy.lose = None;
+    world.run(SECOND);
+    world.with("phone", |session, now| session.handle_link(now, LinkState::Up));
+    world.run(SECOND);
+    assert_eq!(lanes(&world, "phone", Kind::TOOL_USE_RESULT).len(), answers.len() + 1);
+    assert!(world.session("a").is_drained() && world.session("phone").is_drained());
+}
+
+#[test]
 fn a_flood_of_calls_keeps_what_is_on_its_way_within_its_cap() {
     let mut world = pair();
     lose(&mut world, |name, _, _| name == "a");

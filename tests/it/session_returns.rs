@@ -1,8 +1,11 @@
 //! Peers that come back, and what was still on its way of those who were there before.
 
 use toolbridge::{
-    CallError, Config, ErrorCode, Participant, Peer, Role, ToolError,
-    wire::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult, ToolsRegisterAck},
+    CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError,
+    wire::{
+        Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult,
+        ToolsRegisterAck,
+    },
 };
 
 use crate::{
@@ -260,6 +263,52 @@ fn an_answer_says_itself_that_its_tool_began_if_its_code_would_prove_the_contrar
     let error = world.ask("a", request("t")).unwrap_err();
     assert!(matches!(&error, CallError::Tool(it) if it.code() == ErrorCode::BUSY), "{error:?}");
     assert!(error.may_have_run());
+}
+
+/// Its Configurations come too late, and so it is asked as a plain client; then it joins anew.
+#[test]
+fn a_tool_hears_of_its_end_though_its_client_was_taken_for_a_plain_one() {
+    let mut world = World::new();
+    world.fate = Some(Box::new(|_, from, frame| match (from.as_str(), frame.kind()) {
+        ("phone", Kind::CONFIGURATION) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &["hang"]);
+    world.run(2 * SECOND);
+    let key = world.call("a", request("hang").to("phone").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].jobs.len(), 1);
+    world.fate = None;
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    assert_eq!(world.ends["phone"].aborted.len(), 1, "it was told to stop");
+}
+
+/// A process that took the place of another one counts from one again, and hears what was meant for that one.
+#[test]
+fn an_acknowledgement_that_names_another_call_says_nothing_of_ours() {
+    let mut world = World::pair(&["t"]);
+    world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+        Kind::TOOL_USE_REQUEST => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.call("a", request("t")).unwrap();
+    let request = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
+    let delivered = |world: &mut World, named: &str| {
+        let message = Message::Acknowledgement(Acknowledgement {
+            acknowledged_stanza_id: request.stanza_id(),
+            success: Some(true),
+            acknowledged_message_id: Some(named.to_owned()),
+            ..Acknowledgement::default()
+        });
+        world.say("phone", &["a"], &Meta::new(), &message);
+        world.run(100 * MS);
+        world.ends["a"].events.iter().any(|event| matches!(event, Event::Delivered { .. }))
+    };
+    assert!(!delivered(&mut world, "another"));
+    assert!(delivered(&mut world, request.peek_id().unwrap()));
 }
 
 #[test]

@@ -171,6 +171,16 @@ impl World<'_> {
         }
     }
 
+    /// A second has begun, in which other things wait: everybody is told now, whether anything else happens or not.
+    pub(crate) fn tells_everybody(&mut self) {
+        for process in 0..self.processes.len() {
+            self.flush(process);
+        }
+        if !self.healed {
+            self.room.after(1_000, Happens::Second);
+        }
+    }
+
     /// Tells a session what waits on the reliable lane, if it is told so in this run.
     pub(crate) fn tells_backlog(&mut self, process: usize) -> bool {
         let now = self.now();
@@ -181,7 +191,7 @@ impl World<'_> {
         };
         let it = &mut self.processes[process];
         let Program::Bridge(session) = &mut it.program else { return false };
-        if !self.schedule.weather.crowded || self.hears_stranger {
+        if !self.schedule.weather.crowded {
             return false;
         }
         let stream = it.outbox.stream.iter().map(|stream| &stream.packet);
@@ -215,13 +225,11 @@ impl World<'_> {
                 return self.heard_by_others(process, peer, &frame);
             }
         }
-        self.hears_stranger = part(peer.identity().as_str()) == Who::X;
         self.drive(process, |session, now| match load {
             Load::Packet(Lane::Reliable, bytes) => session.handle_packet(now, peer, &bytes),
             Load::Packet(Lane::Lossy, bytes) => session.handle_lossy_packet(now, peer, &bytes),
             Load::Part(part) => session.handle_stream(now, peer, part),
         });
-        self.hears_stranger = false;
         self.judge_goodbye(process, peer);
     }
 

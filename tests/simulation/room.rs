@@ -65,6 +65,8 @@ pub(crate) enum Happens {
     PlainJobEnds { process: usize, caller: Identity, call: CallId },
     /// The budget of a plain assistant's call is used up.
     PlainDeadline { call: usize },
+    /// Another second begins, with other things in the way.
+    Second,
     /// The network is whole.
     Heals,
     /// Handlers of calls that have ended must have heard of it.

@@ -90,9 +90,6 @@ pub(crate) struct World<'a> {
     /// Whether what the stranger forges reaches anybody.
     pub(crate) forgeries_count: bool,
     pub(crate) healed: bool,
-    /// What the stranger sent is being heard. His frames come in one run and not in its twin, and so they must not
-    /// be when a session learns its backlog.
-    pub(crate) hears_stranger: bool,
     pub(crate) tracing: bool,
     /// The instance that was shown last, by anybody: the stranger has stolen it.
     pub(crate) last_instance: String,
@@ -140,6 +137,9 @@ impl<'a> World<'a> {
         for (at, (when, _)) in schedule.acts.iter().enumerate() {
             room.at(when * 1_000, Happens::Act(at));
         }
+        if schedule.weather.crowded {
+            room.at(0, Happens::Second);
+        }
         room.at(HEALED * 1_000, Happens::Heals);
         room.at((HEALED + 5_000) * 1_000, Happens::Stopped { callers_too: false });
         room.at((HEALED + 12_000) * 1_000, Happens::Stopped { callers_too: true });
@@ -155,7 +155,6 @@ impl<'a> World<'a> {
             parts: BTreeMap::new(),
             forgeries_count,
             healed: false,
-            hears_stranger: false,
             tracing,
             last_instance: String::new(),
             last_stream: "none".into(),
@@ -265,6 +264,7 @@ impl<'a> World<'a> {
             Happens::JobTalks { process, key, left } => self.job_talks(process, key, left),
             Happens::PlainJobEnds { process, caller, call } => self.plain_job_ends(process, &caller, &call),
             Happens::PlainDeadline { call } => self.plain_deadline(call),
+            Happens::Second => self.tells_everybody(),
             Happens::Heals => self.heals(),
             Happens::Stopped { callers_too } => self.judge_stopped(callers_too),
             Happens::Leaves { who, again } => self.leaves(who, again),

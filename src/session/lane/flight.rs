@@ -8,7 +8,12 @@ use std::{
 use bytes::Bytes;
 
 use super::rtt::RoundTrip;
-use crate::{link::Lane, session::timers::later, tool::CallId, wire::Kind};
+use crate::{
+    link::Lane,
+    session::{Unsent as Why, outbound::is_named, timers::later},
+    tool::CallId,
+    wire::Kind,
+};
 
 /// Frames on their way to one peer at once, each below 1,200 B. Beyond it frames go reliably alone.
 pub(super) const MAX_FLYING: usize = 256;
@@ -109,9 +114,20 @@ impl Flight {
         self.frames.insert(stanza.unsigned_abs(), frame);
     }
 
-    /// The frame of this stanza has arrived. Only a lossy acknowledgement of a frame that went once is a sample.
-    pub(super) fn acknowledged(&mut self, now: Instant, stanza: i32, by: Lane, trip: &mut RoundTrip) {
-        if let Some(frame) = self.frames.remove(&stanza.unsigned_abs()) {
+    /// The frame of this stanza, and of this call if one is named, has arrived. Only a lossy acknowledgement of a
+    /// frame that went once is a sample.
+    pub(super) fn acknowledged(
+        &mut self,
+        now: Instant,
+        (stanza, named): (i32, Option<&str>),
+        by: Lane,
+        trip: &mut RoundTrip,
+    ) {
+        let stanza = stanza.unsigned_abs();
+        let is_it = |frame: &Flying| frame.call.as_ref().is_none_or(|call| is_named(named, call));
+        if self.frames.get(&stanza).is_some_and(is_it)
+            && let Some(frame) = self.frames.remove(&stanza)
+        {
             frame.measure(now, by, trip);
         }
     }
@@ -212,16 +228,22 @@ impl Flight {
         self.frames.values().filter(|frame| frame.copy == ReliableCopy::Held).count()
     }
 
-    /// A packet was not handed to the room. With `for_good` no other one of the frame will be either.
-    pub(super) fn unsent(&mut self, now: Instant, packet: u64, for_good: bool) -> Unsent {
+    /// A packet was not handed to the room.
+    pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: &Why) -> Unsent {
         let Some((stanza, frame)) = self.frames.iter_mut().find(|(_, frame)| frame.packet == packet) else {
             return Unsent::Unknown;
         };
         let stanza = *stanza;
         frame.out = frame.out.saturating_sub(1);
+        let may_go_later = matches!(why, Why::QueueFull | Why::Interrupted);
         if frame.out > 0 {
+            if frame.copy == ReliableCopy::Sent && may_go_later {
+                frame.copy = ReliableCopy::At(later(now, FORCED_EVERY)); // it may have been that one
+            }
             return Unsent::Covered;
         }
+        // No other one of the frame will be handed over either.
+        let for_good = matches!(why, Why::NotAllowed | Why::Closed | Why::Interrupted);
         if for_good || frame.copy == ReliableCopy::Sent {
             self.frames.remove(&stanza);
             return Unsent::Proven;
