@@ -13,6 +13,11 @@ const CAP: usize = 4 * LIMIT;
 /// How many bytes may wait: two frames of the largest size. One packet always may.
 const CAP_BYTES: usize = 32 * 1024 * 1024;
 
+/// What small packets that may pass large ones find beside that, as often and in bytes: a full queue of large ones
+/// keeps no stop and no acknowledgement back.
+const RESERVE: usize = LIMIT;
+const RESERVE_BYTES: usize = 1024 * 1024;
+
 /// Packets that wait.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
@@ -38,7 +43,11 @@ impl Outbox {
             return Ok(());
         }
         let bytes = self.bytes + packet.payload.len();
-        if self.len() >= CAP || (bytes > CAP_BYTES && !self.is_empty()) {
+        let (cap, cap_bytes) = match packet.overtakes && !is_large(&packet) {
+            true => (CAP + RESERVE, CAP_BYTES + RESERVE_BYTES),
+            false => (CAP, CAP_BYTES),
+        };
+        if self.len() >= cap || (bytes > cap_bytes && !self.is_empty()) {
             return Err(packet.id);
         }
         self.bytes = bytes;
@@ -138,7 +147,10 @@ mod tests {
     fn sec_r4_the_queue_has_caps_and_always_takes_one() {
         let mut outbox = Outbox::default();
         outbox.push(packet(1, CAP_BYTES + 1, false), false).unwrap();
-        assert_eq!(outbox.push(packet(2, 1, true), false), Err(2));
+        assert_eq!(outbox.push(packet(2, 1, false), false), Err(2));
+        outbox.push(packet(3, 10, true), false).unwrap(); // a stop, say
+        assert_eq!(outbox.push(packet(4, RESERVE_BYTES, true), false), Err(4));
+        assert_eq!(outbox.next_urgent().unwrap().id, 3);
         assert_eq!(outbox.next_ordered().unwrap().id, 1);
         for id in 0..CAP as u64 {
             assert_eq!(outbox.is_long(), id >= LIMIT as u64);

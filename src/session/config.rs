@@ -321,7 +321,8 @@ pub struct Caps {
     /// that a frame can have.
     pub max_frame: usize,
     /// The largest frame, in bytes, that is taken as a byte stream from who is neither our assistant nor owes us
-    /// an answer; and so the largest registration. Default: 256 KiB.
+    /// an answer; and so the largest registration. A frame of a type that is not ours is taken up to this from
+    /// anybody, since as many of them may wait for the application as events may. Default: 256 KiB.
     pub max_frame_of_others: usize,
     /// Byte streams that one sender may have open. Default: 4.
     pub streams_per_peer: usize,

@@ -281,6 +281,9 @@ impl Session {
         if !self.is_counterpart(id, remote) {
             return self.complain(now, id, Counter::Stranger);
         }
+        if incoming.size > self.config.caps.max_frame_of_others {
+            return self.stats.add(Counter::FrameTooLarge, 1);
+        }
         let from = remote.peer(id);
         self.event(Event::Frame { from, frame: incoming.frame });
     }

@@ -56,6 +56,8 @@ counters! {
     DoubtfulRole = "doubtful_role",
     /// Frames of types that are not ours.
     UnknownType = "unknown_type",
+    /// Such frames that were too large to be handed to the application.
+    FrameTooLarge = "frame_too_large",
     /// Frames from a sid that was replaced or left.
     DeadSid = "dead_sid",
     /// Frames that came after their sender's goodbye.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, Body, CallError, Client, Config, Participant, RegisterError, Request, STREAM_TOPIC, State,
-    StreamHeader, StreamPart, Tool, ToolError, Tools, memory,
+    Assistant, Body, CallError, Client, Config, Event, Participant, RegisterError, Request, STREAM_TOPIC,
+    State, StreamHeader, StreamPart, Tool, ToolError, Tools, memory,
     session::{CONSENT_MARGIN, Caps, Times},
-    wire::{Kind, Message, Meta, ToolProgress},
+    wire::{Frame, Kind, Message, Meta, ToolProgress},
 };
 
 use crate::{
@@ -176,7 +176,7 @@ fn how_large_ids_frames_and_streams_may_be_can_be_set() {
     let a = world.ends["a"].who.peer().clone();
     for id in ["four", "fives"] {
         let message = Message::ToolUseRequest(plain_request(id, "t"));
-        let bytes = toolbridge::wire::Frame::write(-90, "room", &Meta::new(), &message).unwrap();
+        let bytes = Frame::write(-90, "room", &Meta::new(), &message).unwrap();
         world.throw_as(&a, &["phone"], &bytes);
     }
     world.run(SECOND);
@@ -215,6 +215,23 @@ fn how_large_ids_frames_and_streams_may_be_can_be_set() {
     world.throw_part(&phone_of(&world), &["a"], &chunk);
     world.run(SECOND);
     assert_eq!(world.count("a", "stream_refused"), 1);
+}
+
+#[test]
+fn how_large_a_frame_of_another_type_may_be_can_be_set() {
+    let mut world = pair(|config| config.caps.max_frame_of_others = 300);
+    let (phone, meta) = (phone_of(&world), Meta::new());
+    for (size, taken) in [(100, true), (400, false)] {
+        let body = Body::encode(&"x".repeat(size)).unwrap();
+        let mut bytes = Vec::new();
+        Frame::relay(&mut bytes, 1, "room", &meta, Kind::new(33), body.as_bytes()).unwrap();
+        world.ends.get_mut("a").unwrap().events.clear();
+        world.throw_as(&phone, &["a"], &bytes);
+        world.run(100 * MS);
+        let told = world.ends["a"].events.iter().any(|event| matches!(event, Event::Frame { .. }));
+        assert_eq!(told, taken, "{size} B");
+    }
+    assert_eq!(world.count("a", "frame_too_large"), 1);
 }
 
 fn phone_of(world: &World) -> toolbridge::Peer {
@@ -256,7 +273,7 @@ fn how_much_progress_is_told_can_be_set() {
             content: None,
             message: None,
         });
-        let bytes = toolbridge::wire::Frame::write(900, "room", &Meta::new(), &progress).unwrap();
+        let bytes = Frame::write(900, "room", &Meta::new(), &progress).unwrap();
         world.throw_as(&phone_of(&world), &["a"], &bytes);
     }
     world.run(2 * MS + 20 * MS);
@@ -286,7 +303,7 @@ fn how_many_who_are_not_announced_may_wait_can_be_set() {
         for n in 0..40 {
             let nobody = toolbridge::Peer::new(format!("nobody-{}", n % 4), "PA_77");
             let message = Message::Heartbeat;
-            let bytes = toolbridge::wire::Frame::write(n + 1, "room", &Meta::new(), &message).unwrap();
+            let bytes = Frame::write(n + 1, "room", &Meta::new(), &message).unwrap();
             world.with("a", |session, now| session.handle_packet(now, &nobody, &bytes));
         }
         assert_eq!(world.count("a", "held") - before, held, "{caps:?}");
