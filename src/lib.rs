@@ -43,6 +43,7 @@
 //! | --- | --- |
 //! | none | the core: [`Frame`](wire::Frame), [`Body`], [`Session`], without any async crate |
 //! | `runtime` | `Client`, `Assistant`, tools, transports in memory and of your own |
+//! | `record` | sessions as MCAP files: written, read, checked, replayed |
 //! | `room` | the LiveKit participant in pure Rust, and tokens |
 //! | `cli` (default) | the command line tool `toolbridge` |
 
@@ -62,6 +63,8 @@ pub mod cli;
 mod executor;
 #[cfg(all(feature = "runtime", unix))]
 pub mod programs;
+#[cfg(feature = "record")]
+pub mod recording;
 #[cfg(feature = "runtime")]
 pub mod registry;
 #[cfg(feature = "room")]

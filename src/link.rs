@@ -6,6 +6,7 @@
 use std::{borrow::Borrow, borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 mod stream;
 
@@ -20,7 +21,8 @@ pub const ROLE_ATTRIBUTE: &str = "toolbridge.role";
 macro_rules! text_newtype {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
         pub struct $name(Arc<str>);
 
         impl $name {

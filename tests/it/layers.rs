@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("executor", &["body", "link", "tool", "source", "schema"]),
     ("programs", &["body", "link", "tool", "source"]),
     ("transport", &["link"]),
+    ("recording", &["body", "link", "tool", "wire", "transport"]),
     ("token", &["link"]),
     ("room", &["link", "transport"]),
     (

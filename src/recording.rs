@@ -1,0 +1,16 @@
+//! Sessions as files: what a participant sent and heard, with times, as MCAP.
+//!
+//! # The file
+//! Messages are the packets' bytes as they were on the wire (`message_encoding` `msgpack`), on one channel for each
+//! direction, participant, LiveKit topic and lane; what else happened in the room is JSON on `room/events`. While it is
+//! being written the file has no chunks and is flushed after each message, so a process that dies loses nothing that
+//! was written. When it is closed it becomes one of zstd chunks with an index, by a rename.
+//!
+//! # What is not in it
+//! Tokens, URLs, `bridge.instance` (replaced by a number of the same length).
+
+mod calls;
+mod entry;
+
+pub use calls::{RecordedCall, RecordedOutcome};
+pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};

@@ -1,0 +1,65 @@
+//! The calls of a recording: frames of one id, put together.
+
+use std::time::Duration;
+
+use super::Moment;
+use crate::{
+    link::Identity,
+    tool::{CallId, ErrorCode, Execution},
+};
+
+/// A call, as the recorded participant saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordedCall {
+    /// Its id.
+    pub id: CallId,
+    /// The tool; empty if its request is not in the file.
+    pub tool: String,
+    /// Who was to run it; none if its request is not in the file, or says something unknown.
+    pub execution: Option<Execution>,
+    /// Who asked.
+    pub caller: Identity,
+    /// Who was asked, or answered; none of a broadcast that nobody answered.
+    pub owner: Option<Identity>,
+    /// Its limit, as the first request says.
+    pub limit: Option<Duration>,
+    /// Parameters as MessagePack, in bytes.
+    pub parameters: Option<usize>,
+    /// Result as MessagePack, in bytes; none of a failure without one.
+    pub result: Option<usize>,
+    /// When its request was first sent or heard.
+    pub requested: Option<Moment>,
+    /// When its request was first acknowledged.
+    pub delivered: Option<Moment>,
+    /// When its owner first said that the tool began.
+    pub started: Option<Moment>,
+    /// When a stop of it was first sent or heard.
+    pub stopped: Option<Moment>,
+    /// When its result was first sent or heard, or the error that took its place.
+    pub settled: Option<Moment>,
+    /// How it ended.
+    pub outcome: RecordedOutcome,
+    /// Its frames: their places in the file, from 0, counting every entry.
+    pub entries: Vec<usize>,
+}
+
+/// How a recorded call ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordedOutcome {
+    /// The file says nothing of its end.
+    #[default]
+    Open,
+    /// It succeeded.
+    Ok,
+    /// It failed with this code; an error (type 1) counts as `error N`.
+    Failed {
+        /// The code.
+        code: ErrorCode,
+        /// The text that travelled, if any.
+        message: Option<String>,
+    },
+    /// It was stopped, and no answer is in the file.
+    Stopped,
+}
