@@ -11,6 +11,23 @@
 
 mod calls;
 mod entry;
+mod error;
+mod format;
+mod journal;
+mod queue;
+mod reader;
+mod recorder;
+mod records;
+mod streams;
+mod tap;
+mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
+pub use error::RecordError;
+pub use format::About;
+pub use queue::RecorderStats;
+pub use reader::{Entries, Recording};
+pub use recorder::{Recorder, RecorderOptions};
+pub use records::Damage;
+pub use tap::Tap;
