@@ -18,6 +18,7 @@ mod queue;
 mod reader;
 mod recorder;
 mod records;
+mod rewrite;
 mod streams;
 mod tap;
 mod writer;
@@ -30,4 +31,8 @@ pub use queue::RecorderStats;
 pub use reader::{Entries, Recording};
 pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
+pub use rewrite::{Repaired, repair};
 pub use tap::Tap;
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// The most bytes that the channels of a file may have in all: what is kept of a file while it is read.
-const CHANNELS_IN_ALL: usize = 64 * 1024 * 1024;
+pub(super) const CHANNELS_IN_ALL: usize = 64 * 1024 * 1024;
 
 /// A recording: a file that says whose it is, and whose entries can be read.
 ///
@@ -85,6 +85,10 @@ impl Recording {
         &self.about
     }
 
+    pub(super) fn into_parts(self) -> (About, Records) {
+        (self.about, self.records)
+    }
+
     /// What happened, in the order in which the recorder was told.
     pub fn entries(self) -> Entries {
         Entries {
@@ -150,7 +154,7 @@ impl Entries {
                 },
                 Ok(Some(_)) => {}
                 Ok(None) if self.finished && !self.records.has_footer() => {
-                    return Err(Damage { at_byte, text: "the file ends before its end".to_owned() });
+                    return Err(Damage::no_end(at_byte));
                 }
                 Ok(None) => return Ok(None),
                 Err(Fault::Damage(damage)) => return Err(damage),
@@ -167,8 +171,7 @@ impl Entries {
             let same = known.record == record;
             return if same { Ok(()) } else { Err(format!("channel {} is two", record.id)) };
         }
-        let texts: usize = record.texts.iter().map(|(key, value)| key.len() + value.len()).sum();
-        self.channel_bytes += texts + record.topic.len() + record.encoding.len();
+        self.channel_bytes += record.size();
         if self.channel_bytes > CHANNELS_IN_ALL {
             return Err("the channels are too large".to_owned());
         }

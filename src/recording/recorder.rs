@@ -14,7 +14,7 @@ use super::{
     Entry, Moment, RecordError, RecorderStats, Tap,
     journal::Journal,
     queue::{Item, Queue},
-    writer,
+    rewrite, writer,
 };
 use crate::{link::Role, transport::Transport};
 
@@ -203,9 +203,18 @@ impl Shared {
     /// The thread.
     fn run(&self, journal: Journal) {
         let _end = End(self);
-        if let Err(error) = journal.keep(&self.queue) {
-            tracing::error!(path = %self.path.display(), %error, "the recording stops; what was written stays");
-            self.queue.fail(error.to_string());
+        let path = self.path.display();
+        match journal.keep(&self.queue) {
+            Err(error) => {
+                tracing::error!(%path, %error, "the recording stops; what was written stays");
+                self.queue.fail(error.to_string());
+            }
+            Ok(live) => {
+                if let Err(error) = rewrite::finish(live, &self.path) {
+                    tracing::error!(%path, %error, "the recording has no index; all of it is there");
+                    self.queue.fail(format!("it has no index: {error}"));
+                }
+            }
         }
     }
 }

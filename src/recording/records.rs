@@ -47,6 +47,14 @@ pub(super) struct ChannelRecord {
     pub(super) texts: Texts,
 }
 
+impl ChannelRecord {
+    /// How many bytes its texts have.
+    pub(super) fn size(&self) -> usize {
+        let texts: usize = self.texts.iter().map(|(key, value)| key.len() + value.len()).sum();
+        self.topic.len() + self.encoding.len() + texts
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct MessageRecord {
     pub(super) channel: u16,
@@ -75,6 +83,13 @@ pub struct Damage {
     pub at_byte: u64,
     /// What is wrong.
     pub text: String,
+}
+
+impl Damage {
+    /// Of a finished file that lacks its end.
+    pub(super) fn no_end(at_byte: u64) -> Self {
+        Self { at_byte, text: "the file ends before its end".to_owned() }
+    }
 }
 
 /// Reads records.

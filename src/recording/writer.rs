@@ -42,7 +42,7 @@ pub(super) fn create(path: &Path, force: bool) -> Result<File, RecordError> {
 
 fn private(path: &Path, force: bool) -> io::Result<File> {
     let mut options = File::options();
-    options.write(true).create(true).create_new(!force);
+    options.read(true).write(true).create(true).create_new(!force);
     #[cfg(unix)]
     {
         use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};

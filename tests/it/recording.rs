@@ -11,7 +11,7 @@ use toolbridge::{
     Assistant, Client, Identity, Lane, Packet, Peer, Role, SendError, Sid, ToolError, Transport, memory,
     recording::{
         Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
-        RoomEvent,
+        RoomEvent, repair,
     },
 };
 
@@ -117,6 +117,7 @@ fn what_is_recorded_is_read_back_in_its_order() {
     let about = Recording::open(&path).unwrap().about().clone();
     assert_eq!((about.identity.as_str(), about.sid.as_str(), &*about.room), ("phone", "PA_1", "kitchen"));
     assert_eq!((about.role, about.begun, &*about.version), (Some(Role::Client), Moment(1_000), "0.1.0"));
+    assert!(about.finished && !folder.file(".session.mcap.tmp").exists());
     let read = read(&path);
     assert_eq!(bare(read.clone()), session(40));
     let numbers: Vec<_> = read
@@ -130,6 +131,36 @@ fn what_is_recorded_is_read_back_in_its_order() {
         .collect();
     let channel = numbers[0].0;
     assert_eq!(numbers, (0..20).map(|n| (channel, n)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_file_whose_writer_died_is_read_while_it_lives_and_is_repaired() {
+    let folder = Folder::new();
+    let (path, dead, whole) = (folder.file("live.mcap"), folder.file("dead.mcap"), folder.file("whole.mcap"));
+    let recorder = record(&path, session(20));
+    let last = RoomEvent::Closed { reason: "closed".to_owned() };
+    // What is told is in the file as soon as the thread has written it, without an end.
+    while !fs::read(&path).unwrap().ends_with(br#""sid":"PA_2"}"#) {
+        std::thread::yield_now();
+    }
+    fs::copy(&path, &dead).unwrap();
+    assert_eq!(bare(read(&dead)), session(20));
+    assert!(!Recording::open(&dead).unwrap().about().finished);
+    let mut torn = fs::read(&dead).unwrap();
+    let size = torn.len() as u64;
+    torn.extend_from_slice(&[5, 40, 0, 0, 0, 0, 0, 0, 0, 1]);
+    fs::write(&dead, torn).unwrap();
+
+    let repaired = repair(&dead, &whole, false).unwrap();
+    assert_eq!((repaired.entries, repaired.damage.unwrap().at_byte), (23, size));
+    assert_eq!(bare(read(&whole)), session(20));
+    assert!(Recording::open(&whole).unwrap().about().finished);
+    assert!(matches!(repair(&dead, &whole, false), Err(RecordError::Exists { .. })));
+    assert_eq!(repair(&whole, &whole, true).unwrap().entries, 23);
+    assert_eq!(bare(read(&whole)), session(20));
+    recorder.record(Entry { at: Moment(9_001), what: Happened::Event(last) });
+    recorder.finish().unwrap();
+    assert_eq!(read(&path).len(), 24);
 }
 
 #[cfg(unix)]
