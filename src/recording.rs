@@ -9,6 +9,7 @@
 //! # What is not in it
 //! Tokens, URLs, `bridge.instance` (replaced by a number of the same length).
 
+mod blank;
 mod calls;
 mod entry;
 mod error;
@@ -18,6 +19,8 @@ mod queue;
 mod reader;
 mod recorder;
 mod records;
+mod redact;
+mod redactor;
 mod rewrite;
 mod streams;
 mod tap;
@@ -31,6 +34,7 @@ pub use queue::RecorderStats;
 pub use reader::{Entries, Recording};
 pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
+pub use redact::Redact;
 pub use rewrite::{Repaired, repair};
 pub use tap::Tap;
 
