@@ -66,6 +66,11 @@ impl Redact {
         self
     }
 
+    /// What `tool` says, unless nothing is to be taken out.
+    pub(crate) fn hiding(self, tool: &str) -> Self {
+        if self.on { self.tool(tool) } else { self }
+    }
+
     /// Whether nothing is looked for.
     pub(super) fn is_idle(&self) -> bool {
         !self.on && self.tools.is_empty() && self.keys.is_empty()
