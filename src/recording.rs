@@ -10,7 +10,18 @@
 //! Tokens, URLs, `bridge.instance` (replaced by a number of the same length).
 
 mod calls;
+mod check;
 mod entry;
+mod fold;
+mod info;
+pub(crate) mod plain;
+mod spoken;
+mod text;
 
 pub use calls::{RecordedCall, RecordedOutcome};
+pub use check::{Checked, Finding, Level, check};
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
+pub use fold::{Calls, calls};
+pub use info::{Info, Latency, PeerInfo, ToolInfo, Traffic, info};
+use spoken::Spoken;
+pub use text::{entry_json, entry_text};
