@@ -85,7 +85,7 @@ pub struct Checked {
 /// | `result-after-stop` | error, note | a stopped call ended otherwise than `cancelled`; a note where both may have crossed |
 /// | `timeout-not-honoured` | error | no result 2 s after the limit, its owner being there all the time |
 /// | `stanza-reused` | error, note | one number for two frames under one sid; a note of plain peers, some of which do so |
-/// | `stanza-order` | error, note | a number below an earlier one, and no repetition; a note of what was heard, which may have been overtaken |
+/// | `stanza-order` | error, note | a number below an earlier one, and no repetition; a note of what was heard, which may have been overtaken; nothing of senders that list `fast_lane` |
 /// | `dead-sid` | error | a frame of a join that has ended |
 /// | `unknown-type` | note | a frame of the conversation, not of tools |
 /// | `dialect` | note | a spelling that is read, and not written |
@@ -117,6 +117,8 @@ pub(crate) struct Checker {
     dead: HashSet<Peer>,
     told: HashSet<(Identity, String)>,
     is_over: bool,
+    /// The recorded participant sends Configurations.
+    shakes_hands: bool,
 }
 
 /// A call that waits for its result.
@@ -135,6 +137,8 @@ struct Sender {
     highest: u32,
     last: BTreeMap<u32, (u16, String)>,
     shows_instance: bool,
+    /// Whether its Configuration lists `fast_lane`; none if there was none.
+    fast_lane: Option<bool>,
 }
 
 impl Checker {
@@ -269,6 +273,13 @@ impl Checker {
         }
         let sender = self.senders.entry(packet.from.clone()).or_default();
         sender.shows_instance |= frame.meta_str("bridge.instance").is_some();
+        if let Message::Configuration(it) = message {
+            let lists = it.features.iter().flatten().any(|feature| feature == "fast_lane");
+            sender.fast_lane = Some(lists);
+            self.shakes_hands |= packet.direction == Direction::Sent;
+        }
+        // With a fast lane, frames wait for what may make them needless. An observer hears no Configurations.
+        let in_order = sender.fast_lane.map_or(self.shakes_hands, |lists| !lists);
         let what = (frame.kind().code(), call_of(message).unwrap_or_default().chars().take(256).collect());
         let known = sender.last.get(&stanza);
         let oldest = sender.last.keys().next().copied().unwrap_or_default();
@@ -291,7 +302,7 @@ impl Checker {
         let overtakes = matches!(frame.kind(), Kind::ACKNOWLEDGEMENT | Kind::CONTROL_STOP)
             || packet.lane == Lane::Lossy
             || packet.stream;
-        if is_old && !overtakes {
+        if is_old && in_order && !overtakes {
             let level = if packet.direction == Direction::Sent { Level::Error } else { Level::Note };
             let text = format!("stanza {stanza} comes after {highest}, and is no repetition");
             self.find(place, level, "stanza-order", text);
