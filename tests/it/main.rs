@@ -35,6 +35,12 @@ mod programs_of_the_api;
 mod readme;
 #[cfg(feature = "record")]
 mod recording;
+#[cfg(feature = "record")]
+mod recording_calls;
+#[cfg(feature = "record")]
+mod recording_check;
+#[cfg(feature = "record")]
+mod recording_said;
 mod session_alicia;
 mod session_calls;
 mod session_choose;
