@@ -11,6 +11,8 @@
 
 mod calls;
 mod entry;
+mod report;
 
 pub use calls::{RecordedCall, RecordedOutcome};
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
+pub use report::report;

@@ -33,6 +33,10 @@ mod options;
 mod programs;
 mod programs_of_the_api;
 mod readme;
+#[cfg(feature = "record")]
+mod report;
+#[cfg(feature = "record")]
+mod report_sample;
 mod session_alicia;
 mod session_calls;
 mod session_choose;
