@@ -25,11 +25,34 @@ function openDetails(call, from) {
   if (bar) bar.classList.add("chosen");
   view.focused = call.n;
   title.focus({ preventScroll: true });
+  setAddress("#call=" + encodeURIComponent(call.id));
+}
+
+// The address names the call that is shown, so that it can be passed on beside the file.
+function setAddress(fragment) {
+  try {
+    history.replaceState(null, "", fragment || location.href.split("#")[0]);
+  } catch {
+    // A browser that does not allow it for files shows the page all the same.
+  }
+}
+
+function openFromAddress() {
+  const [, encoded] = /^#call=(.*)$/.exec(location.hash) || [];
+  if (encoded === undefined) return;
+  try {
+    const id = decodeURIComponent(encoded);
+    const call = calls.find((one) => one.id === id);
+    if (call) openDetails(call, "row");
+  } catch {
+    // Not an address that this page wrote.
+  }
 }
 
 function closeDetails() {
   byId("details").hidden = true;
   document.body.classList.remove("with-details");
+  setAddress("");
   redraw();
   if (opener && opener.from === "bar") focusCall(opener.call);
   else if (opener) focusRow(opener.call);
@@ -74,7 +97,8 @@ function frameItem(frame, origin) {
       make("span", { class: "way", title: frame.sent ? "sent" : "heard" }, frame.sent ? "↑ sent" : "↓ heard"),
       make("span", { class: "what" }, name),
       make("span", { class: "size" }, bytes(frame.size))));
-  // The body is laid out when somebody looks.
+  // What matters most is open at once. A body is laid out when somebody looks.
+  item.open = kind !== "" && frame.body !== null && frame.body[0].length < 2000;
   item.addEventListener("toggle", () => {
     if (!item.open || item.children.length > 1) return;
     item.append(make("p", { class: "route" },

@@ -16,7 +16,6 @@ function startHead() {
   const tiles = [
     ["Calls", grouped(count)], ["Succeeded", share(answered)], ["Half within", duration(times[0])],
     ["99 % within", duration(times[2])], ["Longest", duration(times[3])],
-    ["Participants", grouped(data.participants.length + data.omitted.participants)],
     ["Packets", grouped(room.packets)], ["Bytes", bytes(room.bytes)],
   ];
   byId("tiles").append(...tiles.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
@@ -48,4 +47,5 @@ startNotices();
 startFilter();
 startWaterfall();
 startTables();
+openFromAddress();
 document.documentElement.dataset.ready = "true";

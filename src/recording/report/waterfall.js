@@ -14,7 +14,7 @@ const COLUMN = 4;
 const MOST_ROWS = 200;
 
 const whole = { from: FIRST, to: Math.max(LAST, FIRST + 1000) };
-const view = { from: 0, to: 0, width: 0, focused: -1, drawn: new Map() };
+const view = { from: 0, to: 0, width: 0, fitted: true, focused: -1, drawn: new Map() };
 
 function startWaterfall() {
   const buttons = [
@@ -26,14 +26,7 @@ function startWaterfall() {
     button.addEventListener("click", act);
     byId("buttons").append(button);
   }
-  for (const [mark, text] of [["delivered", "delivered"], ["started", "started"], ["stopped", "stop sent"],
-    ["wait", "paler: not yet started"], ["joined", "joined"], ["left", "left"], ["down", "link down"],
-    ["up", "link up"]]) {
-    if (mark !== "wait" && !MARKS[mark]) byId("legend").append(make("li", {}, tickSample(mark), text));
-    else if (mark === "wait") byId("legend").append(make("li", {}, waitSample(), text));
-    else byId("legend").append(make("li", {}, draw("svg", { width: 14, height: 14, "aria-hidden": "true" },
-      draw("path", { class: "mark " + mark, d: MARKS[mark], transform: "translate(7 7)" })), text));
-  }
+  startLegend();
   const lanes = byId("lanes");
   lanes.addEventListener("keydown", onKey);
   lanes.addEventListener("wheel", onWheel, { passive: false });
@@ -44,16 +37,19 @@ function startWaterfall() {
   });
   filter.listeners.push(redraw);
   new ResizeObserver(() => {
-    if (byId("plot").clientWidth !== view.width) redraw();
+    if (byId("plot").clientWidth !== view.width) (view.fitted ? fit : redraw)();
   }).observe(byId("plot"));
   fit();
 }
 
 function fit() {
-  // Room on the right for the last labels.
+  // Room on the right for the last labels, if there are any.
   const span = whole.to - whole.from;
+  const room = Math.max(200, byId("plot").clientWidth - GUTTER);
+  const labels = filter.calls.length <= LABELLED ? Math.min(170, room / 4) : 12;
   view.from = whole.from - span * 0.01;
-  view.to = whole.to + span * 0.09;
+  view.to = whole.to + span * labels / (room - labels);
+  view.fitted = true;
   redraw();
 }
 
@@ -78,6 +74,7 @@ function pan(share) {
 function keepInSight() {
   const span = view.to - view.from;
   const from = Math.min(Math.max(view.from, whole.from - span * 0.9), whole.to - span * 0.1);
+  view.fitted = false;
   view.to += from - view.from;
   view.from = from;
 }
@@ -175,7 +172,9 @@ function drawBar(call, y, labelled) {
   const at = (time) => Math.min(Math.max(x(time), GUTTER - 40), view.width + 40);
   const from = at(call.begin);
   const to = Math.max(from + LEAST, at(call.end));
-  const begun = call.started !== null && call.started > call.begin ? Math.min(at(call.started), to - 1) : from;
+  // What is too near to the beginning to be told apart from it is not drawn.
+  const apart = (time) => time !== null && (time - call.begin) * scale() >= 3;
+  const begun = apart(call.started) ? Math.min(at(call.started), to - 1) : from;
   const box = (attributes, left, right) =>
     draw("rect", { y, x: left.toFixed(1), width: Math.max(1, right - left).toFixed(1), height: BAR, rx: 2, ...attributes });
   const bar = draw("g", {
@@ -188,7 +187,7 @@ function drawBar(call, y, labelled) {
     box({ class: "run" }, begun, to),
     box({ class: "hatch", fill: "url(#hatch-" + ending.name + ")" }, begun, to));
   for (const mark of ["delivered", "started", "stopped"]) {
-    if (call[mark] === null || call[mark] < view.from || call[mark] > view.to) continue;
+    if (!apart(call[mark]) || call[mark] < view.from || call[mark] > view.to) continue;
     bar.append(draw("path", { class: "tick " + mark, d: TICKS[mark],
       transform: "translate(" + at(call[mark]).toFixed(1) + " " + y + ")" }));
   }
@@ -240,6 +239,21 @@ const tickSample = (mark) => draw("svg", { width: 14, height: 18, "aria-hidden":
   draw("rect", { class: "faint", x: 0, y: 3, width: 14, height: BAR }),
   draw("path", { class: "tick " + mark, d: TICKS[mark], transform: "translate(7 4)" }));
 
+// What the marks mean; of those of the room, the ones that occur.
+function startLegend() {
+  const add = (sample, text) => byId("legend").append(make("li", {}, sample, text));
+  add(tickSample("delivered"), "delivered");
+  add(tickSample("started"), "started");
+  add(tickSample("stopped"), "stop sent");
+  add(waitSample(), "paler: not yet started");
+  const kinds = new Set(events.map((event) => event.kind));
+  for (const [kind, d] of Object.entries(MARKS)) {
+    if (!kinds.has(kind)) continue;
+    add(draw("svg", { width: 14, height: 14, "aria-hidden": "true" },
+      draw("path", { class: "mark " + kind, d, transform: "translate(7 7)" })), SAID[kind]);
+  }
+}
+
 const waitSample = () => draw("svg", { class: "bar ok", width: 26, height: 14, "aria-hidden": "true" },
   draw("rect", { class: "wait", width: 12, height: 14 }), draw("rect", { class: "run", x: 12, width: 14, height: 14 }));
 
@@ -277,7 +291,7 @@ function drawAxis() {
   const grid = draw("g", { class: "grid" });
   for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
     if (x(at) < GUTTER) continue;
-    parts.push(draw("text", { class: "time", x: x(at).toFixed(1), y: 15 }, clock(at, step)));
+    if (x(at) < view.width - 24) parts.push(draw("text", { class: "time", x: x(at).toFixed(1), y: 15 }, clock(at, step)));
     grid.append(draw("line", { x1: x(at).toFixed(1), x2: x(at).toFixed(1), y1: 0, y2: "100%" }));
   }
   byId("bars").prepend(grid);
@@ -401,6 +415,7 @@ function onDrag(event) {
   view.dragged = false;
   if (event.button !== 0 || event.pointerType === "touch") return;
   const start = { x: event.clientX, from: view.from, to: view.to };
+  let waiting = 0;
   const move = (moved) => {
     const by = moved.clientX - start.x;
     if (!view.dragged && Math.abs(by) < 5) return;
@@ -408,12 +423,14 @@ function onDrag(event) {
     view.from = start.from - by / scale();
     view.to = start.to - by / scale();
     keepInSight();
-    redraw();
+    if (!waiting) waiting = requestAnimationFrame(() => { waiting = 0; redraw(); });
   };
   const end = () => {
     removeEventListener("pointermove", move);
     removeEventListener("pointerup", end);
     removeEventListener("pointercancel", end);
+    // The click that ends a drag comes first.
+    setTimeout(() => { view.dragged = false; }, 0);
   };
   addEventListener("pointermove", move);
   addEventListener("pointerup", end);
