@@ -25,6 +25,7 @@ mod recorder;
 mod records;
 mod redact;
 mod redactor;
+mod report;
 mod rewrite;
 mod spoken;
 mod streams;
@@ -47,6 +48,7 @@ pub use tap::Tap;
 
 pub use fold::{Calls, calls};
 pub use info::{Info, Latency, PeerInfo, ToolInfo, Traffic, info};
+pub use report::report;
 use spoken::Spoken;
 pub use text::{entry_json, entry_text};
 

@@ -41,6 +41,10 @@ mod recording_calls;
 mod recording_check;
 #[cfg(feature = "record")]
 mod recording_said;
+#[cfg(feature = "record")]
+mod report;
+#[cfg(feature = "record")]
+mod report_sample;
 mod session_alicia;
 mod session_calls;
 mod session_choose;
