@@ -43,7 +43,7 @@ pub use reader::{Entries, Recording};
 pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
 pub use redact::Redact;
-pub use rewrite::{Repaired, repair};
+pub use rewrite::{Repaired, redact, repair};
 pub use tap::Tap;
 
 pub use fold::{Calls, calls};

@@ -72,7 +72,7 @@ fn live() -> (Vec<u8>, Vec<usize>) {
 
 fn finished(live: &[u8]) -> Vec<u8> {
     let recording = Recording::read(Cursor::new(live.to_vec())).unwrap();
-    let (out, repaired) = rewrite(recording, Cursor::new(Vec::new())).unwrap();
+    let (out, repaired) = rewrite(recording, Cursor::new(Vec::new()), &mut |it| it).unwrap();
     assert_eq!((repaired.entries, repaired.damage), (MESSAGES, None));
     out.into_inner()
 }
@@ -168,7 +168,7 @@ fn mutated_files_never_panic_and_a_finished_one_never_lies() {
                 assert!(all.starts_with(entries), "a checksum missed it");
             }
             let Ok(recording) = Recording::read(Cursor::new(bytes)) else { continue };
-            if let Ok((out, repaired)) = rewrite(recording, Cursor::new(Vec::new())) {
+            if let Ok((out, repaired)) = rewrite(recording, Cursor::new(Vec::new()), &mut |it| it) {
                 let (entries, damaged) = read(&out.into_inner()).unwrap();
                 let foreign = repaired.entries - entries.len() as u64;
                 assert!(!damaged && foreign <= MESSAGES);
@@ -316,7 +316,7 @@ fn messages_on_channels_of_others_are_passed_over_and_counted() {
     assert_eq!(entries.by_ref().count() as u64, MESSAGES);
     assert_eq!((entries.foreign(), entries.damage()), (2, None));
     let (_, repaired) =
-        rewrite(Recording::read(Cursor::new(file)).unwrap(), Cursor::new(Vec::new())).unwrap();
+        rewrite(Recording::read(Cursor::new(file)).unwrap(), Cursor::new(Vec::new()), &mut |it| it).unwrap();
     assert_eq!((repaired.entries, repaired.damage), (MESSAGES + 1, None));
 }
 
@@ -348,6 +348,6 @@ fn a_channel_that_is_two_is_damage() {
     let (entries, damaged) = read(&file).unwrap();
     assert_eq!((entries.len() as u64, damaged), (MESSAGES, true));
     let recording = Recording::read(Cursor::new(file)).unwrap();
-    let (_, repaired) = rewrite(recording, Cursor::new(Vec::new())).unwrap();
+    let (_, repaired) = rewrite(recording, Cursor::new(Vec::new()), &mut |it| it).unwrap();
     assert_eq!((repaired.entries, repaired.damage.is_some()), (MESSAGES, true));
 }

@@ -12,7 +12,7 @@ use toolbridge::{
     ToolOptions, Transport, memory,
     recording::{
         Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
-        Redact, RoomEvent, repair,
+        Redact, RoomEvent, redact, repair,
     },
     wire::Frame,
 };
@@ -408,6 +408,11 @@ async fn sec_p3_a_builder_records_no_secret_and_no_instance_and_close_finishes_t
     assert!(Recording::open(&phone).unwrap().about().finished, "close waits for the file");
     assert!(secrets.iter().all(|it| holds(&assistant, it)) && !secrets.iter().any(|it| holds(&phone, it)));
     assert!(holds(&phone, "ada") && holds(&phone, "bridge.redacted"));
+    let shared = folder.file("shared.mcap");
+    let redacted = redact(&assistant, &shared, Redact::everything().keep("sign_in"), false).unwrap();
+    assert_eq!(redacted.entries, read(&assistant).len() as u64);
+    assert!(!secrets.iter().any(|it| holds(&shared, it)) && holds(&shared, "ada"));
+    assert!(holds(&assistant, "thought") && !holds(&shared, "thought"));
     let mut instances = Vec::new();
     for path in [&phone, &assistant] {
         for packet in packets(&read(path)) {
