@@ -33,6 +33,8 @@ mod options;
 mod programs;
 mod programs_of_the_api;
 mod readme;
+#[cfg(feature = "record")]
+mod replay;
 mod session_alicia;
 mod session_calls;
 mod session_choose;
