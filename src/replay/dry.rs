@@ -235,6 +235,8 @@ impl<'a> Stage<'a> {
                 self.joined(now, &who);
             }
             RoomEvent::Left { identity, sid } => self.left(&Peer::new(identity, sid)),
+            // The link is up for a new join: that is told at once with the join.
+            RoomEvent::Link { up: true } if self.is_rejoin(entry + 1) => {}
             RoomEvent::Link { up } => {
                 let state = if *up { LinkState::Up } else { LinkState::Down };
                 if let Some(it) = &mut self.end {
@@ -244,8 +246,8 @@ impl<'a> Stage<'a> {
             RoomEvent::Unsent { channel, sequence, reason } => {
                 if let Some(it) = &mut self.end
                     && let Some(packet) = it.end.packets.get(&(*channel, *sequence)).copied()
+                    && let Some(why) = why_unsent(reason)
                 {
-                    let why = why_unsent(reason);
                     it.end.act(|session, now| session.handle_unsent(now, packet, why));
                 }
             }
@@ -256,6 +258,11 @@ impl<'a> Stage<'a> {
             }
             _ => {}
         }
+    }
+
+    fn is_rejoin(&self, entry: usize) -> bool {
+        let step = self.steps.get(entry).map(|step| &step.what);
+        self.here.is_some() && matches!(step, Some(What::Event(RoomEvent::Here { .. })))
     }
 
     /// The recorded participant is in the room, for the first time or anew.
@@ -379,13 +386,19 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What a recorder wrote of a packet that did not leave.
-fn why_unsent(reason: &str) -> Unsent {
-    match reason {
-        _ if reason.contains("allow") => Unsent::NotAllowed,
-        _ if reason.contains("interrupt") => Unsent::Interrupted,
-        _ if reason.contains("full") => Unsent::QueueFull,
-        _ if reason.contains("closed") || reason.contains("not connected") => Unsent::Closed,
-        other => Unsent::Other(other.to_owned()),
-    }
+/// What a session was told of a packet that did not leave, by what a recorder wrote of it. Of one that its driver gave
+/// up, it was told nothing.
+fn why_unsent(reason: &str) -> Option<Unsent> {
+    let number = |word: &str| word.parse().ok();
+    let words: Vec<_> = reason.split_whitespace().collect();
+    Some(match words.as_slice() {
+        [size, "bytes", "are", "more", "than", "the", limit, ..] => {
+            Unsent::TooLarge { size: number(size)?, limit: number(limit)? }
+        }
+        ["given", "up", ..] => return None,
+        _ if reason.contains("does not allow") => Unsent::NotAllowed,
+        _ if reason.contains("lost before") => Unsent::Interrupted,
+        _ if reason.contains("not connected") => Unsent::Closed,
+        _ => Unsent::Other(reason.to_owned()),
+    })
 }
