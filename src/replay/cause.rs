@@ -23,7 +23,7 @@ impl End {
             Message::ToolUseResult(it) => self.cause_result(spoken, it, to),
             Message::ToolProgress(it) => self.cause_progress(it, to),
             Message::ControlStop(it) => self.cause_stop(spoken, it),
-            Message::ToolsRegister(it) if it.tools != self.offered => {
+            Message::ToolsRegister(it) => {
                 self.offered.clone_from(&it.tools);
                 let offered = tools(&it.tools);
                 if let Err(error) = self.act(|session, now| session.offer(now, offered)) {
@@ -89,7 +89,10 @@ impl End {
         let mut progress = Progress::started();
         (progress.status, progress.message, progress.content) =
             (it.status, it.message.clone(), it.content.clone());
-        self.act(|session, now| session.progress(now, job, progress));
+        self.act(|session, now| {
+            session.progress(now, job, progress);
+            session.progress_at_once(now, job); // it had waited before it was recorded
+        });
     }
 
     fn cause_stop(&mut self, spoken: &Spoken, it: &ControlStop) {

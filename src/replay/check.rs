@@ -25,6 +25,9 @@ use crate::{
 /// little earlier, when it was told and not when that was recorded.
 const EARLY: Duration = Duration::from_millis(150);
 
+/// How a call ended, in its result.
+const OF_AN_OUTCOME: [&str; 4] = ["body.success", "body.result", "body.errorCode", "body.errorMessage"];
+
 /// A participant, with what of it was compared so far.
 pub(super) struct Checked<'a> {
     pub(super) end: End,
@@ -36,7 +39,7 @@ pub(super) struct Checked<'a> {
     greeted: Vec<Vec<Identity>>,
     stanzas: Stanzas,
     /// What it was sent and has not heard yet: its answers, here before, say when.
-    pub(super) waiting: VecDeque<((Kind, String), &'a Line)>,
+    pub(super) waiting: VecDeque<((Kind, String), Option<u32>, &'a Line)>,
 }
 
 impl<'a> Checked<'a> {
@@ -53,15 +56,17 @@ impl<'a> Checked<'a> {
 
     /// How many such answers are spoken for.
     pub(super) fn answered_later(&self, kind: Kind, about: &str) -> usize {
-        self.waiting.iter().filter(|((of, it), _)| *of == kind && it == about).count()
+        self.waiting.iter().filter(|((of, it), ..)| *of == kind && it == about).count()
     }
 
-    /// What this answers, which it must have heard by now.
-    pub(super) fn answered(&mut self, answer: &Spoken) -> Option<&'a Line> {
-        let is_it =
-            |((kind, about), _): &((Kind, String), &Line)| *kind == answer.kind() && *about == answer.about;
-        let at = self.waiting.iter().position(is_it)?;
-        self.waiting.remove(at).map(|(_, line)| line)
+    /// What it must have heard before it said this: what this answers, or what an earlier frame of its answers that
+    /// was overtaken.
+    pub(super) fn heard_by_now(&mut self, said: &Spoken) -> Option<&'a Line> {
+        let at = self.waiting.iter().position(|((kind, about), stanza, _)| {
+            let is_earlier = stanza.is_some_and(|stanza| said.stanza().is_some_and(|now| stanza <= now));
+            is_earlier || (*kind == said.kind() && *about == said.about)
+        })?;
+        self.waiting.remove(at).map(|(.., line)| line)
     }
 
     /// A frame that it said then: does it say it now?
@@ -164,7 +169,9 @@ impl<'a> Checked<'a> {
             return self.end.said.remove(at);
         }
         self.end.cause(line, spoken, to);
-        let most: Instant = later(self.end.clock, EARLY);
+        // A window or a silence is over, of which the session told with a stop or a request.
+        let by_clock = matches!(spoken.kind(), Kind::TOOL_USE_REQUEST | Kind::CONTROL_STOP);
+        let most: Instant = later(self.end.clock, if by_clock { EARLY } else { Duration::ZERO });
         loop {
             if let Some(at) = self.place(spoken, to) {
                 return self.end.said.remove(at);
@@ -176,7 +183,7 @@ impl<'a> Checked<'a> {
         // One of this type that the file will not have: this must be it, with something changed.
         let is_to_come = |said: &Said| {
             let key = (self.end.id.clone(), said.spoken.kind().code(), said.spoken.about.clone());
-            to_come.get(&key).is_some_and(|left| *left > 0)
+            to_come.get(&key).is_some_and(|left| !left.is_empty())
         };
         let at = self.end.said.iter().position(|said| {
             said.spoken.kind() == spoken.kind() && self.is_to(said, to) && !is_to_come(said)
@@ -191,6 +198,9 @@ impl<'a> Checked<'a> {
         };
         let mut places = self.end.said.iter().enumerate().filter(|(_, said)| is_it(said));
         let (first, _) = places.next()?;
+        if places.next().is_none() {
+            return Some(first);
+        }
         let leave = self.leave(spoken, to);
         let same = |said: &Said| compare::fields(spoken, &said.spoken, leave).is_empty();
         let mut all = self.end.said.iter().enumerate().skip(first).filter(|(_, said)| is_it(said));
@@ -230,11 +240,13 @@ impl<'a> Checked<'a> {
                 self.end.numbered.insert(file, now);
             }
         }
-        if is_race(spoken, &said.spoken, self.end.is_home) {
-            return report.skip(Skipped::Race);
-        }
-        report.compared += 1;
         let mut found = compare::fields(spoken, &said.spoken, self.leave(spoken, to));
+        if is_race(spoken, &said.spoken, self.end.is_home) {
+            found.retain(|(field, ..)| !OF_AN_OUTCOME.iter().any(|it| field.starts_with(it)));
+            report.skip(Skipped::Race);
+        } else {
+            report.compared += 1;
+        }
         let lane_is_free = self.end.is_fast && (!self.end.is_home || line.lane == Lane::Reliable);
         if !said.lanes.contains(&line.lane) && !lane_is_free {
             let lanes: Vec<_> = said.lanes.iter().map(|lane| name_of(*lane)).collect();
@@ -260,6 +272,12 @@ impl<'a> Checked<'a> {
                 return Some(Skipped::Race);
             }
             Message::ToolProgress(it) if !self.end.is_home && self.end.stopped.contains(&it.id) => {
+                return Some(Skipped::Race);
+            }
+            // It waited for its turn, and went with the end of its job.
+            Message::ToolProgress(it)
+                if self.end.aborted.get(&it.id).is_some_and(|at| line.at.since(*at) < EARLY) =>
+            {
                 return Some(Skipped::Race);
             }
             _ if !self.end.is_home && self.end.heard_goodbye => return Some(Skipped::Race),
@@ -317,7 +335,8 @@ fn is_race(file: &Spoken, said: &Spoken, is_home: bool) -> bool {
     let ended = |code: &Option<ErrorCode>| {
         code.as_ref().is_some_and(|code| [ErrorCode::TIMEOUT, ErrorCode::CANCELLED].contains(code))
     };
-    file.error_code != said.error_code && ended(&said.error_code) && (!is_home || ended(&file.error_code))
+    let differs = file.error_code != said.error_code || file.error_message != said.error_message;
+    differs && ended(&said.error_code) && (!is_home || ended(&file.error_code))
 }
 
 fn name_of(lane: Lane) -> &'static str {

@@ -1,6 +1,9 @@
 //! The file, step by step: who hears what, and who is asked what it says.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Instant,
+};
 
 use super::{
     DryError, DryReport, Skipped,
@@ -59,8 +62,8 @@ impl Replay {
     }
 }
 
-/// The frames of a speaker that the file still has, by type and subject.
-pub(super) type Later = BTreeMap<(Identity, u16, String), usize>;
+/// The frames of a speaker that the file still has, by type and subject: their stanzas.
+pub(super) type Later = BTreeMap<(Identity, u16, String), VecDeque<Option<u32>>>;
 
 struct Stage<'a> {
     steps: &'a [Step],
@@ -96,7 +99,8 @@ impl<'a> Stage<'a> {
             let What::Line(line) = &step.what else { continue };
             let Some(spoken) = &line.spoken else { continue };
             let (speaker, _) = ends_of(line, &home);
-            *later.entry((speaker.clone(), spoken.kind().code(), spoken.about.clone())).or_default() += 1;
+            let key = (speaker.clone(), spoken.kind().code(), spoken.about.clone());
+            later.entry(key).or_default().push_back(spoken.stanza());
             if let (Direction::Heard, Some(instance)) = (line.direction, spoken.instance()) {
                 let join = (speaker.clone(), line.from.sid().clone());
                 instances.entry(join).or_insert_with(|| instance.to_owned());
@@ -160,13 +164,13 @@ impl<'a> Stage<'a> {
             if !it.end.is_here || !(line.to.is_empty() || line.to.contains(id)) {
                 continue;
             }
-            let is_answered = |(kind, about): &(Kind, String)| {
-                let key = (id.clone(), kind.code(), about.clone());
-                self.later.get(&key).is_some_and(|left| *left > it.answered_later(*kind, about))
+            let stanza_of = |(kind, about): &(Kind, String)| {
+                let stanzas = self.later.get(&(id.clone(), kind.code(), about.clone()))?;
+                stanzas.get(it.answered_later(*kind, about)).copied()
             };
             let has_room = it.waiting.len() < MAX_WAITING;
-            match answer.clone().filter(|_| has_room).filter(is_answered) {
-                Some(answer) => it.waiting.push_back((answer, line)),
+            match answer.clone().filter(|_| has_room).and_then(|it| Some((stanza_of(&it)?, it))) {
+                Some((stanza, answer)) => it.waiting.push_back((answer, stanza, line)),
                 None => it.end.hear(line, &home),
             }
         }
@@ -182,10 +186,10 @@ impl<'a> Stage<'a> {
         }
         match self.others.get_mut(&id) {
             Some(it) => {
-                if let (Some(spoken), Some(home)) = (&line.spoken, &self.here)
-                    && let Some(waiting) = it.answered(spoken)
-                {
-                    it.end.hear(waiting, home.peer());
+                if let (Some(spoken), Some(home)) = (&line.spoken, &self.here) {
+                    while let Some(waiting) = it.heard_by_now(spoken) {
+                        it.end.hear(waiting, home.peer());
+                    }
                 }
                 let home = std::slice::from_ref(&self.home);
                 it.check(line, home, &self.spans, &self.later, &mut self.report);
@@ -220,7 +224,7 @@ impl<'a> Stage<'a> {
         let (speaker, _) = ends_of(line, &self.home);
         let key = (speaker.clone(), spoken.kind().code(), spoken.about.clone());
         if let Some(left) = self.later.get_mut(&key) {
-            *left = left.saturating_sub(1);
+            left.pop_front();
         }
     }
 

@@ -57,6 +57,8 @@ pub(super) struct End {
     pub(super) numbered: BTreeMap<u32, i32>,
     /// Calls that it was told to stop.
     pub(super) stopped: BTreeSet<CallId>,
+    /// When jobs ended by themselves.
+    pub(super) aborted: BTreeMap<CallId, Moment>,
     /// It was told goodbye.
     pub(super) heard_goodbye: bool,
     /// The session's packet of a packet of the file.
@@ -118,6 +120,7 @@ impl End {
             for_others: shown.for_others.clone(),
             numbered: BTreeMap::new(),
             stopped: BTreeSet::new(),
+            aborted: BTreeMap::new(),
             heard_goodbye: false,
             packets: BTreeMap::new(),
         };
@@ -213,7 +216,13 @@ impl End {
                 Output::Execute(job) => {
                     self.jobs.insert((job.caller, job.call), job.key);
                 }
-                Output::Abort(key) => self.jobs.retain(|_, job| *job != key),
+                Output::Abort(key) => {
+                    let job = self.jobs.iter().find(|(_, job)| **job == key).map(|(job, _)| job.clone());
+                    if let Some(job) = job {
+                        self.jobs.remove(&job);
+                        self.aborted.insert(job.1, self.at);
+                    }
+                }
                 Output::Settled { .. } | Output::Event(_) => {}
             }
         }

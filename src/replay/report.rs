@@ -115,7 +115,8 @@ pub enum Skipped {
     FastLane,
     /// The same call was asked of somebody else too.
     AskedElsewhere,
-    /// A deadline and an answer met: who was first is decided by less than is in the file.
+    /// How a call ended where a deadline and an answer met: which was first is decided by less than is in the file.
+    /// The rest of such a result is compared.
     Race,
     /// Around a loss of the connection, a rejoin, or somebody's vanishing: not all that was said arrived.
     Unconnected,
@@ -138,7 +139,7 @@ impl fmt::Display for Skipped {
             Self::Greeting => "greetings that go again",
             Self::FastLane => "acknowledgements on the fast lane",
             Self::AskedElsewhere => "asked of somebody else too",
-            Self::Race => "a deadline and an answer at once",
+            Self::Race => "how a call ended where a deadline and an answer met",
             Self::Unconnected => "around a loss of connection",
             Self::Unrecorded => "around unrecorded packets",
             Self::AtTheEnd => "at the end of the recording",

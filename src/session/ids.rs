@@ -6,7 +6,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 #[cfg(feature = "record")]
-use super::{CallKey, Request, Session};
+use super::{CallKey, JobKey, Request, Session};
 #[cfg(feature = "record")]
 use crate::tool::CallError;
 use crate::{link::Identity, tool::CallId};
@@ -95,6 +95,11 @@ impl Session {
         let key = self.call(now, request);
         self.ids.given = None; // an error may have come before it was used
         key
+    }
+
+    /// Says now what of a job's progress would wait.
+    pub(crate) fn progress_at_once(&mut self, now: std::time::Instant, job: JobKey) {
+        self.progress_due(now, job);
     }
 
     /// What a request of this peer must say in `bridge.to` to be for us.

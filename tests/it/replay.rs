@@ -1,16 +1,22 @@
 //! A recorded session, run again: an honest one says what it said, and a changed one shows where.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use toolbridge::{
-    Body, Config, Lane, Packet, Participant, Peer, Progress, Role, STREAM_TOPIC, StreamPart, TOPIC, Tool,
-    ToolError, ToolOptions,
-    recording::{Direction, Entry, Happened, Moment, Recorded, RoomEvent},
+    Assistant, Body, Client, Config, Lane, Packet, Participant, Peer, Progress, Role, STREAM_TOPIC,
+    StreamPart, TOPIC, Tool, ToolError, ToolOptions, memory,
+    recording::{
+        Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Recording, RoomEvent,
+    },
     replay::{DryReport, Replay, Skipped},
     wire::{Frame, Kind, Message, Meta, ToolUseResult},
 };
 
+use crate::recording::Folder;
 use crate::session_world::{Fate, MS, Noted, Random, SECOND, World, request, tool, value};
 
 /// The file of one participant.
@@ -375,4 +381,338 @@ fn a_prompt_and_a_stop_that_a_client_asks_for_say_the_same_again_at_both_ends() 
     world.with("phone", |session, now| session.ask_to_stop(now, None)).unwrap().unwrap();
     world.run(SECOND);
     both_are_same(&ended(world));
+}
+
+/// A frame with something changed.
+fn changed(entry: &Entry, change: impl FnOnce(&mut i32, &mut String, &mut Message)) -> Entry {
+    let mut entry = entry.clone();
+    let Happened::Packet(packet) = &mut entry.what else { panic!("no packet") };
+    let frame = Frame::decode(packet.payload.clone()).unwrap();
+    let mut stanza = frame.stanza_id().unwrap();
+    let (mut room, mut message) = (frame.conversation_id().unwrap().to_owned(), frame.message().unwrap());
+    change(&mut stanza, &mut room, &mut message);
+    let meta: BTreeMap<String, Body> =
+        frame.meta_body().decode::<BTreeMap<String, serde_json::Value>>().map_or_else(
+            |_| BTreeMap::new(),
+            |meta| meta.into_keys().map(|key| (key.clone(), frame.meta_get(&key).unwrap())).collect(),
+        );
+    let meta = meta.into_iter().fold(Meta::new(), |meta, (key, value)| meta.with_body(key, value));
+    packet.payload = Frame::write(stanza, &room, &meta, &message).unwrap();
+    entry
+}
+
+/// The places of frames of this type and direction.
+fn places(entries: &[Entry], direction: Direction, kind: Kind) -> Vec<usize> {
+    let is_it = |entry: &Entry| match &entry.what {
+        Happened::Packet(packet) => {
+            packet.direction == direction
+                && Frame::decode(packet.payload.clone()).is_ok_and(|frame| frame.kind() == kind)
+        }
+        _ => false,
+    };
+    entries.iter().enumerate().filter(|(_, entry)| is_it(entry)).map(|(at, _)| at).collect()
+}
+
+/// What is different: place, whose, type, field.
+fn differences(entries: &[Entry]) -> Vec<(usize, String, &'static str, String)> {
+    let told =
+        |it: &toolbridge::replay::Difference| (it.entry, it.who.to_string(), it.frame, it.field.clone());
+    dry(entries).differences.iter().map(told).collect()
+}
+
+/// Three good calls, one of a tool that is gone, and the file of `name`.
+fn three_calls(name: &str) -> Vec<Entry> {
+    let mut world = pair(&["good"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    for _ in 0..3 {
+        world.ask("a", request("good")).unwrap();
+        world.run(SECOND);
+    }
+    world.with("phone", |session, now| session.offer(now, vec![tool("other")])).unwrap().unwrap();
+    world.ask("a", request("good")).unwrap_err();
+    world.run(SECOND);
+    let file = file(&ended(world), name);
+    assert!(dry(&file).is_same());
+    file
+}
+
+#[test]
+fn an_error_code_that_the_session_would_not_give_is_different() {
+    let mut file = three_calls("phone");
+    let at = *places(&file, Direction::Sent, Kind::TOOL_USE_RESULT).last().unwrap();
+    file[at] = changed(&file[at], |_, _, message| {
+        let Message::ToolUseResult(result) = message else { panic!() };
+        result.error_code = Some("busy".into());
+    });
+    assert_eq!(differences(&file), [(at, "phone".to_owned(), "ToolUseResult", "body.errorCode".to_owned())]);
+}
+
+#[test]
+fn a_result_body_that_the_session_would_not_give_is_different() {
+    let mut file = three_calls("phone");
+    let at = *places(&file, Direction::Sent, Kind::TOOL_USE_RESULT).last().unwrap();
+    file[at] = changed(&file[at], |_, _, message| {
+        let Message::ToolUseResult(result) = message else { panic!() };
+        result.result = Some(value(3));
+    });
+    assert_eq!(differences(&file), [(at, "phone".to_owned(), "ToolUseResult", "body.result".to_owned())]);
+}
+
+#[test]
+fn an_echo_that_is_none_is_different_at_both_ends() {
+    for (name, direction) in [("phone", Direction::Sent), ("a", Direction::Heard)] {
+        let mut world = pair(&[]);
+        world.ask("a", toolbridge::Request::new("bridge.echo", value(5)).to("phone")).unwrap();
+        let mut file = file(&ended(world), name);
+        let at = places(&file, direction, Kind::TOOL_USE_RESULT)[0];
+        file[at] = changed(&file[at], |_, _, message| {
+            let Message::ToolUseResult(result) = message else { panic!() };
+            result.result = Some(value(6));
+        });
+        assert_eq!(
+            differences(&file),
+            [(at, "phone".to_owned(), "ToolUseResult", "body.result.n".to_owned())]
+        );
+    }
+}
+
+#[test]
+fn an_acknowledgement_that_is_missing_is_different() {
+    for (name, whose, direction) in
+        [("phone", "phone", Direction::Sent), ("a", "a", Direction::Sent), ("a", "phone", Direction::Heard)]
+    {
+        let mut file = three_calls(name);
+        let at = places(&file, direction, Kind::ACKNOWLEDGEMENT)[1];
+        file.remove(at);
+        let found = dry(&file).differences;
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        let it = &found[0];
+        assert_eq!((it.who.as_str(), it.frame, &*it.field), (whose, "Acknowledgement", "frame"));
+        assert!(it.expected == "nothing" && it.entry <= at);
+    }
+}
+
+#[test]
+fn swapped_frames_and_changed_stanzas_are_different() {
+    let file = three_calls("phone");
+    let results = places(&file, Direction::Sent, Kind::TOOL_USE_RESULT);
+    let started = places(&file, Direction::Sent, Kind::TOOL_PROGRESS);
+    let mut swapped = file.clone();
+    let (a, b) = (started[1], results[1]);
+    let (one, two) = (swapped[a].what.clone(), swapped[b].what.clone());
+    (swapped[a].what, swapped[b].what) = (two, one);
+    let found = differences(&swapped);
+    assert!(found.contains(&(b, "phone".to_owned(), "ToolProgress", "order".to_owned())), "{found:?}");
+
+    let mut moved = file.clone();
+    moved[results[1]] = changed(&moved[results[1]], |stanza, _, _| *stanza += 1_000);
+    let found = differences(&moved);
+    assert!(
+        found.contains(&(results[1], "phone".to_owned(), "ToolUseResult", "stanzaId".to_owned())),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_result_of_a_call_that_was_never_asked_is_different() {
+    let mut file = three_calls("a");
+    let at = places(&file, Direction::Heard, Kind::TOOL_USE_RESULT)[1];
+    let foreign = changed(&file[at], |stanza, _, message| {
+        *stanza += 500;
+        let Message::ToolUseResult(result) = message else { panic!() };
+        result.id = "never-asked".into();
+    });
+    file.insert(at + 1, foreign);
+    let found = differences(&file);
+    assert!(found.contains(&(at + 1, "phone".to_owned(), "ToolUseResult", "frame".to_owned())), "{found:?}");
+}
+
+#[test]
+fn a_file_without_a_participant_is_refused_and_one_that_said_nothing_is_the_same() {
+    assert_eq!(Replay::dry([]), Err(toolbridge::replay::DryError::NobodyHere));
+    let mut file = three_calls("a");
+    file.truncate(1);
+    let report = dry(&file);
+    assert!(report.is_same() && report.compared == 0);
+}
+
+#[test]
+fn redacted_bodies_are_counted_and_not_compared() {
+    let mut file = three_calls("phone");
+    let at = *places(&file, Direction::Sent, Kind::TOOL_USE_RESULT).last().unwrap();
+    let Happened::Packet(packet) = &mut file[at].what else { panic!() };
+    let frame = Frame::decode(packet.payload.clone()).unwrap();
+    let Message::ToolUseResult(mut result) = frame.message().unwrap() else { panic!() };
+    result.error_message = Some("text of 30 bytes".to_owned());
+    let meta = Meta::new().with_bool("bridge.redacted", true);
+    let stanza = frame.stanza_id().unwrap();
+    packet.payload = Frame::write(stanza, "room", &meta, &Message::ToolUseResult(result)).unwrap();
+    let report = dry(&file);
+    assert!(report.is_same() && report.skipped[&Skipped::Redacted] == 1, "{report}");
+}
+
+#[test]
+fn what_is_no_frame_or_on_another_topic_is_counted_and_heard_as_it_is() {
+    let mut file = three_calls("a");
+    let at = places(&file, Direction::Heard, Kind::TOOL_USE_RESULT)[0];
+    let mut odd = file[at].clone();
+    let Happened::Packet(packet) = &mut odd.what else { panic!() };
+    packet.from = Peer::new("x", "PA_x");
+    packet.payload = vec![0xc1, 1, 2].into();
+    let mut other = odd.clone();
+    let Happened::Packet(packet) = &mut other.what else { panic!() };
+    packet.topic = "chat".to_owned();
+    file.insert(at, odd);
+    file.insert(at, other);
+    let report = dry(&file);
+    assert!(report.is_same(), "{report}");
+    assert_eq!((report.skipped[&Skipped::Malformed], report.skipped[&Skipped::OtherTopic]), (1, 1));
+}
+
+/// A random session that breaks no rule.
+fn random_session(seed: u64) -> World {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let fast = random.one_in(3);
+    let config = || Config::default().lossy(fast);
+    let mut world = World::new();
+    world.notes = Some(Vec::new());
+    world.random = Random(seed | 1);
+    world.jitter = random.pick(&[Duration::ZERO, 15 * MS]);
+    world.assistant("a", config());
+    world.with("a", |session, now| session.offer(now, vec![tool("own")])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(8))));
+    world.client("phone", config(), &["good", "bad", "wait"]);
+    world.handle("phone", |job| match job.tool.as_str() {
+        "good" => Some(Ok(value(1))),
+        "bad" => Some(Err(ToolError::new("broken", "it broke"))),
+        _ => None,
+    });
+    world.run(200 * MS);
+    let mut open = Vec::new();
+    for _ in 0..40 {
+        match random.below(12) {
+            0..=2 => drop(world.call("a", request("good"))),
+            3 => drop(world.call("a", request("bad"))),
+            4 => drop(world.call("a", request("own"))),
+            5 | 6 => {
+                let limit = random.pick(&[300 * MS, SECOND, 10 * SECOND]);
+                open.extend(world.call("a", request("wait").timeout(limit)));
+            }
+            7 if !open.is_empty() => {
+                let key = open.remove(0);
+                world.with("a", |session, now| session.cancel(now, key));
+            }
+            8 | 9 if !world.ends["phone"].jobs.is_empty() => {
+                let job = world.ends["phone"].jobs[0].key;
+                let progress = Progress::started().content(value(3));
+                world.with("phone", |session, now| session.progress(now, job, progress));
+                world.run(random.pick(&[10 * MS, 120 * MS]));
+                world.finish("phone", Ok(value(2)));
+            }
+            10 => {
+                let names = random.pick(&[&["good", "wait"][..], &["good", "bad", "wait"]]);
+                let tools = names.iter().map(|name| tool(name)).collect();
+                world.with("phone", |session, now| session.offer(now, tools)).unwrap().unwrap();
+            }
+            11 if random.one_in(4) => {
+                world.leave("phone");
+                world.run(random.pick(&[SECOND, 8 * SECOND]));
+                world.rejoin("phone");
+            }
+            _ => {}
+        }
+        world.run(random.pick(&[MS, 17 * MS, 40 * MS, 200 * MS, 2 * SECOND]));
+    }
+    world.run(20 * SECOND);
+    ended(world)
+}
+
+#[test]
+fn a_hundred_random_sessions_say_the_same_again_and_a_single_change_in_each_is_found() {
+    let (mut compared, mut changes) = (0, 0);
+    for seed in 1..=100 {
+        let world = random_session(seed);
+        for name in ["a", "phone"] {
+            let mut file = file(&world, name);
+            let report = Replay::dry(file.clone()).unwrap();
+            assert!(report.is_same(), "seed {seed}, {name}: {report}");
+            compared += report.compared;
+
+            // Of what the session decides, in a frame that was compared.
+            let mut random = Random(seed);
+            let kinds = [Kind::TOOL_USE_RESULT, Kind::TOOL_USE_REQUEST, Kind::TOOLS_REGISTER_ACK];
+            let sent: Vec<_> = kinds.iter().flat_map(|kind| places(&file, Direction::Sent, *kind)).collect();
+            let at = random.pick(&sent);
+            file[at] = match random.below(2) {
+                0 => changed(&file[at], |_, room, _| room.push('x')),
+                _ => changed(&file[at], |_, _, message| match message {
+                    Message::ToolUseResult(it) => it.conversation_id = Some("another".to_owned()),
+                    Message::ToolUseRequest(it) => it.conversation_id = Some("another".to_owned()),
+                    Message::ToolsRegisterAck(it) => it.tool_count += 1,
+                    _ => panic!(),
+                }),
+            };
+            let report = Replay::dry(file).unwrap();
+            assert!(!report.is_same(), "seed {seed}, {name}: the change of entry {at} is not found");
+            changes += 1;
+        }
+    }
+    assert!(compared > 5_000 && changes == 200, "{compared} frames, {changes} changes");
+}
+
+async fn get_battery() -> Result<f32, ToolError> {
+    Ok(0.8)
+}
+
+async fn hang() -> Result<(), ToolError> {
+    std::future::pending().await
+}
+
+async fn fail() -> Result<(), ToolError> {
+    Err(ToolError::new("disk_full", "no room"))
+}
+
+#[tokio::test]
+async fn what_recorders_wrote_of_both_ends_says_the_same_again() {
+    let folder = Folder::new();
+    let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
+    let room = memory::Room::named("kitchen");
+    let of_phone = Recorder::create(&phone, RecorderOptions::default()).unwrap();
+    let of_assistant = Recorder::create(&assistant, RecorderOptions::default()).unwrap();
+    let client = Client::builder()
+        .tool("get_battery", "Battery level", get_battery)
+        .tool("hang", "Never ends", hang)
+        .tool("fail", "Fails", fail)
+        .join_over(of_phone.tap(room.client("phone")))
+        .await
+        .unwrap();
+    let caller = Assistant::builder()
+        .tool("own", "The assistant's own", get_battery)
+        .join_over(of_assistant.tap(room.assistant("assistant")))
+        .await
+        .unwrap();
+    for _ in 0..12 {
+        let (one, two, three, four) = tokio::join!(
+            caller.call("get_battery", ()),
+            caller.call("get_battery", ()),
+            caller.call("own", ()),
+            caller.call("fail", ()),
+        );
+        assert!(one.is_ok() && two.is_ok() && three.is_ok() && four.is_err());
+    }
+    assert!(caller.call("hang", ()).timeout(60 * MS).await.is_err());
+    let mut open = caller.call("hang", ()).start();
+    assert!(caller.call("get_battery", ()).await.is_ok());
+    open.cancel();
+    assert!(open.await.is_err());
+    assert!(caller.call("get_battery", ()).await.is_ok());
+    caller.close().await;
+    client.close().await;
+    of_phone.finish().unwrap();
+    of_assistant.finish().unwrap();
+    for path in [phone, assistant] {
+        let entries: Vec<_> = Recording::open(&path).unwrap().entries().collect();
+        let report = dry(&entries);
+        assert!(report.is_same() && report.compared > 100, "{}: {report}", path.display());
+    }
 }
