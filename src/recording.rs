@@ -11,22 +11,30 @@
 
 mod blank;
 mod calls;
+mod check;
 mod entry;
 mod error;
+mod fold;
 mod format;
+mod info;
 mod journal;
+pub(crate) mod plain;
 mod queue;
 mod reader;
 mod recorder;
 mod records;
 mod redact;
 mod redactor;
+mod report;
 mod rewrite;
+mod spoken;
 mod streams;
 mod tap;
+mod text;
 mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
+pub use check::{Checked, Finding, Level, check};
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
 pub use error::RecordError;
 pub use format::About;
@@ -37,6 +45,12 @@ pub use records::Damage;
 pub use redact::Redact;
 pub use rewrite::{Repaired, repair};
 pub use tap::Tap;
+
+pub use fold::{Calls, calls};
+pub use info::{Info, Latency, PeerInfo, ToolInfo, Traffic, info};
+pub use report::report;
+use spoken::Spoken;
+pub use text::{entry_json, entry_text};
 
 #[cfg(test)]
 mod tests;
