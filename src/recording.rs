@@ -9,10 +9,36 @@
 //! # What is not in it
 //! Tokens, URLs, `bridge.instance` (replaced by a number of the same length).
 
+mod blank;
 mod calls;
 mod entry;
+mod error;
+mod format;
+mod journal;
+mod queue;
+mod reader;
+mod recorder;
+mod records;
+mod redact;
+mod redactor;
 mod report;
+mod rewrite;
+mod streams;
+mod tap;
+mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
+pub use error::RecordError;
+pub use format::About;
+pub use queue::RecorderStats;
+pub use reader::{Entries, Recording};
+pub use recorder::{Recorder, RecorderOptions};
+pub use records::Damage;
+pub use redact::Redact;
 pub use report::report;
+pub use rewrite::{Repaired, repair};
+pub use tap::Tap;
+
+#[cfg(test)]
+mod tests;

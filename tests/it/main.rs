@@ -34,6 +34,8 @@ mod programs;
 mod programs_of_the_api;
 mod readme;
 #[cfg(feature = "record")]
+mod recording;
+#[cfg(feature = "record")]
 mod report;
 #[cfg(feature = "record")]
 mod report_sample;

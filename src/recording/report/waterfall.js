@@ -37,7 +37,7 @@ function startWaterfall() {
   });
   filter.listeners.push(redraw);
   new ResizeObserver(() => {
-    if (byId("plot").clientWidth !== view.width) (view.fitted ? fit : redraw)();
+    if (byId("plot").clientWidth !== view.width) refit();
   }).observe(byId("plot"));
   fit();
 }
@@ -52,6 +52,9 @@ function fit() {
   view.fitted = true;
   redraw();
 }
+
+// After a change of the width.
+const refit = () => (view.fitted ? fit() : redraw());
 
 function zoom(factor, around) {
   const centre = around === undefined ? (view.from + view.to) / 2 : around;
