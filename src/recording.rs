@@ -11,10 +11,14 @@
 
 mod blank;
 mod calls;
+mod check;
 mod entry;
 mod error;
+mod fold;
 mod format;
+mod info;
 mod journal;
+pub(crate) mod plain;
 mod queue;
 mod reader;
 mod recorder;
@@ -23,11 +27,14 @@ mod redact;
 mod redactor;
 mod report;
 mod rewrite;
+mod spoken;
 mod streams;
 mod tap;
+mod text;
 mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
+pub use check::{Checked, Finding, Level, check};
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
 pub use error::RecordError;
 pub use format::About;
@@ -36,9 +43,14 @@ pub use reader::{Entries, Recording};
 pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
 pub use redact::Redact;
-pub use report::report;
+pub use report::{report, report_with_notes};
 pub use rewrite::{Repaired, repair};
 pub use tap::Tap;
+
+pub use fold::{Calls, calls};
+pub use info::{Info, Latency, PeerInfo, ToolInfo, Traffic, info};
+use spoken::Spoken;
+pub use text::{entry_json, entry_text};
 
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,8 @@ mod kind;
 pub mod message;
 mod meta;
 mod read;
+#[cfg(feature = "record")]
+mod spelling;
 mod write;
 
 pub use envelope::Frame;

@@ -130,7 +130,7 @@ pub(super) fn fields(kind: Kind) -> Option<&'static [Field]> {
 }
 
 impl Field {
-    fn is_called(&self, key: &[u8]) -> bool {
+    pub(super) fn is_called(&self, key: &[u8]) -> bool {
         key == self.name.as_bytes()
             || self.also.is_some_and(|also| key == also.as_bytes())
             || is_snake(key, self.name)

@@ -36,6 +36,12 @@ mod readme;
 #[cfg(feature = "record")]
 mod recording;
 #[cfg(feature = "record")]
+mod recording_calls;
+#[cfg(feature = "record")]
+mod recording_check;
+#[cfg(feature = "record")]
+mod recording_said;
+#[cfg(feature = "record")]
 mod report;
 #[cfg(feature = "record")]
 mod report_sample;

@@ -27,6 +27,7 @@ function startNotices() {
   const { malformed, redacted, unsent, unrecorded } = data.head.room;
   const say = (count, one, many) => (count ? grouped(count) + " " + (count === 1 ? one : many) : null);
   const notices = [
+    ...data.head.notes,
     say(unrecorded, "packet could not be recorded: what is missing may be in it.",
       "packets could not be recorded: what is missing may be in them."),
     say(malformed, "packet is not a valid frame.", "packets are not valid frames."),

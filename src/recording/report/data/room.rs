@@ -86,7 +86,7 @@ impl Room {
         self.packets += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         let frame = Frame::decode(packet.payload.clone()).ok();
-        self.malformed += u64::from(!frame.as_ref().is_some_and(|frame| frame.message().is_ok()));
+        self.malformed += u64::from(frame.as_ref().is_none_or(|frame| frame.message().is_err()));
         self.redacted += u64::from(frame.is_some_and(|frame| frame.meta_bool(REDACTED)));
         let mut from = packet.from.identity().clone();
         if packet.direction == Direction::Sent

@@ -1,0 +1,432 @@
+//! A recording against the contract: every frame, and every call.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent, Spoken,
+    fold::{Calls, Fold, Told},
+    spoken::call_of,
+};
+use crate::{
+    body::DecodeError,
+    link::{Identity, Lane, Peer, Sid},
+    wire::{Frame, Kind, Message},
+};
+
+/// How many findings are kept; what is beyond them is counted.
+const MAX_FINDINGS: usize = 10_000;
+
+/// How much later than its limit a call's result may come: its owner counts from receipt, and the way is long.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Of how many participants, spellings and types it is remembered what was said of them.
+const MAX_REMEMBERED: usize = 4_096;
+
+/// How many open calls are watched at once.
+const MAX_OPEN: usize = 100_000;
+
+/// How many of a sender's last stanzas are remembered, to tell a repetition from a number that was used again.
+const MAX_STANZAS: usize = 4_096;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Worth knowing; the contract allows it.
+    Note,
+    /// Against the contract.
+    Error,
+}
+
+/// Something in a recording that is against the contract, or worth knowing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// When: the time of the entry.
+    pub at: Moment,
+    /// The entry's place in the file, from 0.
+    pub entry: usize,
+    /// How bad it is.
+    pub level: Level,
+    /// Which rule, as a word that stays the same: `wrong-sender`.
+    pub rule: String,
+    /// Who did it; empty if nobody knows.
+    pub who: Identity,
+    /// What it is, in words. Parts of it come from the file.
+    pub text: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Checked {
+    /// What was found, in the order of the file; 10,000 at most.
+    pub findings: Vec<Finding>,
+    /// How many findings more there were.
+    pub left_out: u64,
+    /// How many findings of all are errors.
+    pub errors: u64,
+}
+
+/// Judges every frame and every call of a recording.
+///
+/// | rule | level | what |
+/// | --- | --- | --- |
+/// | `malformed` | error | a frame that readers refuse (101); a note without a topic, where it may be no frame at all |
+/// | `wrong-sender` | error | a result, progress, claim or refusal of somebody who does not own the call |
+/// | `request-changed` | error | the id of a call, used for another tool or other parameters |
+/// | `no-result` | error | a call without result in a file that ended in order, its owner being there |
+/// | `two-results` | error | a second result that is not the first |
+/// | `result-after-stop` | error, note | a stopped call ended otherwise than `cancelled`; a note where both may have crossed |
+/// | `timeout-not-honoured` | error | no result 2 s after the limit, its owner being there all the time |
+/// | `stanza-reused` | error, note | one number for two frames under one sid; a note of plain peers, some of which do so |
+/// | `stanza-order` | error, note | a number below an earlier one, and no repetition; a note of what was heard, which may have been overtaken; nothing of senders that list `fast_lane` |
+/// | `dead-sid` | error | a frame of a join that has ended |
+/// | `unknown-type` | note | a frame of the conversation, not of tools |
+/// | `dialect` | note | a spelling that is read, and not written |
+///
+/// What the recorder missed, what never left and what was cut off by somebody's leaving is held against nobody.
+/// The last two rules name each sender and word once.
+pub fn check(entries: impl IntoIterator<Item = Entry>) -> Checked {
+    let mut checker = Checker::default();
+    for (index, entry) in entries.into_iter().enumerate() {
+        checker.push(index, &entry);
+    }
+    checker.finish().0
+}
+
+/// Judges entry by entry.
+#[derive(Debug, Default)]
+pub(crate) struct Checker {
+    fold: Fold,
+    found: Checked,
+    /// Calls without a result.
+    open: BTreeMap<u64, Open>,
+    /// When they are overdue.
+    due: BTreeMap<(Moment, u64), ()>,
+    /// Requests of the recorded participant, by channel and number.
+    sent: HashMap<(u16, u32), u64>,
+    senders: HashMap<Peer, Sender>,
+    /// The join that each participant is in.
+    present: HashMap<Identity, Sid>,
+    dead: HashSet<Peer>,
+    told: HashSet<(Identity, String)>,
+    is_over: bool,
+    /// The recorded participant sends Configurations.
+    shakes_hands: bool,
+}
+
+/// A call that waits for its result.
+#[derive(Debug)]
+struct Open {
+    asked: Moment,
+    entry: usize,
+    due: Moment,
+    caller: Identity,
+    packets: Vec<(u16, u32)>,
+}
+
+/// What is known of a sender under one sid.
+#[derive(Debug, Default)]
+struct Sender {
+    highest: u32,
+    last: BTreeMap<u32, (u16, String)>,
+    shows_instance: bool,
+    /// Whether its Configuration lists `fast_lane`; none if there was none.
+    fast_lane: Option<bool>,
+}
+
+impl Checker {
+    /// Judges the next entry.
+    pub(crate) fn push(&mut self, index: usize, entry: &Entry) {
+        match &entry.what {
+            Happened::Packet(packet) => self.handle_packet(index, entry, packet, &Spoken::of(packet)),
+            Happened::Event(event) => self.handle_event(index, entry, event),
+        }
+    }
+
+    /// Judges the next entry, a packet that has been read.
+    pub(super) fn handle_packet(&mut self, index: usize, entry: &Entry, packet: &Recorded, spoken: &Spoken) {
+        self.overdue(entry.at);
+        let place = Place { at: entry.at, entry: index, who: packet.from.identity().clone() };
+        match spoken {
+            Spoken::Foreign => return,
+            Spoken::Malformed(error) => {
+                let level = if packet.topic.is_empty() { Level::Note } else { Level::Error };
+                let text = format!("it is malformed (error {}): {error}", DecodeError::CODE);
+                self.find(&place, level, "malformed", text);
+            }
+            Spoken::Frame(frame, message) => {
+                self.words(&place, frame);
+                self.stanza(&place, packet, frame, message);
+            }
+        }
+        if packet.direction == Direction::Heard && self.dead.contains(&packet.from) {
+            let text = format!("its join {} has ended", packet.from.sid());
+            self.find(&place, Level::Error, "dead-sid", text);
+        }
+        if let Some((serial, told)) = self.fold.push(index, entry, Some(spoken)) {
+            self.call(&place, packet, serial, told);
+        } else if let Spoken::Frame(frame, Message::ControlStop(_)) = spoken
+            && frame.meta_bool("bridge.bye")
+        {
+            self.forgive(|caller, owner| *caller == place.who || owner == Some(&place.who));
+        }
+    }
+
+    /// Judges the next entry, an event.
+    pub(super) fn handle_event(&mut self, index: usize, entry: &Entry, event: &RoomEvent) {
+        self.overdue(entry.at);
+        self.fold.push(index, entry, None);
+        self.event(event);
+    }
+
+    /// That was all: what was found, and the calls.
+    pub(crate) fn finish(mut self) -> (Checked, Calls) {
+        let open = if self.is_over { std::mem::take(&mut self.open) } else { BTreeMap::new() };
+        for (serial, open) in open {
+            let Some(call) = self.fold.call(serial).filter(|_| !self.fold.is_withdrawn(serial)) else {
+                continue;
+            };
+            let text = format!("call {} ({}) has no result", call.id, call.tool);
+            let who = call.owner.clone().unwrap_or_else(|| Identity::from(""));
+            let place = Place { at: open.asked, entry: open.entry, who };
+            self.find(&place, Level::Error, "no-result", text);
+        }
+        self.found.findings.sort_by_key(|finding| finding.entry);
+        (self.found, self.fold.finish())
+    }
+
+    fn event(&mut self, event: &RoomEvent) {
+        match event {
+            RoomEvent::Here { identity, sid, .. } => {
+                // Whoever comes anew may be told again what it never heard.
+                self.senders.clear();
+                self.join(identity, sid);
+            }
+            RoomEvent::Joined { identity, sid, .. } => self.join(identity, sid),
+            RoomEvent::Left { identity, sid } => {
+                if self.present.get(identity) == Some(sid) {
+                    self.present.remove(identity);
+                }
+                self.bury(Peer::new(identity, sid));
+                self.forgive(|caller, owner| caller == identity || owner == Some(identity));
+            }
+            RoomEvent::Link { .. } | RoomEvent::Unrecorded { .. } => {
+                self.senders.clear();
+                self.forgive(|_, _| true);
+            }
+            RoomEvent::Unsent { channel, sequence, .. } => {
+                if let Some(serial) = self.sent.get(&(*channel, *sequence)).copied() {
+                    self.close(serial);
+                }
+            }
+            RoomEvent::Closed { .. } => self.is_over = true,
+            RoomEvent::Other => {}
+        }
+    }
+
+    fn join(&mut self, identity: &Identity, sid: &Sid) {
+        self.dead.remove(&Peer::new(identity, sid));
+        if self.present.len() >= MAX_REMEMBERED && !self.present.contains_key(identity) {
+            return;
+        }
+        if let Some(old) = self.present.insert(identity.clone(), sid.clone())
+            && old != *sid
+        {
+            self.bury(Peer::new(identity, old));
+            self.forgive(|caller, owner| caller == identity || owner == Some(identity));
+        }
+    }
+
+    fn bury(&mut self, peer: Peer) {
+        self.senders.remove(&peer);
+        if self.dead.len() < MAX_REMEMBERED && !peer.sid().is_empty() {
+            self.dead.insert(peer);
+        }
+    }
+
+    /// Types and spellings.
+    fn words(&mut self, place: &Place, frame: &Frame) {
+        if !frame.kind().is_known() {
+            let code = frame.kind().code();
+            let text = format!("type {code} is none of this protocol's, and is passed over");
+            self.find_once(place, "unknown-type", &code.to_string(), text);
+        }
+        for spelling in frame.foreign_spellings() {
+            let text = format!("{} is written with {spelling:?}", frame.kind().name());
+            self.find_once(place, "dialect", &spelling, text);
+        }
+    }
+
+    fn stanza(&mut self, place: &Place, packet: &Recorded, frame: &Frame, message: &Message) {
+        let Some(stanza) = frame.stanza_id().map(i32::unsigned_abs).filter(|it| *it != 0) else { return };
+        if packet.from.identity().is_empty()
+            || (self.senders.len() >= MAX_REMEMBERED && !self.senders.contains_key(&packet.from))
+        {
+            return;
+        }
+        let sender = self.senders.entry(packet.from.clone()).or_default();
+        sender.shows_instance |= frame.meta_str("bridge.instance").is_some();
+        if let Message::Configuration(it) = message {
+            let lists = it.features.iter().flatten().any(|feature| feature == "fast_lane");
+            sender.fast_lane = Some(lists);
+            self.shakes_hands |= packet.direction == Direction::Sent;
+        }
+        // With a fast lane, frames wait for what may make them needless. An observer hears no Configurations.
+        let in_order = sender.fast_lane.map_or(self.shakes_hands, |lists| !lists);
+        let what = (frame.kind().code(), call_of(message).unwrap_or_default().chars().take(256).collect());
+        let known = sender.last.get(&stanza);
+        let oldest = sender.last.keys().next().copied().unwrap_or_default();
+        let highest = sender.highest;
+        if known.is_some_and(|known| *known != what) {
+            let level = if sender.shows_instance { Level::Error } else { Level::Note };
+            let text = format!("stanza {stanza} stood for another frame before");
+            return self.find(place, level, "stanza-reused", text);
+        }
+        let is_old =
+            known.is_none() && stanza < highest && (sender.last.len() < MAX_STANZAS || stanza > oldest);
+        sender.highest = highest.max(stanza);
+        if known.is_none() {
+            sender.last.insert(stanza, what);
+            if sender.last.len() > MAX_STANZAS {
+                sender.last.pop_first();
+            }
+        }
+        // These may overtake what was sent before them.
+        let overtakes = matches!(frame.kind(), Kind::ACKNOWLEDGEMENT | Kind::CONTROL_STOP)
+            || packet.lane == Lane::Lossy
+            || packet.stream;
+        if is_old && in_order && !overtakes {
+            let level = if packet.direction == Direction::Sent { Level::Error } else { Level::Note };
+            let text = format!("stanza {stanza} comes after {highest}, and is no repetition");
+            self.find(place, level, "stanza-order", text);
+        }
+    }
+
+    fn call(&mut self, place: &Place, packet: &Recorded, serial: u64, told: Told) {
+        let Some(call) = self.fold.call(serial) else { return };
+        let (id, tool) = (call.id.clone(), call.tool.clone());
+        match told {
+            Told::Asked if self.open.len() < MAX_OPEN => {
+                let due = call.limit.unwrap_or_default() + PATIENCE;
+                let due = u64::try_from(due.as_nanos()).unwrap_or(u64::MAX);
+                let due = Moment(place.at.0.saturating_add(due));
+                let caller = call.caller.clone();
+                let open = Open { asked: place.at, entry: place.entry, due, caller, packets: Vec::new() };
+                self.open.insert(serial, open);
+                self.due.insert((due, serial), ());
+                self.note_packet(serial, packet);
+            }
+            Told::AskedAgain => self.note_packet(serial, packet),
+            Told::AskedOther => {
+                let text =
+                    format!("call {id} ({tool}) was asked before with another tool or other parameters");
+                self.find(place, Level::Error, "request-changed", text);
+            }
+            Told::Settled => {
+                let cancelled = matches!(&call.outcome, RecordedOutcome::Failed { code, .. }
+                    if matches!(code.as_str(), "cancelled" | "timeout" | "error 304"));
+                let is_owner = call.caller != place.who;
+                if self.fold.is_withdrawn(serial) && !cancelled && is_owner {
+                    let level = if packet.direction == Direction::Sent { Level::Error } else { Level::Note };
+                    let text = format!("call {id} ({tool}) was stopped, and did not end as cancelled");
+                    self.find(place, level, "result-after-stop", text);
+                }
+                self.close(serial);
+            }
+            Told::SettledOther => {
+                let text = format!("call {id} ({tool}) had another result before");
+                self.find(place, Level::Error, "two-results", text);
+            }
+            Told::WrongSender => {
+                let owner = call.owner.as_ref().map_or("somebody else", Identity::as_str).to_owned();
+                let text = format!("call {id} ({tool}) is {owner}'s to answer");
+                self.find(place, Level::Error, "wrong-sender", text);
+            }
+            Told::Asked | Told::SettledAgain | Told::Stopped | Told::Other => {}
+        }
+    }
+
+    fn note_packet(&mut self, serial: u64, packet: &Recorded) {
+        if packet.direction == Direction::Sent
+            && let Some(open) = self.open.get_mut(&serial)
+            && open.packets.len() < 16
+        {
+            let key = (packet.channel, packet.sequence);
+            open.packets.push(key);
+            self.sent.insert(key, serial);
+        }
+    }
+
+    /// What should have had its result by now.
+    fn overdue(&mut self, now: Moment) {
+        while let Some((&(due, serial), ())) = self.due.first_key_value() {
+            if due >= now {
+                return;
+            }
+            let Some(open) = self.close(serial) else {
+                self.due.pop_first();
+                continue;
+            };
+            let Some(call) = self.fold.call(serial) else { continue };
+            let limit = call.limit.unwrap_or_default().as_millis();
+            let text = format!("call {} ({}) had no result {limit} ms and 2 s later", call.id, call.tool);
+            let who = call.owner.clone().unwrap_or_else(|| Identity::from(""));
+            let place = Place { at: open.asked, entry: open.entry, who };
+            self.find(&place, Level::Error, "timeout-not-honoured", text);
+        }
+    }
+
+    /// Nothing is expected of these calls any more.
+    fn forgive(&mut self, which: impl Fn(&Identity, Option<&Identity>) -> bool) {
+        let of = |serial: u64, open: &Open| {
+            let owner = self.fold.call(serial).and_then(|call| call.owner.as_ref());
+            which(&open.caller, owner)
+        };
+        let gone: Vec<_> =
+            self.open.iter().filter(|(serial, open)| of(**serial, open)).map(|(serial, _)| *serial).collect();
+        for serial in gone {
+            self.close(serial);
+        }
+    }
+
+    fn close(&mut self, serial: u64) -> Option<Open> {
+        let open = self.open.remove(&serial)?;
+        self.due.remove(&(open.due, serial));
+        for packet in &open.packets {
+            self.sent.remove(packet);
+        }
+        Some(open)
+    }
+
+    fn find_once(&mut self, place: &Place, rule: &'static str, word: &str, text: String) {
+        let key = (place.who.clone(), format!("{rule} {}", word.chars().take(64).collect::<String>()));
+        if self.told.len() < MAX_REMEMBERED && self.told.insert(key) {
+            self.find(place, Level::Note, rule, text);
+        }
+    }
+
+    fn find(&mut self, place: &Place, level: Level, rule: &'static str, text: String) {
+        self.found.errors += u64::from(level == Level::Error);
+        if self.found.findings.len() >= MAX_FINDINGS {
+            self.found.left_out += 1;
+            return;
+        }
+        let Place { at, entry, who } = place.clone();
+        self.found.findings.push(Finding { at, entry, level, rule: rule.to_owned(), who, text });
+    }
+}
+
+/// Where something was found, and of whom.
+#[derive(Clone, Debug)]
+struct Place {
+    at: Moment,
+    entry: usize,
+    who: Identity,
+}

@@ -1,0 +1,428 @@
+//! What is in a recording, in figures.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{self, Write as _},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Direction, Entry, Happened, Level, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
+    check::Checker, plain::plain,
+};
+use crate::wire::Kind;
+
+/// Of how many participants figures are kept.
+const MAX_PEERS: usize = 4_096;
+
+/// How many joins of one participant are listed.
+const MAX_SIDS: usize = 64;
+
+/// How many tools are told apart; the calls of others count under `(others)`.
+const MAX_TOOLS: usize = 4_096;
+
+/// What is in a recording. As JSON it is stable: fields are added, never renamed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Info {
+    /// Which version of the writer made it; empty if that is not known.
+    pub version: String,
+    /// The room.
+    pub room: String,
+    /// Who recorded.
+    pub identity: String,
+    /// When it begins, in nanoseconds since 1970.
+    pub begun: Moment,
+    /// How long it is, from the first entry to the last, in seconds.
+    pub seconds: f64,
+    /// How many entries there are.
+    pub entries: u64,
+    /// Whether it ended in order: the last word is that it is over.
+    pub finished: bool,
+    /// Who is in it.
+    pub peers: Vec<PeerInfo>,
+    /// Frames by type: `ToolUseRequest`, or `Unknown (3)`.
+    pub frames: BTreeMap<String, u64>,
+    /// Packets that should be frames, and cannot be read.
+    pub malformed: u64,
+    /// Packets on topics of somebody else.
+    pub foreign: u64,
+    /// How many calls there are.
+    pub calls: u64,
+    /// Calls that were left out of all figures, since there are too many.
+    pub dropped: u64,
+    /// Calls by outcome: `ok`, `stopped`, `open`, or the code of the failure.
+    pub outcomes: BTreeMap<String, u64>,
+    /// The tools that were called.
+    pub tools: Vec<ToolInfo>,
+    /// Packets that the recorder missed.
+    pub unrecorded: u64,
+    /// Packets that did not leave.
+    pub unsent: u64,
+    /// How the file is damaged, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
+    /// How many findings `check` has, by rule: those that are errors.
+    pub problems: BTreeMap<String, u64>,
+    /// How many findings `check` has, by rule: those that are notes.
+    pub notes: BTreeMap<String, u64>,
+}
+
+/// One participant of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PeerInfo {
+    /// Its identity; empty of senders that the room did not name.
+    pub identity: String,
+    /// What its token says that it is, if the room said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Whether LiveKit says that it is an agent.
+    pub agent: bool,
+    /// Its joins: 64 at most.
+    pub sids: Vec<String>,
+    /// What the recorded participant sent to it. A packet to several counts for each, one to everybody for nobody.
+    pub sent: Traffic,
+    /// What was heard from it; of the recorded participant itself: all that it sent, each packet once.
+    pub heard: Traffic,
+}
+
+/// How much passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Traffic {
+    /// Packets, a stream being one.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The calls of one tool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolInfo {
+    /// Its name; empty of calls whose request is not in the file.
+    pub name: String,
+    /// How many calls.
+    pub calls: u64,
+    /// By outcome, as in [`Info::outcomes`].
+    pub outcomes: BTreeMap<String, u64>,
+    /// From request to result; none if nothing of it was settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+}
+
+/// Times from request to result, in milliseconds. Each is one of the times: the smallest that at least this share of
+/// all took no longer than.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Latency {
+    /// Half of all.
+    pub p50: f64,
+    /// 90 % of all.
+    pub p90: f64,
+    /// 99 % of all.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// What is in a recording.
+pub fn info(entries: impl IntoIterator<Item = Entry>) -> Info {
+    let mut gather = Gather::default();
+    for entry in entries {
+        gather.push(&entry);
+    }
+    gather.finish()
+}
+
+/// Figures, as the entries come.
+#[derive(Debug, Default)]
+pub(crate) struct Gather {
+    info: Info,
+    peers: BTreeMap<String, PeerInfo>,
+    checker: Checker,
+    first: Option<Moment>,
+    last: Moment,
+    index: usize,
+}
+
+impl Gather {
+    /// Takes the next entry.
+    pub(crate) fn push(&mut self, entry: &Entry) {
+        self.first.get_or_insert(entry.at);
+        self.last = self.last.max(entry.at);
+        self.info.entries += 1;
+        match &entry.what {
+            Happened::Event(event) => {
+                self.checker.handle_event(self.index, entry, event);
+                self.handle_event(event);
+            }
+            Happened::Packet(packet) => {
+                let spoken = Spoken::of(packet);
+                self.checker.handle_packet(self.index, entry, packet, &spoken);
+                self.packet(packet, &spoken);
+            }
+        }
+        self.index += 1;
+    }
+
+    /// That was all.
+    pub(crate) fn finish(self) -> Info {
+        let mut info = self.info;
+        info.begun = self.first.unwrap_or_default();
+        info.seconds = self.last.since(info.begun).as_secs_f64();
+        info.peers = self.peers.into_values().collect();
+        let (checked, calls) = self.checker.finish();
+        info.dropped = calls.dropped;
+        info.calls = calls.calls.len() as u64;
+        let mut tools = BTreeMap::<String, (ToolInfo, Vec<Duration>)>::new();
+        for call in &calls.calls {
+            let outcome = outcome_word(&call.outcome);
+            let is_new = !tools.contains_key(&call.tool);
+            let name = if is_new && tools.len() >= MAX_TOOLS { "(others)" } else { call.tool.as_str() };
+            let (tool, times) = tools.entry(name.to_owned()).or_default();
+            tool.calls += 1;
+            count(&mut tool.outcomes, &outcome);
+            count(&mut info.outcomes, &outcome);
+            times.extend(took(call));
+        }
+        let tools = tools.into_iter().map(|(name, (tool, mut times))| {
+            times.sort_unstable();
+            ToolInfo { name, latency: Latency::of(&times), ..tool }
+        });
+        info.tools = tools.collect();
+        for finding in checked.findings {
+            let rules = if finding.level == Level::Error { &mut info.problems } else { &mut info.notes };
+            count(rules, &finding.rule);
+        }
+        info
+    }
+
+    fn handle_event(&mut self, event: &RoomEvent) {
+        self.info.finished = matches!(event, RoomEvent::Closed { .. });
+        match event {
+            RoomEvent::Here { identity, sid, room } => {
+                if self.info.room.is_empty() {
+                    self.info.room.clone_from(room);
+                    self.info.identity = identity.to_string();
+                }
+                self.join(identity.as_str(), sid.as_str());
+            }
+            RoomEvent::Joined { identity, sid, agent, role } => {
+                if let Some(peer) = self.join(identity.as_str(), sid.as_str()) {
+                    peer.agent = *agent;
+                    peer.role.clone_from(role);
+                }
+            }
+            RoomEvent::Unsent { .. } => self.info.unsent += 1,
+            RoomEvent::Unrecorded { packets } => {
+                self.info.unrecorded = self.info.unrecorded.saturating_add(*packets);
+            }
+            RoomEvent::Left { .. } | RoomEvent::Link { .. } | RoomEvent::Closed { .. } | RoomEvent::Other => {
+            }
+        }
+    }
+
+    fn packet(&mut self, packet: &Recorded, spoken: &Spoken) {
+        match spoken {
+            Spoken::Foreign => self.info.foreign += 1,
+            Spoken::Malformed(_) => self.info.malformed += 1,
+            Spoken::Frame(frame, _) => count(&mut self.info.frames, &kind_word(frame.kind())),
+        }
+        let bytes = packet.payload.len();
+        if let Some(peer) = self.join(packet.from.identity().as_str(), packet.from.sid().as_str()) {
+            peer.heard.add(bytes);
+        }
+        if packet.direction == Direction::Sent {
+            for who in &packet.to {
+                if let Some(peer) = self.peer(who.as_str()) {
+                    peer.sent.add(bytes);
+                }
+            }
+        }
+    }
+
+    fn join(&mut self, identity: &str, sid: &str) -> Option<&mut PeerInfo> {
+        let peer = self.peer(identity)?;
+        if !sid.is_empty() && peer.sids.len() < MAX_SIDS && !peer.sids.iter().any(|known| known == sid) {
+            peer.sids.push(sid.to_owned());
+        }
+        Some(peer)
+    }
+
+    fn peer(&mut self, identity: &str) -> Option<&mut PeerInfo> {
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(identity) {
+            return None;
+        }
+        let new = || PeerInfo { identity: identity.to_owned(), ..PeerInfo::default() };
+        Some(self.peers.entry(identity.to_owned()).or_insert_with(new))
+    }
+}
+
+impl Traffic {
+    fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+impl Latency {
+    fn of(sorted: &[Duration]) -> Option<Self> {
+        let at = |share: f64| {
+            let rank = (sorted.len() as f64 * share).ceil() as usize;
+            sorted.get(rank.saturating_sub(1)).map(|time| time.as_secs_f64() * 1e3)
+        };
+        Some(Self { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)?, max: at(1.0)? })
+    }
+}
+
+/// The word for how a call ended: `ok`, `open`, `stopped`, or the code of its failure.
+pub(crate) fn outcome_word(outcome: &RecordedOutcome) -> String {
+    match outcome {
+        RecordedOutcome::Open => "open".to_owned(),
+        RecordedOutcome::Ok => "ok".to_owned(),
+        RecordedOutcome::Stopped => "stopped".to_owned(),
+        RecordedOutcome::Failed { code, .. } => code.to_string(),
+    }
+}
+
+fn took(call: &RecordedCall) -> Option<Duration> {
+    Some(call.settled?.since(call.requested?))
+}
+
+fn kind_word(kind: Kind) -> String {
+    if kind.is_known() { kind.name().to_owned() } else { kind.to_string() }
+}
+
+/// Foreign words could be many; a map of them has an end.
+fn count(map: &mut BTreeMap<String, u64>, word: &str) {
+    let word = if map.len() >= MAX_TOOLS && !map.contains_key(word) { "(others)" } else { word };
+    match map.get_mut(word) {
+        Some(count) => *count += 1,
+        None => drop(map.insert(word.to_owned(), 1)),
+    }
+}
+
+impl fmt::Display for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let out = f;
+        let begun = clock(self.begun);
+        writeln!(out, "room       {}, recorded by {}", plain(&self.room), plain(&self.identity))?;
+        writeln!(out, "begun      {begun}, {:.3} s, {} entries", self.seconds, self.entries)?;
+        if !self.finished {
+            writeln!(out, "           it does not end in order")?;
+        }
+        if let Some(damage) = &self.damage {
+            writeln!(out, "damaged    {}", plain(damage))?;
+        }
+        if self.unrecorded > 0 {
+            writeln!(out, "missing    {} packets were not recorded", self.unrecorded)?;
+        }
+        if self.unsent > 0 {
+            writeln!(out, "unsent     {} packets did not leave", self.unsent)?;
+        }
+        if self.malformed > 0 {
+            writeln!(out, "malformed  {} packets", self.malformed)?;
+        }
+        writeln!(out, "frames     {}", counts(&self.frames))?;
+        writeln!(out, "calls      {} ({})", self.calls, counts(&self.outcomes))?;
+        if self.dropped > 0 {
+            writeln!(out, "           {} more are in no figure", self.dropped)?;
+        }
+        writeln!(out, "problems   {}", counts(&self.problems))?;
+        writeln!(out, "notes      {}", counts(&self.notes))?;
+        writeln!(out)?;
+        writeln!(
+            out,
+            "{:<24} {:<10} {:>9} {:>12} {:>9} {:>12}",
+            "participant", "role", "sent to", "bytes", "heard", "bytes"
+        )?;
+        for peer in &self.peers {
+            let identity = if peer.identity.is_empty() { "(unnamed)" } else { &peer.identity };
+            let role = peer.role.as_deref().unwrap_or(if peer.agent { "agent" } else { "-" });
+            let (sent, heard) = (peer.sent, peer.heard);
+            writeln!(
+                out,
+                "{:<24} {:<10} {:>9} {:>12} {:>9} {:>12}",
+                plain(identity),
+                plain(role),
+                sent.packets,
+                sent.bytes,
+                heard.packets,
+                heard.bytes
+            )?;
+        }
+        if self.tools.is_empty() {
+            return Ok(());
+        }
+        writeln!(out)?;
+        writeln!(
+            out,
+            "{:<24} {:>7} {:>10} {:>10} {:>10} {:>10}  ",
+            "tool", "calls", "p50 ms", "p90 ms", "p99 ms", "max ms"
+        )?;
+        for tool in &self.tools {
+            let name = if tool.name.is_empty() { "(unknown)" } else { &tool.name };
+            write!(out, "{:<24} {:>7}", plain(name), tool.calls)?;
+            for time in
+                [|it: Latency| it.p50, |it: Latency| it.p90, |it: Latency| it.p99, |it: Latency| it.max]
+            {
+                let shown = tool.latency.map_or_else(|| "-".to_owned(), |it| format!("{:.3}", time(it)));
+                write!(out, " {shown:>10}")?;
+            }
+            writeln!(out, "  {}", counts(&tool.outcomes))?;
+        }
+        Ok(())
+    }
+}
+
+fn counts(map: &BTreeMap<String, u64>) -> String {
+    let all: BTreeSet<_> = map.iter().map(|(word, count)| (std::cmp::Reverse(*count), word)).collect();
+    let mut out = String::new();
+    for (std::cmp::Reverse(count), word) in all {
+        let comma = if out.is_empty() { "" } else { ", " };
+        let _ = write!(out, "{comma}{} {count}", plain(word)); // writing to a string cannot fail
+    }
+    if out.is_empty() { "none".to_owned() } else { out }
+}
+
+/// A moment as RFC 3339, in UTC.
+pub(crate) fn clock(at: Moment) -> String {
+    const DAY: u64 = 86_400;
+    let (seconds, nanos) = (at.0 / 1_000_000_000, at.0 % 1_000_000_000);
+    // Days since 1970-03-01 of the era of 400 years that began in 2000, by the civil calendar.
+    let days = seconds / DAY + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * day + 2) / 153;
+    let day = day - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds % DAY / 3_600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z", nanos / 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_shown_as_rfc_3339() {
+        assert_eq!(clock(Moment(0)), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(clock(Moment(951_782_400_000_000_000)), "2000-02-29T00:00:00.000000Z");
+        assert_eq!(clock(Moment(1_735_689_599_123_456_789)), "2024-12-31T23:59:59.123456Z");
+        assert_eq!(clock(Moment(u64::MAX)), "2554-07-21T23:34:33.709551Z");
+    }
+
+    #[test]
+    fn a_latency_is_one_of_the_times() {
+        let times: Vec<_> = (1..=100).map(Duration::from_millis).collect();
+        let Latency { p50, p90, p99, max } = Latency::of(&times).unwrap();
+        assert_eq!((p50, p90, p99, max), (50.0, 90.0, 99.0, 100.0));
+        assert_eq!(Latency::of(&[]), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! What may go to a terminal: foreign text with everything that could steer or deceive it escaped.
+
+use std::{borrow::Cow, fmt::Write as _};
+
+#[cfg(any(feature = "cli", test))]
+use serde_json::Value;
+
+/// Foreign text for a terminal: control, bidi and invisible characters as `\u{…}`.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_dangerous) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if is_dangerous(character) {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "\\u{{{:x}}}", u32::from(character));
+        } else {
+            out.push(character);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// JSON on one line, for a terminal as well as for programs: the same value, with every dangerous
+/// character as a `\u` escape.
+#[cfg(any(feature = "cli", test))]
+pub(crate) fn json(value: &Value) -> String {
+    let text = value.to_string();
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        // Such characters can stand only inside strings here.
+        if !is_dangerous(character) {
+            out.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    out
+}
+
+/// Controls (C0, DEL, C1), bidi controls, zero-width and other invisible characters, tags.
+pub(super) fn is_dangerous(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn sec_c3_nothing_steers_the_terminal() {
+        let evil = "a\u{1b}[31mred\u{9b}2J\u{202e}txt\u{200b}\u{e0041}\r\n\u{7}";
+        let shown = plain(evil);
+        assert!(shown.chars().all(|it| !is_dangerous(it)), "{shown:?}");
+        assert!(shown.contains("\\u{1b}[31mred") && shown.contains("\\u{202e}"));
+        assert_eq!(plain("Zürich, 8 °C 👍"), "Zürich, 8 °C 👍");
+    }
+
+    #[test]
+    fn sec_c3_json_keeps_its_value() {
+        let value = json!({"\u{202e}key": ["\u{1b}", "\u{e0041}", "ü", "\u{7f}"]});
+        let shown = json(&value);
+        assert!(shown.chars().all(|it| !is_dangerous(it)), "{shown:?}");
+        assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), value);
+    }
+}

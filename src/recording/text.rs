@@ -1,0 +1,213 @@
+//! One entry as a line for people, and as canonical JSON for programs.
+
+use std::fmt::Write as _;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Map, Value, json};
+
+use super::{Direction, Entry, Happened, Moment, Recorded, RoomEvent, Spoken, plain::plain, spoken::call_of};
+use crate::{link::Lane, wire::Message};
+
+/// How much of a tool's name, an id or a text stands in a line, in characters.
+const MAX_WORD: usize = 64;
+
+/// One entry as one line: when, whence or whither, how large, what. Nothing in it can steer a terminal.
+///
+/// Times are seconds since `begun`. Arguments and results are not in it; [`entry_json`] has them.
+///
+/// ```
+/// use toolbridge::recording::{Entry, Happened, Moment, RoomEvent, entry_text};
+///
+/// let left = RoomEvent::Left { identity: "pho\u{1b}[31mne".into(), sid: "PA_1".into() };
+/// let entry = Entry { at: Moment(1_250_000_000), what: Happened::Event(left) };
+/// assert_eq!(entry_text(&entry, Moment(1_000_000_000)), r"  0.250000    pho\u{1b}[31mne  left");
+/// ```
+pub fn entry_text(entry: &Entry, begun: Moment) -> String {
+    let at = entry.at.since(begun);
+    let mut line = format!("{:>3}.{:06} ", at.as_secs(), at.subsec_micros());
+    match &entry.what {
+        Happened::Packet(packet) => packet_text(&mut line, packet),
+        Happened::Event(event) => event_text(&mut line, event),
+    }
+    plain(line.trim_end()).into_owned()
+}
+
+/// One entry as JSON: `entry` (its place), `at` (nanoseconds since 1970), and what happened.
+///
+/// An event stands as it is in the file. A packet has `direction`, `from`, `sid`, `to`, `topic`, `lane`, `stream`,
+/// `channel`, `sequence` and `bytes`; then `frame`, as canonical JSON (`wire.md`, section 9), or, if it cannot be
+/// read as one, `refused`, which says why, and `raw`, its bytes as base64.
+pub fn entry_json(index: usize, entry: &Entry) -> Value {
+    let mut json = Map::new();
+    json.insert("entry".into(), index.into());
+    json.insert("at".into(), entry.at.0.into());
+    match &entry.what {
+        Happened::Packet(packet) => packet_json(&mut json, packet),
+        Happened::Event(event) => {
+            if let Ok(Value::Object(fields)) = serde_json::to_value(event) {
+                json.extend(fields);
+            }
+        }
+    }
+    json.into()
+}
+
+fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
+    let to: Vec<_> = packet.to.iter().map(|who| who.as_str()).collect();
+    let fields = json!({
+        "direction": packet.direction,
+        "from": packet.from.identity().as_str(),
+        "sid": packet.from.sid().as_str(),
+        "to": to,
+        "topic": packet.topic,
+        "lane": lane(packet.lane),
+        "stream": packet.stream,
+        "channel": packet.channel,
+        "sequence": packet.sequence,
+        "bytes": packet.payload.len(),
+    });
+    if let Value::Object(fields) = fields {
+        json.extend(fields);
+    }
+    let frame = match Spoken::of(packet) {
+        Spoken::Frame(frame, _) => frame.to_json().map_err(|error| error.to_string()),
+        Spoken::Malformed(error) => Err(error.to_string()),
+        Spoken::Foreign => Err("it is on a topic of somebody else".to_owned()),
+    };
+    match frame {
+        Ok(frame) => {
+            json.insert("frame".into(), frame);
+        }
+        Err(refused) => {
+            json.insert("refused".into(), refused.into());
+            json.insert("raw".into(), STANDARD.encode(&packet.payload).into());
+        }
+    }
+}
+
+fn packet_text(line: &mut String, packet: &Recorded) {
+    let (arrow, peer) = match packet.direction {
+        Direction::Sent => ("→", receivers(packet)),
+        Direction::Heard if packet.from.identity().is_empty() => ("←", "(unnamed)".to_owned()),
+        Direction::Heard => ("←", word(packet.from.identity().as_str())),
+    };
+    // Writing to a string cannot fail.
+    let _ = write!(line, "{arrow} {peer:<16} {:>6} B ", packet.payload.len());
+    if packet.lane == Lane::Lossy {
+        line.push_str("lossy ");
+    }
+    if packet.stream {
+        line.push_str("stream ");
+    }
+    match Spoken::of(packet) {
+        Spoken::Foreign => {
+            let _ = write!(line, "on topic {}", word(&packet.topic));
+        }
+        Spoken::Malformed(error) => {
+            let _ = write!(line, "malformed: {}", word_of(&error.to_string(), 200));
+        }
+        Spoken::Frame(frame, message) => {
+            let _ = write!(line, "{:<16}", frame.kind().name());
+            if let Some(id) = call_of(&message) {
+                let _ = write!(line, " {}", word(id));
+            }
+            line.push_str(&says(&message));
+        }
+    }
+}
+
+/// What a message says beside its call, without arguments and results.
+fn says(message: &Message) -> String {
+    match message {
+        Message::ToolUseRequest(request) => {
+            let execution = match &request.execution {
+                Ok(execution) => execution.as_str().to_owned(),
+                Err(written) => format!("execution {:?}", word(written)),
+            };
+            let limit = request.timeout_ms.map(|limit| format!(" {limit} ms")).unwrap_or_default();
+            format!(" {} {execution}{limit}", word(&request.tool_name))
+        }
+        Message::ToolUseResult(result) if result.success => " ok".to_owned(),
+        Message::ToolUseResult(result) => {
+            let code = result.error_code.as_ref().map_or("failed", |code| code.as_str());
+            format!(" {}", word(code))
+        }
+        Message::Acknowledgement(ack) => {
+            let stanza = ack.acknowledged_stanza_id.map(|it| format!(" of {it}")).unwrap_or_default();
+            let refused = if ack.success == Some(false) { " refused" } else { "" };
+            let notes = ack.notes.as_deref().map(|it| format!(" {}", word(it))).unwrap_or_default();
+            format!("{stanza}{refused}{notes}")
+        }
+        Message::ControlStop(stop) => {
+            let all = if stop.target_id.is_none() { " everything" } else { "" };
+            let kind = stop.stop_type.as_deref().map(|it| format!(" {}", word(it))).unwrap_or_default();
+            format!("{all}{kind}")
+        }
+        Message::Configuration(it) => {
+            let version = it.client_version.as_deref().map(|it| format!(" {}", word(it)));
+            version.unwrap_or_default()
+        }
+        Message::ToolsRegister(register) => match register.tools.len() {
+            1 => " 1 tool".to_owned(),
+            count => format!(" {count} tools"),
+        },
+        Message::ToolsRegisterAck(ack) => {
+            format!(" {} {} taken", if ack.success { "ok" } else { "refused" }, ack.tool_count)
+        }
+        Message::ToolProgress(progress) => format!(" {}", progress.status.as_str()),
+        Message::Error(error) => format!(" error {}", error.code),
+        Message::Other(code, _) => format!(" ({code})"),
+        Message::Heartbeat => String::new(),
+    }
+}
+
+fn event_text(line: &mut String, event: &RoomEvent) {
+    let (who, what) = match event {
+        RoomEvent::Here { identity, room, .. } => (word(identity.as_str()), format!("is in {}", word(room))),
+        RoomEvent::Joined { identity, agent, role, .. } => {
+            let role = role.as_deref().map(|role| format!(" as {}", word(role))).unwrap_or_default();
+            let agent = if *agent { " (agent)" } else { "" };
+            (word(identity.as_str()), format!("joined{role}{agent}"))
+        }
+        RoomEvent::Left { identity, .. } => (word(identity.as_str()), "left".to_owned()),
+        RoomEvent::Link { up: true } => (String::new(), "in the room again".to_owned()),
+        RoomEvent::Link { up: false } => (String::new(), "the connection is lost".to_owned()),
+        RoomEvent::Unsent { channel, sequence, reason } => {
+            (String::new(), format!("packet {sequence} of channel {channel} did not leave: {}", word(reason)))
+        }
+        RoomEvent::Unrecorded { packets } => {
+            (String::new(), format!("{packets} packets are not in the file"))
+        }
+        RoomEvent::Closed { reason } => (String::new(), format!("over: {}", word(reason))),
+        RoomEvent::Other => (String::new(), "an event of a later version".to_owned()),
+    };
+    let gap = if who.is_empty() { "" } else { "  " };
+    let _ = write!(line, "  {who}{gap}{what}");
+}
+
+fn receivers(packet: &Recorded) -> String {
+    match packet.to.as_slice() {
+        [] => "everybody".to_owned(),
+        [one] => word(one.as_str()),
+        [one, others @ ..] => format!("{} +{}", word(one.as_str()), others.len()),
+    }
+}
+
+pub(crate) fn lane(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Reliable => "reliable",
+        Lane::Lossy => "lossy",
+    }
+}
+
+fn word(text: &str) -> String {
+    word_of(text, MAX_WORD)
+}
+
+/// A foreign text, escaped before it is padded, and not longer than this.
+fn word_of(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", plain(&text[..end])),
+        None => plain(text).into_owned(),
+    }
+}

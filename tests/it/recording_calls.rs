@@ -1,0 +1,229 @@
+//! The calls of a recording: which frames belong together, and what settles a call.
+
+use std::time::Duration;
+
+use toolbridge::{
+    Execution,
+    recording::{Calls, Entry, Moment, RecordedCall, RecordedOutcome, calls},
+};
+
+use crate::recording_said::{
+    MS, acknowledged, event, failed, heard, here, joined, ok, progress, request, sent, stop,
+};
+
+fn only(entries: Vec<Entry>) -> RecordedCall {
+    let Calls { mut calls, dropped, .. } = calls(entries);
+    assert_eq!((calls.len(), dropped), (1, 0), "{calls:#?}");
+    calls.remove(0)
+}
+
+fn code(call: &RecordedCall) -> &str {
+    match &call.outcome {
+        RecordedOutcome::Failed { code, .. } => code.as_str(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_call_is_told_by_its_caller_from_request_to_result() {
+    let call = only(vec![
+        here(0, "assistant"),
+        joined(1, "phone", Some("client")),
+        sent(10, "assistant", &["phone"], &request(-1, "a", "client")),
+        heard(12, "phone", &acknowledged(2, -1, "a", "")),
+        heard(13, "phone", &progress(3, "a")),
+        heard(15, "phone", &ok(4, "a")),
+        sent(16, "assistant", &["phone"], &acknowledged(-2, 4, "a", "")),
+        heard(20, "phone", &ok(4, "a")),
+    ]);
+    assert_eq!((call.id.as_str(), call.tool.as_str()), ("a", "lamp"));
+    assert_eq!(call.execution, Some(Execution::Client));
+    assert_eq!((call.caller.as_str(), call.owner.as_ref().unwrap().as_str()), ("assistant", "phone"));
+    assert_eq!(call.limit, Some(Duration::from_secs(5)));
+    assert_eq!((call.parameters, call.result), (Some(5), Some(4)));
+    let times = [call.requested, call.delivered, call.started, call.stopped, call.settled];
+    assert_eq!(times, [Some(10), Some(12), Some(13), None, Some(15)].map(|it| it.map(|ms| Moment(ms * MS))));
+    assert_eq!(call.outcome, RecordedOutcome::Ok);
+    assert_eq!(call.entries, [2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn calls_stand_in_the_order_in_which_they_appear_and_one_id_of_two_callers_is_two_calls() {
+    let Calls { calls, .. } = calls(vec![
+        here(0, "phone"),
+        heard(1, "one", &request(-1, "a", "client")),
+        heard(2, "two", &request(-1, "a", "client")),
+        sent(3, "phone", &["two"], &ok(1, "a")),
+        heard(4, "one", &request(-2, "b", "client")),
+    ]);
+    let told: Vec<_> =
+        calls.iter().map(|it| (it.caller.as_str(), it.id.as_str(), it.outcome.clone())).collect();
+    let open = RecordedOutcome::Open;
+    assert_eq!(told, [("one", "a", open.clone()), ("two", "a", RecordedOutcome::Ok), ("one", "b", open)]);
+}
+
+#[test]
+fn sec_i4_a_strangers_result_settles_nothing() {
+    let asked = vec![
+        here(0, "assistant"),
+        sent(1, "assistant", &["phone"], &request(-1, "a", "client")),
+        heard(2, "stranger", &progress(1, "a")),
+        heard(3, "stranger", &ok(2, "a")),
+        heard(4, "", &ok(2, "a")),
+    ];
+    let call = only(asked.clone());
+    assert_eq!((call.outcome, call.started, call.settled), (RecordedOutcome::Open, None, None));
+    assert_eq!(call.owner.unwrap(), "phone");
+    let answered = [asked, vec![heard(5, "phone", &failed(1, "a", "busy"))]].concat();
+    assert_eq!(code(&only(answered)), "busy");
+}
+
+#[test]
+fn sec_i4_an_observer_takes_the_answer_of_whoever_offers_the_tool() {
+    let register = r#"{"type": 70, "body": {"tools": [{"name": "lamp", "description": ""}]}}"#;
+    let call = only(vec![
+        here(0, "watcher"),
+        heard(1, "phone", register),
+        heard(2, "assistant", &request(-1, "a", "client")),
+        heard(3, "stranger", &failed(2, "a", "busy")),
+        heard(4, "phone", &ok(1, "a")),
+    ]);
+    assert_eq!((call.owner.unwrap().as_str(), call.outcome), ("phone", RecordedOutcome::Ok));
+    assert_eq!(call.settled, Some(Moment(4 * MS)));
+}
+
+#[test]
+fn a_copy_for_an_observer_is_no_second_owner() {
+    let call = only(vec![
+        here(0, "assistant"),
+        joined(0, "watcher", Some("observer")),
+        sent(1, "assistant", &["watcher"], &request(-1, "a", "client")),
+        sent(1, "assistant", &["phone"], &request(-1, "a", "client")),
+        heard(2, "watcher", &ok(1, "a")),
+    ]);
+    assert_eq!((call.owner.unwrap().as_str(), call.outcome), ("phone", RecordedOutcome::Open));
+}
+
+#[test]
+fn a_plain_peer_needs_neither_acknowledgement_nor_registration() {
+    let result = r#"{"type": 7, "body": {"requestId": "a", "id": "res-1", "success": true, "data": 7}}"#;
+    let ack = r#"{"stanzaId": 1, "type": 8, "body": {"acknowledgedStanzaId": -1, "success": true}}"#;
+    let call = only(vec![
+        here(0, "assistant"),
+        sent(1, "assistant", &["old"], &request(-1, "a", "client")),
+        heard(2, "old", ack),
+        heard(3, "old", result),
+    ]);
+    assert_eq!((call.delivered, call.outcome), (Some(Moment(2 * MS)), RecordedOutcome::Ok));
+    assert_eq!(call.entries, [1, 2, 3]);
+}
+
+#[test]
+fn a_broadcast_of_a_call_that_the_assistant_runs_is_settled_by_the_assistant_alone() {
+    let call = only(vec![
+        here(0, "phone"),
+        heard(1, "assistant", &request(-1, "a", "server")),
+        heard(2, "stranger", &ok(1, "a")),
+        heard(3, "assistant", &failed(-2, "a", "timeout")),
+    ]);
+    assert_eq!((call.owner.as_ref().unwrap().as_str(), code(&call)), ("assistant", "timeout"));
+    assert_eq!(call.execution, Some(Execution::Server));
+}
+
+#[test]
+fn a_call_that_is_withdrawn_from_a_client_is_settled_by_who_runs_it() {
+    let call = only(vec![
+        here(0, "assistant"),
+        sent(1, "assistant", &["phone"], &request(-1, "a", "either")),
+        sent(2, "assistant", &["phone"], &stop(-2, "a")),
+        sent(3, "assistant", &[], &request(-3, "a", "server")),
+        heard(4, "phone", &failed(1, "a", "cancelled")),
+        sent(5, "assistant", &[], &ok(-4, "a")),
+    ]);
+    assert_eq!((call.owner.unwrap().as_str(), call.outcome), ("assistant", RecordedOutcome::Ok));
+    assert_eq!((call.execution, call.settled), (Some(Execution::Either), Some(Moment(5 * MS))));
+    assert_eq!(call.stopped, Some(Moment(2 * MS)));
+}
+
+#[test]
+fn a_call_that_was_declined_is_settled_by_who_runs_it_instead() {
+    let declined = vec![
+        here(0, "assistant"),
+        sent(1, "assistant", &["phone"], &request(-1, "a", "either")),
+        heard(2, "phone", &failed(1, "a", "busy")),
+    ];
+    assert_eq!(code(&only(declined.clone())), "busy");
+    let run =
+        vec![sent(3, "assistant", &[], &request(-2, "a", "server")), sent(9, "assistant", &[], &ok(-3, "a"))];
+    let call = only([declined, run].concat());
+    assert_eq!((call.outcome, call.settled), (RecordedOutcome::Ok, Some(Moment(9 * MS))));
+}
+
+#[test]
+fn a_claim_makes_its_sender_the_owner() {
+    let call = only(vec![
+        here(0, "watcher"),
+        heard(1, "assistant", &request(-1, "a", "either")),
+        heard(2, "phone", &acknowledged(1, -1, "a", "claim")),
+        heard(3, "tv", &ok(1, "a")),
+        heard(4, "phone", &ok(2, "a")),
+    ]);
+    assert_eq!((call.owner.unwrap().as_str(), call.settled), ("phone", Some(Moment(4 * MS))));
+}
+
+#[test]
+fn a_stop_counts_as_the_end_until_an_answer_comes() {
+    let stopped = vec![
+        here(0, "assistant"),
+        sent(1, "assistant", &["phone"], &request(-1, "a", "client")),
+        heard(2, "stranger", &stop(1, "a")),
+        sent(3, "assistant", &["phone"], &stop(-2, "a")),
+    ];
+    let call = only(stopped.clone());
+    assert_eq!((call.outcome, call.stopped), (RecordedOutcome::Stopped, Some(Moment(3 * MS))));
+    assert_eq!(
+        code(&only([stopped, vec![heard(4, "phone", &failed(1, "a", "cancelled"))]].concat())),
+        "cancelled"
+    );
+}
+
+#[test]
+fn an_error_takes_the_place_of_a_result() {
+    let error = r#"{"type": 1, "body": {"id": "e", "conversationId": "r", "code": 304, "message": "refused",
+        "severity": 1, "recoverable": true, "originatingId": "a"}}"#;
+    let call = only(vec![
+        here(0, "assistant"),
+        sent(1, "assistant", &["phone"], &request(-1, "a", "client")),
+        heard(2, "phone", error),
+    ]);
+    assert_eq!(code(&call), "error 304");
+}
+
+#[test]
+fn a_call_asked_anew_belongs_to_whom_it_was_asked_of_last() {
+    let call = only(vec![
+        here(0, "assistant"),
+        sent(1, "assistant", &["phone"], &request(-1, "a", "client")),
+        sent(2, "assistant", &["tv"], &request(-2, "a", "client")),
+        heard(3, "phone", &failed(1, "a", "busy")),
+        heard(4, "tv", &ok(1, "a")),
+    ]);
+    assert_eq!((call.owner.unwrap().as_str(), call.outcome), ("tv", RecordedOutcome::Ok));
+}
+
+#[test]
+fn a_result_without_its_request_is_a_call_without_a_tool() {
+    let call = only(vec![here(0, "assistant"), heard(1, "phone", &ok(1, "a"))]);
+    assert_eq!((call.tool.as_str(), call.execution, call.requested), ("", None, None));
+    assert_eq!((call.caller.as_str(), call.outcome), ("assistant", RecordedOutcome::Ok));
+}
+
+#[test]
+fn what_is_no_frame_and_what_happens_in_the_room_is_passed_over() {
+    let other = toolbridge::recording::RoomEvent::Other;
+    let mut foreign = heard(2, "phone", &ok(1, "a"));
+    let toolbridge::recording::Happened::Packet(packet) = &mut foreign.what else { unreachable!() };
+    packet.topic = "chat".into();
+    let broken = crate::recording_said::raw(3, toolbridge::recording::Direction::Heard, "x", &[], vec![0xc1]);
+    assert!(calls(vec![here(0, "a"), event(1, other), foreign, broken]).calls.is_empty());
+}
