@@ -16,6 +16,7 @@ mod interrupt;
 mod link;
 mod part;
 mod ping;
+mod report;
 mod text;
 mod token;
 mod tools;
@@ -56,6 +57,8 @@ enum Verb {
     Ping(ping::Arguments),
     /// Turn a frame into JSON and back
     Frame(frame::Arguments),
+    /// Show a recorded session as one HTML page
+    Report(report::Arguments),
 }
 
 /// How long what is left at the end has to be dropped.
@@ -132,6 +135,7 @@ impl Verb {
             Self::Watch(arguments) => watch::run(arguments).await,
             Self::Ping(arguments) => ping::run(arguments).await,
             Self::Frame(arguments) => frame::run(&arguments),
+            Self::Report(arguments) => report::run(&arguments),
         }
     }
 }

@@ -1,16 +1,23 @@
 //! The report as text: its policy, its escapes, its limits. What a browser makes of it: `tests/e2e/report.rs`.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use toolbridge::{
-    recording::{RecordedCall, RecordedOutcome, RoomEvent, report},
+    Role,
+    recording::{
+        Entry, RecordedCall, RecordedOutcome, Recorder, RecorderOptions, Recording, RoomEvent, calls, report,
+        report_with_notes,
+    },
     wire::Frame,
 };
 
-use crate::report_sample::{HOSTILE, Sample, afternoon, hostile, long};
+use crate::{
+    recording::Folder,
+    report_sample::{HOSTILE, Sample, afternoon, hostile, long},
+};
 
 /// What stands between these two, which are there once.
 fn between<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
@@ -249,4 +256,36 @@ fn calls_of_other_entries_and_absurd_times_break_nothing() {
     let data = data(&report(entries, &calls, "absurd"));
     assert_eq!(data["calls"].as_array().unwrap().len(), 3);
     assert_eq!(data["head"]["all"][3][0].as_u64(), Some(20_000));
+}
+
+/// The calls of a file, and the page of them.
+#[test]
+fn a_recorded_file_becomes_a_page_of_its_calls() {
+    let folder = Folder::new();
+    let path = folder.file("session.mcap");
+    let mut sample = afternoon();
+    write_recording(&path, sample.entries());
+    let folded = calls(Recording::open(&path).unwrap().entries());
+    assert_eq!(folded.calls.len(), sample.calls.len());
+    let notes = ["The file is damaged at byte 7.\u{202e}".to_owned()];
+    let page =
+        report_with_notes(Recording::open(&path).unwrap().entries(), &folded.calls, "session.mcap", &notes);
+    let data = data(&page);
+    assert_eq!(data["calls"].as_array().unwrap().len(), sample.calls.len());
+    let succeeded = sample.calls.iter().filter(|call| call.outcome == RecordedOutcome::Ok).count();
+    assert_eq!(data["head"]["all"][2][0], succeeded);
+    assert_eq!(data["head"]["notes"], json!(["The file is damaged at byte 7.\\u{202e}"]));
+    let frames = data["frames"].as_array().unwrap();
+    let of_calls: usize = sample.calls.iter().map(|call| call.entries.len()).sum();
+    assert_eq!(frames.len(), of_calls);
+    assert!(frames.iter().all(|frame| frame[3].is_u64() && frame[10].is_array()));
+}
+
+/// A finished recording of these entries.
+pub(crate) fn write_recording(path: &Path, entries: Vec<Entry>) {
+    let recorder = Recorder::create(path, RecorderOptions::default().role(Role::Assistant)).unwrap();
+    for entry in entries {
+        recorder.record(entry);
+    }
+    recorder.finish().unwrap();
 }
