@@ -12,16 +12,50 @@
 mod calls;
 mod check;
 mod entry;
+mod error;
 mod fold;
+mod follow;
+mod format;
 mod info;
+mod journal;
 pub(crate) mod plain;
+mod queue;
+mod reader;
+mod recorder;
+mod records;
+mod rewrite;
 mod spoken;
+mod streams;
+mod tap;
 mod text;
+mod trace;
+mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
 pub use check::{Checked, Finding, Level, check};
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
+pub use error::RecordError;
+#[cfg(feature = "cli")]
+pub(crate) use fold::Fold;
 pub use fold::{Calls, calls};
+pub use format::About;
 pub use info::{Info, Latency, PeerInfo, ToolInfo, Traffic, info};
+pub use queue::RecorderStats;
+pub use reader::{Entries, Recording};
+pub use recorder::{Recorder, RecorderOptions};
+pub use records::Damage;
+pub use rewrite::{Repaired, repair};
 use spoken::Spoken;
-pub use text::{entry_json, entry_text};
+pub use tap::Tap;
+pub use text::{call_json, entry_json, entry_text};
+pub use trace::write_trace;
+#[cfg(feature = "cli")]
+pub(crate) use writer::create as create_file;
+#[cfg(feature = "cli")]
+pub(crate) use {
+    check::Checker,
+    info::{Gather, outcome_word},
+};
+
+#[cfg(test)]
+mod tests;

@@ -33,10 +33,12 @@ mod options;
 mod programs;
 mod programs_of_the_api;
 mod readme;
+mod recording;
 #[cfg(feature = "record")]
 mod recording_calls;
 #[cfg(feature = "record")]
 mod recording_check;
+#[cfg(feature = "record")]
 #[cfg(feature = "record")]
 mod recording_said;
 mod session_alicia;

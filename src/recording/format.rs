@@ -1,0 +1,221 @@
+//! How a recording is laid out in an MCAP file: names, channels, the metadata record.
+
+use std::collections::BTreeMap;
+
+use super::{Direction, Moment, RecordError};
+use crate::link::{Identity, Lane, Peer, Role, Sid};
+
+/// The form of our files. A reader refuses a higher one.
+pub(super) const FORM: u32 = 1;
+
+/// The wire contract that the packets follow: the one of `wire.md`.
+const PROTOCOL: &str = "1";
+
+/// Who made the file, in MCAP's header.
+pub(super) const LIBRARY: &str = concat!("toolbridge/", env!("CARGO_PKG_VERSION"));
+
+/// The name of our metadata record.
+pub(super) const METADATA: &str = "toolbridge";
+
+/// The MCAP topic of what is no packet.
+pub(super) const EVENTS: &str = "room/events";
+
+/// The encoding of packets, and of events.
+pub(super) const PACKETS_ARE: &str = "msgpack";
+pub(super) const EVENTS_ARE: &str = "json";
+
+/// The most channels in a file. Each is one direction, participant, join, topic and lane; beyond it packets count as
+/// unrecorded.
+pub(super) const CHANNELS: usize = 4_096;
+
+/// The longest name of a channel with all that it says, in bytes: LiveKit's own limits are far below.
+pub(super) const CHANNEL_BYTES: usize = 16 * 1024;
+
+/// The largest record that is read, in bytes: four times the largest frame.
+pub(super) const RECORD_LIMIT: usize = 64 * 1024 * 1024;
+
+/// Whose recording a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct About {
+    /// The version of the program that made it.
+    pub version: String,
+    /// The version of the wire contract that its packets follow.
+    pub protocol: String,
+    /// The room's name.
+    pub room: String,
+    /// The recorded participant.
+    pub identity: Identity,
+    /// The id of its first join.
+    pub sid: Sid,
+    /// What it was there for, as far as it was known.
+    pub role: Option<Role>,
+    /// When the recording began.
+    pub begun: Moment,
+    /// Whether it was brought to its end: indexed and compressed. A file that is still being written, or whose writer
+    /// died, is not.
+    pub finished: bool,
+}
+
+impl About {
+    /// Of a recording of this program that begins now.
+    pub(super) fn new(room: String, local: &Peer, role: Option<Role>, begun: Moment) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: PROTOCOL.to_owned(),
+            room,
+            identity: local.identity().clone(),
+            sid: local.sid().clone(),
+            role,
+            begun,
+            finished: false,
+        }
+    }
+
+    /// What stands in the metadata record.
+    pub(super) fn to_metadata(&self) -> Texts {
+        let role = self.role.map_or("", Role::as_str);
+        texts([
+            ("form", &FORM.to_string()),
+            ("version", &self.version),
+            ("protocol", &self.protocol),
+            ("room", &self.room),
+            ("identity", self.identity.as_str()),
+            ("sid", self.sid.as_str()),
+            ("role", role),
+            ("begun", &self.begun.0.to_string()),
+            ("finished", yes_or_no(self.finished)),
+        ])
+    }
+
+    /// What a metadata record says. What it lacks is empty: only its form must be one that is known.
+    pub(super) fn from_metadata(texts: &Texts) -> Result<Self, RecordError> {
+        let text = |key: &str| texts.get(key).map_or("", String::as_str);
+        if text("form").parse().map_or(true, |form: u32| form == 0 || form > FORM) {
+            let found = text("form").chars().take(32).collect();
+            return Err(RecordError::Version { found, known: FORM });
+        }
+        Ok(Self {
+            version: text("version").to_owned(),
+            protocol: text("protocol").to_owned(),
+            room: text("room").to_owned(),
+            identity: text("identity").into(),
+            sid: text("sid").into(),
+            role: Role::from_text(text("role")),
+            begun: Moment(text("begun").parse().unwrap_or_default()),
+            finished: text("finished") == YES,
+        })
+    }
+}
+
+/// What the packets of one channel have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Channel {
+    pub(super) direction: Direction,
+    pub(super) from: Peer,
+    pub(super) to: Vec<Identity>,
+    pub(super) topic: String,
+    pub(super) lane: Lane,
+    pub(super) stream: bool,
+}
+
+impl Channel {
+    /// Its MCAP topic, for people: viewers list channels by it. What is read is the metadata.
+    pub(super) fn name(&self) -> String {
+        let who = match self.direction {
+            Direction::Heard => self.from.identity().as_str().to_owned(),
+            Direction::Sent if self.to.is_empty() => "*".to_owned(),
+            Direction::Sent => self.to.iter().map(Identity::as_str).collect::<Vec<_>>().join("+"),
+        };
+        format!("{}/{who}/{}/{}", direction(self.direction), self.topic, lane(self.lane))
+    }
+
+    pub(super) fn to_metadata(&self) -> Texts {
+        let to = serde_json::to_string(&self.to).unwrap_or_default();
+        texts([
+            ("direction", direction(self.direction)),
+            ("identity", self.from.identity().as_str()),
+            ("sid", self.from.sid().as_str()),
+            ("to", &to),
+            ("topic", &self.topic),
+            ("lane", lane(self.lane)),
+            ("stream", yes_or_no(self.stream)),
+        ])
+    }
+
+    /// The channel that this metadata describes; none if it is not one of ours.
+    pub(super) fn from_metadata(texts: &Texts) -> Option<Self> {
+        let text = |key: &str| texts.get(key).map(String::as_str);
+        let direction = [Direction::Sent, Direction::Heard]
+            .into_iter()
+            .find(|it| text("direction") == Some(direction(*it)))?;
+        let lane = [Lane::Reliable, Lane::Lossy].into_iter().find(|it| text("lane") == Some(lane(*it)))?;
+        Some(Self {
+            direction,
+            from: Peer::new(text("identity")?, text("sid")?),
+            to: serde_json::from_str(text("to")?).ok()?,
+            topic: text("topic")?.to_owned(),
+            lane,
+            stream: text("stream")? == YES,
+        })
+    }
+
+    /// How many bytes its texts have.
+    pub(super) fn size(&self) -> usize {
+        let to: usize = self.to.iter().map(|it| it.as_str().len()).sum();
+        self.from.identity().as_str().len() + self.from.sid().as_str().len() + self.topic.len() + to
+    }
+}
+
+/// A map of texts, as MCAP's channels and metadata records have it.
+pub(super) type Texts = BTreeMap<String, String>;
+
+const YES: &str = "yes";
+
+fn yes_or_no(it: bool) -> &'static str {
+    if it { YES } else { "no" }
+}
+
+fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Sent => "sent",
+        Direction::Heard => "heard",
+    }
+}
+
+fn lane(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Reliable => "reliable",
+        Lane::Lossy => "lossy",
+    }
+}
+
+fn texts<const N: usize>(pairs: [(&str, &str); N]) -> Texts {
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_and_a_metadata_record_are_read_as_they_were_written() {
+        let channel = Channel {
+            direction: Direction::Sent,
+            from: Peer::new("assistant", "PA_1"),
+            to: vec!["phone".into(), "a\"b".into()],
+            topic: "toolbridge".to_owned(),
+            lane: Lane::Lossy,
+            stream: false,
+        };
+        assert_eq!(Channel::from_metadata(&channel.to_metadata()), Some(channel.clone()));
+        assert_eq!(channel.name(), "sent/phone+a\"b/toolbridge/lossy");
+        assert_eq!(Channel::from_metadata(&Texts::new()), None);
+
+        let local = Peer::new("phone", "PA_2");
+        let about = About::new("room".to_owned(), &local, Some(Role::Client), Moment(7));
+        assert_eq!(About::from_metadata(&about.to_metadata()).unwrap(), about);
+        let later = texts([("form", "2")]);
+        assert!(matches!(About::from_metadata(&later), Err(RecordError::Version { known: 1, .. })));
+    }
+}

@@ -1,0 +1,166 @@
+//! The recorder's thread: takes what waits, writes it, and finishes the file.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{self, Write},
+    sync::{Arc, OnceLock},
+};
+
+use super::{
+    About, Direction, Happened, Moment, RoomEvent,
+    queue::{Batch, Item, NO_TICKET, Queue, Told},
+    writer::{Writer, Written},
+};
+use crate::link::{Peer, Role};
+
+/// How many packets that were sent are remembered, should they not leave: more than a participant lets wait.
+const TICKETS: usize = 16_384;
+
+/// What the thread holds: the file, and what it must remember to write it.
+#[derive(Debug)]
+pub(super) struct Journal<W: Write = File> {
+    /// Before the first entry nobody knows whose recording it is.
+    out: Out<W>,
+    role: Arc<OnceLock<Role>>,
+    /// Where packets went that were sent, by ticket, oldest first.
+    tickets: VecDeque<(u64, u16, u32)>,
+    recorded: u64,
+    /// When the last entry was.
+    last: Moment,
+}
+
+#[derive(Debug)]
+enum Out<W: Write> {
+    New(W),
+    Begun(Writer<W>),
+    /// Something went wrong half-way.
+    Gone,
+}
+
+impl<W: Write> Journal<W> {
+    pub(super) fn new(out: W, role: Arc<OnceLock<Role>>) -> Self {
+        Self { out: Out::New(out), role, tickets: VecDeque::new(), recorded: 0, last: Moment::default() }
+    }
+
+    /// Writes until nothing more comes. An error ends it at once; what was written stays.
+    pub(super) fn keep(mut self, queue: &Queue) -> io::Result<W> {
+        let mut batch = Batch::default();
+        loop {
+            queue.take(&mut batch, std::mem::take(&mut self.recorded));
+            let mut items = batch.items.drain(..);
+            for item in items.by_ref() {
+                let is_packet = matches!(item, Item::Packet(..));
+                if let Err(error) = self.write(item, queue) {
+                    let left = items.filter(|item| matches!(item, Item::Packet(..))).count();
+                    queue.lose(left as u64 + u64::from(is_packet));
+                    return Err(error);
+                }
+            }
+            drop(items);
+            let last = if batch.last { queue.take_unrecorded() } else { 0 };
+            let packets = batch.unrecorded + last;
+            if packets > 0 {
+                self.event(self.last, &RoomEvent::Unrecorded { packets })?;
+            }
+            if batch.last {
+                let at = self.last;
+                self.begun(at, None)?;
+                queue.drained(self.recorded);
+                return match self.out {
+                    Out::Begun(writer) => writer.into_inner(),
+                    Out::New(_) | Out::Gone => Err(gone()),
+                };
+            }
+        }
+    }
+
+    fn write(&mut self, item: Item, queue: &Queue) -> io::Result<()> {
+        match item {
+            Item::Packet(at, packet) => self.packet(at, &packet, queue),
+            Item::Event(at, event) => self.event(at, &event),
+            Item::Unsent(at, ticket, reason) => {
+                let place = self.tickets.binary_search_by_key(&ticket, |(ticket, ..)| *ticket);
+                let Some((_, channel, sequence)) = place.ok().and_then(|at| self.tickets.remove(at)) else {
+                    return Ok(()); // it is not in the file
+                };
+                self.event(at, &RoomEvent::Unsent { channel, sequence, reason })
+            }
+        }
+    }
+
+    fn packet(&mut self, at: Moment, packet: &Told, queue: &Queue) -> io::Result<()> {
+        self.last = at;
+        let payload = packet.payload.clone();
+        let written = Written {
+            direction: packet.direction,
+            from: &packet.from,
+            to: &packet.to,
+            topic: &packet.topic,
+            lane: packet.lane,
+            stream: packet.stream,
+            payload: &payload,
+        };
+        let Some((channel, sequence)) = self.begun(at, None)?.packet(at, &written)? else {
+            queue.lose(1); // there are too many channels
+            return Ok(());
+        };
+        self.recorded += 1;
+        if packet.direction == Direction::Sent {
+            if self.tickets.len() == TICKETS {
+                self.tickets.pop_front();
+            }
+            self.tickets.push_back((packet.ticket, channel, sequence));
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, at: Moment, event: &RoomEvent) -> io::Result<()> {
+        self.last = at;
+        self.begun(at, Some(event))?.event(at, event)
+    }
+
+    /// The writer; the file begins with what is known by now.
+    fn begun(&mut self, at: Moment, event: Option<&RoomEvent>) -> io::Result<&mut Writer<W>> {
+        if let Out::New(_) = self.out {
+            let (room, local) = match event {
+                Some(RoomEvent::Here { identity, sid, room }) => (room.clone(), Peer::new(identity, sid)),
+                _ => (String::new(), Peer::new("", "")),
+            };
+            let about = About::new(room, &local, self.role.get().copied(), at);
+            if let Out::New(out) = std::mem::replace(&mut self.out, Out::Gone) {
+                self.out = Out::Begun(Writer::begin(out, &about)?);
+            }
+        }
+        match &mut self.out {
+            Out::Begun(writer) => Ok(writer),
+            Out::New(_) | Out::Gone => Err(gone()),
+        }
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the file could not be begun")
+}
+
+impl Item {
+    /// What an entry is to the recorder. Its channel and number are given anew.
+    pub(super) fn of(at: Moment, what: Happened) -> Self {
+        match what {
+            Happened::Packet(it) => Self::Packet(
+                at,
+                Told {
+                    direction: it.direction,
+                    from: it.from,
+                    to: it.to,
+                    topic: it.topic.into(),
+                    lane: it.lane,
+                    stream: it.stream,
+                    payload: it.payload,
+                    ticket: NO_TICKET,
+                },
+            ),
+            Happened::Event(event) => Self::Event(at, event),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A file, read: whose it is, and what happened.
+
+use std::{collections::HashMap, fmt, fs::File, io::Read, path::Path};
+
+use super::{
+    About, Entry, Happened, Moment, RecordError, Recorded, RoomEvent,
+    format::{Channel, EVENTS, EVENTS_ARE, METADATA, PACKETS_ARE},
+    records::{ChannelRecord, Damage, Fault, MessageRecord, Record, Records},
+};
+
+/// The most bytes that the channels of a file may have in all: what is kept of a file while it is read.
+pub(super) const CHANNELS_IN_ALL: usize = 64 * 1024 * 1024;
+
+/// A recording: a file that says whose it is, and whose entries can be read.
+///
+/// Any file can be read: one that is finished, one that is still being written, one whose writer died. What is
+/// damaged ends it, and all that stood before is there.
+///
+/// ```no_run
+/// use toolbridge::recording::{Happened, Recording};
+///
+/// let recording = Recording::open("session.mcap")?;
+/// println!("recorded by {}", recording.about().identity);
+/// let mut entries = recording.entries();
+/// for entry in &mut entries {
+///     if let Happened::Packet(packet) = entry.what {
+///         println!("{} {:?} {} bytes", entry.at.0, packet.direction, packet.payload.len());
+///     }
+/// }
+/// if let Some(damage) = entries.damage() {
+///     println!("damaged at byte {}: {}", damage.at_byte, damage.text);
+/// }
+/// # Ok::<(), toolbridge::recording::RecordError>(())
+/// ```
+pub struct Recording {
+    about: About,
+    records: Records,
+}
+
+impl Recording {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`RecordError::Open`] if it cannot be opened, [`RecordError::NotMcap`] and [`RecordError::Foreign`] if it is
+    /// no recording, [`RecordError::Version`] if it is one of a later form, [`RecordError::NoBeginning`] if it is
+    /// damaged before it says whose it is.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordError> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(|error| RecordError::opening(path, error))?;
+        Self::read(file)
+    }
+
+    /// Reads from anything. A reader that waits for more instead of ending follows a file that is being written.
+    ///
+    /// # Errors
+    /// As [`open`](Recording::open).
+    pub fn read(reader: impl Read + Send + 'static) -> Result<Self, RecordError> {
+        let mut records = Records::new(Box::new(reader));
+        loop {
+            match records.next() {
+                Ok(Some(Record::Metadata { name, texts })) if name == METADATA => {
+                    let about = About::from_metadata(&texts)?;
+                    return Ok(Self { about, records });
+                }
+                // It stands before all messages, so that nobody takes another's messages for ours.
+                Ok(Some(Record::Message(_) | Record::Channel(_) | Record::Footer)) => {
+                    return Err(RecordError::Foreign);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let (at_byte, text) = (records.at(), "it ends".to_owned());
+                    return Err(RecordError::NoBeginning { at_byte, text });
+                }
+                Err(Fault::NotMcap) => return Err(RecordError::NotMcap),
+                Err(Fault::Damage(Damage { at_byte, text })) => {
+                    return Err(RecordError::NoBeginning { at_byte, text });
+                }
+                Err(Fault::Io(error)) => return Err(RecordError::Read(error)),
+            }
+        }
+    }
+
+    /// Whose recording it is.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    pub(super) fn into_parts(self) -> (About, Records) {
+        (self.about, self.records)
+    }
+
+    /// What happened, in the order in which the recorder was told.
+    pub fn entries(self) -> Entries {
+        Entries {
+            finished: self.about.finished,
+            records: self.records,
+            channels: HashMap::new(),
+            channel_bytes: 0,
+            foreign: 0,
+            damage: None,
+        }
+    }
+}
+
+impl fmt::Debug for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recording").field("about", &self.about).finish_non_exhaustive()
+    }
+}
+
+/// The entries of a recording, read as they are asked for.
+pub struct Entries {
+    finished: bool,
+    records: Records,
+    channels: HashMap<u16, Kept>,
+    channel_bytes: usize,
+    foreign: u64,
+    damage: Option<Damage>,
+}
+
+/// What is known of a channel.
+struct Kept {
+    record: ChannelRecord,
+    what: What,
+}
+
+enum What {
+    Packets(Channel),
+    Events,
+    Foreign,
+}
+
+impl Entries {
+    /// Where the file is damaged, once that place was come to: nothing follows.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damage.as_ref()
+    }
+
+    /// How many messages were passed over so far, because they are on channels that are not ours.
+    pub fn foreign(&self) -> u64 {
+        self.foreign
+    }
+
+    fn read(&mut self) -> Result<Option<Entry>, Damage> {
+        loop {
+            let at_byte = self.records.at();
+            match self.records.next() {
+                Ok(Some(Record::Channel(channel))) => {
+                    self.learn(channel).map_err(|text| Damage { at_byte, text })?;
+                }
+                Ok(Some(Record::Message(message))) => match self.entry(message) {
+                    Some(entry) => return Ok(Some(entry)),
+                    None => self.foreign += 1,
+                },
+                Ok(Some(_)) => {}
+                Ok(None) if self.finished && !self.records.has_footer() => {
+                    return Err(Damage::no_end(at_byte));
+                }
+                Ok(None) => return Ok(None),
+                Err(Fault::Damage(damage)) => return Err(damage),
+                Err(Fault::Io(error)) => {
+                    return Err(Damage { at_byte, text: format!("it cannot be read: {error}") });
+                }
+                Err(Fault::NotMcap) => return Err(Damage { at_byte, text: "it is no MCAP file".to_owned() }),
+            }
+        }
+    }
+
+    fn learn(&mut self, record: ChannelRecord) -> Result<(), String> {
+        if let Some(known) = self.channels.get(&record.id) {
+            let same = known.record == record;
+            return if same { Ok(()) } else { Err(format!("channel {} is two", record.id)) };
+        }
+        self.channel_bytes += record.size();
+        if self.channel_bytes > CHANNELS_IN_ALL {
+            return Err("the channels are too large".to_owned());
+        }
+        let what = match &*record.encoding {
+            EVENTS_ARE if record.topic == EVENTS => What::Events,
+            PACKETS_ARE => Channel::from_metadata(&record.texts).map_or(What::Foreign, What::Packets),
+            _ => What::Foreign,
+        };
+        self.channels.insert(record.id, Kept { record, what });
+        Ok(())
+    }
+
+    fn entry(&self, message: MessageRecord) -> Option<Entry> {
+        let what = match &self.channels.get(&message.channel)?.what {
+            What::Packets(channel) => Happened::Packet(Recorded {
+                direction: channel.direction,
+                from: channel.from.clone(),
+                to: channel.to.clone(),
+                topic: channel.topic.clone(),
+                lane: channel.lane,
+                stream: channel.stream,
+                channel: message.channel,
+                sequence: message.sequence,
+                payload: message.payload,
+            }),
+            // What cannot be read is what a later version says.
+            What::Events => {
+                Happened::Event(serde_json::from_slice(&message.payload).unwrap_or(RoomEvent::Other))
+            }
+            What::Foreign => return None,
+        };
+        Some(Entry { at: Moment(message.log_time), what })
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        if self.damage.is_some() {
+            return None;
+        }
+        self.read().unwrap_or_else(|damage| {
+            self.damage = Some(damage);
+            None
+        })
+    }
+}
+
+impl fmt::Debug for Entries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entries")
+            .field("channels", &self.channels.len())
+            .field("foreign", &self.foreign)
+            .field("damage", &self.damage)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,319 @@
+//! The records of an MCAP file, one after another, out of chunks and without: within limits, up to where the file is
+//! damaged.
+//!
+//! Framing and decompression are the crate's. The fields of records are read here: its own readers reserve what a text
+//! says of its length.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use mcap::{
+    records::op,
+    sans_io::linear_reader::{LinearReadEvent, LinearReader, LinearReaderOptions},
+};
+
+use super::format::{RECORD_LIMIT, Texts};
+
+/// How many bytes are asked for at once. A record's word on its length reserves nothing.
+const READ: usize = 64 * 1024;
+
+/// A record that means something here.
+#[derive(Debug)]
+pub(super) enum Record {
+    Metadata {
+        name: String,
+        texts: Texts,
+    },
+    Schema {
+        id: u16,
+        name: String,
+        encoding: String,
+        data: Vec<u8>,
+    },
+    Channel(ChannelRecord),
+    Message(MessageRecord),
+    /// The last one.
+    Footer,
+    /// Indexes, statistics, attachments, and what is private.
+    Other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ChannelRecord {
+    pub(super) id: u16,
+    pub(super) schema: u16,
+    pub(super) topic: String,
+    pub(super) encoding: String,
+    pub(super) texts: Texts,
+}
+
+impl ChannelRecord {
+    /// How many bytes its texts have.
+    pub(super) fn size(&self) -> usize {
+        let texts: usize = self.texts.iter().map(|(key, value)| key.len() + value.len()).sum();
+        self.topic.len() + self.encoding.len() + texts
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct MessageRecord {
+    pub(super) channel: u16,
+    pub(super) sequence: u32,
+    pub(super) log_time: u64,
+    pub(super) publish_time: u64,
+    pub(super) payload: Bytes,
+}
+
+/// Why there are no more records.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The file does not begin as MCAP does.
+    NotMcap,
+    /// It is damaged: from this byte on it says nothing.
+    Damage(Damage),
+    /// It could not be read.
+    Io(io::Error),
+}
+
+/// Where a file is damaged. What stood before it is whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Damage {
+    /// The first byte of the record, or of the chunk of records, that is damaged.
+    pub at_byte: u64,
+    /// What is wrong.
+    pub text: String,
+}
+
+impl Damage {
+    /// Of a finished file that lacks its end.
+    pub(super) fn no_end(at_byte: u64) -> Self {
+        Self { at_byte, text: "the file ends before its end".to_owned() }
+    }
+}
+
+/// Reads records.
+pub(super) struct Records {
+    source: Box<dyn Read + Send>,
+    reader: LinearReader,
+    /// The chunk that is being read, if any.
+    chunk: Option<LinearReader>,
+    /// Where the record begins that is read next, or the chunk that is being read.
+    at: u64,
+    /// How long the chunk is that is being read.
+    chunk_size: u64,
+    /// Nothing more comes.
+    ended: bool,
+    footer: bool,
+}
+
+impl Records {
+    pub(super) fn new(source: Box<dyn Read + Send>) -> Self {
+        let options = LinearReaderOptions::default()
+            .with_emit_chunks(true)
+            .with_skip_end_magic(true)
+            .with_record_length_limit(RECORD_LIMIT);
+        let reader = LinearReader::new_with_options(options);
+        let at = mcap::MAGIC.len() as u64;
+        Self { source, reader, chunk: None, at, chunk_size: 0, ended: false, footer: false }
+    }
+
+    /// Where the next record begins.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Whether the file's end was seen.
+    pub(super) fn has_footer(&self) -> bool {
+        self.footer
+    }
+
+    /// The next record; none at the file's end. After a fault there is nothing more.
+    pub(super) fn next(&mut self) -> Result<Option<Record>, Fault> {
+        let found = self.read();
+        if !matches!(found, Ok(Some(_))) {
+            self.ended = true;
+        }
+        found
+    }
+
+    fn read(&mut self) -> Result<Option<Record>, Fault> {
+        loop {
+            if self.ended {
+                return Ok(None);
+            }
+            if let Some(chunk) = &mut self.chunk {
+                match from_chunk(chunk).map_err(|text| damage(self.at, text))? {
+                    Some(record) => return Ok(Some(record)),
+                    None => {
+                        self.chunk = None;
+                        self.at += self.chunk_size;
+                    }
+                }
+                continue;
+            }
+            match self.reader.next_event() {
+                None => return Ok(None),
+                Some(Ok(LinearReadEvent::ReadRequest(_))) => {
+                    let read = fill(&mut *self.source, self.reader.insert(READ)).map_err(Fault::Io)?;
+                    self.reader.notify_read(read);
+                }
+                Some(Ok(LinearReadEvent::Record { opcode: op::CHUNK, data })) => {
+                    self.chunk_size = 9 + data.len() as u64;
+                    self.chunk = Some(chunk(data).map_err(|text| damage(self.at, text))?);
+                }
+                Some(Ok(LinearReadEvent::Record { opcode, data })) => {
+                    let record = parse(opcode, data).map_err(|text| damage(self.at, text))?;
+                    self.at += 9 + data.len() as u64;
+                    self.footer |= matches!(record, Record::Footer);
+                    return Ok(Some(record));
+                }
+                Some(Err(mcap::McapError::BadMagic)) => return Err(Fault::NotMcap),
+                Some(Err(error)) => return Err(damage(self.at, error.to_string())),
+            }
+        }
+    }
+}
+
+fn damage(at_byte: u64, text: String) -> Fault {
+    Fault::Damage(Damage { at_byte, text })
+}
+
+/// Reads once; being interrupted is no end.
+fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match source.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// A reader of the records of one chunk, whose checksum is looked at before the first.
+fn chunk(data: &[u8]) -> Result<LinearReader, String> {
+    let mut fields = Fields(data);
+    fields.skip(16)?; // the times of its messages
+    let size = fields.u64()?;
+    fields.skip(4)?; // the checksum
+    let compression = fields.text()?;
+    let compressed = fields.u64()?;
+    if size > RECORD_LIMIT as u64 || compressed > fields.0.len() as u64 {
+        return Err(format!("a chunk of {size} bytes, {compressed} compressed, is too large"));
+    }
+    if compression.is_empty() {
+        // The crate takes for granted that the records of such a chunk end where it ends.
+        let mut records = Fields(fields.0.get(..compressed as usize).unwrap_or_default());
+        while !records.0.is_empty() {
+            records.skip(1)?;
+            let length = records.u64()?;
+            records.skip(usize::try_from(length).unwrap_or(usize::MAX))?;
+        }
+    }
+    let options = LinearReaderOptions::default()
+        .with_skip_start_magic(true)
+        .with_skip_end_magic(true)
+        .with_prevalidate_chunk_crcs(true)
+        .with_record_length_limit(RECORD_LIMIT);
+    let mut reader = LinearReader::new_with_options(options);
+    let size = 9 + data.len();
+    let place = reader.insert(size);
+    place[0] = op::CHUNK;
+    place[1..9].copy_from_slice(&(data.len() as u64).to_le_bytes());
+    place[9..size].copy_from_slice(data);
+    reader.notify_read(size);
+    Ok(reader)
+}
+
+fn from_chunk(reader: &mut LinearReader) -> Result<Option<Record>, String> {
+    loop {
+        return match reader.next_event() {
+            None => Ok(None),
+            Some(Ok(LinearReadEvent::ReadRequest(_))) => {
+                reader.notify_read(0); // all of it was there
+                continue;
+            }
+            Some(Ok(LinearReadEvent::Record { opcode, data })) => parse(opcode, data).map(Some),
+            Some(Err(error)) => Err(error.to_string()),
+        };
+    }
+}
+
+fn parse(code: u8, data: &[u8]) -> Result<Record, String> {
+    let mut fields = Fields(data);
+    Ok(match code {
+        op::METADATA => Record::Metadata { name: fields.text()?, texts: fields.texts()? },
+        op::SCHEMA => {
+            let (id, name, encoding) = (fields.u16()?, fields.text()?, fields.text()?);
+            let length = fields.u32()? as usize;
+            Record::Schema { id, name, encoding, data: fields.take(length)?.to_vec() }
+        }
+        op::CHANNEL => Record::Channel(ChannelRecord {
+            id: fields.u16()?,
+            schema: fields.u16()?,
+            topic: fields.text()?,
+            encoding: fields.text()?,
+            texts: fields.texts()?,
+        }),
+        op::MESSAGE => Record::Message(MessageRecord {
+            channel: fields.u16()?,
+            sequence: fields.u32()?,
+            log_time: fields.u64()?,
+            publish_time: fields.u64()?,
+            payload: Bytes::copy_from_slice(fields.0),
+        }),
+        op::FOOTER => Record::Footer,
+        _ => Record::Other,
+    })
+}
+
+/// What is left of a record.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
+        match self.0.split_at_checked(count) {
+            Some((taken, rest)) => {
+                self.0 = rest;
+                Ok(taken)
+            }
+            None => Err(format!("a field of {count} bytes, of which {} are there", self.0.len())),
+        }
+    }
+
+    fn skip(&mut self, count: usize) -> Result<(), String> {
+        self.take(count).map(drop)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    fn u16(&mut self) -> Result<u16, String> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, String> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<String, String> {
+        let length = self.u32()? as usize;
+        String::from_utf8(self.take(length)?.to_vec()).map_err(|_| "a text is not UTF-8".to_owned())
+    }
+
+    fn texts(&mut self) -> Result<Texts, String> {
+        let length = self.u32()? as usize;
+        let mut pairs = Fields(self.take(length)?);
+        let mut texts = Texts::new();
+        while !pairs.0.is_empty() {
+            texts.insert(pairs.text()?, pairs.text()?);
+        }
+        Ok(texts)
+    }
+}

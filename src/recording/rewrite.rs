@@ -1,0 +1,194 @@
+//! The finished file: the same messages under the same channels, in compressed chunks with an index. It is made beside
+//! the other one and takes its place at once, so that there always is a whole one.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufReader, BufWriter, Seek, Write},
+    path::{Path, PathBuf},
+};
+
+use mcap::{Compression, McapError, WriteOptions, records::MessageHeader, write::Metadata};
+
+use super::{
+    About, Damage, RecordError, Recording,
+    format::{LIBRARY, METADATA},
+    reader::CHANNELS_IN_ALL,
+    records::{Fault, Record, Records},
+    writer,
+};
+
+/// The size of a chunk before it is compressed, in bytes: small enough to be read for one call, large enough to be
+/// compressed well.
+const CHUNK: u64 = 256 * 1024;
+
+/// What came of a [`repair`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Repaired {
+    /// How many messages are in the new file.
+    pub entries: u64,
+    /// Where the old file is damaged, if it is: what stood behind that is lost.
+    pub damage: Option<Damage>,
+}
+
+/// Makes a finished file of any recording: one whose writer died, or that is damaged, gives every message that is
+/// whole. `force` replaces a file that is there; `input` and `output` may be the same.
+///
+/// # Errors
+/// As [`Recording::open`] for the input, as [`Recorder::create`](super::Recorder::create) for the output, and
+/// [`RecordError::Write`].
+pub fn repair(
+    input: impl AsRef<Path>,
+    output: impl AsRef<Path>,
+    force: bool,
+) -> Result<Repaired, RecordError> {
+    let output = output.as_ref();
+    let recording = Recording::open(input)?;
+    match fs::symlink_metadata(output) {
+        Ok(found) if !found.is_file() => {
+            let source =
+                io::Error::other("it is no file of its own, but a folder, a device, a pipe or a link");
+            return Err(RecordError::Create { path: output.to_owned(), source });
+        }
+        Ok(_) if !force => return Err(RecordError::Exists { path: output.to_owned() }),
+        _ => {}
+    }
+    replace(recording, output)
+}
+
+/// Makes the finished file of the live one that this is.
+pub(super) fn finish(mut live: File, path: &Path) -> Result<Repaired, RecordError> {
+    live.rewind().map_err(RecordError::Read)?;
+    replace(Recording::read(BufReader::new(live))?, path)
+}
+
+/// Writes a recording to a new file, which then takes this name.
+fn replace(recording: Recording, path: &Path) -> Result<Repaired, RecordError> {
+    let beside = beside(path)?;
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(RecordError::creating(&beside, error));
+        }
+        _ => {}
+    }
+    let file = writer::create(&beside, false)?;
+    let unfinished = Unfinished(&beside);
+    let (file, repaired) = rewrite(recording, BufWriter::new(file))?;
+    let file = file.into_inner().map_err(|error| RecordError::Write(error.into_error()))?;
+    file.sync_all().map_err(RecordError::Write)?;
+    fs::rename(&beside, path).map_err(RecordError::Write)?;
+    std::mem::forget(unfinished);
+    Ok(repaired)
+}
+
+/// The name of the file that is being made: hidden, in the same folder, so that a rename is enough.
+fn beside(path: &Path) -> Result<PathBuf, RecordError> {
+    let Some(name) = path.file_name() else {
+        return Err(RecordError::creating(path, io::Error::other("it names no file")));
+    };
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(".tmp");
+    Ok(path.with_file_name(hidden))
+}
+
+/// A file that is not finished, and is taken away if it never is.
+struct Unfinished<'a>(&'a Path);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.0); // what is left of it stands in nobody's way
+    }
+}
+
+/// Writes all that is whole, and says how much that was.
+pub(super) fn rewrite<W: Write + Seek>(recording: Recording, out: W) -> Result<(W, Repaired), RecordError> {
+    let (about, records) = recording.into_parts();
+    let options = WriteOptions::new()
+        .compression(Some(Compression::Zstd))
+        .compression_threads(0)
+        .chunk_size(Some(CHUNK))
+        .library(LIBRARY);
+    let mut writer = options.create(out).map_err(failed)?;
+    let copied = copy(&about, records, &mut writer).and_then(|repaired| {
+        writer.finish().map_err(failed)?;
+        Ok(repaired)
+    });
+    // Taken apart, it does not try to write its end once more.
+    let out = writer.into_inner();
+    copied.map(|repaired| (out, repaired))
+}
+
+fn copy<W: Write + Seek>(
+    about: &About,
+    mut records: Records,
+    writer: &mut mcap::Writer<W>,
+) -> Result<Repaired, RecordError> {
+    let finished = About { finished: true, ..about.clone() };
+    let metadata = Metadata { name: METADATA.to_owned(), metadata: finished.to_metadata() };
+    writer.write_metadata(&metadata).map_err(failed)?;
+    let (mut entries, mut kept) = (0, 0);
+    let damage = loop {
+        let at_byte = records.at();
+        let written = match records.next() {
+            Ok(Some(Record::Message(message))) => {
+                let header = MessageHeader {
+                    channel_id: message.channel,
+                    sequence: message.sequence,
+                    log_time: message.log_time,
+                    publish_time: message.publish_time,
+                };
+                let written = writer.write_to_known_channel(&header, &message.payload);
+                entries += u64::from(written.is_ok());
+                written
+            }
+            Ok(Some(Record::Channel(it))) => {
+                kept += it.size();
+                let channel = |schema| {
+                    writer.add_channel_with_id(it.id, schema, &it.topic, &it.encoding, &it.texts).map(drop)
+                };
+                add(channel, it.schema)
+            }
+            // A channel of somebody else's may have one.
+            Ok(Some(Record::Schema { id, name, encoding, data })) => {
+                kept += name.len() + encoding.len() + data.len();
+                writer.add_schema_with_id(id, &name, &encoding, &data).map(drop)
+            }
+            Ok(Some(_)) => Ok(()),
+            Ok(None) if about.finished && !records.has_footer() => break Some(Damage::no_end(at_byte)),
+            Ok(None) => break None,
+            Err(Fault::Damage(damage)) => break Some(damage),
+            Err(Fault::Io(error)) => return Err(RecordError::Read(error)),
+            Err(Fault::NotMcap) => return Err(RecordError::NotMcap),
+        };
+        match written {
+            Err(error @ (McapError::Io(_) | McapError::AttemptedWriteAfterFailure)) => {
+                return Err(failed(error));
+            }
+            // Of a channel that the file does not have: a reader passes over it, too.
+            // And a schema that cannot be is no loss: ours have none.
+            Ok(())
+            | Err(
+                McapError::UnknownChannel(..) | McapError::ConflictingSchemas(_) | McapError::InvalidSchemaId,
+            ) if kept <= CHANNELS_IN_ALL => {}
+            Ok(()) => break Some(Damage { at_byte, text: "the channels are too large".to_owned() }),
+            Err(error) => break Some(Damage { at_byte, text: error.to_string() }),
+        }
+    };
+    Ok(Repaired { entries, damage })
+}
+
+/// Adds a channel; one whose schema the file lacks has none.
+fn add(mut channel: impl FnMut(u16) -> Result<(), McapError>, schema: u16) -> Result<(), McapError> {
+    match channel(schema) {
+        Err(McapError::UnknownSchema(..)) => channel(0),
+        other => other,
+    }
+}
+
+fn failed(error: McapError) -> RecordError {
+    match error {
+        McapError::Io(error) => RecordError::Write(error),
+        other => RecordError::Write(io::Error::other(other)),
+    }
+}

@@ -1,0 +1,166 @@
+//! Byte streams that were heard, put together for the file.
+//!
+//! Who may send streams is the session's matter; here everybody's are taken, within bounds.
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+
+use crate::{
+    body::Limits,
+    link::{Peer, STREAM_TOPIC, StreamPart},
+};
+
+/// How many may be open at once. Beyond it the one that was heard of longest ago is given up.
+const OPEN: usize = 64;
+
+/// How many bytes of them are kept at most: two of the largest frames.
+const BYTES: usize = 2 * Limits::BYTES;
+
+/// The longest id, in bytes: the session takes none that is longer.
+const ID: usize = 256;
+
+/// The streams that have begun.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    open: HashMap<(Peer, Arc<str>), Inflow>,
+    bytes: usize,
+    parts: u64,
+}
+
+/// One that has not ended.
+struct Inflow {
+    bytes: Vec<u8>,
+    /// The index of the chunk that is due.
+    next: u64,
+    /// Which part of all it had last.
+    heard: u64,
+}
+
+impl std::fmt::Debug for Inflow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inflow").field("bytes", &self.bytes.len()).field("next", &self.next).finish()
+    }
+}
+
+impl Streams {
+    /// Takes a part; what is whole with it comes out. What has a gap never does.
+    pub(super) fn part(&mut self, from: &Peer, part: &StreamPart) -> Option<Bytes> {
+        let key = (from.clone(), Arc::clone(part.id()));
+        self.parts += 1;
+        match part {
+            StreamPart::Header(header) => {
+                self.close(&key);
+                let ours = header.topic == STREAM_TOPIC && header.id.len() <= ID;
+                if ours && header.length.is_none_or(|length| length <= Limits::BYTES as u64) {
+                    if self.open.len() == OPEN {
+                        self.close_oldest();
+                    }
+                    self.open.insert(key, Inflow { bytes: Vec::new(), next: 0, heard: self.parts });
+                }
+                None
+            }
+            StreamPart::Chunk { index, bytes, .. } => {
+                let inflow = self.open.get_mut(&key)?;
+                if *index < inflow.next {
+                    return None; // heard already
+                }
+                if *index > inflow.next || inflow.bytes.len() + bytes.len() > Limits::BYTES {
+                    self.close(&key);
+                    return None;
+                }
+                inflow.bytes.extend_from_slice(bytes);
+                (inflow.next, inflow.heard) = (inflow.next + 1, self.parts);
+                self.bytes += bytes.len();
+                while self.bytes > BYTES {
+                    self.close_oldest();
+                }
+                None
+            }
+            StreamPart::Trailer { reason, .. } => {
+                let whole = self.close(&key)?;
+                reason.is_empty().then(|| whole.into())
+            }
+        }
+    }
+
+    /// The streams of a peer that left do not end.
+    pub(super) fn forget(&mut self, peer: &Peer) {
+        let theirs: Vec<_> = self.open.keys().filter(|(from, _)| from == peer).cloned().collect();
+        for key in theirs {
+            self.close(&key);
+        }
+    }
+
+    fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<Vec<u8>> {
+        let inflow = self.open.remove(key)?;
+        self.bytes -= inflow.bytes.len();
+        Some(inflow.bytes)
+    }
+
+    fn close_oldest(&mut self) {
+        let oldest = self.open.iter().min_by_key(|(_, it)| it.heard).map(|(key, _)| key.clone());
+        if let Some(key) = oldest {
+            self.close(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{Packet, StreamHeader, StreamParts};
+
+    fn parts(size: usize, id: &str) -> StreamParts {
+        let mut packet = Packet::new(["b".into()], vec![7; size]);
+        packet.stream = Some(id.into());
+        StreamParts::of(&packet)
+    }
+
+    #[test]
+    fn a_stream_comes_out_whole_and_each_sender_has_its_own() {
+        let (a, b) = (Peer::new("a", "PA_1"), Peer::new("b", "PA_2"));
+        let mut streams = Streams::default();
+        let (mut of_a, mut of_b) = (parts(40_000, "s"), parts(20_000, "s"));
+        let mut whole = Vec::new();
+        for _ in 0..6 {
+            whole.extend(of_a.next().and_then(|part| streams.part(&a, &part)).map(|it| it.len()));
+            whole.extend(of_b.next().and_then(|part| streams.part(&b, &part)).map(|it| it.len()));
+        }
+        assert_eq!(whole, [20_000, 40_000]);
+        assert_eq!((streams.bytes, streams.open.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_gap_a_reason_and_a_leave_give_nothing_and_keep_nothing() {
+        let a = Peer::new("a", "PA_1");
+        let mut streams = Streams::default();
+        for (n, part) in parts(40_000, "gap").enumerate() {
+            assert!(n == 2 || streams.part(&a, &part).is_none());
+        }
+        let mut abandoned = parts(40_000, "abandoned");
+        streams.part(&a, &abandoned.next().unwrap());
+        assert!(abandoned.abandon().is_some_and(|trailer| streams.part(&a, &trailer).is_none()));
+        for part in parts(40_000, "left").take(3) {
+            streams.part(&a, &part);
+        }
+        streams.forget(&a);
+        assert_eq!((streams.bytes, streams.open.len()), (0, 0));
+    }
+
+    #[test]
+    fn streams_that_never_end_are_bounded() {
+        let a = Peer::new("a", "PA_1");
+        let mut streams = Streams::default();
+        for n in 0..10 * OPEN {
+            for part in parts(600_000, &n.to_string()).take(41) {
+                streams.part(&a, &part);
+            }
+            assert!(streams.open.len() <= OPEN && streams.bytes <= BYTES);
+        }
+        let too_long = StreamHeader::new("x", STREAM_TOPIC, Limits::BYTES as u64 + 1);
+        let open = streams.open.len();
+        streams.part(&a, &StreamPart::Header(too_long));
+        assert_eq!(streams.open.len(), open);
+    }
+}

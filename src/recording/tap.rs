@@ -1,0 +1,233 @@
+//! A transport around a transport: what passes is recorded, and passes untouched.
+
+use std::{future::Future, sync::Arc};
+
+use super::{
+    Direction, Recorder, RoomEvent,
+    queue::{Item, NO_TICKET, Told},
+    recorder::Shared,
+    streams::Streams,
+};
+use crate::{
+    link::{
+        Capabilities, CloseReason, Lane, LinkState, Packet, Participant, Peer, Role, STREAM_TOPIC,
+        StreamPart, TOPIC,
+    },
+    transport::{SendError, Transport, TransportEvent},
+};
+
+/// A transport whose packets and events are recorded: see [`Recorder::tap`].
+///
+/// Packets on the topic `toolbridge` and on none are; what other topics carry is an app's own, and is passed on
+/// without being looked at.
+#[derive(Debug)]
+pub struct Tap<T> {
+    recorder: Recorder,
+    inner: T,
+    /// Ourselves in this join.
+    local: Peer,
+    capabilities: Capabilities,
+    streams: Streams,
+    closed: bool,
+}
+
+impl<T: Transport> Tap<T> {
+    pub(super) fn new(recorder: Recorder, inner: T) -> Self {
+        let local = inner.local();
+        let role = local.token_role().or_else(|| local.is_eligible_assistant().then_some(Role::Assistant));
+        recorder.know_role(role);
+        let tap = Self {
+            local: local.peer().clone(),
+            capabilities: inner.capabilities(),
+            recorder,
+            inner,
+            streams: Streams::default(),
+            closed: false,
+        };
+        tap.here();
+        for participant in tap.inner.present() {
+            tap.event(joined(&participant));
+        }
+        tap
+    }
+
+    fn here(&self) {
+        self.event(RoomEvent::Here {
+            identity: self.local.identity().clone(),
+            sid: self.local.sid().clone(),
+            room: self.inner.room(),
+        });
+    }
+
+    fn event(&self, event: RoomEvent) {
+        self.recorder.shared().tell(|at| Item::Event(at, event));
+    }
+
+    fn over(&mut self, reason: String) {
+        if !std::mem::replace(&mut self.closed, true) {
+            self.event(RoomEvent::Closed { reason });
+            self.recorder.end_if_last();
+        }
+    }
+
+    fn heard(&mut self, event: &TransportEvent) {
+        match event {
+            TransportEvent::Joined(participant) => self.event(joined(participant)),
+            TransportEvent::Left(peer) => {
+                self.streams.forget(peer);
+                self.event(RoomEvent::Left { identity: peer.identity().clone(), sid: peer.sid().clone() });
+            }
+            TransportEvent::Packet(packet) if is_ours(&packet.topic) => {
+                self.recorder.shared().tell(|at| {
+                    let (topic, payload) = (packet.topic.clone(), packet.payload.clone());
+                    let told = Told { topic, payload, lane: packet.lane, ..heard(&packet.from) };
+                    Item::Packet(at, told)
+                });
+            }
+            TransportEvent::Packet(_) => {}
+            TransportEvent::Link(state) => {
+                self.event(RoomEvent::Link { up: *state == LinkState::Up });
+                let local = self.inner.local();
+                if *state == LinkState::Up && *local.peer() != self.local {
+                    self.local = local.peer().clone();
+                    self.streams = Streams::default(); // a stream ends with the join in which it began
+                    self.here();
+                }
+            }
+            TransportEvent::Stream { from, part } => self.part(from, part),
+            TransportEvent::Closed(reason) => self.over(reason.to_string()),
+        }
+    }
+
+    fn part(&mut self, from: &Peer, part: &StreamPart) {
+        if let Some(payload) = self.streams.part(from, part) {
+            self.recorder.shared().tell(|at| {
+                let topic = STREAM_TOPIC.into();
+                Item::Packet(at, Told { topic, payload, stream: true, ..heard(from) })
+            });
+        }
+    }
+}
+
+impl<T: Transport> Transport for Tap<T> {
+    fn local(&self) -> Participant {
+        self.inner.local()
+    }
+
+    fn room(&self) -> String {
+        self.inner.room()
+    }
+
+    fn present(&self) -> Vec<Participant> {
+        self.inner.present()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
+        let unsent = is_ours(&packet.topic).then(|| {
+            let stream = self.capabilities.streams
+                && packet.lane == Lane::Reliable
+                && packet.payload.len() > self.capabilities.max_packet;
+            let ticket = self.recorder.shared().tell(|at| {
+                let told = Told {
+                    direction: Direction::Sent,
+                    from: self.local.clone(),
+                    to: packet.to.clone(),
+                    topic: if stream { STREAM_TOPIC.into() } else { packet.topic.clone() },
+                    lane: packet.lane,
+                    stream,
+                    payload: packet.payload.clone(),
+                    ticket: NO_TICKET,
+                };
+                Item::Packet(at, told)
+            });
+            Unsent { shared: Arc::clone(self.recorder.shared()), ticket, open: true }
+        });
+        let sending = self.inner.send(packet);
+        async move {
+            let result = sending.await;
+            if let Some(mut unsent) = unsent {
+                unsent.ended(result.as_ref().err());
+            }
+            result
+        }
+    }
+
+    fn backlog(&self) -> usize {
+        self.inner.backlog()
+    }
+
+    async fn recv(&mut self) -> Option<TransportEvent> {
+        let event = self.inner.recv().await;
+        match &event {
+            Some(event) => self.heard(event),
+            None => self.over("the connection ended".to_owned()),
+        }
+        event
+    }
+
+    /// Leaves in order. If nobody else holds the recorder, the recording ends here, and its file is finished.
+    async fn close(&mut self) {
+        self.inner.close().await;
+        self.over(CloseReason::Closed.to_string());
+        self.recorder.finish_if_last().await;
+    }
+}
+
+/// A packet on its way: one that does not leave is told of.
+struct Unsent {
+    shared: Arc<Shared>,
+    ticket: u64,
+    open: bool,
+}
+
+impl Unsent {
+    fn ended(&mut self, error: Option<&SendError>) {
+        self.open = false;
+        if let Some(error) = error {
+            self.tell(error.to_string());
+        }
+    }
+
+    fn tell(&self, reason: String) {
+        self.shared.tell(|at| Item::Unsent(at, self.ticket, reason));
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        if self.open {
+            self.tell("given up before all of it was handed over".to_owned());
+        }
+    }
+}
+
+/// Whether a packet on this topic is a frame.
+fn is_ours(topic: &str) -> bool {
+    topic.is_empty() || topic == TOPIC
+}
+
+fn heard(from: &Peer) -> Told {
+    Told {
+        direction: Direction::Heard,
+        from: from.clone(),
+        to: Vec::new(),
+        topic: "".into(),
+        lane: Lane::Reliable,
+        stream: false,
+        payload: bytes::Bytes::new(),
+        ticket: NO_TICKET,
+    }
+}
+
+fn joined(participant: &Participant) -> RoomEvent {
+    RoomEvent::Joined {
+        identity: participant.identity().clone(),
+        sid: participant.sid().clone(),
+        agent: participant.is_agent(),
+        role: participant.token_role().map(|role| role.as_str().to_owned()),
+    }
+}

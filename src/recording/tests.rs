@@ -1,0 +1,291 @@
+//! What is left of a file that was cut or damaged: nothing but whole messages, and all that stood before.
+
+use std::io::{self, Cursor};
+
+use super::{
+    About, Direction, Entry, Happened, Moment, RecordError, Recording, RoomEvent,
+    format::Channel,
+    rewrite::rewrite,
+    writer::{Writer, Written},
+};
+use crate::link::{Lane, Peer, Role};
+
+/// How many messages the files of these tests have.
+const MESSAGES: u64 = 36;
+
+fn about() -> About {
+    About::new("kitchen".to_owned(), &Peer::new("phone", "PA_1"), Some(Role::Client), Moment(1))
+}
+
+/// Writes the messages, and tells how long the file was after each.
+fn write<W: io::Write>(out: W, mut after: impl FnMut(u64)) -> io::Result<W> {
+    let mut writer = Writer::begin(out, &about())?;
+    let (phone, assistant) = (Peer::new("phone", "PA_1"), Peer::new("assistant", "PA_2"));
+    for n in 0..MESSAGES {
+        let at = Moment(100 + n);
+        if n % 9 == 0 {
+            writer.event(at, &RoomEvent::Link { up: n % 2 == 0 })?;
+        } else {
+            let (direction, from, to) = match n % 2 {
+                0 => (Direction::Heard, &assistant, vec![]),
+                _ => (Direction::Sent, &phone, vec!["assistant".into()]),
+            };
+            let lane = if n % 3 == 0 { Lane::Lossy } else { Lane::Reliable };
+            let payload = vec![n as u8; 3 + (n as usize * 7) % 60];
+            let packet = Written {
+                direction,
+                from,
+                to: &to,
+                topic: "toolbridge",
+                lane,
+                stream: false,
+                payload: &payload,
+            };
+            assert!(writer.packet(at, &packet)?.is_some());
+        }
+        after(n + 1);
+    }
+    writer.into_inner()
+}
+
+/// A live file, and for each number of messages how long it was with them.
+fn live() -> (Vec<u8>, Vec<usize>) {
+    #[derive(Clone, Default)]
+    struct Shared(std::rc::Rc<std::cell::RefCell<Vec<u8>>>);
+    impl io::Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.borrow_mut().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let file = Shared::default();
+    let mut sizes = Vec::new();
+    write(file.clone(), |_| sizes.push(file.0.borrow().len())).unwrap();
+    let bytes = file.0.borrow().clone();
+    (bytes, sizes)
+}
+
+fn finished(live: &[u8]) -> Vec<u8> {
+    let recording = Recording::read(Cursor::new(live.to_vec())).unwrap();
+    let (out, repaired) = rewrite(recording, Cursor::new(Vec::new())).unwrap();
+    assert_eq!((repaired.entries, repaired.damage), (MESSAGES, None));
+    out.into_inner()
+}
+
+fn read(bytes: &[u8]) -> Result<(Vec<Entry>, bool), RecordError> {
+    let mut entries = Recording::read(Cursor::new(bytes.to_vec()))?.entries();
+    let all = entries.by_ref().collect();
+    assert!(entries.next().is_none(), "nothing follows damage");
+    Ok((all, entries.damage().is_some()))
+}
+
+/// A random sequence that is the same each time (SplitMix64).
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ (bits >> 31)) % bound as u64) as usize
+    }
+}
+
+#[test]
+fn a_finished_file_says_the_same_as_its_live_one() {
+    let (live, _) = live();
+    let (entries, damaged) = read(&live).unwrap();
+    assert_eq!((entries.len() as u64, damaged), (MESSAGES, false));
+    let finished = finished(&live);
+    assert_eq!(read(&finished).unwrap(), (entries, false));
+    let about = |bytes: &[u8]| Recording::read(Cursor::new(bytes.to_vec())).unwrap().about().clone();
+    assert_eq!(about(&live), self::about());
+    assert_eq!(about(&finished), About { finished: true, ..self::about() });
+    // The crate's own reader, by its index.
+    let summary = mcap::Summary::read(&finished).unwrap().unwrap();
+    assert_eq!(summary.stats.unwrap().message_count, MESSAGES);
+    assert!(summary.chunk_indexes.len() == 1 && summary.channels.len() > 2);
+    let again = self::finished(&finished);
+    assert_eq!(read(&again).unwrap(), read(&live).unwrap());
+}
+
+#[test]
+fn a_live_file_cut_at_any_byte_gives_exactly_the_messages_that_are_whole() {
+    let (live, sizes) = live();
+    let (all, _) = read(&live).unwrap();
+    for cut in 0..live.len() {
+        let whole = sizes.iter().filter(|size| **size <= cut).count();
+        match read(&live[..cut]) {
+            Ok((entries, _)) => assert_eq!(entries, all[..whole], "cut at {cut}"),
+            Err(RecordError::NoBeginning { .. }) => assert_eq!(whole, 0, "cut at {cut}"),
+            Err(other) => panic!("cut at {cut}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_finished_file_cut_at_any_byte_gives_no_wrong_message_and_says_that_it_is_cut() {
+    let finished = finished(&live().0);
+    let (all, _) = read(&finished).unwrap();
+    let end = finished.len() - mcap::MAGIC.len();
+    for cut in 0..finished.len() {
+        match read(&finished[..cut]) {
+            Ok((entries, damaged)) => {
+                assert!(all.starts_with(&entries), "cut at {cut}");
+                assert!(damaged || cut >= end, "cut at {cut}");
+            }
+            Err(RecordError::NoBeginning { .. }) => {}
+            Err(other) => panic!("cut at {cut}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn mutated_files_never_panic_and_a_finished_one_never_lies() {
+    let (live, _) = live();
+    let finished = finished(&live);
+    let (all, _) = read(&finished).unwrap();
+    let mut draw = Draw(5);
+    for (file, checked) in [(&live, false), (&finished, true)] {
+        for _ in 0..1_000 {
+            let mut bytes = file.clone();
+            for _ in 0..=draw.below(3) {
+                let at = draw.below(bytes.len());
+                bytes[at] = match draw.below(3) {
+                    0 => draw.below(256) as u8,
+                    1 => bytes[at] ^ (1 << draw.below(8)),
+                    _ => [0, 0xff, 0x7f, 0x80][draw.below(4)],
+                };
+            }
+            let found = read(&bytes);
+            if let (true, Ok((entries, _))) = (checked, &found) {
+                assert!(all.starts_with(entries), "a checksum missed it");
+            }
+            let Ok(recording) = Recording::read(Cursor::new(bytes)) else { continue };
+            if let Ok((out, repaired)) = rewrite(recording, Cursor::new(Vec::new())) {
+                let (entries, damaged) = read(&out.into_inner()).unwrap();
+                let foreign = repaired.entries - entries.len() as u64;
+                assert!(!damaged && foreign <= MESSAGES);
+                assert_eq!(entries, found.unwrap().0, "repair gives what the reader gives");
+            }
+        }
+    }
+}
+
+/// A disk that has room for so many bytes.
+struct Disk(usize, Vec<u8>);
+
+impl io::Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = self.0.saturating_sub(self.1.len());
+        if room == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let taken = room.min(bytes.len());
+        self.1.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_ends_the_recording_and_keeps_what_was_written() {
+    let (live, sizes) = live();
+    let (all, _) = read(&live).unwrap();
+    for room in (sizes[0]..live.len()).step_by(7) {
+        let mut disk = Disk(room, Vec::new());
+        let error = write(&mut disk, |_| {}).map(drop).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        let whole = sizes.iter().filter(|size| **size <= room).count();
+        assert_eq!(read(&disk.1).unwrap().0, all[..whole]);
+    }
+}
+
+/// A record of MCAP's.
+fn record(code: u8, body: &[u8]) -> Vec<u8> {
+    [&[code], &(body.len() as u64).to_le_bytes()[..], body].concat()
+}
+
+/// A chunk without compression and checksum, of these records.
+fn chunk(records: &[u8], size: u64) -> Vec<u8> {
+    let fields: [&[u8]; 6] = [&[0; 16], &size.to_le_bytes(), &[0; 8], &size.to_le_bytes(), records, &[]];
+    record(6, &fields.concat())
+}
+
+#[test]
+fn hostile_lengths_are_damage_and_reserve_nothing() {
+    let (live, _) = live();
+    let huge = u64::MAX.to_le_bytes();
+    let texts = [&[9, 0, 0, 0][..], &u32::MAX.to_le_bytes(), &[b'x'; 64]].concat();
+    let tails = [
+        [&[5][..], &huge].concat(),
+        [&[6][..], &huge].concat(),
+        record(4, &texts),
+        record(12, &texts),
+        record(5, &[1]),
+        // A record that says it is longer than the chunk in which it stands.
+        chunk(&[&[5][..], &100_u64.to_le_bytes(), &[0; 30]].concat(), 39),
+        chunk(&[5; 40], 1 << 62),
+        record(6, &[0xff; 40]),
+    ];
+    for (n, tail) in tails.iter().enumerate() {
+        let file = [&live[..], tail, &[0; 200]].concat();
+        let (entries, damaged) = read(&file).unwrap();
+        assert_eq!((entries.len() as u64, damaged), (MESSAGES, true), "{n}");
+    }
+}
+
+#[test]
+fn messages_on_channels_of_others_are_passed_over_and_counted() {
+    let (mut file, _) = live();
+    let others = [
+        record(4, &[&[0, 9, 0, 0][..], &[1, 0, 0, 0, b't'], &[4, 0, 0, 0], b"json", &[0; 4]].concat()),
+        record(5, &[&[0, 9, 0, 0, 0, 0][..], &[0; 16], b"{}"].concat()),
+        record(5, &[&[7, 7, 0, 0, 0, 0][..], &[0; 16], b"of no channel"].concat()),
+    ];
+    file.extend(others.concat());
+    let mut entries = Recording::read(Cursor::new(file.clone())).unwrap().entries();
+    assert_eq!(entries.by_ref().count() as u64, MESSAGES);
+    assert_eq!((entries.foreign(), entries.damage()), (2, None));
+    let (_, repaired) =
+        rewrite(Recording::read(Cursor::new(file)).unwrap(), Cursor::new(Vec::new())).unwrap();
+    assert_eq!((repaired.entries, repaired.damage), (MESSAGES + 1, None));
+}
+
+#[test]
+fn a_channel_that_is_two_is_damage() {
+    let (mut file, _) = live();
+    let Happened::Packet(packet) = read(&file).unwrap().0.remove(1).what else { panic!("no packet") };
+    let other = Channel {
+        direction: packet.direction,
+        from: Peer::new("somebody else", "PA_9"),
+        to: packet.to,
+        topic: packet.topic,
+        lane: packet.lane,
+        stream: packet.stream,
+    };
+    let mut out = Writer::begin(Vec::new(), &about()).unwrap();
+    let written = Written {
+        direction: other.direction,
+        from: &other.from,
+        to: &other.to,
+        topic: &other.topic,
+        lane: other.lane,
+        stream: other.stream,
+        payload: b"x",
+    };
+    let start = Writer::begin(Vec::new(), &about()).unwrap().into_inner().unwrap().len();
+    out.packet(Moment(1), &written).unwrap();
+    file.extend_from_slice(&out.into_inner().unwrap()[start..]);
+    let (entries, damaged) = read(&file).unwrap();
+    assert_eq!((entries.len() as u64, damaged), (MESSAGES, true));
+    let recording = Recording::read(Cursor::new(file)).unwrap();
+    let (_, repaired) = rewrite(recording, Cursor::new(Vec::new())).unwrap();
+    assert_eq!((repaired.entries, repaired.damage.is_some()), (MESSAGES, true));
+}

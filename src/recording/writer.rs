@@ -1,0 +1,187 @@
+//! The live file: one record after another, no chunks, flushed after each message.
+//!
+//! It has no end of its own: whatever was written is whole up to its last flush, and [`rewrite`](super::rewrite)
+//! makes the finished file of it.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::Path,
+};
+
+use super::{
+    About, Direction, Moment, RecordError, RoomEvent,
+    format::{CHANNEL_BYTES, CHANNELS, Channel, EVENTS, EVENTS_ARE, LIBRARY, METADATA, PACKETS_ARE, Texts},
+};
+use crate::link::{Identity, Lane, Peer};
+
+/// How much is gathered before the operating system is asked: one call a record, whatever its parts.
+const BUFFER: usize = 64 * 1024;
+
+/// The channel of what is no packet.
+const EVENTS_ID: u16 = 1;
+
+/// A packet that is to be written.
+#[derive(Debug)]
+pub(super) struct Written<'a> {
+    pub(super) direction: Direction,
+    pub(super) from: &'a Peer,
+    pub(super) to: &'a [Identity],
+    pub(super) topic: &'a str,
+    pub(super) lane: Lane,
+    pub(super) stream: bool,
+    pub(super) payload: &'a [u8],
+}
+
+/// Makes the file that a recording goes to: for its owner alone, through no symbolic link, and not in the place of
+/// another one unless that is asked for.
+pub(crate) fn create(path: &Path, force: bool) -> Result<File, RecordError> {
+    private(path, force).map_err(|error| RecordError::creating(path, error))
+}
+
+fn private(path: &Path, force: bool) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).create_new(!force);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+        // Not to wait for whoever reads a pipe: it is refused below.
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        options.mode(0o600).custom_flags(flags.bits().cast_signed());
+        let file = options.open(path)?;
+        let found = file.metadata()?;
+        if !found.is_file() || found.nlink() > 1 {
+            return Err(io::Error::other("it is no file of its own, but a device, a pipe or a link"));
+        }
+        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+        file.set_len(0)?;
+        Ok(file)
+    }
+    #[cfg(not(unix))]
+    {
+        let file = options.open(path)?;
+        file.set_len(0)?;
+        Ok(file)
+    }
+}
+
+/// Writes a live file.
+#[derive(Debug)]
+pub(super) struct Writer<W: Write> {
+    out: BufWriter<W>,
+    /// The record that is being made.
+    record: Vec<u8>,
+    /// The number of each channel, and of its next message.
+    channels: HashMap<Channel, Place>,
+    events: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    id: u16,
+    next: u32,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins the file: from here on it says whose it is.
+    pub(super) fn begin(out: W, about: &About) -> io::Result<Self> {
+        let out = BufWriter::with_capacity(BUFFER, out);
+        let mut writer = Self { out, record: Vec::new(), channels: HashMap::new(), events: 0 };
+        writer.out.write_all(mcap::MAGIC)?;
+        writer.record(mcap::records::op::HEADER, |record| {
+            text(record, "");
+            text(record, LIBRARY);
+        })?;
+        writer.record(mcap::records::op::METADATA, |record| {
+            text(record, METADATA);
+            texts(record, &about.to_metadata());
+        })?;
+        writer.channel(EVENTS_ID, EVENTS, EVENTS_ARE, &Texts::new())?;
+        writer.out.flush()?;
+        Ok(writer)
+    }
+
+    /// Writes a packet, and says under which channel and number; none if there is no channel left for it.
+    pub(super) fn packet(&mut self, at: Moment, packet: &Written<'_>) -> io::Result<Option<(u16, u32)>> {
+        let key = Channel {
+            direction: packet.direction,
+            from: packet.from.clone(),
+            to: packet.to.to_vec(),
+            topic: packet.topic.to_owned(),
+            lane: packet.lane,
+            stream: packet.stream,
+        };
+        let known = self.channels.get(&key).copied();
+        let Place { id, next } = match known {
+            Some(place) => place,
+            None if self.channels.len() + 1 >= CHANNELS || key.size() > CHANNEL_BYTES => return Ok(None),
+            None => {
+                let id = EVENTS_ID + 1 + self.channels.len() as u16;
+                self.channel(id, &key.name(), PACKETS_ARE, &key.to_metadata())?;
+                Place { id, next: 0 }
+            }
+        };
+        self.channels.insert(key, Place { id, next: next.wrapping_add(1) });
+        self.message(id, next, at, packet.payload)?;
+        Ok(Some((id, next)))
+    }
+
+    /// Writes what is no packet.
+    pub(super) fn event(&mut self, at: Moment, event: &RoomEvent) -> io::Result<()> {
+        let json = serde_json::to_vec(event).map_err(io::Error::other)?;
+        let sequence = self.events;
+        self.events = sequence.wrapping_add(1);
+        self.message(EVENTS_ID, sequence, at, &json)
+    }
+
+    /// Ends it as it is.
+    pub(super) fn into_inner(self) -> io::Result<W> {
+        self.out.into_inner().map_err(io::IntoInnerError::into_error)
+    }
+
+    fn message(&mut self, channel: u16, sequence: u32, at: Moment, payload: &[u8]) -> io::Result<()> {
+        let mut head = [0; 31];
+        head[0] = mcap::records::op::MESSAGE;
+        head[1..9].copy_from_slice(&(22 + payload.len() as u64).to_le_bytes());
+        head[9..11].copy_from_slice(&channel.to_le_bytes());
+        head[11..15].copy_from_slice(&sequence.to_le_bytes());
+        head[15..23].copy_from_slice(&at.0.to_le_bytes());
+        head[23..31].copy_from_slice(&at.0.to_le_bytes());
+        self.out.write_all(&head)?;
+        self.out.write_all(payload)?;
+        self.out.flush()
+    }
+
+    fn channel(&mut self, id: u16, topic: &str, encoding: &str, metadata: &Texts) -> io::Result<()> {
+        self.record(mcap::records::op::CHANNEL, |record| {
+            record.extend_from_slice(&id.to_le_bytes());
+            record.extend_from_slice(&[0; 2]); // no schema
+            text(record, topic);
+            text(record, encoding);
+            texts(record, metadata);
+        })
+    }
+
+    fn record(&mut self, code: u8, fill: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        self.record.clear();
+        fill(&mut self.record);
+        self.out.write_all(&[code])?;
+        self.out.write_all(&(self.record.len() as u64).to_le_bytes())?;
+        self.out.write_all(&self.record)
+    }
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn texts(out: &mut Vec<u8>, texts: &Texts) {
+    let size: usize = texts.iter().map(|(key, value)| 8 + key.len() + value.len()).sum();
+    out.extend_from_slice(&(size as u32).to_le_bytes());
+    for (key, value) in texts {
+        text(out, key);
+        text(out, value);
+    }
+}

@@ -1,0 +1,348 @@
+//! Recordings: what is written is read back, whatever happens to the file.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use bytes::Bytes;
+use toolbridge::{
+    Assistant, Client, Identity, Lane, Packet, Peer, Role, SendError, Sid, ToolError, Transport, memory,
+    recording::{
+        Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
+        RoomEvent, repair,
+    },
+};
+
+/// A folder of a test's own, gone at its end.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("toolbridge-recording-{}-{next}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn packet(direction: Direction, from: &Peer, to: &[&str], payload: impl Into<Bytes>) -> Happened {
+    Happened::Packet(Recorded {
+        direction,
+        from: from.clone(),
+        to: to.iter().map(|it| (*it).into()).collect(),
+        topic: "toolbridge".to_owned(),
+        lane: Lane::Reliable,
+        stream: false,
+        channel: 0,
+        sequence: 0,
+        payload: payload.into(),
+    })
+}
+
+pub(crate) fn here() -> Entry {
+    let (identity, sid): (Identity, Sid) = ("phone".into(), "PA_1".into());
+    let event = RoomEvent::Here { identity, sid, room: "kitchen".to_owned() };
+    Entry { at: Moment(1_000), what: Happened::Event(event) }
+}
+
+/// Of a session of a phone: so many packets, sent and heard in turn, and who comes and goes.
+pub(crate) fn session(packets: u64) -> Vec<Entry> {
+    let (phone, assistant) = (Peer::new("phone", "PA_1"), Peer::new("assistant", "PA_2"));
+    let joined = RoomEvent::Joined {
+        identity: "assistant".into(),
+        sid: "PA_2".into(),
+        agent: true,
+        role: Some("assistant".to_owned()),
+    };
+    let mut entries = vec![here(), Entry { at: Moment(1_001), what: Happened::Event(joined) }];
+    for n in 0..packets {
+        let payload = vec![n as u8; 1 + (n as usize * 37) % 300];
+        let what = match n % 2 {
+            0 => packet(Direction::Heard, &assistant, &[], payload),
+            _ => packet(Direction::Sent, &phone, &["assistant"], payload),
+        };
+        entries.push(Entry { at: Moment(2_000 + n), what });
+    }
+    let left = RoomEvent::Left { identity: "assistant".into(), sid: "PA_2".into() };
+    entries.push(Entry { at: Moment(9_000), what: Happened::Event(left) });
+    entries
+}
+
+/// Without the numbers that the file gives.
+pub(crate) fn bare(entries: impl IntoIterator<Item = Entry>) -> Vec<Entry> {
+    let bare = |mut entry: Entry| {
+        if let Happened::Packet(packet) = &mut entry.what {
+            (packet.channel, packet.sequence) = (0, 0);
+        }
+        entry
+    };
+    entries.into_iter().map(bare).collect()
+}
+
+pub(crate) fn read(path: &Path) -> Vec<Entry> {
+    let mut entries = Recording::open(path).unwrap().entries();
+    let read = entries.by_ref().collect();
+    assert_eq!((entries.damage(), entries.foreign()), (None, 0));
+    read
+}
+
+fn record(path: &Path, entries: Vec<Entry>) -> Recorder {
+    let recorder = Recorder::create(path, RecorderOptions::default().role(Role::Client)).unwrap();
+    for entry in entries {
+        recorder.record(entry);
+    }
+    recorder
+}
+
+#[test]
+fn what_is_recorded_is_read_back_in_its_order() {
+    let folder = Folder::new();
+    let path = folder.file("session.mcap");
+    let recorder = record(&path, session(40));
+    recorder.finish().unwrap();
+    assert_eq!(recorder.stats().recorded, 40);
+    let about = Recording::open(&path).unwrap().about().clone();
+    assert_eq!((about.identity.as_str(), about.sid.as_str(), &*about.room), ("phone", "PA_1", "kitchen"));
+    assert_eq!((about.role, about.begun, &*about.version), (Some(Role::Client), Moment(1_000), "0.1.0"));
+    assert!(about.finished && !folder.file(".session.mcap.tmp").exists());
+    let read = read(&path);
+    assert_eq!(bare(read.clone()), session(40));
+    let numbers: Vec<_> = read
+        .iter()
+        .filter_map(|entry| match &entry.what {
+            Happened::Packet(packet) if packet.direction == Direction::Sent => {
+                Some((packet.channel, packet.sequence))
+            }
+            _ => None,
+        })
+        .collect();
+    let channel = numbers[0].0;
+    assert_eq!(numbers, (0..20).map(|n| (channel, n)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_file_whose_writer_died_is_read_while_it_lives_and_is_repaired() {
+    let folder = Folder::new();
+    let (path, dead, whole) = (folder.file("live.mcap"), folder.file("dead.mcap"), folder.file("whole.mcap"));
+    let recorder = record(&path, session(20));
+    let last = RoomEvent::Closed { reason: "closed".to_owned() };
+    // What is told is in the file as soon as the thread has written it, without an end.
+    while !fs::read(&path).unwrap().ends_with(br#""sid":"PA_2"}"#) {
+        std::thread::yield_now();
+    }
+    fs::copy(&path, &dead).unwrap();
+    assert_eq!(bare(read(&dead)), session(20));
+    assert!(!Recording::open(&dead).unwrap().about().finished);
+    let mut torn = fs::read(&dead).unwrap();
+    let size = torn.len() as u64;
+    torn.extend_from_slice(&[5, 40, 0, 0, 0, 0, 0, 0, 0, 1]);
+    fs::write(&dead, torn).unwrap();
+
+    let repaired = repair(&dead, &whole, false).unwrap();
+    assert_eq!((repaired.entries, repaired.damage.unwrap().at_byte), (23, size));
+    assert_eq!(bare(read(&whole)), session(20));
+    assert!(Recording::open(&whole).unwrap().about().finished);
+    assert!(matches!(repair(&dead, &whole, false), Err(RecordError::Exists { .. })));
+    assert_eq!(repair(&whole, &whole, true).unwrap().entries, 23);
+    assert_eq!(bare(read(&whole)), session(20));
+    recorder.record(Entry { at: Moment(9_001), what: Happened::Event(last) });
+    recorder.finish().unwrap();
+    assert_eq!(read(&path).len(), 24);
+}
+
+#[cfg(unix)]
+#[test]
+fn sec_p3_a_recording_is_its_owners_alone_follows_no_link_and_replaces_nothing() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    let folder = Folder::new();
+    let path = folder.file("session.mcap");
+    record(&path, session(1)).finish().unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = Recorder::create(&path, RecorderOptions::default());
+    assert!(matches!(again, Err(RecordError::Exists { .. })), "{again:?}");
+    let (link, pipe) = (folder.file("link.mcap"), Path::new("/dev/null"));
+    symlink(&path, &link).unwrap();
+    for odd in [&*link, pipe] {
+        let error = Recorder::create(odd, RecorderOptions::default().force(true));
+        assert!(matches!(error, Err(RecordError::Create { .. })), "{error:?}");
+    }
+    assert_eq!(bare(read(&path)), session(1));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let recorder = Recorder::create(&path, RecorderOptions::default().force(true)).unwrap();
+    session(2).into_iter().for_each(|entry| recorder.record(entry));
+    drop(recorder.clone());
+    recorder.finish().unwrap();
+    assert_eq!(bare(read(&path)), session(2));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn what_finds_no_place_is_counted_and_the_file_says_so() {
+    let folder = Folder::new();
+    let path = folder.file("session.mcap");
+    let recorder = Recorder::create(&path, RecorderOptions::default().queue(0, 0)).unwrap();
+    session(5).into_iter().for_each(|entry| recorder.record(entry));
+    recorder.finish().unwrap();
+    assert_eq!((recorder.stats().recorded, recorder.stats().unrecorded), (0, 5));
+    let said: u64 = read(&path)
+        .iter()
+        .map(|entry| match entry.what {
+            Happened::Event(RoomEvent::Unrecorded { packets }) => packets,
+            _ => 0,
+        })
+        .sum();
+    assert_eq!(said, 5);
+}
+
+#[test]
+fn more_channels_than_a_file_may_have_are_counted() {
+    let folder = Folder::new();
+    let path = folder.file("session.mcap");
+    let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
+    recorder.record(here());
+    for n in 0..5_000 {
+        let from = Peer::new(format!("stranger-{n}"), "PA_3");
+        recorder.record(Entry { at: Moment(n), what: packet(Direction::Heard, &from, &[], "x") });
+    }
+    recorder.finish().unwrap();
+    let stats = recorder.stats();
+    assert_eq!((stats.recorded, stats.unrecorded), (4_095, 905));
+    let packets = read(&path).iter().filter(|entry| matches!(entry.what, Happened::Packet(_))).count();
+    assert_eq!(packets, 4_095);
+}
+
+#[test]
+fn a_file_of_somebody_else_is_told_apart_from_a_damaged_one() {
+    assert!(matches!(Recording::read(&b"GIF89a, and more of it"[..]), Err(RecordError::NotMcap)));
+    assert!(matches!(Recording::read(std::io::Cursor::new(mcap_of_another())), Err(RecordError::Foreign)));
+    assert!(matches!(Recording::read(&b""[..]), Err(RecordError::NoBeginning { .. })));
+    let missing = Recording::open("/nowhere/session.mcap");
+    assert!(matches!(missing, Err(RecordError::Open { .. })));
+}
+
+/// An MCAP file with a channel and a message, as any other program writes it.
+fn mcap_of_another() -> Vec<u8> {
+    let mut file = b"\x89MCAP0\r\n".to_vec();
+    let mut record = |code: u8, body: &[u8]| {
+        file.push(code);
+        file.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        file.extend_from_slice(body);
+    };
+    record(1, &[0; 8]);
+    record(4, &[1, 0, 0, 0, 1, 0, 0, 0, b't', 0, 0, 0, 0, 0, 0, 0, 0]);
+    record(5, &[[1, 0, 0, 0, 0, 0].as_slice(), &[0; 16], b"x"].concat());
+    file
+}
+
+fn packets(entries: &[Entry]) -> Vec<&Recorded> {
+    entries
+        .iter()
+        .filter_map(|entry| match &entry.what {
+            Happened::Packet(packet) => Some(packet),
+            _ => None,
+        })
+        .collect()
+}
+
+async fn get_battery() -> Result<f32, ToolError> {
+    Ok(0.8)
+}
+
+#[tokio::test]
+async fn both_ends_of_a_call_record_the_same_frames() {
+    let folder = Folder::new();
+    let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
+    let room = memory::Room::named("kitchen");
+    let (of_phone, of_assistant) = (
+        Recorder::create(&phone, RecorderOptions::default()).unwrap(),
+        Recorder::create(&assistant, RecorderOptions::default()).unwrap(),
+    );
+    let client = Client::builder()
+        .tool("get_battery", "Battery level", get_battery)
+        .join_over(of_phone.tap(room.client("phone")))
+        .await
+        .unwrap();
+    let caller = Assistant::builder().join_over(of_assistant.tap(room.assistant("assistant"))).await.unwrap();
+    assert!(caller.call("get_battery", ()).await.is_ok());
+    caller.close().await;
+    client.close().await;
+    of_phone.finish().unwrap();
+    of_assistant.finish().unwrap();
+
+    let about = Recording::open(&phone).unwrap().about().clone();
+    assert_eq!((about.role, &*about.room, about.identity.as_str()), (Some(Role::Client), "kitchen", "phone"));
+    let (phone, assistant) = (read(&phone), read(&assistant));
+    for (here, there, sender) in [(&phone, &assistant, "phone"), (&assistant, &phone, "assistant")] {
+        let sent: Vec<_> = packets(here).into_iter().filter(|it| it.direction == Direction::Sent).collect();
+        let heard: Vec<_> =
+            packets(there).into_iter().filter(|it| it.direction == Direction::Heard).collect();
+        assert!(sent.len() > 2 && sent.iter().all(|it| it.from.identity() == sender));
+        for lane in [Lane::Reliable, Lane::Lossy] {
+            let of = |list: &[&Recorded]| -> Vec<Bytes> {
+                list.iter().filter(|it| it.lane == lane).map(|it| it.payload.clone()).collect()
+            };
+            let (sent, heard) = (of(&sent), of(&heard));
+            // Who has left hears no more.
+            assert!(sent.starts_with(&heard) && !(heard.is_empty() && lane == Lane::Reliable), "{sent:?}");
+        }
+    }
+    let closed = |entry: &Entry| matches!(entry.what, Happened::Event(RoomEvent::Closed { .. }));
+    assert!(phone.iter().any(closed) && assistant.iter().any(closed));
+}
+
+#[tokio::test]
+async fn a_packet_that_is_refused_is_told_as_unsent_and_a_stream_is_recorded_whole() {
+    let folder = Folder::new();
+    let (a_file, b_file) = (folder.file("a.mcap"), folder.file("b.mcap"));
+    let room = memory::Room::new();
+    let of_a = Recorder::create(&a_file, RecorderOptions::default()).unwrap();
+    let of_b = Recorder::create(&b_file, RecorderOptions::default()).unwrap();
+    let (a, mut b) = (of_a.tap(room.client("a")), of_b.tap(room.client("b")));
+    assert!(matches!(a.send(Packet::new([], "nobody")).await, Err(SendError::NoDestination)));
+    drop(a.send(Packet::new(["b".into()], "given up")));
+    let mut other = Packet::new(["b".into()], "an app's own");
+    other.topic = "chat".into();
+    a.send(other).await.unwrap();
+    a.send(Packet::new(["b".into()], vec![0xc0; 40_000])).await.unwrap();
+    a.send(Packet::new(["b".into()], "last")).await.unwrap();
+    loop {
+        let event = b.recv().await.unwrap();
+        if matches!(event, toolbridge::TransportEvent::Packet(packet) if packet.payload == "last") {
+            break;
+        }
+    }
+    drop((a, b));
+    of_a.finish().unwrap();
+    of_b.finish().unwrap();
+
+    let (a, b) = (read(&a_file), read(&b_file));
+    let sizes = |entries: &[Entry]| -> Vec<(usize, bool)> {
+        packets(entries).iter().map(|it| (it.payload.len(), it.stream)).collect()
+    };
+    assert_eq!(sizes(&a), [(6, false), (8, false), (40_000, true), (4, false)]);
+    assert_eq!(sizes(&b), [(40_000, true), (4, false)]);
+    assert!(packets(&a).iter().zip([0, 1]).all(|(it, to)| it.stream || it.to.len() >= to));
+    let unsent: Vec<_> = a
+        .iter()
+        .filter_map(|entry| match &entry.what {
+            Happened::Event(RoomEvent::Unsent { channel, sequence, .. }) => Some((*channel, *sequence)),
+            _ => None,
+        })
+        .collect();
+    let first: Vec<_> = packets(&a)[..2].iter().map(|it| (it.channel, it.sequence)).collect();
+    assert_eq!(unsent, first);
+}
