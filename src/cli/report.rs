@@ -1,15 +1,15 @@
 //! `toolbridge report`: a recording as one HTML page.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
 use clap::Args;
 
-use super::{Failure, hint};
-use crate::recording::{Entries, RecordError, Recording, calls, report_with_notes};
+use super::{Failure, file, hint};
+use crate::recording::{calls, create_file, report_with_notes};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -38,65 +38,29 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::usage("the page cannot take the recording's place: name it with --output"));
     }
     // Read twice, so that a long recording need not be kept: once for the calls, once for their frames.
-    let mut entries = open(&arguments.file)?;
+    let mut entries = file::open(&arguments.file)?.entries();
     let folded = calls(&mut entries);
     let mut notes = Vec::new();
-    if let Some(damage) = entries.damage() {
-        notes.push(format!(
-            "The file is damaged at byte {}: {}. What stood before it is here.",
-            damage.at_byte, damage.text
-        ));
+    let damage =
+        entries.damage().map(|damage| format!("damaged at byte {}: {}", damage.at_byte, damage.text));
+    if let Some(damage) = &damage {
+        notes.push(format!("The file is {damage}. What stood before it is here."));
     }
     if folded.dropped > 0 {
         notes.push(format!("{} more calls are neither here nor in the numbers.", folded.dropped));
     }
     let name = arguments.file.file_name().map(|name| name.to_string_lossy().into_owned());
     let title = arguments.title.clone().or(name).unwrap_or_default();
-    let page = report_with_notes(open(&arguments.file)?, &folded.calls, &title, &notes);
+    let page = report_with_notes(file::open(&arguments.file)?.entries(), &folded.calls, &title, &notes);
     if to_stdout {
         let mut out = io::stdout();
         out.write_all(page.as_bytes())?;
         out.flush()?;
     } else {
-        write(&output, &page, arguments.force)
-            .map_err(|error| Failure::Failed(format!("{}: {error}", output.display())))?;
+        let mut file =
+            create_file(&output, arguments.force).map_err(|error| file::refused(&output, &error))?;
+        file.write_all(page.as_bytes())?;
         hint(&format!("{}: {} calls", output.display(), folded.calls.len()));
     }
-    for note in &notes {
-        hint(note);
-    }
-    Ok(())
-}
-
-fn open(path: &Path) -> Result<Entries, Failure> {
-    match Recording::open(path) {
-        Ok(recording) => Ok(recording.entries()),
-        Err(error @ RecordError::Open { .. }) => Err(Failure::usage(error)),
-        Err(error) => Err(Failure::Failed(format!("{}: {error}", path.display()))),
-    }
-}
-
-/// Writes a file for this user's eyes alone: it has what the calls carried. One that is there is replaced by a whole
-/// one or not at all.
-fn write(path: &Path, page: &str, force: bool) -> io::Result<()> {
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    let part = if force { PathBuf::from(part) } else { path.to_owned() };
-    let mut file = private(&part)?;
-    let written = file.write_all(page.as_bytes());
-    let done = written.and_then(|()| if force { fs::rename(&part, path) } else { Ok(()) });
-    if done.is_err() {
-        // It is ours, and nobody can read half of it.
-        let _ = fs::remove_file(&part);
-    }
-    done
-}
-
-/// A new file; it is an error if there is one of that name, or a link.
-fn private(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    file::end(&arguments.file, damage)
 }
