@@ -7,7 +7,9 @@
 //! was written. When it is closed it becomes one of zstd chunks with an index, by a rename.
 //!
 //! # What is not in it
-//! Tokens, URLs, `bridge.instance` (replaced by a number of the same length).
+//! Tokens, URLs, `bridge.instance` (replaced by a number of the same length), and what [`Redact`] says is secret: by
+//! the name of its key, or because its tool does not disclose it. A frame that lost something says `bridge.redacted`
+//! in its `meta`; every other one is byte for byte as it was.
 
 mod blank;
 mod calls;
@@ -50,7 +52,7 @@ pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
 pub use redact::Redact;
 pub use report::{report, report_with_notes};
-pub use rewrite::{Repaired, repair};
+pub use rewrite::{Repaired, redact, repair};
 use spoken::Spoken;
 pub use tap::Tap;
 pub use text::{call_json, entry_json, entry_text};
