@@ -6,16 +6,24 @@ use clap::{Parser, Subcommand};
 
 mod assistant;
 mod call;
+mod calls;
+mod cat;
+mod check;
 mod client;
 mod clock;
 mod connect;
 mod consent;
 mod demo;
+mod export;
+mod file;
 mod frame;
+mod info;
 mod interrupt;
 mod link;
 mod part;
 mod ping;
+mod repair;
+mod report;
 mod text;
 mod token;
 mod tools;
@@ -26,7 +34,8 @@ const AFTERWORD: &str = "\
 Server and key come from flags or from LIVEKIT_URL, LIVEKIT_API_KEY and
 LIVEKIT_API_SECRET, or LIVEKIT_TOKEN. TIME is a number with its unit: 500ms, 5s, 2m.
 RUST_LOG=toolbridge=debug shows what happens.
-Status: 0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.";
+Status: 0 success, 1 failure, 2 wrong usage, 3 something is wrong in the file,
+130 stopped by Ctrl-C.";
 
 /// Tool calls between a voice assistant and the apps in its LiveKit room.
 #[derive(Debug, Parser)]
@@ -56,6 +65,20 @@ enum Verb {
     Ping(ping::Arguments),
     /// Turn a frame into JSON and back
     Frame(frame::Arguments),
+    /// Show what is in a recording, in figures
+    Info(info::Arguments),
+    /// Show the entries of a recording
+    Cat(cat::Arguments),
+    /// Show the calls of a recording
+    Calls(calls::Arguments),
+    /// Judge a recording by the contract
+    Check(check::Arguments),
+    /// Write a recording for other programs
+    Export(export::Arguments),
+    /// Make a finished file of a recording that is damaged, or whose recorder died
+    Repair(repair::Arguments),
+    /// Show a recorded session as one HTML page
+    Report(report::Arguments),
 }
 
 /// How long what is left at the end has to be dropped.
@@ -68,6 +91,8 @@ enum Failure {
     Usage(String),
     /// It was asked rightly and failed: status 1.
     Failed(String),
+    /// It was done, and something is wrong in the file that it was asked about: status 3.
+    Found,
     /// It was stopped by Ctrl-C: status 130, as shells have it.
     Interrupted,
     /// Whoever read our output stopped reading: nothing to complain about.
@@ -93,6 +118,7 @@ impl Failure {
                 hint(&format!("toolbridge: {text}"));
                 ExitCode::from(1)
             }
+            Self::Found => ExitCode::from(3),
             Self::Interrupted => ExitCode::from(130),
             Self::ClosedPipe => ExitCode::SUCCESS,
         }
@@ -132,6 +158,13 @@ impl Verb {
             Self::Watch(arguments) => watch::run(arguments).await,
             Self::Ping(arguments) => ping::run(arguments).await,
             Self::Frame(arguments) => frame::run(&arguments),
+            Self::Info(arguments) => info::run(&arguments),
+            Self::Cat(arguments) => cat::run(&arguments),
+            Self::Calls(arguments) => calls::run(&arguments),
+            Self::Check(arguments) => check::run(&arguments),
+            Self::Export(arguments) => export::run(&arguments),
+            Self::Repair(arguments) => repair::run(&arguments),
+            Self::Report(arguments) => report::run(&arguments),
         }
     }
 }

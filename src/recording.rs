@@ -17,6 +17,7 @@ mod check;
 mod entry;
 mod error;
 mod fold;
+mod follow;
 mod format;
 mod info;
 mod journal;
@@ -33,26 +34,36 @@ mod spoken;
 mod streams;
 mod tap;
 mod text;
+mod trace;
 mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
 pub use check::{Checked, Finding, Level, check};
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
 pub use error::RecordError;
+#[cfg(feature = "cli")]
+pub(crate) use fold::Fold;
+pub use fold::{Calls, calls};
 pub use format::About;
+pub use info::{Info, Latency, PeerInfo, ToolInfo, Traffic, info};
 pub use queue::RecorderStats;
 pub use reader::{Entries, Recording};
 pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
 pub use redact::Redact;
+pub use report::{report, report_with_notes};
 pub use rewrite::{Repaired, redact, repair};
-pub use tap::Tap;
-
-pub use fold::{Calls, calls};
-pub use info::{Info, Latency, PeerInfo, ToolInfo, Traffic, info};
-pub use report::report;
 use spoken::Spoken;
-pub use text::{entry_json, entry_text};
+pub use tap::Tap;
+pub use text::{call_json, entry_json, entry_text};
+pub use trace::write_trace;
+#[cfg(feature = "cli")]
+pub(crate) use writer::create as create_file;
+#[cfg(feature = "cli")]
+pub(crate) use {
+    check::Checker,
+    info::{Gather, outcome_word},
+};
 
 #[cfg(test)]
 mod tests;

@@ -83,7 +83,7 @@ pub fn calls(entries: impl IntoIterator<Item = Entry>) -> Calls {
 
 /// What a frame was to its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(crate) enum Told {
     /// Its first request.
     Asked,
     /// A repetition, or a copy, of its request; or the same call asked of somebody else.
@@ -124,7 +124,7 @@ struct Slot {
 
 /// The calls so far.
 #[derive(Debug)]
-pub(super) struct Fold {
+pub(crate) struct Fold {
     slots: BTreeMap<u64, Slot>,
     next: u64,
     ids: HashMap<CallId, Vec<u64>>,
@@ -160,7 +160,7 @@ impl Default for Fold {
 
 impl Fold {
     /// Takes the next entry, and says which call it was about. Whoever has read its frame already gives it.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         index: usize,
         entry: &Entry,
@@ -246,7 +246,7 @@ impl Fold {
     }
 
     /// A call that is kept.
-    pub(super) fn call(&self, serial: u64) -> Option<&RecordedCall> {
+    pub(crate) fn call(&self, serial: u64) -> Option<&RecordedCall> {
         self.slots.get(&serial).map(|slot| &slot.call)
     }
 
@@ -256,7 +256,7 @@ impl Fold {
     }
 
     /// That was all.
-    pub(super) fn finish(self) -> Calls {
+    pub(crate) fn finish(self) -> Calls {
         Calls { calls: self.slots.into_values().map(|slot| slot.call).collect(), dropped: self.dropped }
     }
 

@@ -42,7 +42,7 @@ pub(crate) fn json(value: &Value) -> String {
 }
 
 /// Controls (C0, DEL, C1), bidi controls, zero-width and other invisible characters, tags.
-fn is_dangerous(character: char) -> bool {
+pub(super) fn is_dangerous(character: char) -> bool {
     character.is_control()
         || matches!(character,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -25,5 +25,15 @@ use super::{Entry, RecordedCall};
 /// assert!(page.starts_with("<!doctype html>"));
 /// ```
 pub fn report(entries: impl IntoIterator<Item = Entry>, calls: &[RecordedCall], title: &str) -> String {
-    page::assemble(&data::block(entries, calls, title))
+    report_with_notes(entries, calls, title, &[])
+}
+
+/// As [`report`], with sentences above all else: that the file is damaged, say. At most 20 of them are shown.
+pub fn report_with_notes(
+    entries: impl IntoIterator<Item = Entry>,
+    calls: &[RecordedCall],
+    title: &str,
+    notes: &[String],
+) -> String {
+    page::assemble(&data::block(entries, calls, title, notes))
 }

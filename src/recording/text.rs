@@ -5,7 +5,12 @@ use std::fmt::Write as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
-use super::{Direction, Entry, Happened, Moment, Recorded, RoomEvent, Spoken, plain::plain, spoken::call_of};
+use super::{
+    Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
+    info::{clock, outcome_word},
+    plain::plain,
+    spoken::call_of,
+};
 use crate::{link::Lane, wire::Message};
 
 /// How much of a tool's name, an id or a text stands in a line, in characters.
@@ -13,18 +18,20 @@ const MAX_WORD: usize = 64;
 
 /// One entry as one line: when, whence or whither, how large, what. Nothing in it can steer a terminal.
 ///
-/// Times are seconds since `begun`. Arguments and results are not in it; [`entry_json`] has them.
+/// Times are seconds since `begun`, or, without it, of day (RFC 3339, UTC). Arguments and results are not in it; [`entry_json`] has them.
 ///
 /// ```
 /// use toolbridge::recording::{Entry, Happened, Moment, RoomEvent, entry_text};
 ///
 /// let left = RoomEvent::Left { identity: "pho\u{1b}[31mne".into(), sid: "PA_1".into() };
 /// let entry = Entry { at: Moment(1_250_000_000), what: Happened::Event(left) };
-/// assert_eq!(entry_text(&entry, Moment(1_000_000_000)), r"  0.250000    pho\u{1b}[31mne  left");
+/// assert_eq!(entry_text(&entry, Some(Moment(1_000_000_000))), r"  0.250000    pho\u{1b}[31mne  left");
 /// ```
-pub fn entry_text(entry: &Entry, begun: Moment) -> String {
-    let at = entry.at.since(begun);
-    let mut line = format!("{:>3}.{:06} ", at.as_secs(), at.subsec_micros());
+pub fn entry_text(entry: &Entry, begun: Option<Moment>) -> String {
+    let mut line = match begun.map(|begun| entry.at.since(begun)) {
+        Some(at) => format!("{:>3}.{:06} ", at.as_secs(), at.subsec_micros()),
+        None => format!("{} ", clock(entry.at)),
+    };
     match &entry.what {
         Happened::Packet(packet) => packet_text(&mut line, packet),
         Happened::Event(event) => event_text(&mut line, event),
@@ -50,6 +57,34 @@ pub fn entry_json(index: usize, entry: &Entry) -> Value {
         }
     }
     json.into()
+}
+
+/// One call as JSON: every field of [`RecordedCall`] under its name; times in nanoseconds since 1970, the limit in
+/// milliseconds, `outcome` as a word (`ok`, `open`, `stopped` or the code of the failure), and `message`, the text of
+/// a failure.
+pub fn call_json(call: &RecordedCall) -> Value {
+    let message = match &call.outcome {
+        RecordedOutcome::Failed { message, .. } => message.as_deref(),
+        _ => None,
+    };
+    json!({
+        "id": call.id.as_str(),
+        "tool": call.tool,
+        "execution": call.execution.map(|it| it.as_str()),
+        "caller": call.caller.as_str(),
+        "owner": call.owner.as_ref().map(|it| it.as_str()),
+        "limit": call.limit.and_then(|it| u64::try_from(it.as_millis()).ok()),
+        "parameters": call.parameters,
+        "result": call.result,
+        "requested": call.requested,
+        "delivered": call.delivered,
+        "started": call.started,
+        "stopped": call.stopped,
+        "settled": call.settled,
+        "outcome": outcome_word(&call.outcome),
+        "message": message,
+        "entries": call.entries,
+    })
 }
 
 fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {

@@ -36,7 +36,7 @@ pub(super) struct Written<'a> {
 
 /// Makes the file that a recording goes to: for its owner alone, through no symbolic link, and not in the place of
 /// another one unless that is asked for.
-pub(super) fn create(path: &Path, force: bool) -> Result<File, RecordError> {
+pub(crate) fn create(path: &Path, force: bool) -> Result<File, RecordError> {
     private(path, force).map_err(|error| RecordError::creating(path, error))
 }
 

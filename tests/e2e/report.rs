@@ -7,8 +7,12 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use libtest_mimic::Trial;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
+use toolbridge::recording::RecordedOutcome;
 
 use crate::{
     report_sample::{HOSTILE, Sample, afternoon, hostile, long},
@@ -30,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     in_browser![
         fifty_thousand_calls_are_drawn_as_counts_and_a_window_of_rows,
         every_call_is_a_bar_and_a_row,
+        keys_pointer_filter_and_headings_work,
         a_call_that_the_address_names_is_open_with_its_frames,
         an_empty_recording_says_so,
         sec_c3_hostile_text_adds_nothing_to_the_page,
@@ -134,6 +139,109 @@ async fn every_call_is_a_bar_and_a_row() -> anyhow::Result<()> {
         ensure!(seen.count(text) > 0, "no {text}");
     }
     ensure!(seen.document.contains("<title>Kitchen</title>"), "no title");
+    Ok(())
+}
+
+/// What a person does with hands, and what is seen then.
+const HANDS: &str = r##"(async () => {
+  const seen = {};
+  const one = (place) => document.querySelector(place);
+  const bars = () => document.querySelectorAll("[data-call]").length;
+  const rows = () => document.querySelectorAll("[data-row]").length;
+  const turn = () => new Promise((done) => setTimeout(done, 50));
+  const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  const type = async (text) => {
+    one("#filter").value = text;
+    one("#filter").dispatchEvent(new Event("input"));
+    await turn();
+  };
+  const head = (title) => [...document.querySelectorAll("#calls th button")].find((it) => it.textContent === title);
+  const panel = () => (one("#details").hidden ? "" : one("#details-title").textContent);
+  await turn();
+  seen.all = bars();
+  await type("EXPORT_album ada-phone");
+  seen.filtered = [bars(), rows(), one("#said").textContent];
+  await type("no such thing");
+  seen.none = one(".empty").textContent;
+  await type("");
+  one("#endings input").click();
+  seen.notOk = [bars(), rows()];
+  one("#endings input").click();
+  seen.again = bars();
+
+  one("#lanes").focus();
+  const times = () => one("#axis .time:nth-of-type(3)").textContent + " to " + [...document.querySelectorAll("#axis .time")].pop().textContent;
+  const fitted = times();
+  for (const _ of "1234") press("+");
+  seen.zoomed = [times() !== fitted, bars() < seen.all && bars() > 0];
+  press("0");
+  seen.fits = times() === fitted;
+  const box = one("#bars").getBoundingClientRect();
+  one("#bars").dispatchEvent(new WheelEvent("wheel",
+    { deltaY: -600, ctrlKey: true, clientX: box.left + 900, clientY: box.top + 20, bubbles: true, cancelable: true }));
+  seen.wheel = times() !== fitted;
+  one("#buttons button[aria-label^=Fit]").click();
+  seen.fitsAgain = times() === fitted;
+
+  one("#lanes").focus();
+  press("ArrowRight");
+  press("ArrowRight");
+  const second = document.activeElement.getAttribute("aria-label");
+  press("Enter");
+  seen.opened = [second.startsWith(panel() + ","), document.activeElement.id];
+  press("Escape");
+  seen.closed = [panel(), document.activeElement.getAttribute("aria-label") === second];
+  one("[data-call].lost").dispatchEvent(new MouseEvent("click", { bubbles: true }));
+  seen.clicked = [panel(), one("#details .verdict").textContent, location.hash.startsWith("#call=")];
+  press("Escape");
+
+  head("Took").click();
+  head("Took").click();
+  seen.longest = [one('[data-row="0"] td:nth-child(9)').textContent, one("#calls [aria-sort]").getAttribute("aria-sort")];
+  one('[data-row="0"]').focus();
+  press("ArrowDown");
+  const row = document.activeElement.dataset.row;
+  press("Enter");
+  seen.row = [row, panel() !== ""];
+  press("Escape");
+  seen.rowAgain = document.activeElement.dataset.row;
+  const told = document.createElement("pre");
+  told.id = "hands";
+  told.textContent = JSON.stringify(seen);
+  document.querySelector("main").append(told);
+})().catch((error) => console.error(error.stack));"##;
+
+async fn keys_pointer_filter_and_headings_work() -> anyhow::Result<()> {
+    let sample = afternoon();
+    let calls = sample.calls.len();
+    let not_ok = sample.calls.iter().filter(|call| call.outcome != RecordedOutcome::Ok).count();
+    let hash = BASE64.encode(Sha256::digest(HANDS.as_bytes()));
+    let page = sample
+        .page("Kitchen")
+        .replacen("script-src ", &format!("script-src 'sha256-{hash}' "), 1)
+        .replacen("</body>", &format!("<script>{HANDS}</script></body>"), 1);
+    let seen = open("hands", &page, "").await?;
+    seen.is_quiet()?;
+    let told = seen.document.split_once("id=\"hands\">").context("the hands did not finish")?.1;
+    let told: Value = serde_json::from_str(told.split_once('<').context("an end")?.0)?;
+    let expected = json!({
+        "all": calls,
+        "filtered": [4, 4, format!("4 of {calls} calls")],
+        "none": "No call fits the filter.",
+        "notOk": [not_ok, not_ok],
+        "again": calls,
+        "zoomed": [true, true],
+        "fits": true,
+        "wheel": true,
+        "fitsAgain": true,
+        "opened": [true, "details-title"],
+        "closed": ["", true],
+        "clicked": ["export_album", "L lost: ada-phone left and did not come back in time", true],
+        "longest": ["21.40 s", "descending"],
+        "row": ["1", true],
+        "rowAgain": "1",
+    });
+    ensure!(told == expected, "{told:#}");
     Ok(())
 }
 

@@ -22,6 +22,10 @@ mod cli_assistant;
 #[cfg(all(feature = "cli", unix))]
 mod cli_kind;
 #[cfg(all(feature = "cli", unix))]
+mod cli_recording;
+#[cfg(all(feature = "cli", unix))]
+mod cli_report;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 mod consent;
 mod golden;

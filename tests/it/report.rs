@@ -1,16 +1,23 @@
 //! The report as text: its policy, its escapes, its limits. What a browser makes of it: `tests/e2e/report.rs`.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use toolbridge::{
-    recording::{RecordedCall, RecordedOutcome, RoomEvent, report},
+    Role,
+    recording::{
+        Entry, RecordedCall, RecordedOutcome, Recorder, RecorderOptions, Recording, RoomEvent, calls, report,
+        report_with_notes,
+    },
     wire::Frame,
 };
 
-use crate::report_sample::{HOSTILE, Sample, afternoon, hostile, long};
+use crate::{
+    recording::Folder,
+    report_sample::{HOSTILE, Sample, afternoon, hostile, long},
+};
 
 /// What stands between these two, which are there once.
 fn between<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
@@ -175,22 +182,22 @@ fn a_call_shows_at_most_two_hundred_frames_and_says_how_many_there_are() {
 
 #[test]
 fn the_data_has_a_limit_and_bodies_go_first_then_frames_then_calls() {
-    // 5,000 calls with two bodies of 8 KB are 80 MB: the bodies that came first are there, and every frame is.
-    let mut sample = long(5_000);
+    // 2,500 calls with two bodies of 8 KB are 40 MB: the bodies that came first are there, and every frame is.
+    let mut sample = long(2_500);
     let filler =
         json!({"type": 1000, "body": {"id": "x", "status": "in_progress", "message": "z".repeat(8_000)}});
     let payload = Frame::from_json(&filler.to_string()).unwrap().to_bytes();
-    for call in 0..5_000 {
+    for call in 0..2_500 {
         sample.packet(call as u64, "ada-phone", &["assistant"], payload.clone(), Some(call));
         sample.packet(u64::MAX - call as u64, "ada-phone", &["assistant"], payload.clone(), Some(call));
     }
     let page = sample.page("full");
     assert!(page.len() < (32 << 20) + (128 << 10), "{}", page.len());
     let data = data(&page);
-    assert_eq!(data["frames"].as_array().unwrap().len(), 20_000);
+    assert_eq!(data["frames"].as_array().unwrap().len(), 10_000);
     assert_eq!(data["omitted"]["frames"], 0);
     let omitted = data["omitted"]["bodies"].as_u64().unwrap();
-    assert!((5_000..15_000).contains(&omitted), "{omitted}");
+    assert!((1_500..9_000).contains(&omitted), "{omitted}");
     let without = data["frames"].as_array().unwrap().iter().filter(|frame| frame[10].is_null()).count();
     assert_eq!(without as u64, omitted);
 }
@@ -249,4 +256,36 @@ fn calls_of_other_entries_and_absurd_times_break_nothing() {
     let data = data(&report(entries, &calls, "absurd"));
     assert_eq!(data["calls"].as_array().unwrap().len(), 3);
     assert_eq!(data["head"]["all"][3][0].as_u64(), Some(20_000));
+}
+
+/// The calls of a file, and the page of them.
+#[test]
+fn a_recorded_file_becomes_a_page_of_its_calls() {
+    let folder = Folder::new();
+    let path = folder.file("session.mcap");
+    let mut sample = afternoon();
+    write_recording(&path, sample.entries());
+    let folded = calls(Recording::open(&path).unwrap().entries());
+    assert_eq!(folded.calls.len(), sample.calls.len());
+    let notes = ["The file is damaged at byte 7.\u{202e}".to_owned()];
+    let page =
+        report_with_notes(Recording::open(&path).unwrap().entries(), &folded.calls, "session.mcap", &notes);
+    let data = data(&page);
+    assert_eq!(data["calls"].as_array().unwrap().len(), sample.calls.len());
+    let succeeded = sample.calls.iter().filter(|call| call.outcome == RecordedOutcome::Ok).count();
+    assert_eq!(data["head"]["all"][2][0], succeeded);
+    assert_eq!(data["head"]["notes"], json!(["The file is damaged at byte 7.\\u{202e}"]));
+    let frames = data["frames"].as_array().unwrap();
+    let of_calls: usize = sample.calls.iter().map(|call| call.entries.len()).sum();
+    assert_eq!(frames.len(), of_calls);
+    assert!(frames.iter().all(|frame| frame[3].is_u64() && frame[10].is_array()));
+}
+
+/// A finished recording of these entries.
+pub(crate) fn write_recording(path: &Path, entries: Vec<Entry>) {
+    let recorder = Recorder::create(path, RecorderOptions::default().role(Role::Assistant)).unwrap();
+    for entry in entries {
+        recorder.record(entry);
+    }
+    recorder.finish().unwrap();
 }

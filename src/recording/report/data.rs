@@ -25,6 +25,8 @@ const MAX_CALLS: usize = 100_000;
 const MAX_CALL_FRAMES: usize = 200;
 /// Most tools in the table of tools.
 const MAX_TOOLS: usize = 1_000;
+/// Most notes.
+const MAX_NOTES: usize = 20;
 /// Longest body shown, in bytes of JSON.
 const MAX_BODY: usize = 16 << 10;
 /// Longest `meta` shown, in bytes of JSON.
@@ -45,7 +47,12 @@ const TOOLS_SHARE: usize = 1 << 19;
 const FRAME_HEAD: usize = 128;
 
 /// Everything of the recording that the page holds.
-pub(super) fn block(entries: impl IntoIterator<Item = Entry>, calls: &[RecordedCall], title: &str) -> String {
+pub(super) fn block(
+    entries: impl IntoIterator<Item = Entry>,
+    calls: &[RecordedCall],
+    title: &str,
+    notes: &[String],
+) -> String {
     let mut entries = entries.into_iter().peekable();
     let times = calls.iter().flat_map(moments);
     let base = times.chain(entries.peek().map(|entry| entry.at)).min().unwrap_or_default();
@@ -62,7 +69,7 @@ pub(super) fn block(entries: impl IntoIterator<Item = Entry>, calls: &[RecordedC
             Happened::Event(event) => room.event(at, &event),
         }
     }
-    block.finish(room, calls, title)
+    block.finish(room, calls, title, notes)
 }
 
 fn moments(call: &RecordedCall) -> impl Iterator<Item = Moment> {
@@ -255,7 +262,8 @@ impl Block {
         }
     }
 
-    fn finish(self, room: Room, calls: &[RecordedCall], title: &str) -> String {
+    fn finish(self, room: Room, calls: &[RecordedCall], title: &str, notes: &[String]) -> String {
+        let notes: Vec<String> = notes.iter().take(MAX_NOTES).map(|note| shown(note, 4 * MAX_TEXT)).collect();
         let (all, by_tool) = numbers(calls);
         let mut tools = Rows::within(TOOLS_SHARE);
         let mut by_calls: Vec<(&str, Numbers)> = by_tool.into_iter().collect();
@@ -271,6 +279,7 @@ impl Block {
             "span": self.span,
             "all": tool_row("", &all),
             "room": room.head(),
+            "notes": notes,
             "limits": {"body": MAX_BODY, "frames": MAX_CALL_FRAMES, "data": MAX_DATA},
         });
         let (people, events) = room.rows(PEOPLE_SHARE);

@@ -20,7 +20,7 @@ function openDetails(call, from) {
   panel.scrollTop = 0;
   panel.hidden = false;
   document.body.classList.add("with-details");
-  redraw();
+  refit();
   const bar = view.drawn.get(call.n);
   if (bar) bar.classList.add("chosen");
   view.focused = call.n;
@@ -53,7 +53,7 @@ function closeDetails() {
   byId("details").hidden = true;
   document.body.classList.remove("with-details");
   setAddress("");
-  redraw();
+  refit();
   if (opener && opener.from === "bar") focusCall(opener.call);
   else if (opener) focusRow(opener.call);
   opener = null;

@@ -24,12 +24,15 @@ function startHead() {
 
 function startNotices() {
   const { calls, frames, bodies, events, participants, tools } = data.omitted;
-  const { malformed, unsent, unrecorded } = data.head.room;
+  const { malformed, redacted, unsent, unrecorded } = data.head.room;
   const say = (count, one, many) => (count ? grouped(count) + " " + (count === 1 ? one : many) : null);
   const notices = [
+    ...data.head.notes,
     say(unrecorded, "packet could not be recorded: what is missing may be in it.",
       "packets could not be recorded: what is missing may be in them."),
     say(malformed, "packet is not a valid frame.", "packets are not valid frames."),
+    say(redacted, "frame had something taken out when it was recorded.",
+      "frames had something taken out when they were recorded."),
     say(unsent, "packet did not leave.", "packets did not leave."),
     say(calls, "call is only counted: this page holds no more.", "calls are only counted: this page holds no more."),
     say(frames, "frame was left out: this page holds no more.", "frames were left out: this page holds no more."),

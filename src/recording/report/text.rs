@@ -5,21 +5,16 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::super::plain::{is_dangerous, plain};
+
 /// Longest name, code or other single text, in bytes: no honest one is longer.
 pub(super) const MAX_TEXT: usize = 200;
 
 /// A text as it is shown: at most `limit` bytes of it, with control, bidi and invisible characters as `\u{…}`.
 pub(super) fn shown(text: &str, limit: usize) -> String {
-    let mut out = String::with_capacity(text.len().min(limit) + 16);
-    for character in clipped(text, limit).chars() {
-        if is_unseen(character) {
-            // Writing to a string cannot fail.
-            let _ = write!(out, "\\u{{{:x}}}", u32::from(character));
-        } else {
-            out.push(character);
-        }
-    }
+    let mut out = plain(clipped(text, limit)).into_owned();
     if text.len() > limit {
+        // Writing to a string cannot fail.
         let _ = write!(out, "… ({} bytes)", text.len());
     }
     out
@@ -32,7 +27,7 @@ pub(super) fn json(value: &Value, limit: usize) -> (String, usize) {
     let mut out = String::with_capacity(whole.len().min(limit) + 16);
     for character in clipped(&whole, limit).chars() {
         // Such characters can stand only inside strings here.
-        if is_unseen(character) {
+        if is_dangerous(character) {
             for unit in character.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
             }
@@ -68,14 +63,6 @@ fn clipped(text: &str, limit: usize) -> &str {
         end -= 1;
     }
     &text[..end]
-}
-
-/// Controls (C0, DEL, C1), bidi controls, zero-width and other invisible characters, tags.
-fn is_unseen(character: char) -> bool {
-    character.is_control()
-        || matches!(character,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ function startWaterfall() {
   });
   filter.listeners.push(redraw);
   new ResizeObserver(() => {
-    if (byId("plot").clientWidth !== view.width) (view.fitted ? fit : redraw)();
+    if (byId("plot").clientWidth !== view.width) refit();
   }).observe(byId("plot"));
   fit();
 }
@@ -52,6 +52,9 @@ function fit() {
   view.fitted = true;
   redraw();
 }
+
+// After a change of the width.
+const refit = () => (view.fitted ? fit() : redraw());
 
 function zoom(factor, around) {
   const centre = around === undefined ? (view.from + view.to) / 2 : around;
@@ -168,8 +171,8 @@ function bars(lane, own, top, labelled) {
 
 function drawBar(call, y, labelled) {
   const ending = ENDINGS[call.ending];
-  // Far outside of the picture is as good as just outside, and numbers stay small.
-  const at = (time) => Math.min(Math.max(x(time), GUTTER - 40), view.width + 40);
+  // What lies outside of the picture is drawn at its edge: numbers stay small, and names are not covered.
+  const at = (time) => Math.min(Math.max(x(time), GUTTER), view.width + 40);
   const from = at(call.begin);
   const to = Math.max(from + LEAST, at(call.end));
   // What is too near to the beginning to be told apart from it is not drawn.

@@ -23,6 +23,9 @@ const MAX_JOINS: usize = 100;
 /// Most events.
 const MAX_EVENTS: usize = 5_000;
 
+/// What `meta` of a frame says from which something was taken out.
+const REDACTED: &str = "bridge.redacted";
+
 /// One participant, under all of its sids.
 #[derive(Default)]
 struct Person {
@@ -46,6 +49,7 @@ pub(super) struct Room {
     packets: u64,
     bytes: u64,
     malformed: u64,
+    redacted: u64,
     unsent: u64,
     unrecorded: u64,
 }
@@ -62,6 +66,7 @@ impl Room {
             packets: 0,
             bytes: 0,
             malformed: 0,
+            redacted: 0,
             unsent: 0,
             unrecorded: 0,
         }
@@ -80,8 +85,9 @@ impl Room {
         let bytes = packet.payload.len() as u64;
         self.packets += 1;
         self.bytes = self.bytes.saturating_add(bytes);
-        self.malformed +=
-            u64::from(!Frame::decode(packet.payload.clone()).is_ok_and(|frame| frame.message().is_ok()));
+        let frame = Frame::decode(packet.payload.clone()).ok();
+        self.malformed += u64::from(frame.as_ref().is_none_or(|frame| frame.message().is_err()));
+        self.redacted += u64::from(frame.is_some_and(|frame| frame.meta_bool(REDACTED)));
         let mut from = packet.from.identity().clone();
         if packet.direction == Direction::Sent
             && from.is_empty()
@@ -147,6 +153,7 @@ impl Room {
             "packets": self.packets,
             "bytes": self.bytes,
             "malformed": self.malformed,
+            "redacted": self.redacted,
             "unsent": self.unsent,
             "unrecorded": self.unrecorded,
         })

@@ -1,0 +1,86 @@
+//! `toolbridge calls`: a table of the calls of a recording.
+
+use std::{
+    io::{self, BufWriter, Write as _},
+    path::PathBuf,
+};
+
+use clap::Args;
+use serde_json::Value;
+
+use super::{Failure, file, hint, text};
+use crate::recording::{Fold, Moment, RecordedCall, call_json, outcome_word};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The recording
+    file: PathBuf,
+
+    /// One JSON array: all that is known of each call, times in nanoseconds since 1970
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut fold = Fold::default();
+    let (about, damage) = file::each(&arguments.file, |_, index, entry| {
+        fold.push(index, entry, None);
+        Ok(())
+    })?;
+    let calls = fold.finish();
+    let mut out = BufWriter::new(io::stdout().lock());
+    if arguments.json {
+        let all: Vec<Value> = calls.calls.iter().map(call_json).collect();
+        writeln!(out, "{}", text::json(&all.into()))?;
+    } else {
+        writeln!(
+            out,
+            "{:>10} {:<21} {:<24} {:<7} {:<16} {:>8} {:>8} {:>10} {:>10} {:>10}  outcome",
+            "at s",
+            "id",
+            "tool",
+            "runs",
+            "owner",
+            "asked B",
+            "result B",
+            "delivered",
+            "started",
+            "settled ms"
+        )?;
+        for call in &calls.calls {
+            writeln!(out, "{}", row(call, about.begun))?;
+        }
+    }
+    out.flush()?;
+    if calls.dropped > 0 {
+        hint(&format!("{} more calls were left out", calls.dropped));
+    }
+    file::end(&arguments.file, damage)
+}
+
+/// One call: when it was asked, and how long after that it was delivered, started and settled.
+fn row(call: &RecordedCall, begun: Moment) -> String {
+    let first = call.requested.or(call.settled);
+    let at = first.map_or_else(dash, |at| format!("{:.3}", at.since(begun).as_secs_f64()));
+    let after = |at: Option<Moment>| match (at, call.requested) {
+        (Some(at), Some(requested)) => format!("{:.3}", at.since(requested).as_secs_f64() * 1e3),
+        (Some(_), None) => "?".to_owned(),
+        (None, _) => dash(),
+    };
+    let bytes = |bytes: Option<usize>| bytes.map_or_else(dash, |bytes| bytes.to_string());
+    let owner = call.owner.as_ref().map_or_else(dash, |it| text::plain(it.as_str()).into_owned());
+    let execution = call.execution.map_or("-", |it| it.as_str());
+    let (delivered, started, settled) = (after(call.delivered), after(call.started), after(call.settled));
+    format!(
+        "{at:>10} {:<21} {:<24} {execution:<7} {owner:<16} {:>8} {:>8} {delivered:>10} {started:>10} {settled:>10}  {}",
+        text::plain(call.id.as_str()),
+        if call.tool.is_empty() { "-".into() } else { text::plain(&call.tool) },
+        bytes(call.parameters),
+        bytes(call.result),
+        text::plain(&outcome_word(&call.outcome)),
+    )
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}

@@ -1,0 +1,203 @@
+//! `toolbridge cat`: the entries of a recording, as text or JSON.
+
+use std::{
+    collections::HashSet,
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use clap::{Args, ValueEnum};
+
+use super::{Failure, file, text};
+use crate::recording::{
+    About, Entry, Fold, Happened, Moment, Recording, RoomEvent, entry_json, entry_text, outcome_word,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The recording
+    file: PathBuf,
+
+    /// How entries are shown
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+
+    /// Go on as the file grows, until its recorder finishes it; not with --outcome or --format json
+    #[arg(long)]
+    follow: bool,
+
+    /// Text shows the time of day, in UTC, instead of seconds since the beginning
+    #[arg(long)]
+    clock: bool,
+
+    /// Nothing before this: a time since the beginning, such as 90s, or of day, such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    from: Option<Time>,
+
+    /// Nothing after this
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    to: Option<Time>,
+
+    /// Only what this participant sent, was sent, or did
+    #[arg(long, value_name = "IDENTITY")]
+    peer: Option<String>,
+
+    /// Only frames of calls of this tool
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+
+    /// Only frames of this call
+    #[arg(long, value_name = "ID")]
+    call: Option<String>,
+
+    /// Only frames of calls that ended so: ok, open, stopped, or the code of a failure
+    #[arg(long, value_name = "WORD")]
+    outcome: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line an entry, without arguments and results
+    Text,
+    /// One JSON array
+    Json,
+    /// A JSON object a line
+    Ndjson,
+}
+
+/// A moment, as it is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Time {
+    Since(Duration),
+    At(Moment),
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.follow && (arguments.outcome.is_some() || arguments.format == Format::Json) {
+        return Err(Failure::usage(
+            "--follow never knows the end: it goes with neither --outcome nor --format json",
+        ));
+    }
+    let chosen = arguments.outcome.as_deref().map(|outcome| with_outcome(arguments, outcome)).transpose()?;
+    let recording = if arguments.follow {
+        Recording::follow(&arguments.file).map_err(|error| file::refused(&arguments.file, &error))?
+    } else {
+        file::open(&arguments.file)?
+    };
+    let about = recording.about().clone();
+    let mut filter = Filter { arguments, chosen, fold: Fold::default() };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut shown = 0_u64;
+    let damage = file::walk(recording.entries(), |index, entry| {
+        if filter.takes(&about, index, entry) {
+            show(&mut out, arguments, &about, index, entry, shown)?;
+            shown += 1;
+            if arguments.follow {
+                out.flush()?;
+            }
+        }
+        Ok(())
+    })?;
+    if arguments.format == Format::Json {
+        writeln!(out, "{}", if shown == 0 { "[]" } else { "\n]" })?;
+    }
+    out.flush()?;
+    file::end(&arguments.file, damage)
+}
+
+fn show(
+    out: &mut impl Write,
+    arguments: &Arguments,
+    about: &About,
+    index: usize,
+    entry: &Entry,
+    shown: u64,
+) -> io::Result<()> {
+    match arguments.format {
+        Format::Text => {
+            let begun = (!arguments.clock).then_some(about.begun);
+            writeln!(out, "{}", entry_text(entry, begun))
+        }
+        Format::Json => {
+            let before = if shown == 0 { "[\n" } else { ",\n" };
+            write!(out, "{before}{}", text::json(&entry_json(index, entry)))
+        }
+        Format::Ndjson => writeln!(out, "{}", text::json(&entry_json(index, entry))),
+    }
+}
+
+/// The entries of the calls that ended so: that is known at the end of the file alone.
+fn with_outcome(arguments: &Arguments, outcome: &str) -> Result<HashSet<usize>, Failure> {
+    let mut fold = Fold::default();
+    file::each(&arguments.file, |_, index, entry| {
+        fold.push(index, entry, None);
+        Ok(())
+    })?;
+    let calls = fold.finish().calls.into_iter().filter(|call| outcome_word(&call.outcome) == outcome);
+    Ok(calls.flat_map(|call| call.entries).collect())
+}
+
+/// Which entries are shown.
+struct Filter<'a> {
+    arguments: &'a Arguments,
+    chosen: Option<HashSet<usize>>,
+    fold: Fold,
+}
+
+impl Filter<'_> {
+    fn takes(&mut self, about: &About, index: usize, entry: &Entry) -> bool {
+        let asked = self.arguments;
+        let after = |time: Option<Time>| time.map(|time| time.of(about));
+        // Whose call a frame belongs to depends on the frames before it, shown or not.
+        let of_call = asked.tool.is_none() && asked.call.is_none() || self.is_of_call(index, entry);
+        of_call
+            && after(asked.from).is_none_or(|from| entry.at >= from)
+            && after(asked.to).is_none_or(|to| entry.at <= to)
+            && asked.peer.as_deref().is_none_or(|peer| is_about(entry, peer))
+            && self.chosen.as_ref().is_none_or(|chosen| chosen.contains(&index))
+    }
+
+    fn is_of_call(&mut self, index: usize, entry: &Entry) -> bool {
+        let told = self.fold.push(index, entry, None);
+        let Some(call) = told.and_then(|(serial, _)| self.fold.call(serial)) else { return false };
+        self.arguments.tool.as_deref().is_none_or(|tool| call.tool == tool)
+            && self.arguments.call.as_deref().is_none_or(|id| call.id.as_str() == id)
+    }
+}
+
+fn is_about(entry: &Entry, peer: &str) -> bool {
+    match &entry.what {
+        Happened::Packet(packet) => packet.from.identity() == peer || packet.to.iter().any(|who| who == peer),
+        Happened::Event(
+            RoomEvent::Here { identity, .. }
+            | RoomEvent::Joined { identity, .. }
+            | RoomEvent::Left { identity, .. },
+        ) => identity == peer,
+        Happened::Event(_) => false,
+    }
+}
+
+impl Time {
+    fn of(self, about: &About) -> Moment {
+        match self {
+            Self::Since(span) => Moment(about.begun.0.saturating_add(nanos(span))),
+            Self::At(moment) => moment,
+        }
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn time(text: &str) -> Result<Time, String> {
+    if let Ok(span) = humantime::parse_duration(text) {
+        return Ok(Time::Since(span));
+    }
+    let at = humantime::parse_rfc3339_weak(text).map_err(|_| {
+        "it is neither a span, such as 90s, nor a time, such as 2026-01-31T12:00:00Z".to_owned()
+    })?;
+    let since = at.duration_since(UNIX_EPOCH).map_err(|_| "it is before 1970".to_owned())?;
+    Ok(Time::At(Moment(nanos(since))))
+}

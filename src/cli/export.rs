@@ -1,0 +1,77 @@
+//! `toolbridge export`: a recording for other programs.
+
+use std::{
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+};
+
+use clap::{Args, ValueEnum};
+
+use super::{Failure, file, hint, text};
+use crate::recording::{Fold, Moment, create_file, entry_json, write_trace};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The recording
+    file: PathBuf,
+
+    /// For what
+    #[arg(long, value_enum)]
+    to: Form,
+
+    /// Where to; without it standard output
+    #[arg(long, short, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// A JSON object an entry, a line each: for jq
+    Jsonl,
+    /// The calls as a trace: for ui.perfetto.dev and chrome://tracing
+    Trace,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    // The input is looked at first: a wrong one leaves no empty file.
+    drop(file::open(&arguments.file)?);
+    let damage = match &arguments.output {
+        None => write(arguments, &mut BufWriter::new(io::stdout().lock()))?,
+        Some(path) => {
+            let out = create_file(path, arguments.force).map_err(|error| file::refused(path, &error))?;
+            write(arguments, &mut BufWriter::new(out))?
+        }
+    };
+    file::end(&arguments.file, damage)
+}
+
+fn write(arguments: &Arguments, out: &mut impl Write) -> Result<Option<String>, Failure> {
+    let damage = match arguments.to {
+        Form::Jsonl => {
+            let (_, damage) = file::each(&arguments.file, |_, index, entry| {
+                Ok(writeln!(out, "{}", text::json(&entry_json(index, entry)))?)
+            })?;
+            damage
+        }
+        Form::Trace => {
+            let (mut fold, mut last) = (Fold::default(), Moment(0));
+            let (about, damage) = file::each(&arguments.file, |_, index, entry| {
+                fold.push(index, entry, None);
+                last = last.max(entry.at);
+                Ok(())
+            })?;
+            let calls = fold.finish();
+            write_trace(&calls, about.begun, last, out)?;
+            if calls.dropped > 0 {
+                hint(&format!("{} more calls were left out", calls.dropped));
+            }
+            damage
+        }
+    };
+    out.flush()?;
+    Ok(damage)
+}

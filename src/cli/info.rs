@@ -1,0 +1,43 @@
+//! `toolbridge info`: what is in a recording, in figures.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+};
+
+use clap::Args;
+
+use super::{Failure, file, text};
+use crate::recording::Gather;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The recording
+    file: PathBuf,
+
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut gather = Gather::default();
+    let (about, damage) = file::each(&arguments.file, |_, _, entry| {
+        gather.push(entry);
+        Ok(())
+    })?;
+    let mut info = gather.finish();
+    info.version = about.version;
+    info.room = about.room;
+    info.identity = about.identity.to_string();
+    info.begun = about.begun;
+    info.damage.clone_from(&damage);
+    let mut out = io::stdout();
+    if arguments.json {
+        writeln!(out, "{}", text::json(&serde_json::to_value(&info).map_err(Failure::failed)?))?;
+    } else {
+        write!(out, "{info}")?;
+    }
+    out.flush()?;
+    file::end(&arguments.file, damage)
+}

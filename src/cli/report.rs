@@ -1,0 +1,66 @@
+//! `toolbridge report`: a recording as one HTML page.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+
+use super::{Failure, file, hint};
+use crate::recording::{calls, create_file, report_with_notes};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The recording
+    file: PathBuf,
+
+    /// Where the page goes, or - for standard output [default: the recording's name, ending in .html]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// What stands above the page [default: the recording's name]
+    #[arg(long)]
+    title: Option<String>,
+
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let output = arguments.output.clone().unwrap_or_else(|| arguments.file.with_extension("html"));
+    let to_stdout = output == Path::new("-");
+    if let (Ok(from), Ok(to)) = (fs::canonicalize(&arguments.file), fs::canonicalize(&output))
+        && from == to
+    {
+        return Err(Failure::usage("the page cannot take the recording's place: name it with --output"));
+    }
+    // Read twice, so that a long recording need not be kept: once for the calls, once for their frames.
+    let mut entries = file::open(&arguments.file)?.entries();
+    let folded = calls(&mut entries);
+    let mut notes = Vec::new();
+    let damage =
+        entries.damage().map(|damage| format!("damaged at byte {}: {}", damage.at_byte, damage.text));
+    if let Some(damage) = &damage {
+        notes.push(format!("The file is {damage}. What stood before it is here."));
+    }
+    if folded.dropped > 0 {
+        notes.push(format!("{} more calls are neither here nor in the numbers.", folded.dropped));
+    }
+    let name = arguments.file.file_name().map(|name| name.to_string_lossy().into_owned());
+    let title = arguments.title.clone().or(name).unwrap_or_default();
+    let page = report_with_notes(file::open(&arguments.file)?.entries(), &folded.calls, &title, &notes);
+    if to_stdout {
+        let mut out = io::stdout();
+        out.write_all(page.as_bytes())?;
+        out.flush()?;
+    } else {
+        let mut file =
+            create_file(&output, arguments.force).map_err(|error| file::refused(&output, &error))?;
+        file.write_all(page.as_bytes())?;
+        hint(&format!("{}: {} calls", output.display(), folded.calls.len()));
+    }
+    file::end(&arguments.file, damage)
+}

@@ -1,0 +1,75 @@
+//! Calls as a trace for viewers: Chrome's JSON, which ui.perfetto.dev opens.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{self, Write},
+};
+
+use serde_json::{Value, json};
+
+use super::{Calls, Moment, RecordedCall, info::outcome_word};
+
+/// Writes calls as a trace: one process for each participant that owns calls (or, where nobody did, that asked), and
+/// one asynchronous slice for each call, so that calls may overlap. Times count from `begun`; a call without end goes
+/// to `end`. Arguments and results are not in it.
+///
+/// # Errors
+/// When writing fails.
+pub fn write_trace(calls: &Calls, begun: Moment, end: Moment, out: &mut impl Write) -> io::Result<()> {
+    let mut processes = HashMap::new();
+    let mut names = BTreeMap::new();
+    for call in &calls.calls {
+        let owner = call.owner.as_ref().unwrap_or(&call.caller);
+        let next = 1 + processes.len() as u64;
+        let number = *processes.entry(owner.as_str()).or_insert(next);
+        names.entry(number).or_insert_with(|| owner.as_str());
+    }
+    write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+    let mut comma = "\n";
+    let mut put = |event: &Value| {
+        let written = write!(out, "{comma}{event}");
+        comma = ",\n";
+        written
+    };
+    for (number, name) in &names {
+        put(&json!({"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": name}}))?;
+    }
+    for call in &calls.calls {
+        let owner = call.owner.as_ref().unwrap_or(&call.caller);
+        let process = processes.get(owner.as_str()).copied().unwrap_or_default();
+        for event in events(call, process, begun, end) {
+            put(&event)?;
+        }
+    }
+    writeln!(out, "\n]}}")
+}
+
+/// The events of one call, in the order of time.
+fn events(call: &RecordedCall, process: u64, begun: Moment, end: Moment) -> Vec<Value> {
+    let Some(first) = call.requested.or(call.settled).or(call.stopped) else { return Vec::new() };
+    let last = call.settled.or(call.stopped).unwrap_or(end).max(first);
+    // Ids are the caller's own, so that two callers may have the same.
+    let id = format!("{}/{}", call.caller, call.id);
+    let name = if call.tool.is_empty() { "(unknown)" } else { &call.tool };
+    let event = |phase: &str, name: &str, at: Moment, args: Value| {
+        let micros = at.since(begun).as_nanos() as f64 / 1e3;
+        json!({"ph": phase, "cat": "call", "id": id, "name": name, "pid": process, "tid": 1, "ts": micros, "args": args})
+    };
+    let args = json!({
+        "id": call.id.as_str(),
+        "caller": call.caller.as_str(),
+        "execution": call.execution.map(|it| it.as_str()),
+        "parameters": call.parameters,
+        "result": call.result,
+        "outcome": outcome_word(&call.outcome),
+    });
+    let mut events = vec![event("b", name, first, args)];
+    let marks = [("delivered", call.delivered), ("started", call.started), ("stopped", call.stopped)];
+    let mut marks: Vec<_> = marks.into_iter().filter_map(|(word, at)| Some((at?, word))).collect();
+    marks.sort_unstable();
+    for (at, word) in marks {
+        events.push(event("n", word, at.clamp(first, last), json!({})));
+    }
+    events.push(event("e", name, last, json!({})));
+    events
+}

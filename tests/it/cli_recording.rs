@@ -1,0 +1,319 @@
+//! The verbs that read recordings: what they print, where, and with which status.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::Stdio,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use serde_json::Value;
+use toolbridge::recording::{Entry, Recorder, RecorderOptions, Recording, RoomEvent};
+
+use crate::{
+    cli::{complaint, run, text, toolbridge},
+    recording_said::{closed, event, failed, heard, here, joined, left, ok, raw, request, sent, stop},
+};
+
+/// A folder of its own, gone at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("toolbridge-read-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// A finished recording of these entries.
+    fn recording(&self, entries: Vec<Entry>) -> String {
+        let path = self.path("session.mcap");
+        let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
+        for entry in entries {
+            recorder.record(entry);
+        }
+        recorder.finish().unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An assistant asks a phone and a lamp: one call succeeds, one fails, one is stopped.
+fn session() -> Vec<Entry> {
+    let lamp = request(-3, "c", "client").replace("lamp", "picture");
+    vec![
+        here(1_000, "assistant"),
+        joined(1_001, "phone", Some("client")),
+        joined(1_002, "tv\u{1b}[31m\u{202e}", Some("client")),
+        sent(1_010, "assistant", &["phone"], &request(-1, "a", "client")),
+        heard(1_050, "phone", &ok(1, "a")),
+        sent(2_000, "assistant", &["phone"], &request(-2, "b", "client")),
+        heard(2_500, "phone", &failed(2, "b", "execution_error")),
+        sent(3_000, "assistant", &["tv\u{1b}[31m\u{202e}"], &lamp),
+        sent(4_000, "assistant", &["tv\u{1b}[31m\u{202e}"], &stop(-4, "c")),
+        closed(5_000),
+    ]
+}
+
+fn json(arguments: &[&str], status: i32) -> Value {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn shown(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    text(&output.stdout).to_owned()
+}
+
+#[test]
+fn info_says_who_when_and_how_it_went() {
+    let folder = Folder::new();
+    let file = folder.recording(session());
+    let info = json(&["info", &file, "--json"], 0);
+    assert_eq!((&info["room"], &info["identity"]), (&"r".into(), &"assistant".into()));
+    assert_eq!((&info["calls"], &info["entries"], &info["finished"]), (&3.into(), &10.into(), &true.into()));
+    assert_eq!(info["outcomes"].to_string(), r#"{"execution_error":1,"ok":1,"stopped":1}"#);
+    let lamp = &info["tools"][0];
+    assert_eq!((&lamp["name"], &lamp["calls"]), (&"lamp".into(), &2.into()));
+    assert_eq!(lamp["latency"].to_string(), r#"{"p50":40.0,"p90":500.0,"p99":500.0,"max":500.0}"#);
+    let phone = info["peers"].as_array().unwrap().iter().find(|it| it["identity"] == "phone").unwrap();
+    assert_eq!((&phone["role"], &phone["sids"][0]), (&"client".into(), &"PA_phone".into()));
+    assert_eq!((&phone["sent"]["packets"], &phone["heard"]["packets"]), (&2.into(), &2.into()));
+    assert_eq!(info["frames"]["ToolUseRequest"], 3);
+    assert_eq!(info["problems"].to_string(), "{}");
+    let told = shown(&["info", &file]);
+    assert!(told.contains("execution_error 1, ok 1, stopped 1") && told.contains("PA_").eq(&false), "{told}");
+    assert!(told.contains("lamp") && told.contains("500.000"), "{told}");
+}
+
+#[test]
+fn calls_is_a_row_a_call() {
+    let folder = Folder::new();
+    let file = folder.recording(session());
+    let calls = json(&["calls", &file, "--json"], 0);
+    let told: Vec<_> = calls.as_array().unwrap().iter().map(|it| (&it["id"], &it["outcome"])).collect();
+    let [a, b, c] = ["a", "b", "c"].map(Value::from);
+    let [ok, error, stopped] = ["ok", "execution_error", "stopped"].map(Value::from);
+    assert_eq!(told, [(&a, &ok), (&b, &error), (&c, &stopped)]);
+    let table = shown(&["calls", &file]);
+    assert_eq!(table.lines().count(), 4, "{table}");
+    assert!(table.lines().nth(1).unwrap().contains("40.000") && table.contains("\\u{1b}[31m"), "{table}");
+}
+
+#[test]
+fn sec_c3_no_verb_lets_a_file_steer_the_terminal() {
+    let folder = Folder::new();
+    let file = folder.recording(session());
+    let verbs: [&[&str]; 7] = [
+        &["info"],
+        &["calls"],
+        &["cat"],
+        &["cat", "--clock"],
+        &["cat", "--format", "ndjson"],
+        &["check"],
+        &["info", "--json"],
+    ];
+    for verb in verbs {
+        let output = run(&[verb, &[file.as_str()]].concat());
+        let told = text(&output.stdout);
+        let is_bad = |it: char| (it.is_control() && it != '\n') || ('\u{202a}'..='\u{202e}').contains(&it);
+        assert!(!told.is_empty() && !told.contains(is_bad), "{verb:?}: {told:?}");
+    }
+}
+
+#[test]
+fn cat_shows_entries_as_text_and_as_json() {
+    let folder = Folder::new();
+    let file = folder.recording(session());
+    let told = shown(&["cat", &file]);
+    assert_eq!(told.lines().count(), 10);
+    let line = told.lines().nth(4).unwrap();
+    assert!(line.contains("← phone") && line.contains("ToolUseResult") && line.ends_with("a ok"), "{line}");
+    let array = json(&["cat", &file, "--format", "json"], 0);
+    let lines: Vec<Value> = shown(&["cat", &file, "--format", "ndjson"])
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(array, Value::from(lines));
+    assert_eq!(array[3]["frame"]["body"]["toolName"], "lamp");
+    assert_eq!((&array[3]["entry"], &array[3]["direction"]), (&3.into(), &"sent".into()));
+    assert_eq!(array[9]["event"], "closed");
+    let nothing = json(&["cat", &file, "--format", "json", "--call", "none"], 0);
+    assert_eq!(nothing.to_string(), "[]");
+}
+
+#[test]
+fn cat_shows_what_was_asked_for_alone() {
+    let folder = Folder::new();
+    let file = folder.recording(session());
+    let places = |filter: &[&str]| -> Vec<u64> {
+        let told = shown(&[&["cat", &file, "--format", "ndjson"], filter].concat());
+        let entry = |line: &str| serde_json::from_str::<Value>(line).unwrap()["entry"].as_u64().unwrap();
+        told.lines().map(entry).collect()
+    };
+    assert_eq!(places(&["--call", "a"]), [3, 4]);
+    assert_eq!(places(&["--tool", "lamp"]), [3, 4, 5, 6]);
+    assert_eq!(places(&["--outcome", "execution_error"]), [5, 6]);
+    assert!(places(&["--outcome", "ok", "--call", "b"]).is_empty());
+    assert_eq!(places(&["--peer", "phone"]), [1, 3, 4, 5, 6]);
+    assert_eq!(places(&["--from", "1970-01-01T00:00:03Z"]), [7, 8, 9]);
+    assert_eq!(places(&["--to", "1970-01-01T00:00:01.001Z"]), [0, 1]);
+}
+
+#[test]
+fn cat_refuses_a_packet_that_is_no_frame_and_shows_its_bytes() {
+    let folder = Folder::new();
+    let broken = raw(2, toolbridge::recording::Direction::Heard, "phone", &[], vec![0x81, 0xc1]);
+    let file = folder.recording(vec![here(1, "assistant"), broken, closed(3)]);
+    let entry: Value =
+        serde_json::from_str(shown(&["cat", &file, "--format", "ndjson", "--peer", "phone"]).trim()).unwrap();
+    assert_eq!(entry["raw"], "gcE=");
+    assert!(entry["refused"].as_str().unwrap().contains("byte 1") && entry.get("frame").is_none(), "{entry}");
+    assert!(shown(&["cat", &file]).contains("malformed: "));
+    let checked = json(&["check", &file, "--json"], 3);
+    assert_eq!((&checked["errors"], &checked["findings"][0]["rule"]), (&1.into(), &"malformed".into()));
+}
+
+#[test]
+fn check_has_status_3_and_a_list_when_something_is_wrong() {
+    let folder = Folder::new();
+    let good = folder.recording(session());
+    assert_eq!(shown(&["check", &good]), "0 errors, 0 notes\n");
+    let other = Folder::new();
+    let bad = [session(), vec![heard(4_500, "stranger", &ok(9, "c"))]].concat();
+    let bad = other.recording(bad);
+    let output = run(&["check", &bad]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let told = text(&output.stdout);
+    assert!(told.contains("error wrong-sender") && told.ends_with("1 errors, 0 notes\n"), "{told}");
+    assert_eq!(json(&["info", &bad, "--json"], 0)["problems"]["wrong-sender"], 1);
+}
+
+#[test]
+fn export_writes_lines_for_jq_and_a_trace() {
+    let folder = Folder::new();
+    let file = folder.recording(session());
+    let lines = shown(&["export", &file, "--to", "jsonl"]);
+    assert_eq!(lines, shown(&["cat", &file, "--format", "ndjson"]));
+    let out = folder.path("trace.json");
+    assert_eq!(shown(&["export", &file, "--to", "trace", "-o", &out]), "");
+    let trace: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |phase: &str| events.iter().filter(|it| it["ph"] == phase).collect::<Vec<_>>();
+    assert_eq!((of("M").len(), of("b").len(), of("e").len(), of("n").len()), (2, 3, 3, 1));
+    for (begin, end) in of("b").into_iter().zip(of("e")) {
+        let same = |key: &str| assert_eq!(begin[key], end[key], "{key}");
+        ["id", "cat", "name", "pid"].into_iter().for_each(same);
+        assert!(begin["ts"].as_f64() < end["ts"].as_f64());
+    }
+    // A file that is there stays, unless it shall not.
+    assert!(complaint(&run(&["export", &file, "--to", "jsonl", "-o", &out]), 2).contains("trace.json"));
+    assert_eq!(shown(&["export", &file, "--to", "jsonl", "-o", &out, "--force"]), "");
+    assert_eq!(fs::read_to_string(&out).unwrap(), lines);
+}
+
+#[test]
+fn a_damaged_file_is_shown_up_to_the_damage_with_status_3_and_repaired() {
+    let folder = Folder::new();
+    let path = folder.path("live.mcap");
+    let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
+    for entry in session() {
+        recorder.record(entry);
+    }
+    recorder.finish().unwrap();
+    let whole = fs::read(&path).unwrap();
+    let cut = folder.path("cut.mcap");
+    // The end of the data, and with it the index, is gone.
+    fs::write(&cut, &whole[..whole.len() - 60]).unwrap();
+    for verb in ["info", "cat", "calls", "check"] {
+        let output = run(&[verb, &cut]);
+        assert_eq!(output.status.code(), Some(3), "{verb}: {output:?}");
+        assert!(text(&output.stderr).contains("damaged at byte"), "{verb}: {output:?}");
+        assert!(!output.stdout.is_empty(), "{verb}");
+    }
+    let mended = folder.path("mended.mcap");
+    let output = run(&["repair", &cut, &mended]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "10 entries\n"), "{output:?}");
+    assert_eq!(shown(&["cat", &mended]), shown(&["cat", &path]));
+    assert_eq!(run(&["repair", &cut, &mended]).status.code(), Some(2));
+    assert_eq!(run(&["repair", &cut, &mended, "--force"]).status.code(), Some(0));
+}
+
+#[test]
+fn wrong_input_is_told_apart_from_wrong_usage() {
+    let folder = Folder::new();
+    let text_file = folder.path("notes.txt");
+    fs::write(&text_file, "no recording").unwrap();
+    for verb in [&["info"][..], &["cat"], &["calls"], &["check"], &["export", "--to", "trace"]] {
+        let missing = complaint(&run(&[verb, &["/no/such/file"]].concat()), 2);
+        assert!(missing.contains("/no/such/file"), "{missing}");
+        let no_recording = complaint(&run(&[verb, &[text_file.as_str()]].concat()), 1);
+        assert!(no_recording.contains("notes.txt"), "{no_recording}");
+    }
+    for wrong in [&["--from", "soon"][..], &["--format", "xml"], &["--follow", "--outcome", "ok"]] {
+        assert_eq!(run(&[&["cat", &text_file][..], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+    assert_eq!(run(&["export", &text_file]).status.code(), Some(2));
+}
+
+#[test]
+fn a_reader_of_a_recording_that_stops_reading_is_no_error() {
+    let folder = Folder::new();
+    let entries = (0..5_000).map(|ms| left(ms, "phone")).collect::<Vec<_>>();
+    let file = folder.recording([vec![here(0, "a")], entries].concat());
+    for verb in [&["cat"][..], &["cat", "--format", "json"], &["info"], &["export", "--to", "jsonl"]] {
+        let mut child = toolbridge(&[verb, &[file.as_str()]].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{verb:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{verb:?}: {output:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_being_written_is_followed_to_its_end() {
+    let folder = Folder::new();
+    let path = folder.path("session.mcap");
+    let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
+    recorder.record(here(0, "assistant"));
+    // The first entry makes the file say whose it is; the reader waits for the test, and never for time.
+    let (more, wait) = std::sync::mpsc::channel::<()>();
+    while Recording::open(&path).is_err() {
+        std::thread::yield_now();
+    }
+    let mut entries = Recording::follow_with(&path, move || wait.recv().is_ok()).unwrap().entries();
+    let first = entries.next().unwrap();
+    assert!(matches!(first.what, toolbridge::recording::Happened::Event(RoomEvent::Here { .. })));
+    let reader = std::thread::spawn(move || {
+        let rest = entries.by_ref().count();
+        (rest, entries.damage().cloned())
+    });
+    for ms in 1..=20 {
+        recorder.record(event(ms, RoomEvent::Link { up: ms % 2 == 0 }));
+        more.send(()).unwrap();
+    }
+    recorder.finish().unwrap();
+    // It may have been asked before the file was replaced, and waits once more at most.
+    let _ = more.send(());
+    let (rest, damage) = reader.join().unwrap();
+    assert_eq!((rest, damage), (20, None));
+    let output = run(&["cat", &path, "--follow"]);
+    assert_eq!((output.status.code(), text(&output.stdout).lines().count()), (Some(0), 21), "{output:?}");
+}
