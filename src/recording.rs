@@ -9,6 +9,7 @@
 //! # What is not in it
 //! Tokens, URLs, `bridge.instance` (replaced by a number of the same length).
 
+mod blank;
 mod calls;
 mod check;
 mod entry;
@@ -23,6 +24,9 @@ mod queue;
 mod reader;
 mod recorder;
 mod records;
+mod redact;
+mod redactor;
+mod report;
 mod rewrite;
 mod spoken;
 mod streams;
@@ -44,6 +48,8 @@ pub use queue::RecorderStats;
 pub use reader::{Entries, Recording};
 pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
+pub use redact::Redact;
+pub use report::report;
 pub use rewrite::{Repaired, repair};
 use spoken::Spoken;
 pub use tap::Tap;

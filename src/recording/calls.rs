@@ -44,6 +44,29 @@ pub struct RecordedCall {
     pub entries: Vec<usize>,
 }
 
+impl RecordedCall {
+    /// A call of which nothing else is known.
+    pub fn new(id: impl Into<CallId>, caller: impl Into<Identity>) -> Self {
+        Self {
+            id: id.into(),
+            tool: String::new(),
+            execution: None,
+            caller: caller.into(),
+            owner: None,
+            limit: None,
+            parameters: None,
+            result: None,
+            requested: None,
+            delivered: None,
+            started: None,
+            stopped: None,
+            settled: None,
+            outcome: RecordedOutcome::Open,
+            entries: Vec::new(),
+        }
+    }
+}
+
 /// How a recorded call ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -373,7 +373,7 @@ impl Fold {
                     Direction::Sent => packet.to.iter().find(|who| !self.observers.contains(*who)),
                     Direction::Heard => Some(&self.here),
                 };
-                let caller = caller.unwrap_or(packet.from.identity()).clone();
+                let caller = caller.unwrap_or_else(|| packet.from.identity()).clone();
                 self.insert(&result.id, &caller)?
             }
         };
@@ -492,7 +492,7 @@ impl Fold {
                 is_meant && (caller == from || self.may_answer(**serial, from))
             })
         };
-        serials.iter().find(fits).or(serials.last()).copied()
+        serials.iter().find(fits).or_else(|| serials.last()).copied()
     }
 
     fn find_by_stanza(&self, packet: &Recorded, stanza: i32) -> Option<u64> {

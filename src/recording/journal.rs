@@ -8,8 +8,10 @@ use std::{
 };
 
 use super::{
-    About, Direction, Happened, Moment, RoomEvent,
+    About, Direction, Happened, Moment, Redact, RoomEvent,
+    blank::Blank,
     queue::{Batch, Item, NO_TICKET, Queue, Told},
+    redactor::Redactor,
     writer::{Writer, Written},
 };
 use crate::link::{Peer, Role};
@@ -22,6 +24,8 @@ const TICKETS: usize = 16_384;
 pub(super) struct Journal<W: Write = File> {
     /// Before the first entry nobody knows whose recording it is.
     out: Out<W>,
+    blank: Blank,
+    redactor: Redactor,
     role: Arc<OnceLock<Role>>,
     /// Where packets went that were sent, by ticket, oldest first.
     tickets: VecDeque<(u64, u16, u32)>,
@@ -39,8 +43,17 @@ enum Out<W: Write> {
 }
 
 impl<W: Write> Journal<W> {
-    pub(super) fn new(out: W, role: Arc<OnceLock<Role>>) -> Self {
-        Self { out: Out::New(out), role, tickets: VecDeque::new(), recorded: 0, last: Moment::default() }
+    pub(super) fn new(out: W, redact: Redact, role: Arc<OnceLock<Role>>) -> Self {
+        let (blank, redactor) = (Blank::default(), Redactor::new(redact));
+        Self {
+            out: Out::New(out),
+            blank,
+            redactor,
+            role,
+            tickets: VecDeque::new(),
+            recorded: 0,
+            last: Moment::default(),
+        }
     }
 
     /// Writes until nothing more comes. An error ends it at once; what was written stays.
@@ -91,7 +104,7 @@ impl<W: Write> Journal<W> {
 
     fn packet(&mut self, at: Moment, packet: &Told, queue: &Queue) -> io::Result<()> {
         self.last = at;
-        let payload = packet.payload.clone();
+        let payload = self.redactor.payload(self.blank.payload(&packet.payload));
         let written = Written {
             direction: packet.direction,
             from: &packet.from,

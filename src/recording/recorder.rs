@@ -11,7 +11,7 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Entry, Moment, RecordError, RecorderStats, Tap,
+    Entry, Moment, RecordError, RecorderStats, Redact, Tap,
     journal::Journal,
     queue::{Item, Queue},
     rewrite, writer,
@@ -33,11 +33,13 @@ pub struct RecorderOptions {
     pub bytes: usize,
     /// What the recorded participant is there for. Default: what its token says.
     pub role: Option<Role>,
+    /// What is taken out before it is written. Default: what [`Redact`] says.
+    pub redact: Redact,
 }
 
 impl Default for RecorderOptions {
     fn default() -> Self {
-        Self { force: false, entries: 8_192, bytes: 32 * 1024 * 1024, role: None }
+        Self { force: false, entries: 8_192, bytes: 32 * 1024 * 1024, role: None, redact: Redact::default() }
     }
 }
 
@@ -53,6 +55,13 @@ impl RecorderOptions {
     #[must_use]
     pub fn queue(mut self, entries: usize, bytes: usize) -> Self {
         (self.entries, self.bytes) = (entries, bytes);
+        self
+    }
+
+    /// What is taken out before it is written.
+    #[must_use]
+    pub fn redact(mut self, redact: Redact) -> Self {
+        self.redact = redact;
         self
     }
 
@@ -118,7 +127,7 @@ impl Recorder {
         let file = writer::create(path, options.force)?;
         let role = Arc::new(options.role.map_or_else(OnceLock::new, OnceLock::from));
         let queue = Queue::new(options.entries, options.bytes);
-        let journal = Journal::new(file, Arc::clone(&role));
+        let journal = Journal::new(file, options.redact, Arc::clone(&role));
         let (path, clock, done) = (path.to_owned(), Clock::new(), watch::Sender::new(false));
         let shared = Arc::new(Shared { path, clock, queue, role, done });
         let theirs = Arc::clone(&shared);

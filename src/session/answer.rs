@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use super::{
     Session, Timer, codec,
-    lane::proves_that_nothing_ran,
     peer::Feature,
     send::{Sent, Unfit, floor_char},
     table::Answer,
@@ -186,4 +185,10 @@ fn shortened(error: ToolError, limit: usize) -> ToolError {
         Some(partial) => short.with_partial(partial.clone()),
         None => short,
     }
+}
+
+/// Whether a failure's code would be a proof that nothing ran.
+fn proves_that_nothing_ran(code: &ErrorCode) -> bool {
+    [ErrorCode::UNKNOWN_TOOL, ErrorCode::INVALID_PARAMETERS, ErrorCode::PERMISSION_DENIED, ErrorCode::BUSY]
+        .contains(code)
 }

@@ -43,17 +43,29 @@ pub struct Question {
 /// Open questions, and what was allowed for the session.
 #[derive(Debug, Default)]
 pub(super) struct Consents {
-    /// What waits for its answer, and the tool that the person was shown.
-    open: BTreeMap<JobKey, (Job, Tool)>,
+    open: BTreeMap<JobKey, Asked>,
     asked: VecDeque<Question>,
     granted: BTreeMap<(ToolName, Identity), Grant>,
 }
+
+/// What waits for a person's answer.
+#[derive(Debug)]
+struct Asked {
+    job: Job,
+    /// The tool that the person was shown.
+    shown: Tool,
+    /// The run of the caller that asked for it: a yes is for no later one.
+    run: Run,
+}
+
+/// A run of a caller's program: its instance, or the join of one that shows none.
+type Run = Result<Instance, Option<Sid>>;
 
 /// What a consent for the session is for: this definition, asked for by this run of the caller.
 #[derive(Debug, PartialEq)]
 struct Grant {
     tool: Tool,
-    instance: Result<Instance, Option<Sid>>,
+    run: Run,
 }
 
 impl Session {
@@ -77,6 +89,11 @@ impl Session {
 
     /// Gives a job out, or asks for consent first.
     pub(super) fn gate(&mut self, now: Instant, job: Job) {
+        let run = self.run_of(&job.caller);
+        self.gate_for(now, job, run);
+    }
+
+    fn gate_for(&mut self, now: Instant, job: Job, run: Run) {
         let Some(tool) = self.tools.iter().find(|tool| *tool.name() == job.tool) else {
             return self.outputs.push_back(Output::Execute(job));
         };
@@ -95,7 +112,7 @@ impl Session {
             until: now + left,
         };
         let open = self.consents.open.len();
-        self.consents.open.insert(key, (job, tool));
+        self.consents.open.insert(key, Asked { job, shown: tool, run });
         self.timers.set(now, Timer::Consent(key), left);
         if open >= self.config.caps.open_questions {
             let error = ToolError::new(ErrorCode::BUSY, "too many questions are open; nothing ran");
@@ -153,23 +170,23 @@ impl Session {
             Consent::Always => true,
             Consent::OncePerSession => {
                 let granted = self.consents.granted.get(&(tool.name().clone(), caller.clone()));
-                granted.is_none_or(|grant| grant.tool != *tool || grant.instance != self.run_of(caller))
+                granted.is_none_or(|grant| grant.tool != *tool || grant.run != self.run_of(caller))
             }
         }
     }
 
     fn allowed(&mut self, now: Instant, key: JobKey) {
         self.timers.cancel(&Timer::Consent(key));
-        let Some((mut job, shown)) = self.consents.open.remove(&key) else { return };
+        let Some(Asked { mut job, shown, run }) = self.consents.open.remove(&key) else { return };
         let Some(tool) = self.tools.iter().find(|tool| *tool.name() == job.tool).cloned() else {
             let error = ToolError::new(ErrorCode::UNKNOWN_TOOL, "the tool is no longer offered");
             return self.finish_job(now, key, Err(error));
         };
         if tool != shown {
-            return self.gate(now, job); // the yes was to another tool
+            return self.gate_for(now, job, run); // the yes was to another tool
         }
         if tool.tool_options().effective_consent() == Consent::OncePerSession {
-            self.remember_consent(&tool, &job.caller);
+            self.remember_consent(&tool, &job.caller, run);
         }
         // The tool's own limit is for its run, not for the person's thinking.
         if let Some(own) = tool.tool_options().timeout
@@ -191,9 +208,9 @@ impl Session {
         self.outputs.push_back(Output::Execute(job));
     }
 
-    fn remember_consent(&mut self, tool: &Tool, caller: &Identity) {
+    fn remember_consent(&mut self, tool: &Tool, caller: &Identity, run: Run) {
         let key = (tool.name().clone(), caller.clone());
-        let grant = Grant { tool: tool.clone(), instance: self.run_of(caller) };
+        let grant = Grant { tool: tool.clone(), run };
         if self.consents.granted.len() >= MAX_GRANTS {
             self.consents.granted.pop_first();
         }
@@ -210,8 +227,7 @@ impl Session {
         self.finish_job(now, key, Err(ToolError::new(ErrorCode::PERMISSION_DENIED, why)));
     }
 
-    /// The caller's run of its program: its instance, or the join of one that shows none.
-    fn run_of(&self, caller: &Identity) -> Result<Instance, Option<Sid>> {
+    fn run_of(&self, caller: &Identity) -> Run {
         let remote = self.peers.get(caller);
         match remote.and_then(|remote| remote.instance.clone()) {
             Some(instance) => Ok(instance),

@@ -180,7 +180,7 @@ impl Session {
             remote.pair.lane = FastLane::default();
             remote.pair.replay = Replay::default();
         }
-        self.ask_anew_or_lose(now, id);
+        self.ask_anew(now, id);
         self.forget_registration(id);
         self.stop_jobs_for(now, id);
         self.forget_stops(id);

@@ -3,11 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    CallKey, Counter, Event, Job, JobKey, LocalText, Output, Session, Timer,
-    lane::{ANSWER_SOON, proves_that_nothing_ran},
-    peer::Feature,
-    send::floor_char,
-    timers::later,
+    CallKey, Counter, Event, Job, JobKey, LocalText, Output, Session, Timer, lane::ANSWER_SOON,
+    peer::Feature, send::floor_char, timers::later,
 };
 use crate::{
     body::Body,
@@ -42,12 +39,18 @@ pub(super) struct Told {
     at: Option<Instant>,
     /// The last that came too soon.
     next: Option<Progress>,
+    /// It began, and its answer says so.
+    by_answer: bool,
 }
 
 impl Told {
-    /// Whether whoever runs it said that it began.
+    /// Whether whoever runs it said that it began, and its caller was told.
     pub(super) fn anything(&self) -> bool {
         self.at.is_some()
+    }
+
+    fn began(&self) -> bool {
+        self.anything() || self.by_answer
     }
 }
 
@@ -106,7 +109,7 @@ impl Session {
     }
 
     pub(super) fn finish_job(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
-        self.needs_not_be_told(key, &outcome);
+        self.needs_not_be_told(key);
         let Some(job) = self.take_job(now, key) else { return };
         if let Some(source) = outcome.as_ref().err().and_then(ToolError::source) {
             let reason = LocalText::new(&source.to_string());
@@ -201,13 +204,10 @@ impl Session {
         }
     }
 
-    /// A job is over before it was told that it began: its answer says so too, unless its code would be a proof
-    /// that it did not.
-    fn needs_not_be_told(&mut self, key: JobKey, outcome: &Outcome) {
+    /// A job is over before its caller was told that it began: its answer says so too.
+    fn needs_not_be_told(&mut self, key: JobKey) {
         let Some(job) = self.jobs.get_mut(&key).filter(|job| !job.told.anything()) else { return };
-        if !outcome.as_ref().is_err_and(|error| proves_that_nothing_ran(&error.code())) {
-            job.told.next = None;
-        }
+        job.told.by_answer = job.told.next.take().is_some();
     }
 
     /// A job of ours is over: what it said last goes first.
@@ -226,7 +226,7 @@ impl Session {
             outcome: outcome.as_ref().map(|_| ()).map_err(ToolError::code),
             took: now.saturating_duration_since(job.began),
         });
-        self.answer_of_job(now, &job.caller, &job.call, outcome, job.told.anything());
+        self.answer_of_job(now, &job.caller, &job.call, outcome, job.told.began());
     }
 
     fn tell_progress(&mut self, now: Instant, key: JobKey, progress: Progress) {

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     link::{Identity, Lane, Packet, TOPIC},
-    tool::{CallId, ErrorCode},
+    tool::CallId,
     wire::{Kind, Message},
 };
 
@@ -349,9 +349,6 @@ impl Session {
         match message {
             _ if full && message.kind() != Kind::ACKNOWLEDGEMENT => Way::Reliable,
             Message::ToolUseRequest(it) => Way::Fast(Some(it.id.clone())),
-            Message::ToolUseResult(it) if it.error_code.as_ref().is_some_and(proves_that_nothing_ran) => {
-                Way::Reliable
-            }
             Message::ToolUseResult(it) => Way::Fast(Some(it.id.clone())),
             Message::ControlStop(it) => match &it.target_id {
                 Some(call) => Way::Fast(Some(call.as_str().into())),
@@ -445,11 +442,4 @@ impl Session {
             None => self.timers.cancel(&Timer::Lane(id.clone())),
         }
     }
-}
-
-/// Whether a failure's code would be a proof that nothing ran. Such an answer must not overtake the word that
-/// the tool began, which takes that meaning from it, and which goes on `_reliable`.
-pub(super) fn proves_that_nothing_ran(code: &ErrorCode) -> bool {
-    [ErrorCode::UNKNOWN_TOOL, ErrorCode::INVALID_PARAMETERS, ErrorCode::PERMISSION_DENIED, ErrorCode::BUSY]
-        .contains(code)
 }

@@ -152,9 +152,9 @@ impl Session {
         self.lose_calls(now, id, |asked| Some(&asked.sid) != here.as_ref());
     }
 
-    /// Another run of the owner's program is here. What the old one was asked is lost, unless its tool may run
-    /// twice: then whoever offers it is asked anew.
-    pub(super) fn ask_anew_or_lose(&mut self, now: Instant, id: &Identity) {
+    /// Another run of the owner's program is here. What the old one was asked, and may run twice, is asked anew of
+    /// whoever offers it; the rest is lost as soon as Configurations have crossed.
+    pub(super) fn ask_anew(&mut self, now: Instant, id: &Identity) {
         let Some(remote) = self.peers.get(id) else { return };
         let idempotent = |call: &Call| {
             let is_it = |tool: &&Tool| tool.name().as_str() == &*call.tool;
@@ -181,8 +181,6 @@ impl Session {
                 self.timers.set(now, Timer::OwnerWait(key), wait);
             }
         }
-        let instance = self.peers.get(id).and_then(|remote| remote.instance.clone());
-        self.lose_calls(now, id, |asked| asked.instance.is_some() && asked.instance != instance);
     }
 
     pub(super) fn lose_calls(&mut self, now: Instant, id: &Identity, which: impl Fn(&Asked) -> bool) {

@@ -110,6 +110,8 @@ impl Session {
         // With the new pairs: nothing that waited for the link goes to a peer that does not know our new sid.
         if self.link == LinkState::Down {
             self.link_changed(now, LinkState::Up);
+        } else if anew {
+            self.send_all_that_never_left(now);
         }
         let missing: Vec<_> = self
             .peers
@@ -256,6 +258,10 @@ impl Session {
         for remote in self.peers.values_mut() {
             remote.heard_at = now; // silence while we could not hear proves nothing
         }
+        self.send_all_that_never_left(now);
+    }
+
+    fn send_all_that_never_left(&mut self, now: Instant) {
         let ids: Vec<_> = self.peers.keys().cloned().collect();
         for id in ids {
             self.send_what_never_left(now, &id);

@@ -33,6 +33,9 @@ mod peers;
 mod program;
 mod rejoin;
 mod relay;
+mod report;
+#[path = "../it/report_sample.rs"]
+mod report_sample;
 mod restart;
 mod room;
 mod server;
@@ -67,6 +70,7 @@ fn main() {
         cli::trials(),
         assistant::trials(),
         network::trials(),
+        report::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();

@@ -13,10 +13,14 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Client, Config, Consent, ConsentRequest, ErrorCode, Event, Question, State, Tool,
-    ToolError, ToolOptions, Tools, adapter::chat, memory::Room,
+    Assistant, CallError, Client, Config, Consent, ConsentRequest, ErrorCode, Event, Participant, Question,
+    State, Tool, ToolError, ToolOptions, Tools,
+    adapter::chat,
+    memory::Room,
+    wire::{Message, Meta},
 };
 
+use crate::session_alicia::plain_request;
 use crate::session_world::{MS, SECOND, World, request, tool, value};
 
 fn asking(name: &str, consent: Consent) -> Tool {
@@ -153,6 +157,28 @@ fn once_per_session_is_once_for_a_caller_and_a_definition() {
     world.run(100 * MS);
     answer(&mut world, "phone", true);
     assert_eq!(voids(&world), 1);
+}
+
+/// The person answers when the one who asked is gone already, and another program is there under its identity.
+#[test]
+fn a_yes_is_for_the_run_of_the_caller_that_asked() {
+    let mut world = World::new();
+    world.client("phone", Config::default().asks(true), &[]);
+    offer(&mut world, "phone", vec![asking("once", Consent::OncePerSession)]);
+    for id in ["first", "second"] {
+        let sid = world.sid();
+        world.puppet(&Participant::new("a", sid).agent(true));
+        world.run(200 * MS);
+        if id == "second" {
+            answer(&mut world, "phone", true);
+        }
+        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request(id, "once")));
+        world.run(200 * MS);
+        if id == "first" {
+            world.leave("a");
+        }
+    }
+    assert!(question(&mut world, "phone").is_some(), "the second has no yes");
 }
 
 #[test]

@@ -35,14 +35,18 @@ mod options;
 mod programs;
 mod programs_of_the_api;
 mod readme;
+#[cfg(feature = "record")]
 mod recording;
 #[cfg(feature = "record")]
 mod recording_calls;
 #[cfg(feature = "record")]
 mod recording_check;
 #[cfg(feature = "record")]
-#[cfg(feature = "record")]
 mod recording_said;
+#[cfg(feature = "record")]
+mod report;
+#[cfg(feature = "record")]
+mod report_sample;
 mod session_alicia;
 mod session_calls;
 mod session_choose;

@@ -221,3 +221,31 @@ fn alicia_a19_a_plain_client_that_opens_is_answered_in_both_forms() {
         .collect();
     assert_eq!(acknowledged, [Some(stanza)]);
 }
+
+/// Ours were lost, and it says so: it need not wait for the next, which is seconds away.
+#[test]
+fn a_configuration_that_has_not_heard_ours_is_answered_at_once() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(5 * SECOND); // ours went at 0, 1 and 3 s, and goes again at 7
+    let before = count(&world, "a", Kind::CONFIGURATION);
+    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", false);
+    world.say("phone", &["a"], &meta, &configuration(&["tool_use"]));
+    world.run(50 * MS);
+    assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 1);
+}
+
+#[test]
+fn what_waits_for_an_owner_goes_when_configurations_have_crossed() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.call("a", request("bridge.echo").to("phone")).unwrap();
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.say("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_ack"]));
+    world.run(50 * MS);
+    assert_eq!(world.heard("phone", Kind::TOOL_USE_REQUEST).len(), 1, "no registration comes first");
+}

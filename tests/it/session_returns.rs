@@ -1,7 +1,7 @@
 //! Peers that come back, and what was still on its way of those who were there before.
 
 use toolbridge::{
-    CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError,
+    CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError, Unsent,
     wire::{
         Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult,
         ToolsRegisterAck,
@@ -309,6 +309,26 @@ fn an_acknowledgement_that_names_another_call_says_nothing_of_ours() {
     };
     assert!(!delivered(&mut world, "another"));
     assert!(delivered(&mut world, request.peek_id().unwrap()));
+}
+
+/// A transport may tell of a new join alone, without a word that the old one was lost.
+#[test]
+fn a_request_to_a_plain_client_that_never_left_goes_after_a_rejoin() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("watch", sid).role(Role::Client));
+    world.run(5 * SECOND);
+    world.call("a", request("t").to("watch").timeout(20 * SECOND)).unwrap();
+    world.run(1_500 * MS);
+    world.call("a", request("t").to("watch").timeout(20 * SECOND)).unwrap();
+    let packet = world.packet;
+    world.with("a", |session, now| session.handle_unsent(now, packet, Unsent::Interrupted));
+    world.run(100 * MS);
+    world.ends.get_mut("watch").unwrap().inbox.clear(); // this world delivered it all the same
+    world.rejoin("a");
+    world.run(5 * SECOND);
+    assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1);
 }
 
 #[test]

@@ -76,7 +76,8 @@ impl World<'_> {
         }
         let denied = matches!(frame.kind(), Kind::TOOLS_REGISTER_ACK)
             || matches!(frame.message(), Ok(Message::ToolUseResult(it)) if !it.success && self.is_denial(&it));
-        if denied && !self.ledger.denied.insert(from.sid().clone()) {
+        // Whoever the room has not announced says it without a name: nobody knows then who it was.
+        if denied && !from.sid().is_empty() && !self.ledger.denied.insert(from.sid().clone()) {
             let text = format!(
                 "{} tells the stranger more than once a minute that he has no rights",
                 from.identity()

@@ -1,0 +1,174 @@
+//! Instances do not go into files: whoever knows one can pass for its owner. In their place stands a number of the
+//! same length, so that the same one is still the same, and another is another.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::body::{Limits, scan::scan, token::Token};
+
+/// The key whose value is an instance (`wire.md`, section 6).
+const KEY: &[u8] = b"bridge.instance";
+
+/// Where in the key a byte stands that is rare elsewhere.
+const DOT: usize = 6;
+
+/// How many instances are remembered. Each one beyond is another at every time.
+const REMEMBERED: usize = 65_536;
+
+/// Takes instances out of payloads.
+#[derive(Debug, Default)]
+pub(super) struct Blank {
+    /// By a hash, so that no instance stays in memory.
+    numbers: HashMap<[u8; 32], u64>,
+    last: u64,
+}
+
+impl Blank {
+    /// The payload without instances; the same bytes if there are none. It need not be a frame.
+    pub(super) fn payload(&mut self, payload: &Bytes) -> Bytes {
+        let mut blanked: Option<Vec<u8>> = None;
+        let mut keys = None;
+        let mut at = 0;
+        while let Some(next) = payload.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == b'.')) {
+            let dot = at + next;
+            at = dot + 1;
+            let Some(start) = dot.checked_sub(DOT).filter(|start| payload[*start..].starts_with(KEY)) else {
+                continue;
+            };
+            let end = start + KEY.len();
+            if !is_whole(&payload[..start]) {
+                continue;
+            }
+            // Where the payload can be read, only what is a key counts.
+            if keys.get_or_insert_with(|| keys_of(payload)).as_ref().is_some_and(|keys| !keys.contains(&end))
+            {
+                continue;
+            }
+            let Some((head, length)) = text(&payload[end..]) else { continue };
+            let value = end + head..(end + head).saturating_add(length).min(payload.len());
+            let number = self.number(&payload[value.clone()]);
+            let blanked = blanked.get_or_insert_with(|| payload.to_vec());
+            write(number, &mut blanked[value.clone()]);
+            at = value.end;
+        }
+        blanked.map_or_else(|| payload.clone(), Bytes::from)
+    }
+
+    fn number(&mut self, instance: &[u8]) -> u64 {
+        let hash = Sha256::digest(instance).into();
+        if let Some(number) = self.numbers.get(&hash) {
+            return *number;
+        }
+        self.last += 1;
+        if self.numbers.len() < REMEMBERED {
+            self.numbers.insert(hash, self.last);
+        }
+        self.last
+    }
+}
+
+/// Whether a string of the key's length begins behind these bytes.
+fn is_whole(before: &[u8]) -> bool {
+    let heads: [&[u8]; 4] = [&[0xaf], &[0xd9, 15], &[0xda, 0, 15], &[0xdb, 0, 0, 0, 15]];
+    heads.iter().any(|head| before.ends_with(head))
+}
+
+/// Where the keys of all maps end, if the payload is a valid value.
+fn keys_of(payload: &[u8]) -> Option<HashSet<usize>> {
+    scan(payload, &Limits::default(), |_| {}).ok()?;
+    let mut keys = HashSet::new();
+    // How many values each open container still has, and whether they are keys in turn.
+    let mut open = vec![(1_u64, false)];
+    let mut at = 0;
+    while let Some((left, is_map)) = open.last_mut() {
+        if *left == 0 {
+            open.pop();
+            continue;
+        }
+        let is_key = *is_map && left.is_multiple_of(2);
+        *left -= 1;
+        let (token, next) = Token::read(payload, at).ok()?;
+        at = next;
+        match token {
+            Token::Array(count) => open.push((count.into(), false)),
+            Token::Map(count) => open.push((2 * u64::from(count), true)),
+            Token::Str(KEY) if is_key => {
+                keys.insert(at);
+            }
+            _ => {}
+        }
+    }
+    Some(keys)
+}
+
+/// How long the head of the string or binary value is that begins here, and how many bytes follow it.
+fn text(bytes: &[u8]) -> Option<(usize, usize)> {
+    let long = |width: usize| {
+        let length = bytes.get(1..=width)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        Some((1 + width, length))
+    };
+    match bytes.first()? {
+        head @ 0xa0..=0xbf => Some((1, usize::from(head & 0x1f))),
+        0xc4 | 0xd9 => long(1),
+        0xc5 | 0xda => long(2),
+        0xc6 | 0xdb => long(4),
+        _ => None,
+    }
+}
+
+fn write(mut number: u64, digits: &mut [u8]) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        body::Body,
+        wire::{Configuration, Frame, Message, Meta},
+    };
+
+    fn frame(instance: &str) -> Bytes {
+        let meta = Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
+        let message = Message::Configuration(Configuration::default());
+        Frame::write(1, "room", &meta, &message).unwrap()
+    }
+
+    fn instance(payload: &Bytes) -> String {
+        Frame::decode(payload.clone()).unwrap().meta_str("bridge.instance").unwrap().to_owned()
+    }
+
+    #[test]
+    fn sec_p3_an_instance_becomes_a_number_of_its_length_and_stays_one() {
+        let mut blank = Blank::default();
+        let (one, two) = (frame(&"a".repeat(32)), frame(&"b".repeat(32)));
+        let [first, second, again] = [&one, &two, &one].map(|it| blank.payload(it));
+        assert_eq!(instance(&first), format!("{:032}", 1));
+        assert_eq!(instance(&second), format!("{:032}", 2));
+        assert_eq!(first, again);
+        // All else is as it was.
+        let mut rest = one.to_vec();
+        let at = rest.windows(32).position(|it| it == "a".repeat(32).as_bytes()).unwrap();
+        rest[at..at + 32].copy_from_slice(format!("{:032}", 1).as_bytes());
+        assert_eq!(first, rest);
+    }
+
+    #[test]
+    fn what_holds_no_instance_is_the_same_bytes_and_what_is_cut_is_blanked_too() {
+        let mut blank = Blank::default();
+        let plain = Body::from_json(r#"{"x.bridge.instance": "kept", "say": "bridge.instance", "n": 1}"#);
+        let plain = Bytes::copy_from_slice(plain.unwrap().as_bytes());
+        assert_eq!(blank.payload(&plain), plain);
+        let whole = frame(&"c".repeat(200));
+        for cut in 0..whole.len() {
+            let blanked = blank.payload(&whole.slice(..cut));
+            assert_eq!(blanked.len(), cut);
+            assert!(!blanked.windows(20).any(|it| it == [b'c'; 20]));
+        }
+    }
+}

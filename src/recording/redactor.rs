@@ -1,0 +1,386 @@
+//! Takes out of frames what is secret, and leaves the rest byte for byte.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    ops::Range,
+};
+
+use bytes::Bytes;
+
+use super::Redact;
+use crate::{
+    body::{
+        token::{Token, skip},
+        write::Write,
+    },
+    wire::{Frame, Kind, Message},
+};
+
+/// The key in `meta` that says so.
+const MARK: &str = "bridge.redacted";
+
+/// How a text begins that stands for a value; what was taken out once is not again.
+const TAKEN: &str = "<redacted: ";
+
+/// Calls of hidden tools whose results are still to be recognised: more than are open at once anywhere.
+const CALLS: usize = 16_384;
+
+/// Keys that are known to be harmless, so that most need not be looked at; and how long such a one may be, in bytes.
+const PLAIN_KEYS: usize = 1_024;
+const PLAIN_KEY: usize = 64;
+
+/// Applies a rule to one frame after another.
+#[derive(Debug)]
+pub(super) struct Redactor {
+    rule: Redact,
+    /// Calls of hidden tools, oldest first.
+    hidden: VecDeque<String>,
+    plain: HashSet<Box<[u8]>>,
+}
+
+/// What is put in the place of a part of the frame.
+type Change = (Range<usize>, Vec<u8>);
+
+impl Redactor {
+    pub(super) fn new(rule: Redact) -> Self {
+        Self { rule, hidden: VecDeque::new(), plain: HashSet::new() }
+    }
+
+    /// The payload as it may be written: the same bytes if nothing is secret.
+    pub(super) fn payload(&mut self, payload: Bytes) -> Bytes {
+        if self.rule.is_idle() {
+            return payload;
+        }
+        let Ok(frame) = Frame::decode(payload.clone()) else {
+            return self.unreadable(payload, None);
+        };
+        let hidden = match self.is_hidden(&frame) {
+            Some(hidden) => hidden,
+            None => return self.unreadable(payload, Some(frame.kind())),
+        };
+        let mut changes = Vec::new();
+        // What the scan has passed can be walked; what could not be is taken as a whole.
+        let walked = self.secrets(&frame, hidden, &mut changes);
+        if walked.is_none() {
+            return whole(&payload, Some(frame.kind()));
+        }
+        if changes.is_empty() {
+            return payload;
+        }
+        marked(&payload, &changes).map_or_else(|| whole(&payload, Some(frame.kind())), Bytes::from)
+    }
+
+    /// Whether all that the frame carries is to be taken out; none if it does not say of which call it is.
+    fn is_hidden(&mut self, frame: &Frame) -> Option<bool> {
+        match frame.kind() {
+            Kind::TOOL_USE_REQUEST => {
+                let Ok(Message::ToolUseRequest(request)) = frame.message() else { return None };
+                let hidden = self.rule.is_hidden(&request.tool_name);
+                if hidden && !self.hidden.iter().any(|id| *id == request.id.as_str()) {
+                    if self.hidden.len() == CALLS {
+                        self.hidden.pop_front();
+                    }
+                    self.hidden.push_back(request.id.as_str().to_owned());
+                }
+                Some(hidden)
+            }
+            Kind::TOOL_USE_RESULT | Kind::TOOL_PROGRESS if !self.hidden.is_empty() => {
+                let id = frame.peek_id()?;
+                Some(self.hidden.iter().any(|hidden| hidden == id))
+            }
+            _ => Some(false),
+        }
+    }
+
+    /// What cannot be read is kept, unless the name of a secret is in it.
+    fn unreadable(&self, payload: Bytes, kind: Option<Kind>) -> Bytes {
+        if self.rule.is_suspect(&payload) { whole(&payload, kind) } else { payload }
+    }
+
+    /// Finds what is to be taken out, in the order in which it stands.
+    fn secrets(&mut self, frame: &Frame, hidden: bool, changes: &mut Vec<Change>) -> Option<()> {
+        let bytes = frame.as_bytes();
+        for (key, value) in pairs(bytes, 0)? {
+            let body = text(bytes, key.start) == Some(b"body");
+            if body && frame.kind() == Kind::TOOLS_REGISTER {
+                continue; // definitions say what is asked for, and hold nothing
+            }
+            if !body || !hidden {
+                self.walk(bytes, key.start..value.end, changes)?;
+                continue;
+            }
+            for (key, value) in pairs(bytes, value.start).unwrap_or_default() {
+                match text(bytes, key.start) {
+                    Some(b"parameters" | b"arguments" | b"result" | b"data" | b"content") => {
+                        change(bytes, &value, true, changes);
+                    }
+                    Some(b"errorMessage" | b"error_message" | b"error" | b"message") => {
+                        change(bytes, &value, false, changes);
+                    }
+                    _ => self.walk(bytes, key.start..value.end, changes)?,
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Goes through a key and its value, and all that is in it.
+    fn walk(&mut self, bytes: &[u8], pair: Range<usize>, changes: &mut Vec<Change>) -> Option<()> {
+        // How many values each open container still has, and whether they are keys in turn.
+        let mut open = vec![(2_u64, true)];
+        let mut at = pair.start;
+        while let Some((left, is_map)) = open.last_mut() {
+            if *left == 0 {
+                open.pop();
+                continue;
+            }
+            let is_key = *is_map && left.is_multiple_of(2);
+            *left -= 1;
+            let (token, next) = Token::read(bytes, at).ok()?;
+            at = next;
+            match token {
+                Token::Str(key) if is_key && self.is_secret(key) => {
+                    if let Some((left, _)) = open.last_mut() {
+                        *left -= 1;
+                    }
+                    let end = skip(bytes, at).ok()?;
+                    change(bytes, &(at..end), false, changes);
+                    at = end;
+                }
+                Token::Array(count) => open.push((count.into(), false)),
+                Token::Map(count) => open.push((2 * u64::from(count), true)),
+                _ => {}
+            }
+        }
+        Some(())
+    }
+
+    fn is_secret(&mut self, key: &[u8]) -> bool {
+        if self.plain.contains(key) {
+            return false;
+        }
+        let secret = self.rule.is_secret(key);
+        if !secret && key.len() <= PLAIN_KEY && self.plain.len() < PLAIN_KEYS {
+            self.plain.insert(key.into());
+        }
+        secret
+    }
+}
+
+/// Replaces one value by what it was; nothing is nothing, and what was taken out stays.
+fn change(bytes: &[u8], value: &Range<usize>, in_map: bool, changes: &mut Vec<Change>) {
+    let Ok((token, _)) = Token::read(bytes, value.start) else { return };
+    let taken = |token: Token<'_>| token.as_text().is_some_and(|text| text.starts_with(TAKEN));
+    let again = match token {
+        Token::Map(1) => pairs(bytes, value.start)
+            .and_then(|pairs| Token::read(bytes, pairs.first()?.1.start).ok())
+            .is_some_and(|(token, _)| taken(token)),
+        token => taken(token),
+    };
+    if token.is_absent() || again {
+        return;
+    }
+    let mut out = Vec::new();
+    if in_map {
+        out.map(1);
+        out.str("redacted");
+    }
+    let kind = token.kind();
+    let kind = kind.trim_start_matches("an ").trim_start_matches("a ");
+    out.str(&format!("{TAKEN}{kind}, {} bytes>", value.len()));
+    changes.push((value.clone(), out));
+}
+
+/// The frame with these changes, and with the mark in its `meta`.
+fn marked(bytes: &[u8], changes: &[Change]) -> Option<Vec<u8>> {
+    let fields = pairs(bytes, 0)?;
+    let meta = fields.iter().find(|(key, _)| text(bytes, key.start) == Some(b"meta"));
+    let mut out = Vec::with_capacity(bytes.len() + 64);
+    out.map(fields.len() + usize::from(meta.is_none()));
+    for (key, value) in &fields {
+        out.extend_from_slice(&bytes[key.clone()]);
+        match meta {
+            Some((_, meta)) if meta == value => {
+                let (token, _) = Token::read(bytes, value.start).ok()?;
+                let inner = if token.is_absent() { Vec::new() } else { pairs(bytes, value.start)? };
+                let known = inner.iter().any(|(key, _)| text(bytes, key.start) == Some(MARK.as_bytes()));
+                out.map(inner.len() + usize::from(!known));
+                for (key, value) in inner {
+                    copy(&mut out, bytes, key.start..value.end, changes);
+                }
+                if !known {
+                    out.str(MARK);
+                    out.bool(true);
+                }
+            }
+            _ => copy(&mut out, bytes, value.clone(), changes),
+        }
+    }
+    if meta.is_none() {
+        out.str("meta");
+        out.map(1);
+        out.str(MARK);
+        out.bool(true);
+    }
+    Some(out)
+}
+
+/// Copies a part of the frame; what is changed in it is put in its place.
+fn copy(out: &mut Vec<u8>, bytes: &[u8], part: Range<usize>, changes: &[Change]) {
+    let mut at = part.start;
+    let first = changes.partition_point(|(place, _)| place.start < part.start);
+    for (place, new) in &changes[first..] {
+        if place.start >= part.end {
+            break;
+        }
+        out.extend_from_slice(&bytes[at..place.start]);
+        out.extend_from_slice(new);
+        at = place.end;
+    }
+    out.extend_from_slice(&bytes[at..part.end]);
+}
+
+/// What stands for a frame of which nothing may be kept.
+fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
+    let mut out = Vec::new();
+    out.map(2 + usize::from(kind.is_some()));
+    if let Some(kind) = kind {
+        out.str("type");
+        out.unsigned(kind.code().into());
+    }
+    out.str("meta");
+    out.map(1);
+    out.str(MARK);
+    out.bool(true);
+    out.str("redacted");
+    out.str(&format!("{TAKEN}frame, {} bytes>", payload.len()));
+    out.into()
+}
+
+/// The keys and values of the map that stands here.
+fn pairs(bytes: &[u8], at: usize) -> Option<Vec<(Range<usize>, Range<usize>)>> {
+    let (Token::Map(count), mut at) = Token::read(bytes, at).ok()? else { return None };
+    let mut pairs = Vec::new();
+    for _ in 0..count {
+        let value = skip(bytes, at).ok()?;
+        let end = skip(bytes, value).ok()?;
+        pairs.push((at..value, value..end));
+        at = end;
+    }
+    Some(pairs)
+}
+
+/// The string that stands here.
+fn text(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    match Token::read(bytes, at).ok()? {
+        (Token::Str(text), _) => Some(text),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn frame(json: &Value) -> Bytes {
+        Frame::from_json(&json.to_string()).unwrap().into_bytes()
+    }
+
+    fn request(id: &str, tool: &str, parameters: &Value) -> Bytes {
+        let body = json!({"id": id, "toolName": tool, "parameters": parameters, "execution": "client"});
+        frame(&json!({"stanzaId": -1, "conversationId": "r", "type": 6, "meta": {"a": 1}, "body": body}))
+    }
+
+    fn result(id: &str, result: &Value) -> Bytes {
+        let body = json!({"id": id, "success": true, "result": result});
+        frame(&json!({"stanzaId": 1, "conversationId": "r", "type": 7, "meta": {}, "body": body}))
+    }
+
+    fn shown(bytes: &Bytes) -> Value {
+        Frame::decode(bytes.clone()).unwrap().to_json().unwrap()
+    }
+
+    #[test]
+    fn sec_p3_values_of_secret_keys_are_taken_out_at_any_depth_and_the_frame_says_so() {
+        let mut redactor = Redactor::new(Redact::default());
+        let parameters = json!({
+            "user": "ada", "password": "hunter2",
+            "list": [{"api_key": {"deep": [1, 2, 3]}, "n": 7}, {"pin": 1234, "token": null}],
+        });
+        let redacted = redactor.payload(request("a", "sign_in", &parameters));
+        let shown = shown(&redacted);
+        assert_eq!(
+            shown["body"]["parameters"],
+            json!({
+                "user": "ada", "password": "<redacted: string, 8 bytes>",
+                "list": [
+                    {"api_key": "<redacted: map, 10 bytes>", "n": 7},
+                    {"pin": "<redacted: integer, 3 bytes>", "token": null},
+                ],
+            })
+        );
+        assert_eq!(shown["meta"], json!({"a": 1, "bridge.redacted": true}));
+        assert!(!redacted.windows(7).any(|it| it == b"hunter2"));
+        assert_eq!(redactor.payload(redacted.clone()), redacted, "what is taken out is not again");
+    }
+
+    #[test]
+    fn what_holds_no_secret_is_the_same_bytes() {
+        let mut redactor = Redactor::new(Redact::default());
+        let odd = Bytes::from_static(b"\xde\0\x03\xa4type\xcd\0\x07\xd9\x04body\xdf\0\0\0\x02\xa2id\xa1a\xa7success\xc3\xa1x\xcb\0\0\0\0\0\0\0\0");
+        let definitions = frame(&json!({
+            "stanzaId": 2, "conversationId": "r", "type": 70, "meta": {},
+            "body": {"tools": [{"name": "t", "description": "d", "inputSchema": {"properties": {"password": {}}}}]},
+        }));
+        for plain in [odd, definitions, request("a", "t", &json!({"n": 1})), Bytes::from_static(b"no frame")]
+        {
+            assert_eq!(redactor.payload(plain.clone()), plain);
+        }
+        let secret = request("a", "t", &json!({"password": "hunter2"}));
+        assert_eq!(Redactor::new(Redact::nothing()).payload(secret.clone()), secret);
+    }
+
+    #[test]
+    fn of_a_hidden_tool_nothing_is_kept_but_its_name_and_outcome() {
+        let mut redactor = Redactor::new(Redact::default().tool("read_diary"));
+        let asked = shown(&redactor.payload(request("a", "read_diary", &json!({"day": "monday"}))));
+        assert_eq!(asked["body"]["parameters"], json!({"redacted": "<redacted: map, 12 bytes>"}));
+        assert_eq!(asked["body"]["toolName"], "read_diary");
+        let answered = shown(&redactor.payload(result("a", &json!({"text": "dear diary"}))));
+        assert_eq!(answered["body"]["result"], json!({"redacted": "<redacted: map, 17 bytes>"}));
+        assert_eq!(answered["body"]["success"], true);
+        let progress = frame(&json!({
+            "stanzaId": 3, "conversationId": "r", "type": 1000, "meta": {},
+            "body": {"id": "a", "status": "in_progress", "message": "dear"},
+        }));
+        assert_eq!(shown(&redactor.payload(progress))["body"]["message"], "<redacted: string, 5 bytes>");
+        let other = result("b", &json!({"text": "kept"}));
+        assert_eq!(redactor.payload(other.clone()), other);
+        let sign_in =
+            redactor.payload(request("c", "bridge.authorize", &json!({"url": "https://x/?code=1"})));
+        assert_eq!(shown(&sign_in)["body"]["parameters"], json!({"redacted": "<redacted: map, 23 bytes>"}));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_taken_out_whole_if_it_names_a_secret() {
+        let mut redactor = Redactor::new(Redact::default().tool("read_diary"));
+        let secret = request("a", "t", &json!({"password": "hunter2"}));
+        let torn = redactor.payload(secret.slice(..secret.len() - 3));
+        let text = format!("<redacted: frame, {} bytes>", secret.len() - 3);
+        assert!(torn.ends_with(text.as_bytes()));
+        let diary = request("a", "read_diary", &json!({"day": "monday"}));
+        assert!(!redactor.payload(diary.slice(..diary.len() - 1)).windows(6).any(|it| it == b"monday"));
+        // A frame of a known type whose body is wrong.
+        let wrong = frame(&json!({"stanzaId": 1, "conversationId": "r", "type": 7, "meta": {}, "body": {}}));
+        assert_eq!(redactor.payload(wrong.clone()), wrong);
+        let no_meta = Bytes::from_static(b"\x82\xa4type\x63\xa4body\x81\xa6Cookie\xa1x");
+        let shown = shown(&redactor.payload(no_meta));
+        assert_eq!(
+            (&shown["body"]["Cookie"], &shown["type"]),
+            (&json!("<redacted: string, 2 bytes>"), &json!(99))
+        );
+        assert_eq!(shown["meta"], json!({"bridge.redacted": true}));
+    }
+}

@@ -1,0 +1,364 @@
+//! The data block: all that the page shows, as JSON within limits.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::{
+    super::{Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome},
+    numbers::{Ending, Numbers, numbers},
+    text::{MAX_TEXT, embedded, json, shown},
+};
+use crate::{
+    body::DecodeError,
+    link::Lane,
+    wire::{Frame, Kind},
+};
+use room::Room;
+
+mod room;
+
+/// Most calls that the page has, in the order given.
+const MAX_CALLS: usize = 100_000;
+/// Most frames shown of one call.
+const MAX_CALL_FRAMES: usize = 200;
+/// Most tools in the table of tools.
+const MAX_TOOLS: usize = 1_000;
+/// Longest body shown, in bytes of JSON.
+const MAX_BODY: usize = 16 << 10;
+/// Longest `meta` shown, in bytes of JSON.
+const MAX_META: usize = 2 << 10;
+/// Most bytes shown of a packet that is no frame.
+const MAX_RAW: usize = 256;
+
+/// The data block's limit: what a browser still reads within a second or two.
+const MAX_DATA: usize = 32 << 20;
+/// What calls may take of it; what they leave, frames may take.
+const CALLS_SHARE: usize = 14 << 20;
+const FRAMES_SHARE: usize = 14 << 20;
+/// What events of the room may take, participants, and tools; each row of them is short, and counted.
+const EVENTS_SHARE: usize = 2 << 20;
+const PEOPLE_SHARE: usize = 1 << 20;
+const TOOLS_SHARE: usize = 1 << 19;
+/// The longest row of a frame without its body and `meta`, in bytes: kept free for those that are still to come.
+const FRAME_HEAD: usize = 128;
+
+/// Everything of the recording that the page holds.
+pub(super) fn block(entries: impl IntoIterator<Item = Entry>, calls: &[RecordedCall], title: &str) -> String {
+    let mut entries = entries.into_iter().peekable();
+    let times = calls.iter().flat_map(moments);
+    let base = times.chain(entries.peek().map(|entry| entry.at)).min().unwrap_or_default();
+    let mut block = Block::new(base);
+    let mut room = Room::new(EVENTS_SHARE);
+    block.calls(calls, &mut room);
+    for (place, entry) in entries.enumerate() {
+        let at = block.at(entry.at);
+        match entry.what {
+            Happened::Packet(packet) => {
+                room.packet(&packet);
+                block.packet(place, at, &packet);
+            }
+            Happened::Event(event) => room.event(at, &event),
+        }
+    }
+    block.finish(room, calls, title)
+}
+
+fn moments(call: &RecordedCall) -> impl Iterator<Item = Moment> {
+    [call.requested, call.delivered, call.started, call.stopped, call.settled].into_iter().flatten()
+}
+
+/// Rows of JSON within a share of the block.
+#[derive(Default)]
+struct Rows {
+    text: String,
+    left: usize,
+    omitted: usize,
+}
+
+impl Rows {
+    fn within(share: usize) -> Self {
+        Self { left: share, ..Self::default() }
+    }
+
+    /// Puts a row in, if it and what it brings along fit and this much stays free; else counts it.
+    fn push(&mut self, row: &impl Serialize, brings: usize, keep: usize) -> bool {
+        let row = embedded(row);
+        let cost = row.len() + 1 + brings;
+        if cost + keep > self.left {
+            self.omitted += 1;
+            return false;
+        }
+        self.left -= cost;
+        if !self.text.is_empty() {
+            self.text.push(',');
+        }
+        self.text.push_str(&row);
+        true
+    }
+}
+
+/// Texts that many rows name by their number.
+#[derive(Default)]
+struct Texts {
+    all: Vec<String>,
+    places: BTreeMap<String, usize>,
+    /// What the texts since the last [`take_cost`](Self::take_cost) add to the block.
+    cost: usize,
+}
+
+impl Texts {
+    fn place(&mut self, text: &str) -> usize {
+        let text = shown(text, MAX_TEXT);
+        if let Some(place) = self.places.get(&text) {
+            return *place;
+        }
+        let place = self.all.len();
+        self.cost += embedded(&text).len() + 1;
+        self.places.insert(text.clone(), place);
+        self.all.push(text);
+        place
+    }
+
+    fn take_cost(&mut self) -> usize {
+        std::mem::take(&mut self.cost)
+    }
+
+    /// Forgets all but the first `kept`: the row that brought the others did not fit.
+    fn forget_after(&mut self, kept: usize) {
+        for text in self.all.drain(kept..) {
+            self.places.remove(&text);
+        }
+    }
+}
+
+struct Block {
+    base: Moment,
+    /// In microseconds since `base`.
+    span: (i64, i64),
+    texts: Texts,
+    calls: Rows,
+    frames: Rows,
+    /// The entries that are frames of calls on the page, from the last to the first.
+    wanted: Vec<usize>,
+    bodies_omitted: usize,
+}
+
+impl Block {
+    fn new(base: Moment) -> Self {
+        Self {
+            base,
+            span: (0, 0),
+            texts: Texts::default(),
+            calls: Rows::within(CALLS_SHARE),
+            frames: Rows::within(FRAMES_SHARE),
+            wanted: Vec::new(),
+            bodies_omitted: 0,
+        }
+    }
+
+    /// A moment as the page has it: microseconds since the first, negative if the clock was put back.
+    fn at(&mut self, moment: Moment) -> i64 {
+        let nanoseconds = i128::from(moment.0) - i128::from(self.base.0);
+        // Never clamped: 2^64 nanoseconds are 2^54 microseconds.
+        let at = i64::try_from(nanoseconds / 1000).unwrap_or_default();
+        self.span = (self.span.0.min(at), self.span.1.max(at));
+        at
+    }
+
+    fn calls(&mut self, calls: &[RecordedCall], room: &mut Room) {
+        for call in calls {
+            room.call(call);
+        }
+        for call in calls.iter().take(MAX_CALLS) {
+            let kept = self.texts.all.len();
+            let (code, message) = match &call.outcome {
+                RecordedOutcome::Failed { code, message } => (Some(code.as_str()), message.as_deref()),
+                _ => (None, None),
+            };
+            let entries = &call.entries[..call.entries.len().min(MAX_CALL_FRAMES)];
+            let mut at = |moment: Option<Moment>| moment.map(|moment| self.at(moment));
+            let times =
+                [call.requested, call.delivered, call.started, call.stopped, call.settled].map(&mut at);
+            let texts = &mut self.texts;
+            let row = json!([
+                shown(call.id.as_str(), MAX_TEXT),
+                texts.place(&call.tool),
+                call.execution.map(|it| it.as_str()),
+                texts.place(call.caller.as_str()),
+                call.owner.as_ref().map(|owner| texts.place(owner.as_str())),
+                call.limit.map(milliseconds),
+                call.parameters,
+                call.result,
+                times,
+                Ending::of(&call.outcome) as usize,
+                code.map(|code| texts.place(code)),
+                message.map(|message| shown(message, 4 * MAX_TEXT)),
+                entries,
+                call.entries.len(),
+            ]);
+            let brings = self.texts.take_cost();
+            if self.calls.push(&row, brings, 0) {
+                self.wanted.extend_from_slice(entries);
+            } else {
+                self.texts.forget_after(kept);
+            }
+        }
+        self.calls.omitted += calls.len().saturating_sub(MAX_CALLS);
+        self.frames.left += self.calls.left;
+        self.wanted.sort_unstable_by(|one, other| other.cmp(one));
+        self.wanted.dedup();
+    }
+
+    fn packet(&mut self, place: usize, at: i64, packet: &Recorded) {
+        // Whoever counted the calls may have counted other entries: what is behind us is never found again.
+        while self.wanted.last().is_some_and(|wanted| *wanted < place) {
+            self.wanted.pop();
+        }
+        if self.wanted.last() != Some(&place) {
+            return;
+        }
+        self.wanted.pop();
+        let keep = self.wanted.len() * FRAME_HEAD;
+        let with_body = self.frames.left > keep + FRAME_HEAD;
+        let shown = Shown::of(packet, with_body);
+        let kept = self.texts.all.len();
+        let to: Vec<&str> = packet.to.iter().map(|to| to.as_str()).take(MAX_TEXT).collect();
+        let to = if to.is_empty() { None } else { Some(self.texts.place(&to.join(", "))) };
+        let from = self.texts.place(packet.from.identity().as_str());
+        let brings = self.texts.take_cost();
+        let row = |shown: &Shown| {
+            json!([
+                place,
+                at,
+                packet.direction == Direction::Sent,
+                shown.kind,
+                shown.stanza,
+                packet.payload.len(),
+                from,
+                to,
+                packet.lane == Lane::Lossy,
+                packet.stream,
+                shown.body,
+                shown.meta,
+            ])
+        };
+        if with_body && self.frames.push(&row(&shown), brings, keep) {
+            return;
+        }
+        self.frames.omitted -= usize::from(with_body);
+        if self.frames.push(&row(&shown.head()), brings, 0) {
+            self.bodies_omitted += 1;
+        } else {
+            self.texts.forget_after(kept);
+        }
+    }
+
+    fn finish(self, room: Room, calls: &[RecordedCall], title: &str) -> String {
+        let (all, by_tool) = numbers(calls);
+        let mut tools = Rows::within(TOOLS_SHARE);
+        let mut by_calls: Vec<(&str, Numbers)> = by_tool.into_iter().collect();
+        by_calls.sort_by_key(|(_, numbers)| std::cmp::Reverse(numbers.calls));
+        for (tool, numbers) in by_calls.iter().take(MAX_TOOLS) {
+            tools.push(&tool_row(&shown(tool, MAX_TEXT), numbers), 0, 0);
+        }
+        tools.omitted += by_calls.len().saturating_sub(MAX_TOOLS);
+        let head = json!({
+            "title": shown(title, 4 * MAX_TEXT),
+            "version": env!("CARGO_PKG_VERSION"),
+            "base": self.base.0 / 1_000_000,
+            "span": self.span,
+            "all": tool_row("", &all),
+            "room": room.head(),
+            "limits": {"body": MAX_BODY, "frames": MAX_CALL_FRAMES, "data": MAX_DATA},
+        });
+        let (people, events) = room.rows(PEOPLE_SHARE);
+        let omitted = json!({
+            "calls": self.calls.omitted,
+            "frames": self.frames.omitted,
+            "bodies": self.bodies_omitted,
+            "events": events.omitted,
+            "participants": people.omitted,
+            "tools": tools.omitted,
+        });
+        let parts = [
+            ("head", embedded(&head)),
+            ("omitted", embedded(&omitted)),
+            ("texts", embedded(&self.texts.all)),
+            ("tools", format!("[{}]", tools.text)),
+            ("participants", format!("[{}]", people.text)),
+            ("events", format!("[{}]", events.text)),
+            ("calls", format!("[{}]", self.calls.text)),
+            ("frames", format!("[{}]", self.frames.text)),
+        ];
+        // A line a part, so that the file can be looked at.
+        let parts = parts.map(|(name, part)| format!("\"{name}\":{part}"));
+        format!("{{{}}}", parts.join(",\n"))
+    }
+}
+
+fn tool_row(name: &str, numbers: &Numbers) -> serde_json::Value {
+    let times = [50, 90, 99, 100].map(|it| numbers.percentile(it));
+    json!([name, numbers.calls, numbers.by_ending, times])
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What is shown of a frame's bytes.
+struct Shown {
+    /// None if they are no frame.
+    kind: Option<u16>,
+    stanza: Option<i32>,
+    /// JSON, at most [`MAX_BODY`] of it, and the length of the whole.
+    body: Option<(String, usize)>,
+    meta: Option<(String, usize)>,
+}
+
+impl Shown {
+    fn of(packet: &Recorded, with_body: bool) -> Self {
+        match Frame::decode(packet.payload.clone()) {
+            Err(error) => Self {
+                kind: None,
+                stanza: None,
+                body: with_body.then(|| malformed(&error, &packet.payload)),
+                meta: None,
+            },
+            Ok(frame) => Self {
+                kind: Some(frame.kind().code()),
+                stanza: frame.stanza_id(),
+                body: with_body.then(|| body(&frame)),
+                meta: if with_body { meta(&frame) } else { None },
+            },
+        }
+    }
+
+    fn head(&self) -> Self {
+        Self { kind: self.kind, stanza: self.stanza, body: None, meta: None }
+    }
+}
+
+fn body(frame: &Frame) -> (String, usize) {
+    match frame.to_json() {
+        Ok(mut shown) => json(&shown["body"].take(), MAX_BODY),
+        Err(error) => malformed(&error, frame.body_bytes()),
+    }
+}
+
+/// What its `meta` says, if anything. A recording has no `bridge.instance`, and a report shows none.
+fn meta(frame: &Frame) -> Option<(String, usize)> {
+    let mut meta = frame.meta_body().to_json();
+    let fields = meta.as_object_mut()?;
+    if frame.kind() == Kind::CONFIGURATION {
+        fields.shift_remove("bridge.instance");
+    }
+    (!fields.is_empty()).then(|| json(&meta, MAX_META))
+}
+
+fn malformed(error: &DecodeError, bytes: &[u8]) -> (String, usize) {
+    let hexadecimal: String = bytes.iter().take(MAX_RAW).map(|byte| format!("{byte:02x}")).collect();
+    let note = if bytes.len() > MAX_RAW { "firstBytes" } else { "bytes" };
+    json(&json!({"malformed": error.to_string(), note: hexadecimal}), MAX_BODY)
+}

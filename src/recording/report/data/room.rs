@@ -1,0 +1,196 @@
+//! Who was in the room and what happened there, apart from calls.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        super::{Direction, Recorded, RecordedCall, RoomEvent},
+        text::{MAX_TEXT, shown},
+    },
+    Rows,
+};
+use crate::{
+    link::{Identity, Sid},
+    wire::Frame,
+};
+
+/// Most participants that are told apart.
+const MAX_PEOPLE: usize = 1_000;
+/// Joins of one participant that are told apart.
+const MAX_JOINS: usize = 100;
+/// Most events.
+const MAX_EVENTS: usize = 5_000;
+
+/// One participant, under all of its sids.
+#[derive(Default)]
+struct Person {
+    role: Option<String>,
+    agent: bool,
+    recorder: bool,
+    joins: BTreeSet<Sid>,
+    frames: u64,
+    bytes: u64,
+    asked: u64,
+    owned: u64,
+}
+
+pub(super) struct Room {
+    name: Option<String>,
+    recorder: Option<Identity>,
+    people: BTreeMap<Identity, Person>,
+    people_omitted: BTreeSet<Identity>,
+    events: Rows,
+    event_count: usize,
+    packets: u64,
+    bytes: u64,
+    malformed: u64,
+    unsent: u64,
+    unrecorded: u64,
+}
+
+impl Room {
+    pub(super) fn new(events_share: usize) -> Self {
+        Self {
+            name: None,
+            recorder: None,
+            people: BTreeMap::new(),
+            people_omitted: BTreeSet::new(),
+            events: Rows::within(events_share),
+            event_count: 0,
+            packets: 0,
+            bytes: 0,
+            malformed: 0,
+            unsent: 0,
+            unrecorded: 0,
+        }
+    }
+
+    pub(super) fn call(&mut self, call: &RecordedCall) {
+        if let Some(caller) = self.person(&call.caller) {
+            caller.asked += 1;
+        }
+        if let Some(owner) = call.owner.as_ref().and_then(|owner| self.person(owner)) {
+            owner.owned += 1;
+        }
+    }
+
+    pub(super) fn packet(&mut self, packet: &Recorded) {
+        let bytes = packet.payload.len() as u64;
+        self.packets += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.malformed +=
+            u64::from(!Frame::decode(packet.payload.clone()).is_ok_and(|frame| frame.message().is_ok()));
+        let mut from = packet.from.identity().clone();
+        if packet.direction == Direction::Sent
+            && from.is_empty()
+            && let Some(recorder) = &self.recorder
+        {
+            from = recorder.clone();
+        }
+        if let Some(sender) = self.person(&from) {
+            sender.frames += 1;
+            sender.bytes = sender.bytes.saturating_add(bytes);
+        }
+    }
+
+    /// Takes an event in, at so many microseconds.
+    pub(super) fn event(&mut self, at: i64, event: &RoomEvent) {
+        let (kind, who, detail) = match event {
+            RoomEvent::Here { identity, sid, room } => {
+                self.name.get_or_insert_with(|| shown(room, MAX_TEXT));
+                self.recorder.get_or_insert_with(|| identity.clone());
+                if let Some(person) = self.person(identity) {
+                    person.recorder = true;
+                    person.join(sid);
+                }
+                ("here", Some(identity), shown(sid.as_str(), MAX_TEXT))
+            }
+            RoomEvent::Joined { identity, sid, agent, role } => {
+                let Some(person) = self.person(identity) else { return };
+                person.agent |= agent;
+                if let Some(role) = role {
+                    person.role = Some(shown(role, MAX_TEXT));
+                }
+                // The same join again: something that is known of it has changed.
+                let kind = if person.join(sid) { "joined" } else { "changed" };
+                (kind, Some(identity), shown(sid.as_str(), MAX_TEXT))
+            }
+            RoomEvent::Left { identity, sid } => ("left", Some(identity), shown(sid.as_str(), MAX_TEXT)),
+            RoomEvent::Link { up } => (if *up { "up" } else { "down" }, None, String::new()),
+            RoomEvent::Unsent { reason, .. } => {
+                self.unsent += 1;
+                ("unsent", None, shown(reason, MAX_TEXT))
+            }
+            RoomEvent::Unrecorded { packets } => {
+                self.unrecorded = self.unrecorded.saturating_add(*packets);
+                ("unrecorded", None, packets.to_string())
+            }
+            RoomEvent::Closed { reason } => ("closed", None, shown(reason, MAX_TEXT)),
+            RoomEvent::Other => ("other", None, String::new()),
+        };
+        self.event_count += 1;
+        if self.event_count > MAX_EVENTS {
+            self.events.omitted += 1;
+            return;
+        }
+        let who = who.map(|who| shown(who.as_str(), MAX_TEXT));
+        self.events.push(&json!([at, kind, who, detail]), 0, 0);
+    }
+
+    /// What there is once.
+    pub(super) fn head(&self) -> Value {
+        json!({
+            "name": self.name,
+            "recorder": self.recorder.as_ref().map(|it| shown(it.as_str(), MAX_TEXT)),
+            "packets": self.packets,
+            "bytes": self.bytes,
+            "malformed": self.malformed,
+            "unsent": self.unsent,
+            "unrecorded": self.unrecorded,
+        })
+    }
+
+    /// The rows of participants, within this share, and of events.
+    pub(super) fn rows(self, people_share: usize) -> (Rows, Rows) {
+        let mut rows = Rows::within(people_share);
+        rows.omitted = self.people_omitted.len();
+        for (identity, person) in &self.people {
+            let row = json!([
+                shown(identity.as_str(), MAX_TEXT),
+                person.role,
+                person.agent,
+                person.recorder,
+                person.joins.len(),
+                person.frames,
+                person.bytes,
+                person.asked,
+                person.owned,
+            ]);
+            rows.push(&row, 0, 0);
+        }
+        (rows, self.events)
+    }
+
+    fn person(&mut self, identity: &Identity) -> Option<&mut Person> {
+        if !self.people.contains_key(identity) {
+            if self.people.len() >= MAX_PEOPLE {
+                // As many again are counted one by one; a file that has more names than that is not honest.
+                if self.people_omitted.len() < MAX_PEOPLE {
+                    self.people_omitted.insert(identity.clone());
+                }
+                return None;
+            }
+            self.people.insert(identity.clone(), Person::default());
+        }
+        self.people.get_mut(identity)
+    }
+}
+
+impl Person {
+    /// Whether this join was not known.
+    fn join(&mut self, sid: &Sid) -> bool {
+        self.joins.len() < MAX_JOINS && self.joins.insert(sid.clone())
+    }
+}

@@ -1,0 +1,252 @@
+//! The report as text: its policy, its escapes, its limits. What a browser makes of it: `tests/e2e/report.rs`.
+
+use std::collections::BTreeSet;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use toolbridge::{
+    recording::{RecordedCall, RecordedOutcome, RoomEvent, report},
+    wire::Frame,
+};
+
+use crate::report_sample::{HOSTILE, Sample, afternoon, hostile, long};
+
+/// What stands between these two, which are there once.
+fn between<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
+    assert_eq!(page.matches(start).count(), 1, "{start}");
+    let (_, rest) = page.split_once(start).unwrap();
+    rest.split_once(end).unwrap().0
+}
+
+fn block(page: &str) -> &str {
+    between(page, "id=\"data\">", "</script>")
+}
+
+fn data(page: &str) -> Value {
+    serde_json::from_str(block(page)).unwrap()
+}
+
+fn dangerous(character: char) -> bool {
+    let invisible = ['\u{200b}', '\u{202e}', '\u{2028}', '\u{2029}', '\u{feff}', '\u{7f}'];
+    (character.is_control() && character != '\n') || invisible.contains(&character)
+}
+
+#[test]
+fn the_policy_names_the_script_and_the_style_by_their_hash_and_nothing_else() {
+    let page = afternoon().page("Kitchen");
+    let policy = between(&page, "Content-Security-Policy\" content=\"", "\"");
+    let hash = |text: &str| format!("'sha256-{}'", BASE64.encode(Sha256::digest(text)));
+    let script = between(&page, "<script>", "</script>");
+    let style = between(&page, "<style>", "</style>");
+    assert!(policy.starts_with("default-src 'none'; "));
+    assert!(policy.contains(&format!("script-src {};", hash(script))), "{policy}");
+    assert!(policy.contains(&format!("style-src {};", hash(style))), "{policy}");
+    for word in ["unsafe", "http", "data:", "*", "'self'"] {
+        assert!(!policy.contains(word), "{word}: {policy}");
+    }
+    let place = page.find("Content-Security-Policy").unwrap();
+    assert!(place < page.find("<style>").unwrap() && place < page.find("<script").unwrap());
+}
+
+#[test]
+fn nothing_is_asked_of_anybody_else() {
+    let page = report(Vec::new(), &[], "empty");
+    for word in [
+        "src=",
+        "href=",
+        "@import",
+        "url(http",
+        "<link",
+        "<iframe",
+        "<form",
+        "<base",
+        "sendBeacon",
+        "XMLHttp",
+    ] {
+        assert!(!page.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn a_recording_without_anything_is_a_page_too() {
+    let data = data(&report(Vec::new(), &[], "empty"));
+    assert_eq!(data["head"]["all"], json!(["", 0, [0, 0, 0, 0, 0, 0, 0], [null, null, null, null]]));
+    assert_eq!(data["head"]["span"], json!([0, 0]));
+    assert_eq!(data["calls"], json!([]));
+}
+
+#[test]
+fn sec_c3_foreign_text_is_no_markup_and_shows_its_control_characters() {
+    let page = hostile().page(HOSTILE);
+    let plain = report(Vec::new(), &[], "");
+    let outside = page.replace(block(&page), "");
+    assert_eq!(outside, plain.replace(block(&plain), ""), "foreign text outside of the data block");
+    let text = block(&page);
+    assert!(!text.contains(['<', '>', '&']));
+    assert!(!text.contains(dangerous), "{text}");
+    let data = data(&page);
+    assert!(
+        data["head"]["title"]
+            .as_str()
+            .unwrap()
+            .contains("</script><img src=x onerror=alert(1)>\\u{202e}\\u{1b}[31m")
+    );
+    let mut strings = Vec::new();
+    gather(&data, &mut strings);
+    assert!(strings.len() > 20);
+    assert!(!strings.iter().any(|it| it.contains(dangerous)), "{strings:?}");
+    // A body keeps its value: the escapes are JSON's own.
+    let body = data["frames"][0][10][0].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(body).unwrap()["toolName"], HOSTILE);
+    // What is no frame is shown as its bytes, with the reason.
+    let broken: Value = serde_json::from_str(data["frames"][1][10][0].as_str().unwrap()).unwrap();
+    assert!(
+        broken["malformed"].is_string() && broken["bytes"].as_str().unwrap().starts_with("3c2f736372697074")
+    );
+}
+
+fn gather<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) => found.push(text),
+        Value::Array(list) => list.iter().for_each(|it| gather(it, found)),
+        Value::Object(map) => map.iter().for_each(|(key, it)| {
+            found.push(key);
+            gather(it, found);
+        }),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_page_has_every_call_with_its_frames_and_what_happened_in_the_room() {
+    let sample = afternoon();
+    let count = sample.calls.len();
+    let data = data(&sample.page("Kitchen"));
+    assert_eq!(data["calls"].as_array().unwrap().len(), count);
+    assert_eq!(data["head"]["all"][1], count);
+    let by_ending = data["head"]["all"][2].as_array().unwrap();
+    assert!(by_ending.iter().all(|it| it.as_u64().unwrap() > 0), "{by_ending:?}");
+    let places: BTreeSet<u64> =
+        data["frames"].as_array().unwrap().iter().map(|frame| frame[0].as_u64().unwrap()).collect();
+    for call in data["calls"].as_array().unwrap() {
+        for place in call[12].as_array().unwrap() {
+            assert!(places.contains(&place.as_u64().unwrap()), "{call}");
+        }
+    }
+    let events: Vec<&str> =
+        data["events"].as_array().unwrap().iter().map(|event| event[1].as_str().unwrap()).collect();
+    assert_eq!(
+        events,
+        ["here", "joined", "joined", "joined", "left", "joined", "down", "up", "left", "closed"]
+    );
+    assert_eq!(data["head"]["room"]["name"], "kitchen");
+    let omitted = data["omitted"].as_object().unwrap();
+    assert!(omitted.values().all(|count| count == 0), "{omitted:?}");
+}
+
+#[test]
+fn a_long_body_is_cut_and_says_how_long_it_is() {
+    let mut sample = long(1);
+    let body = json!({"id": "call-0", "toolName": "t", "parameters": {"text": "y".repeat(100_000)}, "execution": "client"});
+    let frame = json!({"stanzaId": -9, "conversationId": "kitchen", "type": 6, "body": body});
+    let payload = Frame::from_json(&frame.to_string()).unwrap().to_bytes();
+    sample.packet(0, "assistant", &["ada-phone"], payload, Some(0));
+    let data = data(&sample.page("long"));
+    let frame = &data["frames"][0];
+    assert_eq!(frame[10][0].as_str().unwrap().len(), 16 << 10);
+    assert_eq!(frame[10][1], body.to_string().len());
+    assert_eq!(data["omitted"]["bodies"], 0);
+}
+
+#[test]
+fn a_call_shows_at_most_two_hundred_frames_and_says_how_many_there_are() {
+    let mut sample = long(1);
+    for number in 0..300 {
+        let frame = json!({"type": 1000, "body": {"id": "call-0", "status": "in_progress"}});
+        let payload = Frame::from_json(&frame.to_string()).unwrap().to_bytes();
+        sample.packet(number, "ada-phone", &["assistant"], payload, Some(0));
+    }
+    let data = data(&sample.page("long"));
+    assert_eq!(data["calls"][0][12].as_array().unwrap().len(), 200);
+    assert_eq!(data["calls"][0][13], 302);
+    assert_eq!(data["frames"].as_array().unwrap().len(), 200);
+}
+
+#[test]
+fn the_data_has_a_limit_and_bodies_go_first_then_frames_then_calls() {
+    // 5,000 calls with two bodies of 8 KB are 80 MB: the bodies that came first are there, and every frame is.
+    let mut sample = long(5_000);
+    let filler =
+        json!({"type": 1000, "body": {"id": "x", "status": "in_progress", "message": "z".repeat(8_000)}});
+    let payload = Frame::from_json(&filler.to_string()).unwrap().to_bytes();
+    for call in 0..5_000 {
+        sample.packet(call as u64, "ada-phone", &["assistant"], payload.clone(), Some(call));
+        sample.packet(u64::MAX - call as u64, "ada-phone", &["assistant"], payload.clone(), Some(call));
+    }
+    let page = sample.page("full");
+    assert!(page.len() < (32 << 20) + (128 << 10), "{}", page.len());
+    let data = data(&page);
+    assert_eq!(data["frames"].as_array().unwrap().len(), 20_000);
+    assert_eq!(data["omitted"]["frames"], 0);
+    let omitted = data["omitted"]["bodies"].as_u64().unwrap();
+    assert!((5_000..15_000).contains(&omitted), "{omitted}");
+    let without = data["frames"].as_array().unwrap().iter().filter(|frame| frame[10].is_null()).count();
+    assert_eq!(without as u64, omitted);
+}
+
+#[test]
+fn calls_and_names_that_do_not_fit_are_counted_and_the_numbers_have_them() {
+    let long_name = |number: usize| format!("{number}{}", "<".repeat(2_000));
+    let calls: Vec<RecordedCall> = (0..20_000)
+        .map(|number| {
+            let mut call = RecordedCall::new(long_name(number).as_str(), long_name(number).as_str());
+            call.tool = long_name(number);
+            call.outcome =
+                RecordedOutcome::Failed { code: long_name(number).into(), message: Some(long_name(number)) };
+            call
+        })
+        .collect();
+    let page = report(Vec::new(), &calls, "full");
+    assert!(page.len() < 33 << 20, "{}", page.len());
+    let data = data(&page);
+    let omitted = data["omitted"]["calls"].as_u64().unwrap();
+    assert_eq!(data["calls"].as_array().unwrap().len() as u64 + omitted, 20_000);
+    assert!(omitted > 0 && data["omitted"]["tools"].as_u64().unwrap() >= 19_000);
+    assert_eq!(data["head"]["all"][1], 20_000);
+    assert!(data["omitted"]["participants"].as_u64().unwrap() >= 1_000);
+}
+
+#[test]
+fn events_that_are_too_many_are_counted() {
+    let mut sample = Sample::default();
+    for ms in 0..6_000 {
+        sample.event(ms, RoomEvent::Link { up: ms % 2 == 0 });
+    }
+    let data = data(&sample.page("flapping"));
+    assert_eq!(data["events"].as_array().unwrap().len(), 5_000);
+    assert_eq!(data["omitted"]["events"], 1_000);
+}
+
+#[test]
+fn sec_p3_an_instance_is_in_no_report() {
+    let mut sample = long(1);
+    let frame = json!({"type": 12, "meta": {"bridge.instance": "planted-secret"}, "body": {}});
+    let payload = Frame::from_json(&frame.to_string()).unwrap().to_bytes();
+    sample.packet(0, "ada-phone", &["assistant"], payload, Some(0));
+    let page = sample.page("instance");
+    assert!(!page.contains("planted-secret"));
+}
+
+#[test]
+fn calls_of_other_entries_and_absurd_times_break_nothing() {
+    let mut sample = long(3);
+    let entries = sample.entries();
+    let mut calls = sample.calls;
+    calls[0].entries = vec![usize::MAX, 7, 7, 0];
+    calls[1].requested = Some(toolbridge::recording::Moment(u64::MAX));
+    calls[1].settled = Some(toolbridge::recording::Moment(0));
+    let data = data(&report(entries, &calls, "absurd"));
+    assert_eq!(data["calls"].as_array().unwrap().len(), 3);
+    assert_eq!(data["head"]["all"][3][0].as_u64(), Some(20_000));
+}
