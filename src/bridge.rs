@@ -178,6 +178,10 @@ pub enum JoinError {
     /// The operating system gave no random bytes for ids and secrets.
     #[error("no random bytes from the operating system: {0}")]
     Random(String),
+    /// The session cannot be recorded.
+    #[cfg(feature = "record")]
+    #[error(transparent)]
+    Record(#[from] crate::recording::RecordError),
     /// The room could not be joined.
     #[cfg(feature = "room")]
     #[error(transparent)]
@@ -271,6 +275,28 @@ macro_rules! setup_methods {
             /// How long `close` lets open work go on. Default: 5 s.
             pub fn drain(mut self, limit: std::time::Duration) -> Self {
                 self.setup.drain = limit;
+                self
+            }
+
+            /// Records the session to a file, as an MCAP recording: see [`recording`](crate::recording). A file
+            /// that is there is an error when joining ([`JoinError::Record`](crate::JoinError::Record)).
+            ///
+            /// What is secret by its name, and what tools of ours carry that do not disclose everything, is taken
+            /// out before it is written. The calls never wait for the file: if it cannot be written, the recording
+            /// ends, and they go on. `close` finishes it.
+            #[cfg(feature = "record")]
+            pub fn record(self, path: impl AsRef<std::path::Path>) -> Self {
+                self.record_with(path, crate::recording::RecorderOptions::default())
+            }
+
+            /// Records the session to a file, with options.
+            #[cfg(feature = "record")]
+            pub fn record_with(
+                mut self,
+                path: impl AsRef<std::path::Path>,
+                options: crate::recording::RecorderOptions,
+            ) -> Self {
+                self.setup.record = Some((path.as_ref().to_owned(), options));
                 self
             }
 

@@ -22,6 +22,7 @@ mod interrupt;
 mod link;
 mod part;
 mod ping;
+mod redact;
 mod repair;
 mod text;
 mod token;
@@ -76,6 +77,8 @@ enum Verb {
     Export(export::Arguments),
     /// Make a finished file of a recording that is damaged, or whose recorder died
     Repair(repair::Arguments),
+    /// Take out of a recording what tools were asked and answered
+    Redact(redact::Arguments),
 }
 
 /// How long what is left at the end has to be dropped.
@@ -161,6 +164,7 @@ impl Verb {
             Self::Check(arguments) => check::run(&arguments),
             Self::Export(arguments) => export::run(&arguments),
             Self::Repair(arguments) => repair::run(&arguments),
+            Self::Redact(arguments) => redact::run(&arguments),
         }
     }
 }

@@ -50,7 +50,7 @@ pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
 pub use redact::Redact;
 pub use report::report;
-pub use rewrite::{Repaired, repair};
+pub use rewrite::{Repaired, redact, repair};
 use spoken::Spoken;
 pub use tap::Tap;
 pub use text::{call_json, entry_json, entry_text};

@@ -28,6 +28,9 @@ pub(super) struct Setup {
     pub(super) problem: Option<RegisterError>,
     #[cfg(feature = "room")]
     pub(super) room: crate::room::RoomOptions,
+    /// The file that the session goes to, and how.
+    #[cfg(feature = "record")]
+    pub(super) record: Option<(std::path::PathBuf, crate::recording::RecorderOptions)>,
 }
 
 impl Default for Setup {
@@ -43,6 +46,8 @@ impl Default for Setup {
             problem: None,
             #[cfg(feature = "room")]
             room: crate::room::RoomOptions::default(),
+            #[cfg(feature = "record")]
+            record: None,
         }
     }
 }
@@ -50,9 +55,24 @@ impl Default for Setup {
 impl Setup {
     /// Starts the participant on a transport that is in its room.
     pub(super) fn join<T: Transport>(self, transport: T, role: Role) -> Result<Arc<Handle>, JoinError> {
+        let tools = self.executor()?;
+        #[cfg(feature = "record")]
+        if let Some((path, options)) = &self.record {
+            let options = recorded_as(options.clone(), role, &tools.0.tools());
+            let recorder = crate::recording::Recorder::create(path, options)?;
+            return self.enter(recorder.tap(transport), role, tools);
+        }
+        self.enter(transport, role, tools)
+    }
+
+    fn enter<T: Transport>(
+        self,
+        transport: T,
+        role: Role,
+        (executor, reports): (Executor<JobKey>, Reports<JobKey>),
+    ) -> Result<Arc<Handle>, JoinError> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| JoinError::Random(error.to_string()))?;
-        let (executor, reports) = self.executor()?;
         let capabilities = transport.capabilities();
         let config = self
             .config
@@ -99,6 +119,20 @@ impl Setup {
         }
         Ok((executor, reports))
     }
+}
+
+/// What the file says of us, and what of our tools it does not hold.
+#[cfg(feature = "record")]
+fn recorded_as(
+    mut options: crate::recording::RecorderOptions,
+    role: Role,
+    tools: &[crate::tool::Tool],
+) -> crate::recording::RecorderOptions {
+    options.role.get_or_insert(role);
+    for tool in tools.iter().filter(|tool| tool.tool_options().disclose != crate::tool::Disclose::Full) {
+        options.redact = options.redact.hiding(tool.name().as_str());
+    }
+    options
 }
 
 impl fmt::Debug for Setup {

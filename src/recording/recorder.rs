@@ -233,6 +233,9 @@ struct End<'a>(&'a Shared);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.queue.fail("the thread that writes is gone".to_owned());
+        }
         self.0.queue.end();
         self.0.done.send_replace(true);
     }

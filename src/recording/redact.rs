@@ -17,7 +17,9 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redact {
     on: bool,
+    /// The tools that are hidden; of all tools, those that are not.
     tools: BTreeSet<String>,
+    all: bool,
     keys: Vec<String>,
 }
 
@@ -42,20 +44,40 @@ const AUTHORIZE: &str = "bridge.authorize";
 
 impl Default for Redact {
     fn default() -> Self {
-        Self { on: true, tools: BTreeSet::from([AUTHORIZE.to_owned()]), keys: Vec::new() }
+        Self { on: true, tools: BTreeSet::from([AUTHORIZE.to_owned()]), all: false, keys: Vec::new() }
     }
 }
 
 impl Redact {
     /// Takes nothing out but instances.
     pub fn nothing() -> Self {
-        Self { on: false, tools: BTreeSet::new(), keys: Vec::new() }
+        Self { on: false, tools: BTreeSet::new(), all: false, keys: Vec::new() }
+    }
+
+    /// Takes out all that goes to any tool and comes from it, but for [`keep`](Redact::keep); and what the default
+    /// takes out.
+    pub fn everything() -> Self {
+        Self { on: true, tools: BTreeSet::new(), all: true, keys: Vec::new() }
     }
 
     /// Takes out all that goes to this tool and comes from it.
     #[must_use]
-    pub fn tool(mut self, name: impl Into<String>) -> Self {
-        self.tools.insert(name.into());
+    pub fn tool(self, name: impl Into<String>) -> Self {
+        self.listing(name.into(), false)
+    }
+
+    /// Leaves what goes to this tool and comes from it, but for secrets by their key.
+    #[must_use]
+    pub fn keep(self, name: impl Into<String>) -> Self {
+        self.listing(name.into(), true)
+    }
+
+    fn listing(mut self, name: String, kept: bool) -> Self {
+        if kept == self.all {
+            self.tools.insert(name);
+        } else {
+            self.tools.remove(&name);
+        }
         self
     }
 
@@ -66,13 +88,23 @@ impl Redact {
         self
     }
 
+    /// What `tool` says, unless nothing is to be taken out.
+    pub(crate) fn hiding(self, tool: &str) -> Self {
+        if self.on { self.tool(tool) } else { self }
+    }
+
     /// Whether nothing is looked for.
     pub(super) fn is_idle(&self) -> bool {
-        !self.on && self.tools.is_empty() && self.keys.is_empty()
+        !self.on && !self.all && self.tools.is_empty() && self.keys.is_empty()
     }
 
     pub(super) fn is_hidden(&self, tool: &str) -> bool {
-        self.tools.contains(tool)
+        self.tools.contains(tool) != self.all
+    }
+
+    /// Whether what comes of a call of which nothing is known is taken out.
+    pub(super) fn hides_all(&self) -> bool {
+        self.all
     }
 
     /// Whether the value behind this key is taken out.
@@ -87,7 +119,7 @@ impl Redact {
     /// Whether bytes that are no frame have the name of a secret in them.
     pub(super) fn is_suspect(&self, bytes: &[u8]) -> bool {
         let named = |tool: &String| bytes.windows(tool.len().max(1)).any(|it| it == tool.as_bytes());
-        self.is_secret(bytes) || self.tools.iter().any(named)
+        self.all || self.is_secret(bytes) || self.tools.iter().any(named)
     }
 }
 
@@ -141,5 +173,8 @@ mod tests {
         }
         assert!(Redact::nothing().is_idle() && !Redact::nothing().is_secret(b"password"));
         assert!(redact.is_hidden("bridge.authorize") && !redact.is_hidden("get_battery"));
+        let all = Redact::everything().keep("get_battery");
+        assert!(all.is_hidden("bridge.authorize") && !all.is_hidden("get_battery") && all.is_secret(b"pin"));
+        assert!(all.tool("get_battery").is_hidden("get_battery"));
     }
 }

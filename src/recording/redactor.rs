@@ -33,8 +33,8 @@ const PLAIN_KEY: usize = 64;
 #[derive(Debug)]
 pub(super) struct Redactor {
     rule: Redact,
-    /// Calls of hidden tools, oldest first.
-    hidden: VecDeque<String>,
+    /// Calls of tools that are hidden, or of those that are not where all others are; oldest first.
+    calls: VecDeque<String>,
     plain: HashSet<Box<[u8]>>,
 }
 
@@ -43,7 +43,7 @@ type Change = (Range<usize>, Vec<u8>);
 
 impl Redactor {
     pub(super) fn new(rule: Redact) -> Self {
-        Self { rule, hidden: VecDeque::new(), plain: HashSet::new() }
+        Self { rule, calls: VecDeque::new(), plain: HashSet::new() }
     }
 
     /// The payload as it may be written: the same bytes if nothing is secret.
@@ -76,17 +76,20 @@ impl Redactor {
             Kind::TOOL_USE_REQUEST => {
                 let Ok(Message::ToolUseRequest(request)) = frame.message() else { return None };
                 let hidden = self.rule.is_hidden(&request.tool_name);
-                if hidden && !self.hidden.iter().any(|id| *id == request.id.as_str()) {
-                    if self.hidden.len() == CALLS {
-                        self.hidden.pop_front();
+                let listed = hidden != self.rule.hides_all();
+                if listed && !self.calls.iter().any(|id| *id == request.id.as_str()) {
+                    if self.calls.len() == CALLS {
+                        self.calls.pop_front();
                     }
-                    self.hidden.push_back(request.id.as_str().to_owned());
+                    self.calls.push_back(request.id.as_str().to_owned());
                 }
                 Some(hidden)
             }
-            Kind::TOOL_USE_RESULT | Kind::TOOL_PROGRESS if !self.hidden.is_empty() => {
+            Kind::TOOL_USE_RESULT | Kind::TOOL_PROGRESS
+                if !self.calls.is_empty() || self.rule.hides_all() =>
+            {
                 let id = frame.peek_id()?;
-                Some(self.hidden.iter().any(|hidden| hidden == id))
+                Some(self.calls.iter().any(|call| call == id) != self.rule.hides_all())
             }
             _ => Some(false),
         }

@@ -2,18 +2,21 @@
 //! the other one and takes its place at once, so that there always is a whole one.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io::{self, BufReader, BufWriter, Seek, Write},
     path::{Path, PathBuf},
 };
 
+use bytes::Bytes;
 use mcap::{Compression, McapError, WriteOptions, records::MessageHeader, write::Metadata};
 
 use super::{
-    About, Damage, RecordError, Recording,
-    format::{LIBRARY, METADATA},
+    About, Damage, RecordError, Recording, Redact,
+    format::{LIBRARY, METADATA, PACKETS_ARE},
     reader::CHANNELS_IN_ALL,
     records::{Fault, Record, Records},
+    redactor::Redactor,
     writer,
 };
 
@@ -42,7 +45,24 @@ pub fn repair(
     output: impl AsRef<Path>,
     force: bool,
 ) -> Result<Repaired, RecordError> {
-    let output = output.as_ref();
+    make(input.as_ref(), output.as_ref(), force, &mut |payload| payload)
+}
+
+/// Makes a finished file of any recording, without what the rule says is secret; everything else is as it was.
+///
+/// # Errors
+/// As [`repair`].
+pub fn redact(
+    input: impl AsRef<Path>,
+    output: impl AsRef<Path>,
+    rule: Redact,
+    force: bool,
+) -> Result<Repaired, RecordError> {
+    let mut redactor = Redactor::new(rule);
+    make(input.as_ref(), output.as_ref(), force, &mut |payload| redactor.payload(payload))
+}
+
+fn make(input: &Path, output: &Path, force: bool, edit: Edit<'_>) -> Result<Repaired, RecordError> {
     let recording = Recording::open(input)?;
     match fs::symlink_metadata(output) {
         Ok(found) if !found.is_file() => {
@@ -53,17 +73,20 @@ pub fn repair(
         Ok(_) if !force => return Err(RecordError::Exists { path: output.to_owned() }),
         _ => {}
     }
-    replace(recording, output)
+    replace(recording, output, edit)
 }
+
+/// What is done to the payload of each packet.
+type Edit<'a> = &'a mut dyn FnMut(Bytes) -> Bytes;
 
 /// Makes the finished file of the live one that this is.
 pub(super) fn finish(mut live: File, path: &Path) -> Result<Repaired, RecordError> {
     live.rewind().map_err(RecordError::Read)?;
-    replace(Recording::read(BufReader::new(live))?, path)
+    replace(Recording::read(BufReader::new(live))?, path, &mut |payload| payload)
 }
 
 /// Writes a recording to a new file, which then takes this name.
-fn replace(recording: Recording, path: &Path) -> Result<Repaired, RecordError> {
+fn replace(recording: Recording, path: &Path, edit: Edit<'_>) -> Result<Repaired, RecordError> {
     let beside = beside(path)?;
     match fs::remove_file(&beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -73,7 +96,7 @@ fn replace(recording: Recording, path: &Path) -> Result<Repaired, RecordError> {
     }
     let file = writer::create(&beside, false)?;
     let unfinished = Unfinished(&beside);
-    let (file, repaired) = rewrite(recording, BufWriter::new(file))?;
+    let (file, repaired) = rewrite(recording, BufWriter::new(file), edit)?;
     let file = file.into_inner().map_err(|error| RecordError::Write(error.into_error()))?;
     file.sync_all().map_err(RecordError::Write)?;
     fs::rename(&beside, path).map_err(RecordError::Write)?;
@@ -102,7 +125,11 @@ impl Drop for Unfinished<'_> {
 }
 
 /// Writes all that is whole, and says how much that was.
-pub(super) fn rewrite<W: Write + Seek>(recording: Recording, out: W) -> Result<(W, Repaired), RecordError> {
+pub(super) fn rewrite<W: Write + Seek>(
+    recording: Recording,
+    out: W,
+    edit: Edit<'_>,
+) -> Result<(W, Repaired), RecordError> {
     let (about, records) = recording.into_parts();
     let options = WriteOptions::new()
         .compression(Some(Compression::Zstd))
@@ -110,7 +137,7 @@ pub(super) fn rewrite<W: Write + Seek>(recording: Recording, out: W) -> Result<(
         .chunk_size(Some(CHUNK))
         .library(LIBRARY);
     let mut writer = options.create(out).map_err(failed)?;
-    let copied = copy(&about, records, &mut writer).and_then(|repaired| {
+    let copied = copy(&about, records, &mut writer, edit).and_then(|repaired| {
         writer.finish().map_err(failed)?;
         Ok(repaired)
     });
@@ -123,11 +150,13 @@ fn copy<W: Write + Seek>(
     about: &About,
     mut records: Records,
     writer: &mut mcap::Writer<W>,
+    edit: Edit<'_>,
 ) -> Result<Repaired, RecordError> {
     let finished = About { finished: true, ..about.clone() };
     let metadata = Metadata { name: METADATA.to_owned(), metadata: finished.to_metadata() };
     writer.write_metadata(&metadata).map_err(failed)?;
     let (mut entries, mut kept) = (0, 0);
+    let mut packets = HashSet::new();
     let damage = loop {
         let at_byte = records.at();
         let written = match records.next() {
@@ -138,12 +167,17 @@ fn copy<W: Write + Seek>(
                     log_time: message.log_time,
                     publish_time: message.publish_time,
                 };
-                let written = writer.write_to_known_channel(&header, &message.payload);
+                let is_packet = packets.contains(&message.channel);
+                let payload = if is_packet { edit(message.payload) } else { message.payload };
+                let written = writer.write_to_known_channel(&header, &payload);
                 entries += u64::from(written.is_ok());
                 written
             }
             Ok(Some(Record::Channel(it))) => {
                 kept += it.size();
+                if it.encoding == PACKETS_ARE {
+                    packets.insert(it.id);
+                }
                 let channel = |schema| {
                     writer.add_channel_with_id(it.id, schema, &it.topic, &it.encoding, &it.texts).map(drop)
                 };

@@ -3,8 +3,10 @@
 use std::io::{self, Cursor};
 
 use super::{
-    About, Direction, Entry, Happened, Moment, RecordError, Recording, RoomEvent,
+    About, Direction, Entry, Happened, Moment, RecordError, Recording, Redact, RoomEvent,
     format::Channel,
+    journal::Journal,
+    queue::{Batch, Item, Queue, Told},
     rewrite::rewrite,
     writer::{Writer, Written},
 };
@@ -70,7 +72,7 @@ fn live() -> (Vec<u8>, Vec<usize>) {
 
 fn finished(live: &[u8]) -> Vec<u8> {
     let recording = Recording::read(Cursor::new(live.to_vec())).unwrap();
-    let (out, repaired) = rewrite(recording, Cursor::new(Vec::new())).unwrap();
+    let (out, repaired) = rewrite(recording, Cursor::new(Vec::new()), &mut |it| it).unwrap();
     assert_eq!((repaired.entries, repaired.damage), (MESSAGES, None));
     out.into_inner()
 }
@@ -166,7 +168,7 @@ fn mutated_files_never_panic_and_a_finished_one_never_lies() {
                 assert!(all.starts_with(entries), "a checksum missed it");
             }
             let Ok(recording) = Recording::read(Cursor::new(bytes)) else { continue };
-            if let Ok((out, repaired)) = rewrite(recording, Cursor::new(Vec::new())) {
+            if let Ok((out, repaired)) = rewrite(recording, Cursor::new(Vec::new()), &mut |it| it) {
                 let (entries, damaged) = read(&out.into_inner()).unwrap();
                 let foreign = repaired.entries - entries.len() as u64;
                 assert!(!damaged && foreign <= MESSAGES);
@@ -205,6 +207,66 @@ fn a_disk_that_is_full_ends_the_recording_and_keeps_what_was_written() {
         let whole = sizes.iter().filter(|size| **size <= room).count();
         assert_eq!(read(&disk.1).unwrap().0, all[..whole]);
     }
+}
+
+#[test]
+fn a_full_disk_stops_the_recorder_once_and_everything_behind_it_is_counted() {
+    let queue = Queue::new(8_192, 1 << 20);
+    let packet = |n: u8| {
+        Happened::Packet(super::Recorded {
+            direction: Direction::Heard,
+            from: Peer::new("assistant", "PA_2"),
+            to: Vec::new(),
+            topic: "toolbridge".to_owned(),
+            lane: Lane::Reliable,
+            stream: false,
+            channel: 0,
+            sequence: 0,
+            payload: vec![n; 100].into(),
+        })
+    };
+    for n in 0..50 {
+        queue.push(Item::of(Moment(n.into()), packet(n)));
+    }
+    queue.close();
+    let mut disk = Disk(2_000, Vec::new());
+    let journal = Journal::new(&mut disk, Redact::default(), std::sync::Arc::default());
+    let error = journal.keep(&queue).map(drop).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    queue.fail(error.to_string());
+    queue.push(Item::of(Moment(99), packet(99)));
+    queue.end();
+    let kept = read(&disk.1).unwrap().0.len() as u64;
+    let stats = queue.stats();
+    assert!(kept > 5 && stats.unrecorded == 51 - kept, "{stats:?}, {kept} kept");
+    assert_eq!(stats.failed, Some(error.to_string()));
+    assert_eq!(queue.wait(), Err(error.to_string()));
+}
+
+#[test]
+fn a_queue_holds_what_it_may_and_events_find_room_beside_packets() {
+    let queue = Queue::new(4, 1_000);
+    let packet = |size: usize| {
+        let (topic, lane) = ("toolbridge".into(), Lane::Reliable);
+        let (direction, from) = (Direction::Heard, Peer::new("a", "PA_1"));
+        let payload = vec![0; size].into();
+        Item::Packet(
+            Moment(1),
+            Told { direction, from, to: vec![], topic, lane, stream: false, payload, ticket: 0 },
+        )
+    };
+    let tickets: Vec<_> =
+        [900, 100, 100, 500, 100].into_iter().map(|size| queue.push(packet(size))).collect();
+    assert_eq!(tickets, [0, 1, 2, 0, 0], "1,000 bytes hold two with what each costs beside its payload");
+    queue.push(Item::Event(Moment(2), RoomEvent::Link { up: true }));
+    let mut batch = Batch::default();
+    queue.take(&mut batch, 0);
+    assert_eq!((batch.items.len(), batch.unrecorded, batch.last), (3, 3, false));
+    assert_eq!(queue.push(packet(1)), 0, "what is being written counts until it is");
+    queue.close();
+    queue.take(&mut batch, 2);
+    assert_eq!((batch.items.len(), batch.unrecorded, batch.last), (0, 1, true));
+    assert_eq!((queue.stats().recorded, queue.stats().unrecorded), (2, 4));
 }
 
 /// A record of MCAP's.
@@ -254,7 +316,7 @@ fn messages_on_channels_of_others_are_passed_over_and_counted() {
     assert_eq!(entries.by_ref().count() as u64, MESSAGES);
     assert_eq!((entries.foreign(), entries.damage()), (2, None));
     let (_, repaired) =
-        rewrite(Recording::read(Cursor::new(file)).unwrap(), Cursor::new(Vec::new())).unwrap();
+        rewrite(Recording::read(Cursor::new(file)).unwrap(), Cursor::new(Vec::new()), &mut |it| it).unwrap();
     assert_eq!((repaired.entries, repaired.damage), (MESSAGES + 1, None));
 }
 
@@ -286,6 +348,6 @@ fn a_channel_that_is_two_is_damage() {
     let (entries, damaged) = read(&file).unwrap();
     assert_eq!((entries.len() as u64, damaged), (MESSAGES, true));
     let recording = Recording::read(Cursor::new(file)).unwrap();
-    let (_, repaired) = rewrite(recording, Cursor::new(Vec::new())).unwrap();
+    let (_, repaired) = rewrite(recording, Cursor::new(Vec::new()), &mut |it| it).unwrap();
     assert_eq!((repaired.entries, repaired.damage.is_some()), (MESSAGES, true));
 }

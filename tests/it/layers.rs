@@ -24,7 +24,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("room", &["link", "transport"]),
     (
         "bridge",
-        &["body", "link", "tool", "wire", "session", "source", "registry", "executor", "transport", "room"],
+        &[
+            "body",
+            "link",
+            "tool",
+            "wire",
+            "session",
+            "source",
+            "registry",
+            "executor",
+            "transport",
+            "room",
+            "recording",
+        ],
     ),
     ("adapter", &["body", "link", "tool", "source", "session", "bridge"]),
 ];

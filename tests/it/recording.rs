@@ -8,11 +8,13 @@ use std::{
 
 use bytes::Bytes;
 use toolbridge::{
-    Assistant, Client, Identity, Lane, Packet, Peer, Role, SendError, Sid, ToolError, Transport, memory,
+    Assistant, Client, Disclose, Identity, JoinError, Lane, Packet, Peer, Role, SendError, Sid, ToolError,
+    ToolOptions, Transport, memory,
     recording::{
         Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
-        RoomEvent, repair,
+        Redact, RoomEvent, redact, repair,
     },
+    wire::Frame,
 };
 
 /// A folder of a test's own, gone at its end.
@@ -258,6 +260,16 @@ fn packets(entries: &[Entry]) -> Vec<&Recorded> {
         .collect()
 }
 
+/// Each file counts the instances that it meets, so their numbers differ.
+fn without_instance(payload: &Bytes) -> Bytes {
+    let frame = Frame::decode(payload.clone()).unwrap();
+    let Some(instance) = frame.meta_str("bridge.instance") else { return payload.clone() };
+    let at = payload.windows(32).position(|it| it == instance.as_bytes()).unwrap();
+    let mut payload = payload.to_vec();
+    payload[at..at + 32].fill(b'0');
+    payload.into()
+}
+
 async fn get_battery() -> Result<f32, ToolError> {
     Ok(0.8)
 }
@@ -293,7 +305,7 @@ async fn both_ends_of_a_call_record_the_same_frames() {
         assert!(sent.len() > 2 && sent.iter().all(|it| it.from.identity() == sender));
         for lane in [Lane::Reliable, Lane::Lossy] {
             let of = |list: &[&Recorded]| -> Vec<Bytes> {
-                list.iter().filter(|it| it.lane == lane).map(|it| it.payload.clone()).collect()
+                list.iter().filter(|it| it.lane == lane).map(|it| without_instance(&it.payload)).collect()
             };
             let (sent, heard) = (of(&sent), of(&heard));
             // Who has left hears no more.
@@ -345,4 +357,78 @@ async fn a_packet_that_is_refused_is_told_as_unsent_and_a_stream_is_recorded_who
         .collect();
     let first: Vec<_> = packets(&a)[..2].iter().map(|it| (it.channel, it.sequence)).collect();
     assert_eq!(unsent, first);
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Login {
+    /// Who
+    user: String,
+    /// Secret
+    password: String,
+}
+
+async fn sign_in(login: Login) -> Result<serde_json::Value, ToolError> {
+    Ok(serde_json::json!({"user": login.user, "sessionToken": format!("{}-planted", login.password)}))
+}
+
+async fn read_diary() -> Result<&'static str, ToolError> {
+    Ok("a planted thought")
+}
+
+#[tokio::test]
+async fn sec_p3_a_builder_records_no_secret_and_no_instance_and_close_finishes_the_file() {
+    let folder = Folder::new();
+    let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
+    let room = memory::Room::new();
+    let hidden = ToolOptions::default().disclose(Disclose::Name);
+    let client = Client::builder()
+        .tool("sign_in", "Sign in", sign_in)
+        .tool_with("read_diary", "A page of the diary", hidden, read_diary)
+        .record(&phone)
+        .join_over(room.client("phone"))
+        .await
+        .unwrap();
+    let caller = Assistant::builder()
+        .record_with(&assistant, RecorderOptions::default().redact(Redact::nothing()))
+        .join_over(room.assistant("assistant"))
+        .await
+        .unwrap();
+    let login = serde_json::json!({"user": "ada", "password": "hunter2"});
+    let answer = caller.call("sign_in", login).await.unwrap().to_json();
+    assert_eq!(answer["sessionToken"], "hunter2-planted");
+    caller.call("read_diary", ()).await.unwrap();
+    caller.close().await;
+    client.close().await;
+
+    let secrets = ["hunter2", "planted"];
+    let holds = |path: &Path, secret: &str| {
+        let found = |it: &&Recorded| it.payload.windows(secret.len()).any(|part| part == secret.as_bytes());
+        packets(&read(path)).iter().any(found)
+    };
+    assert!(Recording::open(&phone).unwrap().about().finished, "close waits for the file");
+    assert!(secrets.iter().all(|it| holds(&assistant, it)) && !secrets.iter().any(|it| holds(&phone, it)));
+    assert!(holds(&phone, "ada") && holds(&phone, "bridge.redacted"));
+    let shared = folder.file("shared.mcap");
+    let redacted = redact(&assistant, &shared, Redact::everything().keep("sign_in"), false).unwrap();
+    assert_eq!(redacted.entries, read(&assistant).len() as u64);
+    assert!(!secrets.iter().any(|it| holds(&shared, it)) && holds(&shared, "ada"));
+    assert!(holds(&assistant, "thought") && !holds(&shared, "thought"));
+    let mut instances = Vec::new();
+    for path in [&phone, &assistant] {
+        for packet in packets(&read(path)) {
+            let frame = Frame::decode(packet.payload.clone()).unwrap();
+            instances.extend(frame.meta_str("bridge.instance").map(str::to_owned));
+        }
+    }
+    assert!(
+        instances.len() >= 4 && instances.iter().all(|it| it.len() == 32 && it.starts_with("0000000000"))
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_an_error_when_joining_and_nobody_stays_in_the_room() {
+    let room = memory::Room::new();
+    let joined = Client::builder().record("/nowhere/at/all.mcap").join_over(room.client("phone")).await;
+    assert!(matches!(joined, Err(JoinError::Record(RecordError::Create { .. }))), "{joined:?}");
+    assert!(room.assistant("assistant").present().is_empty());
 }
