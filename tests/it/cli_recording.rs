@@ -167,7 +167,7 @@ fn cat_shows_what_was_asked_for_alone() {
     assert_eq!(places(&["--call", "a"]), [3, 4]);
     assert_eq!(places(&["--tool", "lamp"]), [3, 4, 5, 6]);
     assert_eq!(places(&["--outcome", "execution_error"]), [5, 6]);
-    assert_eq!(places(&["--outcome", "ok", "--call", "b"]), []);
+    assert!(places(&["--outcome", "ok", "--call", "b"]).is_empty());
     assert_eq!(places(&["--peer", "phone"]), [1, 3, 4, 5, 6]);
     assert_eq!(places(&["--from", "1970-01-01T00:00:03Z"]), [7, 8, 9]);
     assert_eq!(places(&["--to", "1970-01-01T00:00:01.001Z"]), [0, 1]);
