@@ -67,6 +67,8 @@ pub mod programs;
 pub mod recording;
 #[cfg(feature = "runtime")]
 pub mod registry;
+#[cfg(feature = "record")]
+pub mod replay;
 #[cfg(feature = "room")]
 pub mod room;
 #[cfg(feature = "runtime")]

@@ -7,7 +7,9 @@
 //! was written. When it is closed it becomes one of zstd chunks with an index, by a rename.
 //!
 //! # What is not in it
-//! Tokens, URLs, `bridge.instance` (replaced by a number of the same length).
+//! Tokens, URLs, `bridge.instance` (replaced by a number of the same length), and what [`Redact`] says is secret: by
+//! the name of its key, or because its tool does not disclose it. A frame that lost something says `bridge.redacted`
+//! in its `meta`; every other one is byte for byte as it was.
 
 mod blank;
 mod calls;

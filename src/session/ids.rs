@@ -5,6 +5,10 @@ use std::{fmt, sync::Arc};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
+#[cfg(feature = "record")]
+use super::{CallKey, JobKey, Request, Session};
+#[cfg(feature = "record")]
+use crate::tool::CallError;
 use crate::{link::Identity, tool::CallId};
 
 /// The length of a NanoID, in characters: 126 bits.
@@ -34,11 +38,13 @@ impl fmt::Debug for Instance {
 pub(super) struct Ids {
     secret: [u8; 32],
     counter: u64,
+    /// The id of the next call, where a recorded one is asked for again.
+    given: Option<CallId>,
 }
 
 impl Ids {
     pub(super) fn new(seed: [u8; 32]) -> Self {
-        Self { secret: seed, counter: 0 }
+        Self { secret: seed, counter: 0, given: None }
     }
 
     /// A NanoID that this process never gave before.
@@ -51,7 +57,7 @@ impl Ids {
 
     /// The id of a new call.
     pub(super) fn next_call(&mut self) -> CallId {
-        CallId::from(self.next())
+        self.given.take().unwrap_or_else(|| CallId::from(self.next()))
     }
 
     /// What this process shows to one peer as `bridge.instance`: the same in every join, and of no use to
@@ -72,6 +78,33 @@ impl Ids {
 impl fmt::Debug for Ids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ids").field("given", &self.counter).finish_non_exhaustive()
+    }
+}
+
+/// What a recorded session needs to be run again.
+#[cfg(feature = "record")]
+impl Session {
+    /// Asks for a call under an id that it had before.
+    pub(crate) fn call_as(
+        &mut self,
+        now: std::time::Instant,
+        request: Request,
+        id: CallId,
+    ) -> Result<CallKey, CallError> {
+        self.ids.given = Some(id);
+        let key = self.call(now, request);
+        self.ids.given = None; // an error may have come before it was used
+        key
+    }
+
+    /// Says now what of a job's progress would wait.
+    pub(crate) fn progress_at_once(&mut self, now: std::time::Instant, job: JobKey) {
+        self.progress_due(now, job);
+    }
+
+    /// What a request of this peer must say in `bridge.to` to be for us.
+    pub(crate) fn address_shown_to(&self, peer: &Identity) -> String {
+        address_of(&self.ids.instance_for(peer))
     }
 }
 

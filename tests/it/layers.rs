@@ -20,6 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("programs", &["body", "link", "tool", "source"]),
     ("transport", &["link"]),
     ("recording", &["body", "link", "tool", "wire", "transport"]),
+    ("replay", &["body", "link", "tool", "wire", "session", "recording"]),
     ("token", &["link"]),
     ("room", &["link", "transport"]),
     (

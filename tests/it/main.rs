@@ -44,6 +44,8 @@ mod recording_check;
 #[cfg(feature = "record")]
 mod recording_said;
 #[cfg(feature = "record")]
+mod replay;
+#[cfg(feature = "record")]
 mod report;
 #[cfg(feature = "record")]
 mod report_sample;

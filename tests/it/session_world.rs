@@ -8,7 +8,7 @@ use std::{
 };
 
 use toolbridge::{
-    Body, CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output,
+    Body, CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
     Participant, Peer, Progress, Request, Role, STREAM_CHUNK, Session, StreamPart, StreamParts, Tool, Unsent,
     wire::{Frame, Kind, Message, Meta},
 };
@@ -45,6 +45,28 @@ pub(crate) struct World {
     sids: u32,
     /// What becomes of a packet, if the network shall do more than delay.
     pub(crate) fate: Option<Judge>,
+    /// What each session was told and said, if that shall be noted.
+    pub(crate) notes: Option<Vec<(Instant, String, Noted)>>,
+}
+
+/// What a session was told, or said.
+#[allow(dead_code, reason = "read where there are recordings")]
+pub(crate) enum Noted {
+    Here(Participant),
+    Joined(Participant),
+    Left(Peer),
+    Heard {
+        from: Peer,
+        lane: Lane,
+        bytes: Vec<u8>,
+    },
+    HeardPart {
+        from: Peer,
+        part: StreamPart,
+    },
+    Sent(Packet),
+    /// The packet of this id.
+    Unsent(u64),
 }
 
 /// Judges a packet by its receiver, its sender and what it says.
@@ -128,6 +150,7 @@ impl World {
             ends: BTreeMap::new(),
             sids: 0,
             fate: None,
+            notes: None,
         }
     }
 
@@ -138,6 +161,12 @@ impl World {
         world.client("phone", Config::default(), tools);
         world.run(200 * MS);
         world
+    }
+
+    fn note(&mut self, name: &str, what: impl FnOnce() -> Noted) {
+        if let Some(notes) = &mut self.notes {
+            notes.push((self.now, name.to_owned(), what()));
+        }
     }
 
     pub(crate) fn sid(&mut self) -> String {
@@ -191,9 +220,11 @@ impl World {
             (end.settled, end.aborted, end.stanza) = (old.settled, old.aborted, old.stanza);
         }
         self.ends.insert(name.clone(), end);
+        self.note(&name, || Noted::Here(who.clone()));
         self.announce(&name);
         let present: Vec<_> = self.others(&name).map(|end| end.who.clone()).collect();
         for other in present {
+            self.note(&name, || Noted::Joined(other.clone()));
             self.with(&name, |session, now| session.handle_joined(now, other.clone()));
         }
         self.flush(&name);
@@ -240,6 +271,10 @@ impl World {
         end.who = who.clone();
         end.here = true;
         self.announce(name);
+        self.note(name, || Noted::Here(who.clone()));
+        for other in &present {
+            self.note(name, || Noted::Joined(other.clone()));
+        }
         self.with(name, |session, now| session.handle_rejoined(now, who.clone(), present.clone()));
     }
 
@@ -417,11 +452,13 @@ impl World {
         match delivery {
             Delivery::Joined { to, who } => {
                 if self.ends.get(&to).is_some_and(|end| end.here) {
+                    self.note(&to, || Noted::Joined(who.clone()));
                     self.with(&to, |session, now| session.handle_joined(now, who));
                 }
             }
             Delivery::Left { to, who } => {
                 if self.ends.get(&to).is_some_and(|end| end.here) {
+                    self.note(&to, || Noted::Left(who.clone()));
                     self.with(&to, |session, now| session.handle_left(now, &who));
                 }
             }
@@ -430,6 +467,7 @@ impl World {
                 match &mut end.session {
                     None => end.parts.push((from.identity().clone(), part)),
                     Some(_) => {
+                        self.note(&to, || Noted::HeardPart { from: from.clone(), part: part.clone() });
                         self.with(&to, |session, now| session.handle_stream(now, &from, part));
                     }
                 }
@@ -439,6 +477,7 @@ impl World {
                 match &mut end.session {
                     None => end.inbox.push((from.identity().clone(), Frame::decode(bytes).unwrap())),
                     Some(_) => {
+                        self.note(&to, || Noted::Heard { from: from.clone(), lane, bytes: bytes.clone() });
                         self.with(&to, |session, now| match lane {
                             Lane::Reliable => session.handle_packet(now, &from, &bytes),
                             Lane::Lossy => session.handle_lossy_packet(now, &from, &bytes),
@@ -470,6 +509,9 @@ impl World {
             match output {
                 Output::Transmit(packet) => {
                     assert!(packet.is_addressed(), "a packet for nobody: {packet:?}");
+                    if let Some(notes) = &mut self.notes {
+                        notes.push((self.now, name.to_owned(), Noted::Sent(packet.clone())));
+                    }
                     let frame = Frame::decode(packet.payload.clone()).unwrap();
                     end.sent.push((packet.to.clone(), frame.clone()));
                     self.packet = packet.id;
@@ -490,6 +532,9 @@ impl World {
                     } else if here {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
+                        if let Some(notes) = &mut self.notes {
+                            notes.push((self.now, name.to_owned(), Noted::Unsent(packet.id)));
+                        }
                         session.handle_unsent(self.now, packet.id, self.unsent.clone());
                     }
                 }

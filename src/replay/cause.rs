@@ -1,0 +1,135 @@
+//! What an application must have done for a frame to be said: taken from the frame.
+
+use std::time::Duration;
+
+use super::{
+    end::{End, meta_of},
+    script::{Line, REDACTED, Spoken},
+    setup::tools,
+};
+use crate::{
+    body::Body,
+    link::{Identity, Role},
+    session::{Destination, Request},
+    tool::{CallId, Execution, Outcome, Progress, ToolError},
+    wire::{ControlStop, Message, ToolProgress, ToolUseRequest, ToolUseResult},
+};
+
+impl End {
+    /// Does what the application must have done.
+    pub(super) fn cause(&mut self, line: &Line, spoken: &Spoken, to: &[Identity]) {
+        match &spoken.message {
+            Message::ToolUseRequest(it) => self.cause_call(spoken, it, to, Duration::ZERO),
+            Message::ToolUseResult(it) => self.cause_result(spoken, it, to),
+            Message::ToolProgress(it) => self.cause_progress(it, to),
+            Message::ControlStop(it) => self.cause_stop(spoken, it),
+            Message::ToolsRegister(it) => {
+                self.offered.clone_from(&it.tools);
+                let offered = tools(&it.tools);
+                if let Err(error) = self.act(|session, now| session.offer(now, offered)) {
+                    tracing::debug!(entry = line.entry, %error, "a registration cannot be offered");
+                }
+            }
+            Message::Other(_, body) => {
+                let to = if line.to.is_empty() && self.is_home { None } else { Some(to.to_vec()) };
+                let to = to.map_or(Destination::Room, Destination::Peers);
+                let (meta, body, kind) = (meta_of(&spoken.frame), body.clone(), spoken.kind());
+                if let Err(error) = self.act(|session, now| session.send(now, to, kind, meta, body)) {
+                    tracing::debug!(entry = line.entry, %error, "a frame cannot be sent");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes the call whose request is sent only after so much time.
+    pub(super) fn call_before(&mut self, line: &Line, spoken: &Spoken, time: Duration) {
+        if let Message::ToolUseRequest(it) = &spoken.message {
+            self.cause_call(spoken, it, &line.to, time);
+        }
+    }
+
+    fn cause_call(&mut self, spoken: &Spoken, it: &ToolUseRequest, to: &[Identity], before: Duration) {
+        if self.role != Role::Assistant || self.calls.contains_key(&it.id) {
+            return;
+        }
+        let mut request = Request::new(it.tool_name.as_str(), it.parameters.clone());
+        request.timeout =
+            it.timeout_ms.and_then(|limit| u64::try_from(limit).ok()).map(Duration::from_millis);
+        request.timeout = request.timeout.map(|limit| limit.saturating_add(before));
+        request.meta = meta_of(&spoken.frame);
+        for ours in ["bridge.to", REDACTED] {
+            request.meta.remove(ours);
+        }
+        match it.execution {
+            Ok(Execution::Client) => request.owner = to.first().cloned(),
+            Ok(Execution::Either) => self.next_owner.set(to.first().cloned()),
+            _ => {}
+        }
+        let id = it.id.clone();
+        let key = self.act(|session, now| session.call_as(now, request, id));
+        self.next_owner.set(None);
+        if let Ok(key) = key {
+            self.calls.insert(it.id.clone(), key);
+        }
+    }
+
+    fn cause_result(&mut self, spoken: &Spoken, it: &ToolUseResult, to: &[Identity]) {
+        let Some(job) = self.job(&it.id, to) else { return };
+        if spoken.frame.meta_bool("bridge.began") {
+            self.act(|session, now| session.progress(now, job, Progress::started()));
+        }
+        let outcome = outcome(it);
+        self.act(|session, now| session.settle(now, job, outcome));
+        self.jobs.retain(|_, other| *other != job);
+    }
+
+    fn cause_progress(&mut self, it: &ToolProgress, to: &[Identity]) {
+        let Some(job) = self.job(&it.id, to) else { return };
+        let mut progress = Progress::started();
+        (progress.status, progress.message, progress.content) =
+            (it.status, it.message.clone(), it.content.clone());
+        self.act(|session, now| {
+            session.progress(now, job, progress);
+            session.progress_at_once(now, job); // it had waited before it was recorded
+        });
+    }
+
+    fn cause_stop(&mut self, spoken: &Spoken, it: &ControlStop) {
+        if spoken.is_goodbye() {
+            return self.act(crate::session::Session::close);
+        }
+        let call = it.target_id.as_deref().map(CallId::from);
+        match (self.role, call) {
+            (Role::Assistant, Some(call)) => {
+                if let Some(key) = self.calls.get(&call).copied() {
+                    self.act(|session, now| session.cancel(now, key));
+                }
+            }
+            (Role::Client, call) => {
+                if let Err(error) = self.act(|session, now| session.ask_to_stop(now, call.as_ref())) {
+                    tracing::debug!(%error, "the assistant cannot be asked to stop");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The job of this call, for one of these; of a broadcast, our own.
+    fn job(&self, call: &CallId, to: &[Identity]) -> Option<crate::session::JobKey> {
+        let of = |caller: &Identity| self.jobs.get(&(caller.clone(), call.clone())).copied();
+        to.iter().find_map(of).or_else(|| of(&self.id))
+    }
+}
+
+fn outcome(it: &ToolUseResult) -> Outcome {
+    if it.success {
+        return Ok(it.result.clone().unwrap_or_else(Body::empty));
+    }
+    let code = it.error_code.clone().unwrap_or(crate::tool::ErrorCode::EXECUTION_ERROR);
+    let error = ToolError::new(code, it.error_message.as_deref().unwrap_or_default());
+    Err(match &it.result {
+        Some(partial) => error.with_partial(partial.clone()),
+        None => error,
+    })
+}

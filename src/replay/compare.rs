@@ -1,0 +1,103 @@
+//! Two frames, field by field, as canonical JSON.
+
+use serde_json::{Map, Value};
+
+use super::script::{REDACTED, Spoken};
+use crate::wire::Kind;
+
+/// A value in a report is cut off beyond so many characters.
+const MAX_SHOWN: usize = 200;
+
+/// What of two frames need not be alike.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Leave {
+    /// Whether the sender heard the other's Configuration.
+    pub(super) heard: bool,
+    /// The budget.
+    pub(super) budget: bool,
+}
+
+/// The fields in which they differ: the path, what the file has, what the session says.
+///
+/// The stanza is not among them: it is compared over all frames together.
+pub(super) fn fields(file: &Spoken, said: &Spoken, leave: Leave) -> Vec<(String, String, String)> {
+    let redacted = file.is_redacted() || said.is_redacted();
+    let mut found = Vec::new();
+    let (file, said) = (shown(file, redacted, leave), shown(said, redacted, leave));
+    differ("", &file, &said, &mut found);
+    found
+}
+
+/// A frame in a few words.
+pub(super) fn summary(spoken: &Spoken) -> String {
+    let about = if spoken.about.is_empty() { String::new() } else { format!(" {}", spoken.about.trim_end()) };
+    cut(&format!("{}{about}", spoken.kind().name()))
+}
+
+/// What of a frame is compared.
+fn shown(spoken: &Spoken, redacted: bool, leave: Leave) -> Value {
+    let mut json = spoken.frame.to_json().unwrap_or_default();
+    let Some(frame) = json.as_object_mut() else { return json };
+    frame.remove("stanzaId");
+    if let Some(meta) = frame.get_mut("meta").and_then(Value::as_object_mut) {
+        meta.remove(REDACTED);
+        for hidden in ["bridge.instance", "bridge.to"] {
+            if let Some(value) = meta.get_mut(hidden) {
+                *value = Value::from("(any)"); // that it is there is compared
+            }
+        }
+        if leave.heard {
+            meta.remove("bridge.heard");
+        }
+    }
+    if redacted {
+        frame.remove("body");
+    }
+    if let Some(body) = frame.get_mut("body").and_then(Value::as_object_mut) {
+        if spoken.kind() == Kind::ERROR {
+            body.remove("id");
+        }
+        if leave.budget {
+            body.remove("timeoutMs");
+        }
+    }
+    json
+}
+
+fn differ(path: &str, file: &Value, said: &Value, found: &mut Vec<(String, String, String)>) {
+    match (file, said) {
+        (Value::Object(file), Value::Object(said)) => {
+            let both: Map<String, Value> =
+                file.iter().chain(said).map(|(key, _)| (key.clone(), Value::Null)).collect();
+            for key in both.keys() {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match (file.get(key), said.get(key)) {
+                    (Some(file), Some(said)) => differ(&path, file, said, found),
+                    (file, said) => found.push((path, text(file), text(said))),
+                }
+            }
+        }
+        (Value::Array(file), Value::Array(said)) if file.len() == said.len() => {
+            for (at, (file, said)) in file.iter().zip(said).enumerate() {
+                differ(&format!("{path}[{at}]"), file, said, found);
+            }
+        }
+        _ if file == said => {}
+        _ => found.push((path.to_owned(), text(Some(file)), text(Some(said)))),
+    }
+}
+
+fn text(value: Option<&Value>) -> String {
+    match value {
+        None => "nothing".to_owned(),
+        Some(Value::String(text)) => cut(text),
+        Some(value) => cut(&value.to_string()),
+    }
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(MAX_SHOWN) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,408 @@
+//! The file, step by step: who hears what, and who is asked what it says.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Instant,
+};
+
+use super::{
+    DryError, DryReport, Skipped,
+    check::Checked,
+    end::End,
+    script::{self, Line, Spoken, Step, What},
+    setup::{self, Shown, ends_of},
+    when::{Clock, Spans},
+};
+use crate::{
+    link::{CloseReason, Identity, LinkState, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid},
+    recording::{Direction, Entry, Moment, RoomEvent},
+    session::Unsent,
+    wire::Kind,
+};
+
+/// The most entries of a recording that is replayed: a day of one call a second.
+pub const MAX_ENTRIES: usize = 1_000_000;
+
+/// The most bytes of packets in a recording that is replayed, since all of it is held at once: 1 GiB.
+pub const MAX_BYTES: usize = 1 << 30;
+
+/// So many frames to one participant wait for the answers that say when it heard them; more are heard at once.
+const MAX_WAITING: usize = 1_024;
+
+/// Runs recorded sessions again.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Replay;
+
+impl Replay {
+    /// Gives a recording's frames to sessions on virtual time, and compares what they say with what was said.
+    /// Nothing is sent anywhere.
+    ///
+    /// ```
+    /// use toolbridge::{
+    ///     recording::{Entry, Happened, Moment, RoomEvent},
+    ///     replay::Replay,
+    /// };
+    ///
+    /// let here = RoomEvent::Here { identity: "phone".into(), sid: "PA_1".into(), room: "kitchen".to_owned() };
+    /// let report = Replay::dry([Entry { at: Moment(0), what: Happened::Event(here) }])?;
+    /// assert!(report.is_same());
+    /// # Ok::<_, toolbridge::replay::DryError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Nobody was recorded, or the recording is too large to be held.
+    pub fn dry(entries: impl IntoIterator<Item = Entry>) -> Result<DryReport, DryError> {
+        let steps = script::read(entries)?;
+        let mut stage = Stage::new(&steps)?;
+        for (entry, step) in steps.iter().enumerate() {
+            stage.step(entry, step);
+        }
+        Ok(stage.finish())
+    }
+}
+
+/// The frames of a speaker that the file still has, by type and subject: their stanzas.
+pub(super) type Later = BTreeMap<(Identity, u16, String), VecDeque<Option<u32>>>;
+
+struct Stage<'a> {
+    steps: &'a [Step],
+    clock: Clock,
+    spans: Spans,
+    shown: BTreeMap<Identity, Shown>,
+    /// Which instance each sid showed.
+    instances: BTreeMap<(Identity, Sid), String>,
+    later: Later,
+    home: Identity,
+    room: String,
+    here: Option<Participant>,
+    end: Option<Checked<'a>>,
+    others: BTreeMap<Identity, Checked<'a>>,
+    present: BTreeMap<Identity, Participant>,
+    /// Where the file is.
+    entry: usize,
+    at: Moment,
+    /// How many sessions were begun.
+    runs: u64,
+    report: DryReport,
+}
+
+impl<'a> Stage<'a> {
+    fn new(steps: &'a [Step]) -> Result<Self, DryError> {
+        let named = steps.iter().find_map(|step| match &step.what {
+            What::Event(RoomEvent::Here { identity, room, .. }) => Some((identity.clone(), room.clone())),
+            _ => None,
+        });
+        let (home, room) = named.ok_or(DryError::NobodyHere)?;
+        let (mut later, mut instances) = (Later::new(), BTreeMap::new());
+        for step in steps {
+            let What::Line(line) = &step.what else { continue };
+            let Some(spoken) = &line.spoken else { continue };
+            let (speaker, _) = ends_of(line, &home);
+            let key = (speaker.clone(), spoken.kind().code(), spoken.about.clone());
+            later.entry(key).or_default().push_back(spoken.stanza());
+            if let (Direction::Heard, Some(instance)) = (line.direction, spoken.instance()) {
+                let join = (speaker.clone(), line.from.sid().clone());
+                instances.entry(join).or_insert_with(|| instance.to_owned());
+            }
+        }
+        Ok(Self {
+            steps,
+            clock: Clock::new(steps),
+            spans: Spans::new(steps, &home),
+            shown: setup::survey(steps, &home),
+            instances,
+            later,
+            home,
+            room,
+            here: None,
+            end: None,
+            others: BTreeMap::new(),
+            present: BTreeMap::new(),
+            entry: 0,
+            at: Moment::default(),
+            runs: 0,
+            report: DryReport::default(),
+        })
+    }
+
+    fn step(&mut self, entry: usize, step: &'a Step) {
+        let now = self.clock.at(step.at);
+        (self.entry, self.at) = (entry, step.at);
+        for it in self.end.iter_mut().chain(self.others.values_mut()) {
+            it.end.run_to(entry, step.at, now);
+        }
+        match &step.what {
+            What::OtherTopic => self.report.skip(Skipped::OtherTopic),
+            What::Event(event) => self.event(entry, now, event),
+            What::Line(line) if self.here.is_none() => {
+                self.count(line);
+                self.report.skip(Skipped::BeforeHere);
+            }
+            What::Line(line) => match line.direction {
+                Direction::Sent => self.sent(line, now),
+                Direction::Heard => self.heard(line, now),
+            },
+        }
+    }
+
+    fn sent(&mut self, line: &'a Line, now: Instant) {
+        self.count(line);
+        self.call_ahead(line);
+        match &mut self.end {
+            Some(it) => it.check(line, &line.to, &self.spans, &self.later, &mut self.report),
+            None => self.report.skip(Skipped::NotReplayed),
+        }
+        for id in &line.to {
+            if let Some(who) = self.present.get(id).cloned() {
+                self.meet(&who, now);
+            }
+        }
+        let Some(home) = self.here.as_ref().map(|here| here.peer().clone()) else { return };
+        let answer = line.spoken.as_ref().and_then(Spoken::answer);
+        for (id, it) in &mut self.others {
+            if !it.end.is_here || !(line.to.is_empty() || line.to.contains(id)) {
+                continue;
+            }
+            let stanza_of = |(kind, about): &(Kind, String)| {
+                let stanzas = self.later.get(&(id.clone(), kind.code(), about.clone()))?;
+                stanzas.get(it.answered_later(*kind, about)).copied()
+            };
+            let has_room = it.waiting.len() < MAX_WAITING;
+            match answer.clone().filter(|_| has_room).and_then(|it| Some((stanza_of(&it)?, it))) {
+                Some((stanza, answer)) => it.waiting.push_back((answer, stanza, line)),
+                None => it.end.hear(line, &home),
+            }
+        }
+    }
+
+    fn heard(&mut self, line: &Line, now: Instant) {
+        self.count(line);
+        let id = line.from.identity().clone();
+        if !id.is_empty() && !line.from.sid().is_empty() {
+            let known = self.present.get(&id).filter(|who| who.sid() == line.from.sid()).cloned();
+            let unannounced = || Participant::new(id.clone(), line.from.sid().clone());
+            self.meet(&known.unwrap_or_else(unannounced), now);
+        }
+        match self.others.get_mut(&id) {
+            Some(it) => {
+                if let (Some(spoken), Some(home)) = (&line.spoken, &self.here) {
+                    while let Some(waiting) = it.heard_by_now(spoken) {
+                        it.end.hear(waiting, home.peer());
+                    }
+                }
+                let home = std::slice::from_ref(&self.home);
+                it.check(line, home, &self.spans, &self.later, &mut self.report);
+            }
+            None if line.spoken.is_none() => self.report.skip(Skipped::Malformed),
+            None => self.report.skip(Skipped::NotReplayed),
+        }
+        if let Some(it) = &mut self.end {
+            it.end.hear(line, &line.from);
+        }
+    }
+
+    /// Greets whom a call names: the call was made now, and its request follows.
+    fn call_ahead(&mut self, line: &Line) {
+        let called = self.shown.get(&self.home).and_then(|shown| shown.called.get(&line.entry));
+        let (Some(called), Some(it)) = (called, &mut self.end) else { return };
+        let request = self.steps[line.entry..].iter().find_map(|step| match &step.what {
+            What::Line(line) if line.direction == Direction::Sent && line.to.contains(called) => {
+                let spoken = line.spoken.as_ref()?;
+                (spoken.kind() == Kind::TOOL_USE_REQUEST).then_some((line, spoken))
+            }
+            _ => None,
+        });
+        if let Some((request, spoken)) = request {
+            it.end.call_before(request, spoken, request.at.since(line.at));
+        }
+    }
+
+    /// One frame less is to come.
+    fn count(&mut self, line: &Line) {
+        let Some(spoken) = &line.spoken else { return };
+        let (speaker, _) = ends_of(line, &self.home);
+        let key = (speaker.clone(), spoken.kind().code(), spoken.about.clone());
+        if let Some(left) = self.later.get_mut(&key) {
+            left.pop_front();
+        }
+    }
+
+    fn event(&mut self, entry: usize, now: Instant, event: &RoomEvent) {
+        match event {
+            RoomEvent::Here { identity, sid, .. } if *identity == self.home => self.is_here(entry, now, sid),
+            RoomEvent::Joined { identity, sid, agent, role } => {
+                let mut who = Participant::new(identity.clone(), sid.clone()).agent(*agent);
+                if let Some(role) = role {
+                    who = who.attributes([(ROLE_ATTRIBUTE, role.as_str())]).can_update_metadata(false);
+                }
+                self.joined(now, &who);
+            }
+            RoomEvent::Left { identity, sid } => self.left(&Peer::new(identity, sid)),
+            // The link is up for a new join: that is told at once with the join.
+            RoomEvent::Link { up: true } if self.is_rejoin(entry + 1) => {}
+            RoomEvent::Link { up } => {
+                let state = if *up { LinkState::Up } else { LinkState::Down };
+                if let Some(it) = &mut self.end {
+                    it.end.act(|session, now| session.handle_link(now, state));
+                }
+            }
+            RoomEvent::Unsent { channel, sequence, reason } => {
+                if let Some(it) = &mut self.end
+                    && let Some(packet) = it.end.packets.get(&(*channel, *sequence)).copied()
+                    && let Some(why) = why_unsent(reason)
+                {
+                    it.end.act(|session, now| session.handle_unsent(now, packet, why));
+                }
+            }
+            RoomEvent::Closed { .. } => {
+                if let Some(it) = &mut self.end {
+                    it.end.act(|session, now| session.handle_closed(now, CloseReason::Closed));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn is_rejoin(&self, entry: usize) -> bool {
+        let step = self.steps.get(entry).map(|step| &step.what);
+        self.here.is_some() && matches!(step, Some(What::Event(RoomEvent::Here { .. })))
+    }
+
+    /// The recorded participant is in the room, for the first time or anew.
+    fn is_here(&mut self, entry: usize, now: Instant, sid: &Sid) {
+        let Some(shown) = self.shown.get(&self.home) else {
+            self.here = Some(Participant::new(self.home.clone(), sid.clone()));
+            return; // it said nothing
+        };
+        let who = Participant::new(self.home.clone(), sid.clone());
+        let who = match shown.role {
+            Some(Role::Assistant) => who.agent(true),
+            _ => who.role(Role::Client),
+        };
+        let Some(before) = self.here.replace(who.clone()) else {
+            self.runs += 1;
+            let end = End::new(&who, shown, (&self.home, &self.room), self.runs, (self.entry, self.at, now));
+            self.end = end.map(Checked::new);
+            return;
+        };
+        // Those whom the room lists in the new join follow at once.
+        let listed = self.steps[entry + 1..].iter().map_while(|step| match &step.what {
+            What::Event(RoomEvent::Joined { identity, .. }) => Some(identity),
+            _ => None,
+        });
+        let listed: Vec<_> = listed.collect();
+        if !listed.is_empty() {
+            self.present.retain(|id, _| listed.contains(&id));
+        }
+        let present: Vec<_> = self.present.values().cloned().collect();
+        if let Some(it) = &mut self.end {
+            it.end.act(|session, now| session.handle_rejoined(now, who.clone(), present));
+        }
+        for it in self.others.values_mut() {
+            it.end.act(|session, now| {
+                session.handle_left(now, before.peer());
+                session.handle_joined(now, who.clone());
+            });
+        }
+    }
+
+    fn joined(&mut self, now: Instant, who: &Participant) {
+        if *who.identity() == self.home {
+            let Some(here) = self.here.clone().filter(|here| here.sid() == who.sid()) else { return };
+            if let Some(it) = &mut self.end {
+                it.end.act(|session, now| session.handle_joined(now, here));
+            }
+            return;
+        }
+        self.present.insert(who.identity().clone(), who.clone());
+        if let Some(it) = &mut self.end {
+            it.end.act(|session, now| session.handle_joined(now, who.clone()));
+        }
+        for (_, it) in self.others.iter_mut().filter(|(id, _)| *id != who.identity()) {
+            it.end.act(|session, now| session.handle_joined(now, who.clone()));
+        }
+        self.meet(who, now);
+    }
+
+    fn left(&mut self, who: &Peer) {
+        if self.present.get(who.identity()).is_some_and(|known| known.peer() == who) {
+            self.present.remove(who.identity());
+        }
+        if let Some(it) = &mut self.end {
+            it.end.act(|session, now| session.handle_left(now, who));
+        }
+        for (id, it) in &mut self.others {
+            if id != who.identity() {
+                it.end.act(|session, now| session.handle_left(now, who));
+            } else if it.end.session.local().sid() == who.sid() {
+                it.end.is_here = false;
+            }
+        }
+    }
+
+    /// Somebody is in the room under this sid. If it is one of ours, its session is there from now on.
+    fn meet(&mut self, who: &Participant, now: Instant) {
+        let Some(home) = self.here.clone().filter(|_| self.end.is_some()) else { return };
+        let id = who.identity();
+        let shown = self.shown.get(id).filter(|shown| shown.is_ours && *id != self.home);
+        let Some(shown) =
+            shown.filter(|shown| shown.role != self.shown.get(&self.home).and_then(|it| it.role))
+        else {
+            return;
+        };
+        let run_of = |sid: &Sid| self.instances.get(&(id.clone(), sid.clone()));
+        let others: Vec<_> = self.present.values().filter(|it| it.identity() != id).cloned().collect();
+        if let Some(it) = self.others.get_mut(id) {
+            let before = it.end.session.local().sid().clone();
+            if before == *who.sid() {
+                it.end.is_here = true;
+                return;
+            }
+            let Some(run) = run_of(who.sid()) else { return }; // it never spoke in this join
+            if run_of(&before) == Some(run) {
+                it.end.is_here = true;
+                let present = others.into_iter().chain([home]).collect();
+                it.end.act(|session, now| session.handle_rejoined(now, who.clone(), present));
+                return;
+            }
+        }
+        self.runs += 1;
+        let end = End::new(who, shown, (&self.home, &self.room), self.runs, (self.entry, self.at, now));
+        let Some(mut end) = end else { return };
+        end.act(|session, now| {
+            session.handle_joined(now, who.clone());
+            session.handle_joined(now, home);
+            for other in others {
+                session.handle_joined(now, other);
+            }
+        });
+        if let Some(before) = self.others.insert(id.clone(), Checked::new(end)) {
+            before.finish(&self.spans, &mut self.report); // another run of its program
+        }
+    }
+
+    fn finish(mut self) -> DryReport {
+        for it in self.end.take().into_iter().chain(std::mem::take(&mut self.others).into_values()) {
+            it.finish(&self.spans, &mut self.report);
+        }
+        self.report.finish()
+    }
+}
+
+/// What a session was told of a packet that did not leave, by what a recorder wrote of it. Of one that its driver gave
+/// up, it was told nothing.
+fn why_unsent(reason: &str) -> Option<Unsent> {
+    let number = |word: &str| word.parse().ok();
+    let words: Vec<_> = reason.split_whitespace().collect();
+    Some(match words.as_slice() {
+        [size, "bytes", "are", "more", "than", "the", limit, ..] => {
+            Unsent::TooLarge { size: number(size)?, limit: number(limit)? }
+        }
+        ["given", "up", ..] => return None,
+        _ if reason.contains("does not allow") => Unsent::NotAllowed,
+        _ if reason.contains("lost before") => Unsent::Interrupted,
+        _ if reason.contains("not connected") => Unsent::Closed,
+        _ => Unsent::Other(reason.to_owned()),
+    })
+}

@@ -1,0 +1,154 @@
+//! A recording's entries, read as far as they can be.
+
+use bytes::Bytes;
+
+use super::{DryError, MAX_BYTES, MAX_ENTRIES};
+use crate::{
+    link::{Identity, Lane, Peer, STREAM_TOPIC, TOPIC},
+    recording::{Direction, Entry, Happened, Moment, RoomEvent},
+    wire::{Frame, Kind, Message},
+};
+
+/// Says that a recorder took something out of a frame.
+pub(super) const REDACTED: &str = "bridge.redacted";
+
+/// One entry.
+pub(super) struct Step {
+    pub(super) at: Moment,
+    pub(super) what: What,
+}
+
+pub(super) enum What {
+    Line(Box<Line>),
+    Event(RoomEvent),
+    /// A packet on a topic that is none of ours.
+    OtherTopic,
+}
+
+/// A packet.
+pub(super) struct Line {
+    /// Its place in the file.
+    pub(super) entry: usize,
+    pub(super) at: Moment,
+    pub(super) direction: Direction,
+    pub(super) from: Peer,
+    pub(super) to: Vec<Identity>,
+    pub(super) lane: Lane,
+    pub(super) stream: bool,
+    /// Its channel in the file, and its number there.
+    pub(super) place: (u16, u32),
+    pub(super) payload: Bytes,
+    /// What it says, if it is a frame.
+    pub(super) spoken: Option<Spoken>,
+}
+
+/// A frame with its message.
+#[derive(Clone)]
+pub(super) struct Spoken {
+    pub(super) frame: Frame,
+    pub(super) message: Message,
+    /// What it is about: a call's id, a stanza.
+    pub(super) about: String,
+}
+
+impl Spoken {
+    pub(super) fn read(payload: &Bytes) -> Option<Self> {
+        let frame = Frame::decode(payload.clone()).ok()?;
+        let message = frame.message().ok()?;
+        let about = about(&message);
+        Some(Self { frame, message, about })
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.frame.kind()
+    }
+
+    /// Its stanza as an absolute value; none of an unsequenced one.
+    pub(super) fn stanza(&self) -> Option<u32> {
+        self.frame.stanza_id().map(i32::unsigned_abs).filter(|stanza| *stanza != 0)
+    }
+
+    pub(super) fn is_redacted(&self) -> bool {
+        self.frame.meta_bool(REDACTED)
+    }
+
+    pub(super) fn is_goodbye(&self) -> bool {
+        self.kind() == Kind::CONTROL_STOP && self.frame.meta_bool("bridge.bye")
+    }
+
+    pub(super) fn is_sign_of_life(&self) -> bool {
+        match &self.message {
+            Message::Heartbeat => true,
+            Message::Acknowledgement(it) => matches!(it.notes.as_deref(), Some("ping" | "pong")),
+            _ => false,
+        }
+    }
+
+    /// What answers it, where it matters what its receiver says before it hears it: of a registration, a claim, a
+    /// stop.
+    pub(super) fn answer(&self) -> Option<(Kind, String)> {
+        let acknowledged = || Some((Kind::ACKNOWLEDGEMENT, format!("{} ", self.frame.stanza_id()?)));
+        match &self.message {
+            Message::ToolsRegister(_) => Some((Kind::TOOLS_REGISTER_ACK, String::new())),
+            Message::Acknowledgement(it) if it.notes.as_deref() == Some("claim") => acknowledged(),
+            Message::ControlStop(it) if it.target_id.is_some() && !self.is_goodbye() => acknowledged(),
+            _ => None,
+        }
+    }
+
+    /// The instance that it shows, which only a Configuration of ours does.
+    pub(super) fn instance(&self) -> Option<&str> {
+        self.frame.meta_str("bridge.instance").filter(|_| self.kind() == Kind::CONFIGURATION)
+    }
+}
+
+/// What a message is about, so that two of one type can be told apart.
+fn about(message: &Message) -> String {
+    match message {
+        Message::Error(it) => it.originating_id.clone().unwrap_or_default(),
+        Message::ToolUseRequest(it) => it.id.to_string(),
+        Message::ToolUseResult(it) => it.id.to_string(),
+        Message::ToolProgress(it) => it.id.to_string(),
+        Message::Acknowledgement(it) => {
+            let stanza = it.acknowledged_stanza_id.unwrap_or(0);
+            format!("{stanza} {}", it.notes.as_deref().unwrap_or_default())
+        }
+        Message::ControlStop(it) => it.target_id.clone().or_else(|| it.stop_type.clone()).unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+/// Reads the entries.
+pub(super) fn read(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<Step>, DryError> {
+    let (mut steps, mut bytes) = (Vec::new(), 0_usize);
+    for (entry, it) in entries.into_iter().enumerate() {
+        if let Happened::Packet(packet) = &it.what {
+            bytes = bytes.saturating_add(packet.payload.len());
+        }
+        if entry >= MAX_ENTRIES || bytes > MAX_BYTES {
+            return Err(DryError::TooLarge { entries: MAX_ENTRIES, bytes: MAX_BYTES });
+        }
+        steps.push(Step { at: it.at, what: what(entry, it) });
+    }
+    Ok(steps)
+}
+
+fn what(entry: usize, it: Entry) -> What {
+    let at = it.at;
+    match it.what {
+        Happened::Event(event) => What::Event(event),
+        Happened::Packet(it) if !["", TOPIC, STREAM_TOPIC].contains(&it.topic.as_str()) => What::OtherTopic,
+        Happened::Packet(it) => What::Line(Box::new(Line {
+            entry,
+            at,
+            spoken: Spoken::read(&it.payload),
+            direction: it.direction,
+            from: it.from,
+            to: it.to,
+            lane: it.lane,
+            stream: it.stream,
+            place: (it.channel, it.sequence),
+            payload: it.payload,
+        })),
+    }
+}

@@ -1,0 +1,254 @@
+//! How the sessions of a recording must have been set up, as far as the file shows.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::script::{Line, Spoken, Step, What};
+use crate::{
+    link::{Identity, Role},
+    recording::{Direction, RoomEvent},
+    session::{Choose, Config},
+    tool::{BargeIn, Consent, Disclose, Execution, Tool, ToolError, ToolOptions},
+    wire::{Kind, Message, RegisteredTool, ToolUseResult},
+};
+
+/// What an assistant says of a tool that it will not let a client offer.
+const TAKEN: &str = ": the assistant offers a tool of this name itself";
+
+/// What the file shows of one participant.
+#[derive(Default)]
+pub(super) struct Shown {
+    pub(super) role: Option<Role>,
+    /// It sent a Configuration that shows an instance: it is one of ours.
+    pub(super) is_ours: bool,
+    features: Vec<String>,
+    version: Option<String>,
+    /// The tools of its first registration.
+    pub(super) offered: Option<Vec<RegisteredTool>>,
+    /// Whom it registered with first.
+    assistant: Option<Identity>,
+    /// To whom it sent a Configuration, and whether the room had told of them.
+    greeted: BTreeMap<Identity, bool>,
+    /// Entries in which it greeted somebody whom it does not admit: a call of its named them.
+    pub(super) called: BTreeMap<usize, Identity>,
+    /// Tools that it runs itself.
+    own: BTreeMap<String, Own>,
+    /// Its calls of those.
+    own_calls: BTreeMap<String, String>,
+    /// Whose stops it took.
+    stoppers: BTreeSet<Identity>,
+    /// Requests that it refused since they were for another instance of it.
+    pub(super) for_others: BTreeSet<String>,
+}
+
+/// A tool that an assistant runs itself.
+#[derive(Default)]
+struct Own {
+    prefers_client: bool,
+    /// It was broadcast, and so with data, or so without.
+    with_data: bool,
+    without: bool,
+}
+
+/// Whom the next call is for, where it names nobody.
+#[derive(Clone, Default)]
+pub(super) struct NextOwner(Arc<Mutex<Option<Identity>>>);
+
+impl NextOwner {
+    pub(super) fn set(&self, owner: Option<Identity>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = owner;
+    }
+
+    fn get(&self) -> Option<Identity> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Whom an assistant admits, it greets as soon as the room tells of them.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
+/// What the file shows of all who said something, by identity.
+pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Shown> {
+    let mut all = BTreeMap::<Identity, Shown>::new();
+    let (mut announced, mut eligible) = (BTreeMap::new(), BTreeSet::new());
+    let mut stops = BTreeSet::<(Identity, Option<u32>)>::new();
+    for step in steps {
+        match &step.what {
+            What::Event(RoomEvent::Joined { identity, agent, role, .. }) => {
+                let is_client = role.as_deref().and_then(Role::from_text) == Some(Role::Client);
+                announced.entry(identity.clone()).or_insert((step.at, is_client));
+                if *agent || role.as_deref().and_then(Role::from_text) == Some(Role::Assistant) {
+                    eligible.insert(identity.clone());
+                }
+            }
+            What::Line(line) => {
+                let (speaker, to) = ends_of(line, home);
+                let Some(spoken) = &line.spoken else { continue };
+                if let Message::ControlStop(_) = &spoken.message {
+                    stops.insert((speaker.clone(), spoken.stanza()));
+                }
+                let shown = all.entry(speaker.clone()).or_default();
+                shown.learn(spoken, to);
+                for to in to {
+                    let late = announced.get(to).is_some_and(|(at, is_client)| {
+                        !is_client && line.at.since(*at) > AT_ONCE && shown.role == Some(Role::Assistant)
+                    });
+                    if spoken.kind() == Kind::CONFIGURATION
+                        && line.direction == Direction::Sent
+                        && late
+                        && !shown.greeted.contains_key(to)
+                    {
+                        shown.called.insert(line.entry, to.clone());
+                    } else if spoken.kind() == Kind::CONFIGURATION
+                        && !shown.called.values().any(|it| it == to)
+                    {
+                        // An assistant greets whom it admits; a client whom it may take for its assistant.
+                        let expected = match shown.role {
+                            Some(Role::Client) if line.direction == Direction::Sent => eligible.contains(to),
+                            _ => line.direction == Direction::Heard || announced.contains_key(to),
+                        };
+                        shown.greeted.entry(to.clone()).or_insert(expected);
+                    }
+                    if let Message::Acknowledgement(it) = &spoken.message
+                        && stops.contains(&(to.clone(), it.acknowledged_stanza_id.map(i32::unsigned_abs)))
+                    {
+                        shown.stoppers.insert(to.clone());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Who said it, and to whom: nobody means everybody.
+pub(super) fn ends_of<'a>(line: &'a Line, home: &'a Identity) -> (&'a Identity, &'a [Identity]) {
+    match line.direction {
+        Direction::Sent => (home, &line.to),
+        Direction::Heard => (line.from.identity(), std::slice::from_ref(home)),
+    }
+}
+
+impl Shown {
+    fn learn(&mut self, spoken: &Spoken, to: &[Identity]) {
+        if let (None, Some(stanza)) = (self.role, spoken.frame.stanza_id().filter(|stanza| *stanza != 0)) {
+            self.role = Some(if stanza < 0 { Role::Assistant } else { Role::Client });
+        }
+        match &spoken.message {
+            Message::Configuration(it) if !self.is_ours => {
+                self.is_ours = spoken.instance().is_some();
+                self.features = it.features.clone().unwrap_or_default();
+                self.version.clone_from(&it.client_version);
+            }
+            Message::ToolsRegister(it) => {
+                self.offered.get_or_insert_with(|| it.tools.clone());
+                self.assistant = self.assistant.take().or_else(|| to.first().cloned());
+            }
+            Message::ToolsRegisterAck(it) => {
+                let refused = it.error.as_deref().unwrap_or_default().split("; ");
+                for name in refused.filter_map(|text| text.strip_suffix(TAKEN)) {
+                    self.own.entry(name.to_owned()).or_default();
+                }
+            }
+            Message::ToolUseRequest(it) => match it.execution {
+                Ok(Execution::Server) => {
+                    self.own_calls.insert(it.id.to_string(), it.tool_name.clone());
+                    let own = self.own.entry(it.tool_name.clone()).or_default();
+                    own.with_data |= !it.parameters.is_empty();
+                }
+                Ok(Execution::Either) => {
+                    self.own.entry(it.tool_name.clone()).or_default().prefers_client = true;
+                }
+                _ => {}
+            },
+            Message::ToolUseResult(it) => {
+                if let Some(own) = self.own_calls.get(it.id.as_str()).and_then(|tool| self.own.get_mut(tool))
+                {
+                    let is_bare = is_bare(it);
+                    own.without |= is_bare;
+                    own.with_data |= !is_bare;
+                }
+            }
+            Message::Error(it) if it.code == 304 && it.message == "the request is for another instance" => {
+                self.for_others.extend(it.originating_id.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// The settings of such a session.
+    pub(super) fn config(&self, room: &str, next: &NextOwner) -> Config {
+        let has = |feature: &str| self.features.iter().any(|it| it == feature);
+        let mut config =
+            Config::default().room(room).streams(has("frame_stream")).prompts(has("tool_prompt"));
+        (config.fast_lane, config.lossy) = (has("fast_lane"), has("fast_lane"));
+        if let Some(version) = &self.version {
+            config.version.clone_from(version);
+        }
+        let (assistant, next) = (self.assistant.clone(), next.clone());
+        config = config.choose(Choose::by(move |tool, among| {
+            let wanted = if tool.is_some() { next.get() } else { assistant.clone() };
+            wanted.filter(|wanted| among.iter().any(|it| it.identity == *wanted))
+        }));
+        let named = || self.greeted.iter().filter(|(_, expected)| !**expected).map(|(id, _)| id.clone());
+        match self.role {
+            Some(Role::Assistant) => {
+                let (admitted, stoppers) = (self.greeted.clone(), self.stoppers.clone());
+                config.admitted = named().collect();
+                config
+                    .admit_rule(move |who| admitted.contains_key(who.identity()))
+                    .allow_stop(move |who| stoppers.contains(who.identity()))
+            }
+            _ => {
+                config.assistant = named().next();
+                config
+            }
+        }
+    }
+
+    /// The tools that it offered from the beginning.
+    pub(super) fn tools(&self) -> Vec<Tool> {
+        match self.role {
+            Some(Role::Assistant) => self.own.iter().filter_map(|(name, own)| own.tool(name)).collect(),
+            _ => tools(self.offered.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+impl Own {
+    fn tool(&self, name: &str) -> Option<Tool> {
+        let disclose = if self.without && !self.with_data { Disclose::Name } else { Disclose::Full };
+        let mut options = ToolOptions::default().disclose(disclose);
+        options.prefer_client = self.prefers_client;
+        Some(Tool::new(name.parse().ok()?, "").options(options))
+    }
+}
+
+/// The tools of a registration. Nobody is asked for consent: what a person answered is in the outcome.
+pub(super) fn tools(registered: &[RegisteredTool]) -> Vec<Tool> {
+    let read = |it: &RegisteredTool| {
+        let annotations = it.annotations.as_ref().map(crate::body::Body::to_json).unwrap_or_default();
+        let says = |key: &str| annotations.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let rule = annotations.get("onBargeIn").and_then(Value::as_str).and_then(BargeIn::from_text);
+        let mut options = ToolOptions::default().consent(Consent::Never).barge_in(rule.unwrap_or_default());
+        (options.destructive, options.idempotent) = (says("destructive"), says("idempotent"));
+        let tool = Tool::new(it.name.parse().ok()?, it.description.as_str()).options(options);
+        Some(match &it.input_schema {
+            Some(schema) => tool.schema(schema.to_json()),
+            None => tool,
+        })
+    };
+    registered.iter().filter_map(read).collect()
+}
+
+/// Whether a broadcast result says no more than how it ended.
+fn is_bare(result: &ToolUseResult) -> bool {
+    let text = result.error_message.as_deref();
+    result.result.is_none() && text.is_none_or(|text| text == ToolError::LOCAL_MESSAGE)
+}

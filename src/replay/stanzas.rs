@@ -1,0 +1,74 @@
+//! The recorded participant's stanzas beside those of its replayed session.
+//!
+//! A session counts every frame that it says. A frame that depends on the moment and is in one of both only moves all
+//! later numbers by one, so numbers are compared by their ranks without those. Two frames of nearly the same time may
+//! also have changed places: the recorded session heard a little later than the recorder did.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::script::Spoken;
+use crate::{recording::Moment, wire::Kind};
+
+/// How far apart in time two frames may be that changed places.
+const TOGETHER: Duration = Duration::from_millis(250);
+
+/// And how many others may be between them.
+const NEIGHBOURS: usize = 64;
+
+/// The numbers of frames.
+#[derive(Default)]
+pub(super) struct Stanzas {
+    both: Vec<Numbered>,
+    in_file: BTreeSet<u32>,
+    said: BTreeSet<u32>,
+}
+
+struct Numbered {
+    entry: usize,
+    at: Moment,
+    kind: Kind,
+    /// In the file, and as the session says it.
+    file: u32,
+    said: u32,
+}
+
+impl Stanzas {
+    pub(super) fn both(&mut self, entry: usize, at: Moment, kind: Kind, (file, said): (u32, u32)) {
+        self.both.push(Numbered { entry, at, kind, file, said });
+    }
+
+    pub(super) fn only_in_file(&mut self, spoken: &Spoken) {
+        self.in_file.extend(spoken.stanza());
+    }
+
+    pub(super) fn only_said(&mut self, spoken: &Spoken) {
+        self.said.extend(spoken.stanza());
+    }
+
+    /// The frames whose numbers differ, with what the file has and what the session says.
+    pub(super) fn differences(&self) -> Vec<(usize, Kind, (String, String, String))> {
+        let (in_file, said): (Vec<_>, Vec<_>) =
+            (self.in_file.iter().copied().collect(), self.said.iter().copied().collect());
+        let rank = |number: u32, without: &[u32]| {
+            i64::from(number) - i64::try_from(without.partition_point(|it| *it < number)).unwrap_or(i64::MAX)
+        };
+        let ranked = |it: &Numbered| (rank(it.file, &in_file), rank(it.said, &said));
+        let odd: Vec<_> =
+            self.both.iter().map(|it| (it, ranked(it))).filter(|(_, (file, said))| file != said).collect();
+        let (mut found, mut known) = (Vec::new(), 0);
+        for (at, (it, (file, said))) in odd.iter().enumerate() {
+            let around = &odd[at.saturating_sub(NEIGHBOURS)..(at + NEIGHBOURS).min(odd.len())];
+            let near = |other: &Numbered| it.at.since(other.at).max(other.at.since(it.at)) <= TOGETHER;
+            let is_said = around.iter().any(|(other, (_, rank))| rank == file && near(other));
+            let is_in_file = around.iter().any(|(other, (rank, _))| rank == said && near(other));
+            // A number that is wrong from some frame on is told once.
+            if (is_said && is_in_file) || file - said == known {
+                continue;
+            }
+            known = file - said;
+            let field = ("stanzaId".to_owned(), it.file.to_string(), it.said.to_string());
+            found.push((it.entry, it.kind, field));
+        }
+        found
+    }
+}

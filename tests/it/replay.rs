@@ -1,0 +1,718 @@
+//! A recorded session, run again: an honest one says what it said, and a changed one shows where.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use toolbridge::{
+    Assistant, Body, Client, Config, Lane, Packet, Participant, Peer, Progress, Role, STREAM_TOPIC,
+    StreamPart, TOPIC, Tool, ToolError, ToolOptions, memory,
+    recording::{
+        Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Recording, RoomEvent,
+    },
+    replay::{DryReport, Replay, Skipped},
+    wire::{Frame, Kind, Message, Meta, ToolUseResult},
+};
+
+use crate::recording::Folder;
+use crate::session_world::{Fate, MS, Noted, Random, SECOND, World, request, tool, value};
+
+/// The file of one participant.
+fn file(world: &World, name: &str) -> Vec<Entry> {
+    let mut tape = Tape::default();
+    for (at, whose, noted) in world.notes.as_ref().unwrap() {
+        if whose == name {
+            tape.note(*at, world.began, noted);
+        }
+    }
+    tape.entries
+}
+
+#[derive(Default)]
+struct Tape {
+    entries: Vec<Entry>,
+    me: Option<Peer>,
+    parts: BTreeMap<(Peer, String), Vec<u8>>,
+}
+
+impl Tape {
+    fn note(&mut self, at: Instant, began: Instant, noted: &Noted) {
+        let at = Moment(1_700_000_000_000_000_000 + (at - began).as_nanos() as u64);
+        let what = match noted {
+            Noted::Here(who) => {
+                self.me = Some(who.peer().clone());
+                let (identity, sid) = (who.identity().clone(), who.sid().clone());
+                Happened::Event(RoomEvent::Here { identity, sid, room: "room".to_owned() })
+            }
+            Noted::Joined(who) => Happened::Event(RoomEvent::Joined {
+                identity: who.identity().clone(),
+                sid: who.sid().clone(),
+                agent: who.is_agent(),
+                role: who.token_role().map(|role| role.as_str().to_owned()),
+            }),
+            Noted::Left(who) => {
+                Happened::Event(RoomEvent::Left { identity: who.identity().clone(), sid: who.sid().clone() })
+            }
+            Noted::Heard { from, lane, bytes } => {
+                Happened::Packet(self.heard(from.clone(), *lane, bytes.clone().into(), false))
+            }
+            Noted::HeardPart { from, part } => match self.part(from, part) {
+                Some(bytes) => Happened::Packet(self.heard(from.clone(), Lane::Reliable, bytes.into(), true)),
+                None => return,
+            },
+            Noted::Sent(packet) => Happened::Packet(self.sent(packet)),
+            Noted::Unsent(packet) => {
+                let sequence = *packet as u32;
+                Happened::Event(RoomEvent::Unsent {
+                    channel: 1,
+                    sequence,
+                    reason: "not connected".to_owned(),
+                })
+            }
+        };
+        self.entries.push(Entry { at, what });
+    }
+
+    fn sent(&self, packet: &Packet) -> Recorded {
+        Recorded {
+            direction: Direction::Sent,
+            from: self.me.clone().unwrap(),
+            to: packet.to.clone(),
+            topic: TOPIC.to_owned(),
+            lane: packet.lane,
+            stream: packet.payload.len() > 15_000,
+            channel: 1,
+            sequence: packet.id as u32,
+            payload: packet.payload.clone(),
+        }
+    }
+
+    fn heard(&self, from: Peer, lane: Lane, payload: Bytes, stream: bool) -> Recorded {
+        let topic = if stream { STREAM_TOPIC } else { TOPIC }.to_owned();
+        let (direction, channel) = (Direction::Heard, 2);
+        Recorded { direction, from, to: Vec::new(), topic, lane, stream, channel, sequence: 0, payload }
+    }
+
+    fn part(&mut self, from: &Peer, part: &StreamPart) -> Option<Vec<u8>> {
+        let key = |id: &str| (from.clone(), id.to_owned());
+        match part {
+            StreamPart::Header(header) => {
+                self.parts.insert(key(&header.id), Vec::new());
+                None
+            }
+            StreamPart::Chunk { id, bytes, .. } => {
+                self.parts.get_mut(&key(id))?.extend_from_slice(bytes);
+                None
+            }
+            StreamPart::Trailer { id, .. } => self.parts.remove(&key(id)),
+        }
+    }
+}
+
+fn dry(entries: &[Entry]) -> DryReport {
+    let report = Replay::dry(entries.to_vec()).unwrap();
+    assert_eq!(report, Replay::dry(entries.to_vec()).unwrap(), "the same file, the same answer");
+    report
+}
+
+/// Both ends' files say the same again.
+fn both_are_same(world: &World) -> (DryReport, DryReport) {
+    let [a, phone] = ["a", "phone"].map(|name| {
+        let report = dry(&file(world, name));
+        assert!(report.is_same(), "{name}: {report}");
+        assert!(report.compared > 0, "{name}: {report}");
+        report
+    });
+    (a, phone)
+}
+
+fn noted(assistant: Config, client: Config, tools: &[&str]) -> World {
+    let mut world = World::new();
+    world.notes = Some(Vec::new());
+    world.assistant("a", assistant);
+    world.client("phone", client, tools);
+    world.run(200 * MS);
+    world
+}
+
+fn pair(tools: &[&str]) -> World {
+    noted(Config::default(), Config::default(), tools)
+}
+
+/// Much later, so that nothing is due any more.
+fn ended(mut world: World) -> World {
+    world.run(90 * SECOND);
+    world.with("a", |session, now| session.close(now));
+    world.run(SECOND);
+    world
+}
+
+#[test]
+fn a_success_says_the_same_again_at_both_ends() {
+    let mut world = pair(&["good"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("good")).unwrap();
+    let (a, phone) = both_are_same(&ended(world));
+    assert!(a.compared >= 9 && phone.compared >= 9, "{a}{phone}");
+}
+
+#[test]
+fn a_failure_says_the_same_again_at_both_ends() {
+    let mut world = pair(&["bad"]);
+    world.handle("phone", |_| Some(Err(ToolError::new("disk_full", "no room").with_partial(value(2)))));
+    world.ask("a", request("bad")).unwrap_err();
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn an_unknown_tool_says_the_same_again_at_both_ends() {
+    let mut world = pair(&["good"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.with("phone", |session, now| session.offer(now, vec![tool("gone")])).unwrap().unwrap();
+    world.call("a", request("good")).unwrap(); // the assistant has not heard of it yet
+    world.run(SECOND);
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn a_timeout_says_the_same_again_at_both_ends() {
+    let mut world = pair(&["hang"]);
+    world.ask("a", request("hang").timeout(2 * SECOND)).unwrap_err();
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn a_cancel_says_the_same_again_at_both_ends() {
+    let mut world = pair(&["hang"]);
+    let key = world.call("a", request("hang")).unwrap();
+    world.run(3 * SECOND);
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(SECOND);
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn progress_says_the_same_again_at_both_ends() {
+    let mut world = pair(&["slow"]);
+    world.call("a", request("slow")).unwrap();
+    world.run(100 * MS);
+    let job = world.ends["phone"].jobs[0].key;
+    for step in 0..20 {
+        let progress = Progress::started().content(value(step));
+        world.with("phone", |session, now| session.progress(now, job, progress));
+        world.run(37 * MS);
+    }
+    world.finish("phone", Ok(value(9)));
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn a_changed_registration_says_the_same_again_at_both_ends() {
+    let mut world = pair(&["one"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("one")).unwrap();
+    let two = Tool::new("two".parse().unwrap(), "changed").schema(serde_json::json!({"type": "object"}));
+    world.with("phone", |session, now| session.offer(now, vec![tool("one"), two])).unwrap().unwrap();
+    world.run(SECOND);
+    world.ask("a", request("two")).unwrap();
+    both_are_same(&ended(world));
+}
+
+fn shared(name: &str) -> Tool {
+    tool(name).options(ToolOptions::default().prefer_client())
+}
+
+#[test]
+fn a_tool_that_either_may_run_says_the_same_again_whoever_ran_it() {
+    let mut world = World::new();
+    world.notes = Some(Vec::new());
+    world.assistant("a", Config::default());
+    world.with("a", |session, now| session.offer(now, vec![shared("lookup")])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(7))));
+    world.client("phone", Config::default(), &["lookup"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(200 * MS);
+    world.ask("a", request("lookup")).unwrap();
+    world.run(SECOND);
+    let claim =
+        |frame: &Frame| matches!(frame.message(), Ok(Message::Acknowledgement(it)) if it.notes.is_some());
+    world.fate = Some(Box::new(move |_, who, frame| match who.as_str() {
+        "phone" if claim(frame) => Fate::IsOvertaken(3 * SECOND),
+        _ => Fate::Arrives,
+    }));
+    world.ask("a", request("lookup")).unwrap(); // the claim comes too late: the assistant runs it
+    world.run(5 * SECOND);
+    world.fate = None;
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn what_an_assistant_runs_itself_says_the_same_again_at_both_ends() {
+    let mut world = pair(&["good"]);
+    let own = ["open", "failing", "quiet"].map(tool);
+    let named = own[2].clone().options(ToolOptions::default().disclose(toolbridge::Disclose::Name));
+    let own = vec![own[0].clone(), own[1].clone(), named];
+    world.with("a", |session, now| session.offer(now, own)).unwrap().unwrap();
+    world.handle("a", |job| match job.tool.as_str() {
+        "failing" => Some(Err(ToolError::new("broken", "it broke"))),
+        _ => Some(Ok(value(3))),
+    });
+    world.ask("a", request("open")).unwrap();
+    world.ask("a", request("failing")).unwrap_err();
+    world.ask("a", request("quiet")).unwrap();
+    world.run(SECOND);
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn a_call_of_a_plain_peer_says_the_same_again() {
+    let mut world = World::new();
+    world.notes = Some(Vec::new());
+    world.assistant("a", Config::default());
+    world.stranger("old");
+    world.run(5 * SECOND);
+    let key = world.call("a", request("beep").to("old").timeout(20 * SECOND)).unwrap();
+    world.run(3 * SECOND);
+    let Some(Message::ToolUseRequest(asked)) = world.heard("old", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!()
+    };
+    let result = ToolUseResult {
+        id: asked.id,
+        success: true,
+        result: Some(value(4)),
+        error_code: None,
+        error_message: None,
+        conversation_id: None,
+        result_id: None,
+    };
+    world.say("old", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+    world.run(SECOND);
+    assert!(world.settled("a", key).unwrap().is_ok());
+    let report = dry(&file(&ended(world), "a"));
+    assert!(report.is_same() && report.skipped.contains_key(&Skipped::NotReplayed), "{report}");
+}
+
+#[test]
+fn a_peer_that_was_lost_and_comes_back_says_the_same_again_at_both_ends() {
+    let mut world = pair(&["good", "slow"]);
+    world.call("a", request("slow")).unwrap();
+    world.run(SECOND);
+    world.leave("phone");
+    world.run(500 * MS);
+    world.finish("phone", Ok(value(5)));
+    world.run(SECOND);
+    world.rejoin("phone");
+    world.run(10 * SECOND);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("good")).unwrap();
+    world.run(20 * SECOND);
+    world.leave("a");
+    world.run(SECOND);
+    world.rejoin("a");
+    world.run(SECOND);
+    world.ask("a", request("good")).unwrap();
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn another_run_of_a_program_is_another_session() {
+    let mut world = pair(&["good"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("good")).unwrap();
+    world.run(SECOND);
+    world.leave("phone");
+    world.run(20 * SECOND);
+    world.client("phone", Config::default(), &["good"]);
+    world.handle("phone", |_| Some(Ok(value(2))));
+    world.run(SECOND);
+    world.ask("a", request("good")).unwrap();
+    world.run(40 * SECOND);
+    world.ask("a", request("good")).unwrap();
+    let report = dry(&file(&ended(world), "a"));
+    assert!(report.is_same(), "{report}");
+}
+
+#[test]
+fn the_fast_lane_says_the_same_again_at_both_ends() {
+    let lossy = || Config::default().lossy(true);
+    let mut world = noted(lossy(), lossy(), &["t", "late"]);
+    world.random = Random(3);
+    (world.lossy.lost, world.lossy.twice, world.lossy.passed) = (200, 100, 200);
+    world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(value(1))));
+    for _ in 0..30 {
+        world.ask("a", request("t")).unwrap();
+        world.run(150 * MS);
+        world.call("a", request("late").timeout(SECOND)).unwrap();
+        world.run(90 * MS);
+        if !world.ends["phone"].jobs.is_empty() {
+            world.finish("phone", Ok(value(2)));
+        }
+    }
+    world.run(5 * SECOND);
+    let (a, phone) = both_are_same(&ended(world));
+    assert!(a.compared > 100 && phone.compared > 100, "{a}{phone}");
+}
+
+#[test]
+fn frames_in_parts_and_copies_for_observers_say_the_same_again_at_both_ends() {
+    let mut world = noted(Config::default().streams(true), Config::default().streams(true), &["big"]);
+    let sid = world.sid();
+    world.puppet(&Participant::new("watch", sid).role(Role::Observer));
+    world.run(SECOND);
+    world.handle("phone", |_| Some(Ok(Body::from(serde_json::json!({"text": "x".repeat(40_000)})))));
+    let text = Body::from(serde_json::json!({"text": "y".repeat(30_000)}));
+    world.ask("a", toolbridge::Request::new("big", text)).unwrap();
+    world.run(SECOND);
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn a_prompt_and_a_stop_that_a_client_asks_for_say_the_same_again_at_both_ends() {
+    let assistant = Config::default().allow_stop(|_| true);
+    let mut world = noted(assistant, Config::default().prompts(true), &["hang"]);
+    world.handle("phone", |job| (job.tool.as_str() != "hang").then(|| Ok(value(1))));
+    let question = Body::from(serde_json::json!({"title": "Which?", "options": []}));
+    let _ = world.call("a", toolbridge::Request::new("bridge.choose", question).to("phone"));
+    world.run(SECOND);
+    world.call("a", request("hang")).unwrap();
+    world.run(SECOND);
+    world.with("phone", |session, now| session.ask_to_stop(now, None)).unwrap().unwrap();
+    world.run(SECOND);
+    both_are_same(&ended(world));
+}
+
+/// A frame with something changed.
+fn changed(entry: &Entry, change: impl FnOnce(&mut i32, &mut String, &mut Message)) -> Entry {
+    let mut entry = entry.clone();
+    let Happened::Packet(packet) = &mut entry.what else { panic!("no packet") };
+    let frame = Frame::decode(packet.payload.clone()).unwrap();
+    let mut stanza = frame.stanza_id().unwrap();
+    let (mut room, mut message) = (frame.conversation_id().unwrap().to_owned(), frame.message().unwrap());
+    change(&mut stanza, &mut room, &mut message);
+    let meta: BTreeMap<String, Body> =
+        frame.meta_body().decode::<BTreeMap<String, serde_json::Value>>().map_or_else(
+            |_| BTreeMap::new(),
+            |meta| meta.into_keys().map(|key| (key.clone(), frame.meta_get(&key).unwrap())).collect(),
+        );
+    let meta = meta.into_iter().fold(Meta::new(), |meta, (key, value)| meta.with_body(key, value));
+    packet.payload = Frame::write(stanza, &room, &meta, &message).unwrap();
+    entry
+}
+
+/// The places of frames of this type and direction.
+fn places(entries: &[Entry], direction: Direction, kind: Kind) -> Vec<usize> {
+    let is_it = |entry: &Entry| match &entry.what {
+        Happened::Packet(packet) => {
+            packet.direction == direction
+                && Frame::decode(packet.payload.clone()).is_ok_and(|frame| frame.kind() == kind)
+        }
+        _ => false,
+    };
+    entries.iter().enumerate().filter(|(_, entry)| is_it(entry)).map(|(at, _)| at).collect()
+}
+
+/// What is different: place, whose, type, field.
+fn differences(entries: &[Entry]) -> Vec<(usize, String, &'static str, String)> {
+    let told =
+        |it: &toolbridge::replay::Difference| (it.entry, it.who.to_string(), it.frame, it.field.clone());
+    dry(entries).differences.iter().map(told).collect()
+}
+
+/// Three good calls, one of a tool that is gone, and the file of `name`.
+fn three_calls(name: &str) -> Vec<Entry> {
+    let mut world = pair(&["good"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    for _ in 0..3 {
+        world.ask("a", request("good")).unwrap();
+        world.run(SECOND);
+    }
+    world.with("phone", |session, now| session.offer(now, vec![tool("other")])).unwrap().unwrap();
+    world.ask("a", request("good")).unwrap_err();
+    world.run(SECOND);
+    let file = file(&ended(world), name);
+    assert!(dry(&file).is_same());
+    file
+}
+
+#[test]
+fn an_error_code_that_the_session_would_not_give_is_different() {
+    let mut file = three_calls("phone");
+    let at = *places(&file, Direction::Sent, Kind::TOOL_USE_RESULT).last().unwrap();
+    file[at] = changed(&file[at], |_, _, message| {
+        let Message::ToolUseResult(result) = message else { panic!() };
+        result.error_code = Some("busy".into());
+    });
+    assert_eq!(differences(&file), [(at, "phone".to_owned(), "ToolUseResult", "body.errorCode".to_owned())]);
+}
+
+#[test]
+fn a_result_body_that_the_session_would_not_give_is_different() {
+    let mut file = three_calls("phone");
+    let at = *places(&file, Direction::Sent, Kind::TOOL_USE_RESULT).last().unwrap();
+    file[at] = changed(&file[at], |_, _, message| {
+        let Message::ToolUseResult(result) = message else { panic!() };
+        result.result = Some(value(3));
+    });
+    assert_eq!(differences(&file), [(at, "phone".to_owned(), "ToolUseResult", "body.result".to_owned())]);
+}
+
+#[test]
+fn an_echo_that_is_none_is_different_at_both_ends() {
+    for (name, direction) in [("phone", Direction::Sent), ("a", Direction::Heard)] {
+        let mut world = pair(&[]);
+        world.ask("a", toolbridge::Request::new("bridge.echo", value(5)).to("phone")).unwrap();
+        let mut file = file(&ended(world), name);
+        let at = places(&file, direction, Kind::TOOL_USE_RESULT)[0];
+        file[at] = changed(&file[at], |_, _, message| {
+            let Message::ToolUseResult(result) = message else { panic!() };
+            result.result = Some(value(6));
+        });
+        assert_eq!(
+            differences(&file),
+            [(at, "phone".to_owned(), "ToolUseResult", "body.result.n".to_owned())]
+        );
+    }
+}
+
+#[test]
+fn an_acknowledgement_that_is_missing_is_different() {
+    for (name, whose, direction) in
+        [("phone", "phone", Direction::Sent), ("a", "a", Direction::Sent), ("a", "phone", Direction::Heard)]
+    {
+        let mut file = three_calls(name);
+        let at = places(&file, direction, Kind::ACKNOWLEDGEMENT)[1];
+        file.remove(at);
+        let found = dry(&file).differences;
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        let it = &found[0];
+        assert_eq!((it.who.as_str(), it.frame, &*it.field), (whose, "Acknowledgement", "frame"));
+        assert!(it.expected == "nothing" && it.entry <= at);
+    }
+}
+
+#[test]
+fn swapped_frames_and_changed_stanzas_are_different() {
+    let file = three_calls("phone");
+    let results = places(&file, Direction::Sent, Kind::TOOL_USE_RESULT);
+    let started = places(&file, Direction::Sent, Kind::TOOL_PROGRESS);
+    let mut swapped = file.clone();
+    let (a, b) = (started[1], results[1]);
+    let (one, two) = (swapped[a].what.clone(), swapped[b].what.clone());
+    (swapped[a].what, swapped[b].what) = (two, one);
+    let found = differences(&swapped);
+    assert!(found.contains(&(b, "phone".to_owned(), "ToolProgress", "order".to_owned())), "{found:?}");
+
+    let mut moved = file.clone();
+    moved[results[1]] = changed(&moved[results[1]], |stanza, _, _| *stanza += 1_000);
+    let found = differences(&moved);
+    assert!(
+        found.contains(&(results[1], "phone".to_owned(), "ToolUseResult", "stanzaId".to_owned())),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_result_of_a_call_that_was_never_asked_is_different() {
+    let mut file = three_calls("a");
+    let at = places(&file, Direction::Heard, Kind::TOOL_USE_RESULT)[1];
+    let foreign = changed(&file[at], |stanza, _, message| {
+        *stanza += 500;
+        let Message::ToolUseResult(result) = message else { panic!() };
+        result.id = "never-asked".into();
+    });
+    file.insert(at + 1, foreign);
+    let found = differences(&file);
+    assert!(found.contains(&(at + 1, "phone".to_owned(), "ToolUseResult", "frame".to_owned())), "{found:?}");
+}
+
+#[test]
+fn a_file_without_a_participant_is_refused_and_one_that_said_nothing_is_the_same() {
+    assert_eq!(Replay::dry([]), Err(toolbridge::replay::DryError::NobodyHere));
+    let mut file = three_calls("a");
+    file.truncate(1);
+    let report = dry(&file);
+    assert!(report.is_same() && report.compared == 0);
+}
+
+#[test]
+fn redacted_bodies_are_counted_and_not_compared() {
+    let mut file = three_calls("phone");
+    let at = *places(&file, Direction::Sent, Kind::TOOL_USE_RESULT).last().unwrap();
+    let Happened::Packet(packet) = &mut file[at].what else { panic!() };
+    let frame = Frame::decode(packet.payload.clone()).unwrap();
+    let Message::ToolUseResult(mut result) = frame.message().unwrap() else { panic!() };
+    result.error_message = Some("text of 30 bytes".to_owned());
+    let meta = Meta::new().with_bool("bridge.redacted", true);
+    let stanza = frame.stanza_id().unwrap();
+    packet.payload = Frame::write(stanza, "room", &meta, &Message::ToolUseResult(result)).unwrap();
+    let report = dry(&file);
+    assert!(report.is_same() && report.skipped[&Skipped::Redacted] == 1, "{report}");
+}
+
+#[test]
+fn what_is_no_frame_or_on_another_topic_is_counted_and_heard_as_it_is() {
+    let mut file = three_calls("a");
+    let at = places(&file, Direction::Heard, Kind::TOOL_USE_RESULT)[0];
+    let mut odd = file[at].clone();
+    let Happened::Packet(packet) = &mut odd.what else { panic!() };
+    packet.from = Peer::new("x", "PA_x");
+    packet.payload = vec![0xc1, 1, 2].into();
+    let mut other = odd.clone();
+    let Happened::Packet(packet) = &mut other.what else { panic!() };
+    packet.topic = "chat".to_owned();
+    file.insert(at, odd);
+    file.insert(at, other);
+    let report = dry(&file);
+    assert!(report.is_same(), "{report}");
+    assert_eq!((report.skipped[&Skipped::Malformed], report.skipped[&Skipped::OtherTopic]), (1, 1));
+}
+
+/// A random session that breaks no rule.
+fn random_session(seed: u64) -> World {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let fast = random.one_in(3);
+    let config = || Config::default().lossy(fast);
+    let mut world = World::new();
+    world.notes = Some(Vec::new());
+    world.random = Random(seed | 1);
+    world.jitter = random.pick(&[Duration::ZERO, 15 * MS]);
+    world.assistant("a", config());
+    world.with("a", |session, now| session.offer(now, vec![tool("own")])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(8))));
+    world.client("phone", config(), &["good", "bad", "wait"]);
+    world.handle("phone", |job| match job.tool.as_str() {
+        "good" => Some(Ok(value(1))),
+        "bad" => Some(Err(ToolError::new("broken", "it broke"))),
+        _ => None,
+    });
+    world.run(200 * MS);
+    let mut open = Vec::new();
+    for _ in 0..40 {
+        match random.below(12) {
+            0..=2 => drop(world.call("a", request("good"))),
+            3 => drop(world.call("a", request("bad"))),
+            4 => drop(world.call("a", request("own"))),
+            5 | 6 => {
+                let limit = random.pick(&[300 * MS, SECOND, 10 * SECOND]);
+                open.extend(world.call("a", request("wait").timeout(limit)));
+            }
+            7 if !open.is_empty() => {
+                let key = open.remove(0);
+                world.with("a", |session, now| session.cancel(now, key));
+            }
+            8 | 9 if !world.ends["phone"].jobs.is_empty() => {
+                let job = world.ends["phone"].jobs[0].key;
+                let progress = Progress::started().content(value(3));
+                world.with("phone", |session, now| session.progress(now, job, progress));
+                world.run(random.pick(&[10 * MS, 120 * MS]));
+                world.finish("phone", Ok(value(2)));
+            }
+            10 => {
+                let names = random.pick(&[&["good", "wait"][..], &["good", "bad", "wait"]]);
+                let tools = names.iter().map(|name| tool(name)).collect();
+                world.with("phone", |session, now| session.offer(now, tools)).unwrap().unwrap();
+            }
+            11 if random.one_in(4) => {
+                world.leave("phone");
+                world.run(random.pick(&[SECOND, 8 * SECOND]));
+                world.rejoin("phone");
+            }
+            _ => {}
+        }
+        world.run(random.pick(&[MS, 17 * MS, 40 * MS, 200 * MS, 2 * SECOND]));
+    }
+    world.run(20 * SECOND);
+    ended(world)
+}
+
+#[test]
+fn a_hundred_random_sessions_say_the_same_again_and_a_single_change_in_each_is_found() {
+    let (mut compared, mut changes) = (0, 0);
+    for seed in 1..=100 {
+        let world = random_session(seed);
+        for name in ["a", "phone"] {
+            let mut file = file(&world, name);
+            let report = Replay::dry(file.clone()).unwrap();
+            assert!(report.is_same(), "seed {seed}, {name}: {report}");
+            compared += report.compared;
+
+            // Of what the session decides, in a frame that was compared.
+            let mut random = Random(seed);
+            let kinds = [Kind::TOOL_USE_RESULT, Kind::TOOL_USE_REQUEST, Kind::TOOLS_REGISTER_ACK];
+            let sent: Vec<_> = kinds.iter().flat_map(|kind| places(&file, Direction::Sent, *kind)).collect();
+            let at = random.pick(&sent);
+            file[at] = match random.below(2) {
+                0 => changed(&file[at], |_, room, _| room.push('x')),
+                _ => changed(&file[at], |_, _, message| match message {
+                    Message::ToolUseResult(it) => it.conversation_id = Some("another".to_owned()),
+                    Message::ToolUseRequest(it) => it.conversation_id = Some("another".to_owned()),
+                    Message::ToolsRegisterAck(it) => it.tool_count += 1,
+                    _ => panic!(),
+                }),
+            };
+            let report = Replay::dry(file).unwrap();
+            assert!(!report.is_same(), "seed {seed}, {name}: the change of entry {at} is not found");
+            changes += 1;
+        }
+    }
+    assert!(compared > 5_000 && changes == 200, "{compared} frames, {changes} changes");
+}
+
+async fn get_battery() -> Result<f32, ToolError> {
+    Ok(0.8)
+}
+
+async fn hang() -> Result<(), ToolError> {
+    std::future::pending().await
+}
+
+async fn fail() -> Result<(), ToolError> {
+    Err(ToolError::new("disk_full", "no room"))
+}
+
+#[tokio::test]
+async fn what_recorders_wrote_of_both_ends_says_the_same_again() {
+    let folder = Folder::new();
+    let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
+    let room = memory::Room::named("kitchen");
+    let of_phone = Recorder::create(&phone, RecorderOptions::default()).unwrap();
+    let of_assistant = Recorder::create(&assistant, RecorderOptions::default()).unwrap();
+    let client = Client::builder()
+        .tool("get_battery", "Battery level", get_battery)
+        .tool("hang", "Never ends", hang)
+        .tool("fail", "Fails", fail)
+        .join_over(of_phone.tap(room.client("phone")))
+        .await
+        .unwrap();
+    let caller = Assistant::builder()
+        .tool("own", "The assistant's own", get_battery)
+        .join_over(of_assistant.tap(room.assistant("assistant")))
+        .await
+        .unwrap();
+    for _ in 0..12 {
+        let (one, two, three, four) = tokio::join!(
+            caller.call("get_battery", ()),
+            caller.call("get_battery", ()),
+            caller.call("own", ()),
+            caller.call("fail", ()),
+        );
+        assert!(one.is_ok() && two.is_ok() && three.is_ok() && four.is_err());
+    }
+    assert!(caller.call("hang", ()).timeout(60 * MS).await.is_err());
+    let mut open = caller.call("hang", ()).start();
+    assert!(caller.call("get_battery", ()).await.is_ok());
+    open.cancel();
+    assert!(open.await.is_err());
+    assert!(caller.call("get_battery", ()).await.is_ok());
+    caller.close().await;
+    client.close().await;
+    of_phone.finish().unwrap();
+    of_assistant.finish().unwrap();
+    for path in [phone, assistant] {
+        let entries: Vec<_> = Recording::open(&path).unwrap().entries().collect();
+        let report = dry(&entries);
+        assert!(report.is_same() && report.compared > 100, "{}: {report}", path.display());
+    }
+}
