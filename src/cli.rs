@@ -22,6 +22,7 @@ mod interrupt;
 mod link;
 mod part;
 mod ping;
+mod redact;
 mod repair;
 mod report;
 mod text;
@@ -79,6 +80,8 @@ enum Verb {
     Repair(repair::Arguments),
     /// Show a recorded session as one HTML page
     Report(report::Arguments),
+    /// Take out of a recording what tools were asked and answered
+    Redact(redact::Arguments),
 }
 
 /// How long what is left at the end has to be dropped.
@@ -165,6 +168,7 @@ impl Verb {
             Self::Export(arguments) => export::run(&arguments),
             Self::Repair(arguments) => repair::run(&arguments),
             Self::Report(arguments) => report::run(&arguments),
+            Self::Redact(arguments) => redact::run(&arguments),
         }
     }
 }

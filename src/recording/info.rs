@@ -64,9 +64,9 @@ pub struct Info {
     /// How the file is damaged, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// How many findings `check` has, by rule: those that are errors.
+    /// How many findings `check` lists, by rule: those that are errors.
     pub problems: BTreeMap<String, u64>,
-    /// How many findings `check` has, by rule: those that are notes.
+    /// How many findings `check` lists, by rule: those that are notes.
     pub notes: BTreeMap<String, u64>,
 }
 

@@ -253,6 +253,21 @@ fn a_damaged_file_is_shown_up_to_the_damage_with_status_3_and_repaired() {
 }
 
 #[test]
+fn redact_takes_out_what_is_not_kept() {
+    let folder = Folder::new();
+    let file = folder.recording(session());
+    let out = folder.path("redacted.mcap");
+    assert_eq!(shown(&["redact", &file, &out, "--keep", "lamp"]), "10 entries\n");
+    let parameters = |entry: usize| {
+        json(&["cat", &out, "--format", "json"], 0)[entry]["frame"]["body"]["parameters"].clone()
+    };
+    assert_eq!(parameters(3).to_string(), r#"{"on":true}"#);
+    assert!(!parameters(7).to_string().contains("true"), "{}", parameters(7));
+    assert_eq!(json(&["info", &out, "--json"], 0)["calls"], 3);
+    assert_eq!(run(&["redact", &file, &out]).status.code(), Some(2));
+}
+
+#[test]
 fn wrong_input_is_told_apart_from_wrong_usage() {
     let folder = Folder::new();
     let text_file = folder.path("notes.txt");

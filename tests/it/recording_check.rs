@@ -6,7 +6,10 @@ use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Client, ToolContext, ToolError, ToolOptions,
     memory::Room,
-    recording::{Checked, Direction, Entry, Happened, Level, RecordedOutcome, RoomEvent, calls, check, info},
+    recording::{
+        Checked, Direction, Entry, Happened, Level, RecordedOutcome, RoomEvent, calls, check, entry_json,
+        entry_text, info, write_trace,
+    },
     session::Event,
 };
 
@@ -188,6 +191,43 @@ fn findings_are_capped_and_counted() {
     let entries = (0..10_050).map(|ms| raw(ms, Direction::Heard, "phone", &[], vec![0xc1]));
     let checked = check(entries);
     assert_eq!((checked.findings.len(), checked.left_out, checked.errors), (10_000, 50, 10_050));
+}
+
+#[tokio::test(start_paused = true)]
+async fn sec_c1_mutated_frames_are_judged_and_shown_without_a_panic() {
+    let [entries, ..] = session().await;
+    let mut random = 1_u64;
+    let mut below = |most: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % most.max(1)
+    };
+    for _ in 0..200 {
+        let mut mutated = entries.clone();
+        for entry in &mut mutated {
+            if let Happened::Packet(packet) = &mut entry.what {
+                let mut bytes = packet.payload.to_vec();
+                for _ in 0..below(4) {
+                    let at = below(bytes.len());
+                    bytes[at] = below(256) as u8;
+                }
+                bytes.truncate(bytes.len() - below(2) * below(9));
+                packet.payload = bytes.into();
+            }
+            entry.at.0 = entry.at.0.wrapping_add(below(3) as u64 * (u64::MAX / 2));
+        }
+        for (index, entry) in mutated.iter().enumerate() {
+            let line = entry_text(entry, Some(entries[0].at));
+            assert!(!line.contains(char::is_control), "{line:?}");
+            assert_eq!(entry_json(index, entry)["entry"], index);
+        }
+        let checked = check(mutated.clone());
+        let info = info(mutated.clone());
+        assert_eq!(info.problems.values().sum::<u64>(), checked.errors);
+        assert!(!info.to_string().contains(|it: char| it.is_control() && it != '\n'));
+        let mut trace = Vec::new();
+        write_trace(&calls(mutated), entries[0].at, entries[0].at, &mut trace).unwrap();
+        assert!(serde_json::from_slice::<serde_json::Value>(&trace).is_ok());
+    }
 }
 
 async fn lamp() -> Result<String, ToolError> {
