@@ -24,6 +24,7 @@ mod part;
 mod ping;
 mod redact;
 mod repair;
+mod replay;
 mod report;
 mod text;
 mod token;
@@ -80,6 +81,8 @@ enum Verb {
     Repair(repair::Arguments),
     /// Show a recorded session as one HTML page
     Report(report::Arguments),
+    /// Run a recorded session again on virtual time, and show what would be said otherwise. Nothing is sent
+    Replay(replay::Arguments),
     /// Take out of a recording what tools were asked and answered
     Redact(redact::Arguments),
 }
@@ -168,6 +171,7 @@ impl Verb {
             Self::Export(arguments) => export::run(&arguments),
             Self::Repair(arguments) => repair::run(&arguments),
             Self::Report(arguments) => report::run(&arguments),
+            Self::Replay(arguments) => replay::run(&arguments),
             Self::Redact(arguments) => redact::run(&arguments),
         }
     }

@@ -15,6 +15,7 @@ use super::{
     client::programs,
     connect::Seat,
     consent::Asker,
+    file,
     interrupt::{interrupted, unless_interrupted},
 };
 use crate::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
@@ -59,6 +60,10 @@ pub(super) struct Arguments {
     #[arg(long = "client", value_name = "IDENTITY")]
     clients: Vec<String>,
 
+    /// Record the session as seen from here into this file, which must not exist (see `toolbridge info`)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
     /// Print the contract of the lines, and leave
     #[arg(long)]
     protocol: bool,
@@ -79,6 +84,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
+    }
+    if let Some(path) = &arguments.record {
+        builder = builder.record(path);
     }
     let assistant = join(builder, &arguments.seat).await?;
     let (out, written) = output::start(io::stdout());
@@ -120,7 +128,7 @@ async fn join(builder: AssistantBuilder, seat: &Seat) -> Result<Assistant, Failu
         let joined = builder.room_options(way.options.clone()).join(&way.url, &way.token).await;
         joined.map_err(|error| match error {
             JoinError::Register(error) => Failure::usage(error),
-            other => Failure::failed(other),
+            other => file::not_joined(other),
         })
     };
     unless_interrupted(joining).await

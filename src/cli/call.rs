@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read as _, Write as _},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -11,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::{
     Failure, clock,
     connect::Seat,
-    hint,
+    file, hint,
     interrupt::{interrupted, unless_interrupted},
     link, text,
 };
@@ -51,6 +52,10 @@ pub(super) struct Arguments {
     /// How long it may take in all: 1ms to 10m
     #[arg(long, default_value = "30s", value_parser = clock::limit, value_name = "TIME")]
     timeout: Duration,
+
+    /// Record the session as seen from here into this file, which must not exist (see `toolbridge info`)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -63,7 +68,10 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());
     }
-    let joining = async { builder.join(&way.url, &way.token).await.map_err(Failure::failed) };
+    if let Some(path) = &arguments.record {
+        builder = builder.record(path);
+    }
+    let joining = async { builder.join(&way.url, &way.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
     let result = tokio::select! {
         biased;

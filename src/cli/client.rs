@@ -11,6 +11,7 @@ use super::{
     Failure,
     connect::Seat,
     consent::Asker,
+    file,
     interrupt::{interrupted, unless_interrupted},
     link, text,
 };
@@ -34,6 +35,10 @@ pub(super) struct Arguments {
     /// are asked at the terminal
     #[arg(long, value_name = "TOOL", requires = "tools")]
     yes: Vec<String>,
+
+    /// Record the session as seen from here into this file, which must not exist (see `toolbridge info`)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -48,12 +53,15 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
     }
+    if let Some(path) = &arguments.record {
+        builder = builder.record(path);
+    }
     let way = arguments.seat.way("client", Role::Client)?;
     let joining = async {
         builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(
             |error| match error {
                 crate::JoinError::Register(error) => Failure::usage(error),
-                other => Failure::failed(other),
+                other => file::not_joined(other),
             },
         )
     };

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::{self, Write as _},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Failure, clock, connect::Server, interrupt::unless_interrupted, text};
+use super::{Failure, clock, connect::Server, file, interrupt::unless_interrupted, text};
 use crate::{
     Assistant, Body, CallError, Client, JoinError, Role, State, ToolContext, ToolError, Tools, memory,
     session::Event,
@@ -26,6 +27,10 @@ const ASSISTANT: &str = "assistant";
 pub(super) struct Arguments {
     #[command(flatten)]
     server: Server,
+
+    /// Record the session as the assistant sees it into this file, which must not exist (see `toolbridge info`)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -88,11 +93,11 @@ async fn search_web(search: Search) -> Result<Value, ToolError> {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    unless_interrupted(show(&arguments.server)).await
+    unless_interrupted(show(&arguments)).await
 }
 
-async fn show(server: &Server) -> Result<(), Failure> {
-    let (phone, assistant) = join(server).await?;
+async fn show(arguments: &Arguments) -> Result<(), Failure> {
+    let (phone, assistant) = join(&arguments.server, arguments.record.as_deref()).await?;
     let mut demo = Demo { assistant, began: Instant::now(), ended: Vec::new() };
     writeln!(
         io::stdout(),
@@ -120,7 +125,7 @@ async fn show(server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn join(server: &Server) -> Result<(Client, Assistant), Failure> {
+async fn join(server: &Server, record: Option<&Path>) -> Result<(Client, Assistant), Failure> {
     let contacts = Contacts(BTreeMap::from([("Ada", "+44 20 7946 0018")]));
     let tools = Tools::with_state(contacts)
         .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
@@ -129,7 +134,11 @@ async fn join(server: &Server) -> Result<(Client, Assistant), Failure> {
         .tool("export_album", "Copies photos to the cloud", export_album);
     let client = Client::builder().tools(tools).assistant(ASSISTANT);
     let assistant = Assistant::builder().tool("search_web", "Searches the web", search_web).client(PHONE);
-    let failed = |error: JoinError| Failure::failed(error);
+    let assistant = match record {
+        Some(path) => assistant.record(path),
+        None => assistant,
+    };
+    let failed = |error: JoinError| file::not_joined(error);
     if !server.is_named() {
         writeln!(
             io::stdout(),

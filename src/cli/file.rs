@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use super::{Failure, hint};
-use crate::recording::{About, Entries, Entry, RecordError, Recording};
+use crate::{
+    JoinError,
+    recording::{About, Entries, Entry, RecordError, Recording},
+};
 
 /// Opens a recording: a file that is not there was asked for wrongly, one that is no recording is a failure.
 pub(super) fn open(path: &Path) -> Result<Recording, Failure> {
@@ -16,6 +19,14 @@ pub(super) fn refused(path: &Path, error: &RecordError) -> Failure {
         RecordError::Open { .. } | RecordError::Exists { .. } => Failure::usage(error),
         RecordError::Create { .. } => Failure::failed(error),
         _ => Failure::Failed(format!("{}: {error}", path.display())),
+    }
+}
+
+/// Why a participant did not join; a file that is there already was asked for wrongly.
+pub(super) fn not_joined(error: JoinError) -> Failure {
+    match error {
+        JoinError::Record(error) => refused(Path::new("the recording"), &error),
+        other => Failure::failed(other),
     }
 }
 

@@ -181,7 +181,7 @@ fn cat_refuses_a_packet_that_is_no_frame_and_shows_its_bytes() {
     let entry: Value =
         serde_json::from_str(shown(&["cat", &file, "--format", "ndjson", "--peer", "phone"]).trim()).unwrap();
     assert_eq!(entry["raw"], "gcE=");
-    assert!(entry["refused"].as_str().unwrap().contains("byte 1") && entry.get("frame").is_none(), "{entry}");
+    assert!(entry["refused"].as_str().unwrap().contains("byte 0") && entry.get("frame").is_none(), "{entry}");
     assert!(shown(&["cat", &file]).contains("malformed: "));
     let checked = json(&["check", &file, "--json"], 3);
     assert_eq!((&checked["errors"], &checked["findings"][0]["rule"]), (&1.into(), &"malformed".into()));
@@ -331,4 +331,22 @@ fn a_file_that_is_being_written_is_followed_to_its_end() {
     assert_eq!((rest, damage), (20, None));
     let output = run(&["cat", &path, "--follow"]);
     assert_eq!((output.status.code(), text(&output.stdout).lines().count()), (Some(0), 21), "{output:?}");
+}
+
+#[test]
+fn the_demo_is_recorded_and_its_recording_is_sound() {
+    let folder = Folder::new();
+    let file = folder.path("demo.mcap");
+    let demo = run(&["demo", "--record", &file]);
+    assert!(demo.status.success(), "{demo:?}");
+    let again = run(&["demo", "--record", &file]);
+    assert_eq!(again.status.code(), Some(2), "it is not overwritten: {again:?}");
+    let info = json(&["info", &file, "--json"], 0);
+    assert_eq!((&info["identity"], &info["finished"]), (&"assistant".into(), &true.into()));
+    let checked = json(&["check", &file, "--json"], 0);
+    assert_eq!(checked["errors"], 0, "{checked}");
+    let replayed = json(&["replay", &file, "--json"], 0);
+    assert!(replayed["compared"].as_u64().unwrap() > 10 && replayed["differences"] == serde_json::json!([]));
+    assert!(shown(&["calls", &file]).contains("find_contact"));
+    assert_eq!(run(&["replay", &folder.path("none.mcap")]).status.code(), Some(2));
 }
