@@ -9,7 +9,7 @@ use super::{
     Difference, DryReport, Skipped,
     compare::{self, Leave},
     dry::Later,
-    end::{End, Said},
+    end::{End, Said, is_of_a_clock},
     script::{Line, Spoken},
     stanzas::Stanzas,
     when::Spans,
@@ -305,6 +305,15 @@ impl<'a> Checked<'a> {
             Message::ControlStop(it) if !self.end.is_home && it.target_id.is_some() => {
                 return Some(Skipped::Race);
             }
+            // Its own limit was over a moment before the owner's word of the same came.
+            Message::ControlStop(it)
+                if it.target_id.as_deref().is_some_and(|call| {
+                    let answered = self.end.ended_there.get(&CallId::from(call));
+                    answered.is_some_and(|at| at.since(said.at) < EARLY)
+                }) =>
+            {
+                return Some(Skipped::Race);
+            }
             _ => {}
         }
         if spans.is_at_the_end(said.at, self.end.is_home) {
@@ -332,9 +341,7 @@ fn is_race(file: &Spoken, said: &Spoken, is_home: bool) -> bool {
     let (Message::ToolUseResult(file), Message::ToolUseResult(said)) = (&file.message, &said.message) else {
         return false;
     };
-    let ended = |code: &Option<ErrorCode>| {
-        code.as_ref().is_some_and(|code| [ErrorCode::TIMEOUT, ErrorCode::CANCELLED].contains(code))
-    };
+    let ended = |code: &Option<ErrorCode>| code.as_ref().is_some_and(is_of_a_clock);
     let differs = file.error_code != said.error_code || file.error_message != said.error_message;
     differs && ended(&said.error_code) && (!is_home || ended(&file.error_code))
 }

@@ -15,7 +15,7 @@ use crate::{
     link::{Identity, Lane, Packet, Participant, Peer, Role, StreamParts},
     recording::Moment,
     session::{CallKey, JobKey, Output, Session, later},
-    tool::CallId,
+    tool::{CallId, ErrorCode},
     wire::{Frame, Message, Meta, RegisteredTool},
 };
 
@@ -59,6 +59,8 @@ pub(super) struct End {
     pub(super) stopped: BTreeSet<CallId>,
     /// When jobs ended by themselves.
     pub(super) aborted: BTreeMap<CallId, Moment>,
+    /// When a result of a call came that its owner had ended at its limit, or stopped.
+    pub(super) ended_there: BTreeMap<CallId, Moment>,
     /// It was told goodbye.
     pub(super) heard_goodbye: bool,
     /// The session's packet of a packet of the file.
@@ -121,6 +123,7 @@ impl End {
             numbered: BTreeMap::new(),
             stopped: BTreeSet::new(),
             aborted: BTreeMap::new(),
+            ended_there: BTreeMap::new(),
             heard_goodbye: false,
             packets: BTreeMap::new(),
         };
@@ -167,6 +170,11 @@ impl End {
         {
             self.stopped.extend(it.target_id.as_deref().map(CallId::from));
             self.heard_goodbye |= spoken.is_goodbye();
+        }
+        if let Some(Message::ToolUseResult(it)) = line.spoken.as_ref().map(|spoken| &spoken.message)
+            && it.error_code.as_ref().is_some_and(is_of_a_clock)
+        {
+            self.ended_there.entry(it.id.clone()).or_insert(line.at);
         }
         let bytes = line.spoken.as_ref().and_then(|spoken| self.as_it_would_read(spoken, from));
         let bytes = bytes.unwrap_or_else(|| line.payload.clone());
@@ -266,4 +274,9 @@ pub(super) fn meta_of(frame: &Frame) -> Meta {
         }
     }
     meta
+}
+
+/// Whether a clock ended the call, or a stop: both ends count one budget.
+pub(super) fn is_of_a_clock(code: &ErrorCode) -> bool {
+    [ErrorCode::TIMEOUT, ErrorCode::CANCELLED].contains(code)
 }
