@@ -309,7 +309,8 @@ impl<'a> Checked<'a> {
             Message::ControlStop(it)
                 if it.target_id.as_deref().is_some_and(|call| {
                     let answered = self.end.ended_there.get(&CallId::from(call));
-                    answered.is_some_and(|at| at.since(said.at) < EARLY)
+                    answered
+                        .is_some_and(|at| at.checked_duration_since(said.clock).is_some_and(|it| it < EARLY))
                 }) =>
             {
                 return Some(Skipped::Race);

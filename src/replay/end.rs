@@ -60,7 +60,7 @@ pub(super) struct End {
     /// When jobs ended by themselves.
     pub(super) aborted: BTreeMap<CallId, Moment>,
     /// When a result of a call came that its owner had ended at its limit, or stopped.
-    pub(super) ended_there: BTreeMap<CallId, Moment>,
+    pub(super) ended_there: BTreeMap<CallId, Instant>,
     /// It was told goodbye.
     pub(super) heard_goodbye: bool,
     /// The session's packet of a packet of the file.
@@ -72,6 +72,8 @@ pub(super) struct Said {
     /// Where the file was.
     pub(super) entry: usize,
     pub(super) at: Moment,
+    /// When, on its clock.
+    pub(super) clock: Instant,
     pub(super) packet: u64,
     pub(super) to: Vec<Identity>,
     /// Every lane that it went on so far.
@@ -174,7 +176,7 @@ impl End {
         if let Some(Message::ToolUseResult(it)) = line.spoken.as_ref().map(|spoken| &spoken.message)
             && it.error_code.as_ref().is_some_and(is_of_a_clock)
         {
-            self.ended_there.entry(it.id.clone()).or_insert(line.at);
+            self.ended_there.entry(it.id.clone()).or_insert(self.clock);
         }
         let bytes = line.spoken.as_ref().and_then(|spoken| self.as_it_would_read(spoken, from));
         let bytes = bytes.unwrap_or_else(|| line.payload.clone());
@@ -255,6 +257,7 @@ impl End {
         self.said.push_back(Said {
             entry: self.entry,
             at: self.at,
+            clock: self.clock,
             packet: packet.id,
             to: packet.to,
             lanes: vec![packet.lane],

@@ -183,6 +183,31 @@ fn a_timeout_says_the_same_again_at_both_ends() {
     both_are_same(&ended(world));
 }
 
+/// The caller's limit and its owner's word of the same are a moment apart, and a file cannot say which was first. An
+/// answer that comes long after the limit is another matter.
+#[test]
+fn a_limit_that_meets_its_owners_word_of_it_is_no_difference() {
+    for (late, same) in [(50 * MS, true), (SECOND, false)] {
+        let mut world = pair(&["slow"]);
+        world.call("a", request("slow").timeout(2 * SECOND)).unwrap();
+        world.run(1_980 * MS);
+        world.finish("phone", Err(ToolError::new("timeout", "too slow")));
+        let mut entries = file(&ended(world), "a");
+        let is_answer = |entry: &Entry| match &entry.what {
+            Happened::Packet(it) => {
+                Frame::decode(it.payload.clone()).unwrap().kind() == Kind::TOOL_USE_RESULT
+            }
+            _ => false,
+        };
+        let answer = entries.iter().position(is_answer).unwrap();
+        for entry in &mut entries[answer..] {
+            entry.at.0 += late.as_nanos() as u64;
+        }
+        let report = dry(&entries);
+        assert_eq!(report.is_same(), same, "{late:?}: {report}");
+    }
+}
+
 #[test]
 fn a_cancel_says_the_same_again_at_both_ends() {
     let mut world = pair(&["hang"]);
