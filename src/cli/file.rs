@@ -1,11 +1,14 @@
 //! Recordings, as the verbs that read them open and end them.
 
-use std::path::Path;
+use std::{
+    io::{self, Write as _},
+    path::Path,
+};
 
 use super::{Failure, hint};
 use crate::{
     JoinError,
-    recording::{About, Entries, Entry, RecordError, Recording},
+    recording::{About, Entries, Entry, RecordError, Recording, Repaired},
 };
 
 /// Opens a recording: a file that is not there was asked for wrongly, one that is no recording is a failure.
@@ -49,7 +52,21 @@ pub(super) fn walk(
     for (index, entry) in (&mut entries).enumerate() {
         take(index, &entry)?;
     }
-    Ok(entries.damage().map(|damage| format!("damaged at byte {}: {}", damage.at_byte, damage.text)))
+    Ok(damage(&entries))
+}
+
+/// The damage that entries ended at, in words.
+pub(super) fn damage(entries: &Entries) -> Option<String> {
+    entries.damage().map(|damage| format!("damaged at byte {}: {}", damage.at_byte, damage.text))
+}
+
+/// The end of a verb that has written another file of one.
+pub(super) fn written(file: &Repaired) -> Result<(), Failure> {
+    if let Some(damage) = &file.damage {
+        hint(&format!("what stood behind byte {} is lost: {}", damage.at_byte, damage.text));
+    }
+    writeln!(io::stdout(), "{} entries", file.entries)?;
+    Ok(())
 }
 
 /// The end of a verb that has shown what there is.

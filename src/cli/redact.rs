@@ -1,13 +1,10 @@
 //! `toolbridge redact`: a recording without what tools were asked and answered.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Failure, file, hint};
+use super::{Failure, file};
 use crate::recording::{Redact, redact};
 
 #[derive(Debug, Args)]
@@ -31,9 +28,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rule = arguments.keep.iter().fold(Redact::everything(), |rule, name| rule.keep(name.as_str()));
     let left = redact(&arguments.input, &arguments.output, rule, arguments.force)
         .map_err(|error| file::refused(&arguments.input, &error))?;
-    if let Some(damage) = left.damage {
-        hint(&format!("what stood behind byte {} is lost: {}", damage.at_byte, damage.text));
-    }
-    writeln!(io::stdout(), "{} entries", left.entries)?;
-    Ok(())
+    file::written(&left)
 }

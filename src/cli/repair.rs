@@ -1,13 +1,10 @@
 //! `toolbridge repair`: a finished file of any recording.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Failure, file, hint};
+use super::{Failure, file};
 use crate::recording::repair;
 
 #[derive(Debug, Args)]
@@ -26,9 +23,5 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let repaired = repair(&arguments.input, &arguments.output, arguments.force)
         .map_err(|error| file::refused(&arguments.input, &error))?;
-    if let Some(damage) = repaired.damage {
-        hint(&format!("what stood behind byte {} is lost: {}", damage.at_byte, damage.text));
-    }
-    writeln!(io::stdout(), "{} entries", repaired.entries)?;
-    Ok(())
+    file::written(&repaired)
 }

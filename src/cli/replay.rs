@@ -26,15 +26,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("{}: {error}", arguments.file.display())))?;
     let mut out = io::stdout().lock();
     if arguments.json {
-        let json = serde_json::to_string_pretty(&report).map_err(Failure::failed)?;
-        writeln!(out, "{json}")?;
+        writeln!(out, "{}", text::json(&serde_json::to_value(&report).map_err(Failure::failed)?))?;
     } else {
         for line in report.to_string().lines() {
             writeln!(out, "{}", text::plain(line))?;
         }
     }
-    let damage =
-        entries.damage().map(|damage| format!("damaged at byte {}: {}", damage.at_byte, damage.text));
-    file::end(&arguments.file, damage)?;
+    out.flush()?;
+    file::end(&arguments.file, file::damage(&entries))?;
     if report.is_same() { Ok(()) } else { Err(Failure::Found) }
 }

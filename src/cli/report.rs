@@ -41,8 +41,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut entries = file::open(&arguments.file)?.entries();
     let folded = calls(&mut entries);
     let mut notes = Vec::new();
-    let damage =
-        entries.damage().map(|damage| format!("damaged at byte {}: {}", damage.at_byte, damage.text));
+    let damage = file::damage(&entries);
     if let Some(damage) = &damage {
         notes.push(format!("The file is {damage}. What stood before it is here."));
     }

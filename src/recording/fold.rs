@@ -513,25 +513,8 @@ impl Fold {
         }
         let serial = self.next;
         self.next += 1;
-        let call = RecordedCall {
-            id: id.clone(),
-            tool: String::new(),
-            execution: None,
-            caller: caller.clone(),
-            owner: None,
-            limit: None,
-            parameters: None,
-            result: None,
-            requested: None,
-            delivered: None,
-            started: None,
-            stopped: None,
-            settled: None,
-            outcome: RecordedOutcome::Open,
-            entries: Vec::new(),
-        };
         let slot = Slot {
-            call,
+            call: RecordedCall::new(id.clone(), caller.clone()),
             asked: None,
             answer: None,
             before: Vec::new(),

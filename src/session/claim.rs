@@ -5,9 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{
-    JobKey, Session, Timer, outbound::is_named, peer::Feature, replay::place, send::Sent, table::Table,
-};
+use super::{JobKey, Session, Timer, codec, peer::Feature, replay::place, send::Sent, table::Table};
 use crate::{
     body::Body,
     link::Identity,
@@ -111,7 +109,7 @@ impl Session {
     ) -> bool {
         let Some(table) = self.tables.get_mut(id) else { return false };
         let named = it.acknowledged_message_id.as_deref();
-        let claimed = table.claimed_as(stanza).filter(|call| is_named(named, call));
+        let claimed = table.claimed_as(stanza).filter(|call| codec::may_mean(named, call));
         let Some(call) = claimed else { return false };
         if it.success != Some(true) {
             if let Some(claim) = table.denied(now, &call) {

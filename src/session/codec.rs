@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::{
     body::{Body, EncodeError},
     link::Lane,
+    tool::CallId,
     wire::{Frame, Kind, Message, Meta},
 };
 
@@ -118,6 +119,11 @@ pub(super) fn begun() -> Meta {
 /// An application's `meta`, for the owner's instance of this address.
 pub(super) fn addressed(meta: &Meta, address: &str) -> Meta {
     meta.clone().with_text(TO, address)
+}
+
+/// Whether an acknowledgement that names this call, or none, can be of `call`.
+pub(super) fn may_mean(named: Option<&str>, call: &CallId) -> bool {
+    named.is_none_or(|named| named == call.as_str())
 }
 
 /// Whether a value is a MessagePack map: fixmap, map16 or map32.

@@ -234,7 +234,7 @@ impl Session {
     /// A request came. What names its call means no other one: our predecessor may have used the same stanza.
     pub(super) fn request_delivered(&mut self, id: &Identity, stanza: i32, named: Option<&str>) {
         let is_it = |asked: &Asked| asked.owner == *id && asked.stanza == stanza;
-        let means = |call: &Call| is_named(named, &call.id) && call.asked().is_some_and(is_it);
+        let means = |call: &Call| codec::may_mean(named, &call.id) && call.asked().is_some_and(is_it);
         let found = self.calls.values_mut().find(|call| means(call));
         if let Some(call) = found {
             let name = call.id.clone();
@@ -396,11 +396,6 @@ impl Session {
         };
         (meta, message)
     }
-}
-
-/// Whether an acknowledgement that names this call, or none, can be of `call`.
-pub(super) fn is_named(named: Option<&str>, call: &CallId) -> bool {
-    named.is_none_or(|named| named == call.as_str())
 }
 
 /// A duration as `timeoutMs`: at least 1.

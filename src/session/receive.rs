@@ -9,7 +9,6 @@ use super::{
     codec::Incoming,
     ids::Instance,
     job::fitted,
-    outbound::is_named,
     peer::{Pair, Remote},
 };
 use crate::{
@@ -198,7 +197,7 @@ impl Session {
         }
         let Some(table) = self.tables.get_mut(id) else { return };
         let named = it.acknowledged_message_id.as_deref();
-        if let Some(call) = table.sent_as(stanza).filter(|call| is_named(named, call)) {
+        if let Some(call) = table.sent_as(stanza).filter(|call| codec::may_mean(named, call)) {
             table.acknowledged(now, &call);
             self.set_table_timer(now);
         }

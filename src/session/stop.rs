@@ -6,7 +6,6 @@ use super::{
     Counter, JobKey, Session, codec,
     codec::Incoming,
     lane::FastLane,
-    outbound::is_named,
     past::Stop,
     peer::{Presence, Remote},
     send::Sent,
@@ -75,7 +74,9 @@ impl Session {
 
     /// The owner took a request whose call had ended: it is told to stop, if it was not.
     pub(super) fn stop_what_was_delivered(&mut self, owner: &Identity, stanza: i32, named: Option<&str>) {
-        if let Some(call) = self.past.waiting_stop_of(owner, stanza).filter(|call| is_named(named, call)) {
+        if let Some(call) =
+            self.past.waiting_stop_of(owner, stanza).filter(|call| codec::may_mean(named, call))
+        {
             self.stop_owner(&call);
         }
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::rtt::RoundTrip;
 use crate::{
     link::Lane,
-    session::{Unsent as Why, outbound::is_named, timers::later},
+    session::{Unsent as Why, codec, timers::later},
     tool::CallId,
     wire::Kind,
 };
@@ -124,7 +124,7 @@ impl Flight {
         trip: &mut RoundTrip,
     ) {
         let stanza = stanza.unsigned_abs();
-        let is_it = |frame: &Flying| frame.call.as_ref().is_none_or(|call| is_named(named, call));
+        let is_it = |frame: &Flying| frame.call.as_ref().is_none_or(|call| codec::may_mean(named, call));
         if self.frames.get(&stanza).is_some_and(is_it)
             && let Some(frame) = self.frames.remove(&stanza)
         {
