@@ -171,7 +171,9 @@ impl Session {
         lane.last = incoming.lane;
         match &incoming.message {
             Message::Configuration(_) => lane.met |= incoming.has_heard_us(),
-            Message::ToolsRegister(_) => {} // it may follow its Configuration before ours came
+            Message::ToolUseRequest(_) => lane.met |= incoming.addressed_to().is_some(),
+            // It may follow its Configuration before ours came; stops are for plain peers too.
+            Message::ToolsRegister(_) | Message::ControlStop(_) => {}
             _ => lane.met = true,
         }
         if !has_fast_lane || !remote.is_crossed() {

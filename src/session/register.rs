@@ -88,9 +88,10 @@ impl Session {
         }
     }
 
-    /// Client: the registration may follow our Configuration at once if no other assistant is possible.
+    /// Client: the registration may follow our Configuration at once if no other assistant is possible, nor one
+    /// bound that may still come back.
     pub(super) fn register_early(&mut self, now: Instant, id: &Identity) {
-        if !self.is_client() {
+        if !self.is_client() || self.bound.as_ref().is_some_and(|bound| bound != id) {
             return;
         }
         let others =

@@ -7,7 +7,7 @@ use toolbridge::{
     wire::{Frame, Kind, Message},
 };
 
-use crate::session_world::{Lossy, MS, Random, SECOND, World, request, value};
+use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, value};
 
 /// An assistant and a phone whose transports have a lossy lane, after their handshake and two calls: by the first
 /// the assistant learns that it was heard, by the second the round trip.
@@ -572,4 +572,24 @@ fn whatever_is_lost_repeated_or_reordered_each_call_runs_once_and_has_its_answer
     assert!(retries > 100, "{retries}");
     // Both the request and its answer may need a reliable copy, which a loss of 10 % does not touch here.
     assert!(worst <= 2 * (80 * MS + 40 * MS) + 40 * MS, "{worst:?}");
+}
+
+/// Who is asked in plain form, because it was silent, and hears of its caller at last: its answer must not pass
+/// its Configuration, or its caller is done before it knows with whom it shook hands, and leaves without a goodbye.
+#[test]
+fn a_request_in_plain_form_does_not_open_the_lane() {
+    let mut world = World::new();
+    world.client("phone", lossy(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.announce = 3 * SECOND;
+    world.assistant("a", lossy().admit("phone"));
+    world.fate = Some(Box::new(|to, _, _| match to {
+        "a" => Fate::IsOvertaken(50 * MS), // all that is reliable is slow, and stays in order
+        _ => Fate::Arrives,
+    }));
+    assert_eq!(world.ask("a", request("t").to("phone")).unwrap(), value(1));
+    world.with("a", |session, now| session.close(now));
+    world.leave("a");
+    world.run(100 * MS);
+    assert_eq!(world.session("phone").bound(), None, "the goodbye came");
 }

@@ -215,6 +215,23 @@ fn a_goodbye_that_comes_after_the_room_told_of_the_leaving_still_ends_it_at_once
     assert_eq!(world.session("phone").bound(), None);
 }
 
+/// Its calls would be refused: who is offered tools may call them.
+#[test]
+fn nothing_is_offered_to_another_assistant_while_the_bound_one_may_come_back() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.leave("a"); // without a word
+    world.run(SECOND);
+    world.assistant("b", Config::default());
+    let call = world.call("b", request("t").owner_wait(10 * SECOND)).unwrap();
+    world.run(SECOND);
+    assert!(world.said("phone", Kind::TOOLS_REGISTER).iter().all(|(to, _)| to[0] != "b"));
+    assert!(world.settled("b", call).is_none(), "it waits");
+    world.run(5 * SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "b");
+    assert!(world.settled("b", call).unwrap().is_ok());
+}
+
 /// It shook hands in the join before, and leaves before it could do so in this one.
 #[test]
 fn a_goodbye_before_the_handshake_of_a_new_join_ends_what_is_left_of_the_old_one() {
