@@ -22,10 +22,12 @@ mod interrupt;
 mod link;
 mod part;
 mod ping;
+mod record;
 mod redact;
 mod repair;
 mod replay;
 mod report;
+mod tape;
 mod text;
 mod token;
 mod tools;
@@ -63,6 +65,8 @@ enum Verb {
     Tools(tools::Arguments),
     /// Show frames as they pass
     Watch(watch::Arguments),
+    /// Join as an observer and record what is said in a room
+    Record(record::Arguments),
     /// Measure the round trip of calls to a client
     Ping(ping::Arguments),
     /// Turn a frame into JSON and back
@@ -162,6 +166,7 @@ impl Verb {
             Self::Assistant(arguments) => assistant::run(arguments).await,
             Self::Tools(arguments) => tools::run(arguments).await,
             Self::Watch(arguments) => watch::run(arguments).await,
+            Self::Record(arguments) => record::run(arguments).await,
             Self::Ping(arguments) => ping::run(arguments).await,
             Self::Frame(arguments) => frame::run(&arguments),
             Self::Info(arguments) => info::run(&arguments),

@@ -161,6 +161,16 @@ impl Recorder {
         self.shared().queue.wait().map_err(RecordError::Stopped)
     }
 
+    /// Waits until the recording is over: its file is finished, or it stopped early ([`stats`](Recorder::stats) says
+    /// why).
+    ///
+    /// # Cancel safety
+    /// Dropped half-way, nothing was lost.
+    pub async fn ended(&self) {
+        let mut done = self.shared().done.subscribe();
+        let _ = done.wait_for(|done| *done).await; // the sender lives as long as we do
+    }
+
     /// Ends the recording if nobody else holds it.
     pub(super) fn end_if_last(&self) -> bool {
         let last = Arc::strong_count(&self.0) == 1;
@@ -173,9 +183,7 @@ impl Recorder {
     /// Ends the recording if nobody else holds it, and waits for that without blocking.
     pub(super) async fn finish_if_last(&self) {
         if self.end_if_last() {
-            let mut done = self.shared().done.subscribe();
-            // The sender lives as long as we do.
-            let _ = done.wait_for(|done| *done).await;
+            self.ended().await;
         }
     }
 
