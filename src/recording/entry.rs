@@ -105,7 +105,8 @@ pub enum RoomEvent {
         /// The room's name.
         room: String,
     },
-    /// A participant is there, or what is known of it has changed.
+    /// A participant is there, or what is known of it has changed. Of the recorded participant it says, behind its
+    /// [`Here`](RoomEvent::Here), that it is an observer.
     Joined {
         /// Its identity.
         identity: Identity,

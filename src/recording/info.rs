@@ -12,7 +12,7 @@ use super::{
     Direction, Entry, Happened, Level, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
     check::Checker, plain::plain,
 };
-use crate::wire::Kind;
+use crate::{link::Role, wire::Kind};
 
 /// Of how many participants figures are kept.
 const MAX_PEERS: usize = 4_096;
@@ -290,7 +290,9 @@ pub(crate) fn outcome_word(outcome: &RecordedOutcome) -> String {
 }
 
 fn took(call: &RecordedCall) -> Option<Duration> {
-    Some(call.settled?.since(call.requested?))
+    // An observer may hear the result first; then it cannot know how long it took.
+    let (requested, settled) = (call.requested?, call.settled?);
+    (settled >= requested).then(|| settled.since(requested))
 }
 
 fn kind_word(kind: Kind) -> String {
@@ -306,11 +308,23 @@ fn count(map: &mut BTreeMap<String, u64>, word: &str) {
     }
 }
 
+impl Info {
+    /// Whether the recorded participant only listened.
+    fn is_by_observer(&self) -> bool {
+        let is_it = |peer: &PeerInfo| peer.identity == self.identity;
+        self.peers.iter().any(|peer| is_it(peer) && peer.role.as_deref() == Some(Role::Observer.as_str()))
+    }
+}
+
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let out = f;
         let begun = clock(self.begun);
         writeln!(out, "room       {}, recorded by {}", plain(&self.room), plain(&self.identity))?;
+        if self.is_by_observer() {
+            let what = "an observer: it hears copies, no Configurations and no acknowledgements";
+            writeln!(out, "           {what}")?;
+        }
         writeln!(out, "begun      {begun}, {:.3} s, {} entries", self.seconds, self.entries)?;
         if !self.finished {
             writeln!(out, "           it does not end in order")?;

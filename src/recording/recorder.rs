@@ -193,6 +193,10 @@ impl Recorder {
         }
     }
 
+    pub(super) fn observes(&self) -> bool {
+        self.shared().role.get() == Some(&Role::Observer)
+    }
+
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.0.0
     }

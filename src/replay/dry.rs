@@ -51,7 +51,7 @@ impl Replay {
     /// ```
     ///
     /// # Errors
-    /// Nobody was recorded, or the recording is too large to be held.
+    /// Nobody was recorded, or an observer, which says nothing itself; or the recording is too large to be held.
     pub fn dry(entries: impl IntoIterator<Item = Entry>) -> Result<DryReport, DryError> {
         let steps = script::read(entries)?;
         let mut stage = Stage::new(&steps)?;
@@ -94,6 +94,9 @@ impl<'a> Stage<'a> {
             _ => None,
         });
         let (home, room) = named.ok_or(DryError::NobodyHere)?;
+        if is_observer(steps, &home) {
+            return Err(DryError::Observer);
+        }
         let (mut later, mut instances) = (Later::new(), BTreeMap::new());
         for step in steps {
             let What::Line(line) = &step.what else { continue };
@@ -388,6 +391,14 @@ impl<'a> Stage<'a> {
         }
         self.report.finish()
     }
+}
+
+/// Whether the recorded participant says that it is one.
+fn is_observer(steps: &[Step], home: &Identity) -> bool {
+    steps.iter().any(|step| {
+        matches!(&step.what, What::Event(RoomEvent::Joined { identity, role, .. })
+            if identity == home && role.as_deref() == Some(Role::Observer.as_str()))
+    })
 }
 
 /// What a session was told of a packet that did not leave, by what a recorder wrote of it. Of one that its driver gave

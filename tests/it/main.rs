@@ -33,6 +33,8 @@ mod hostile;
 mod layers;
 #[cfg(feature = "cli")]
 mod logs;
+#[cfg(feature = "record")]
+mod observed;
 mod options;
 mod programs;
 mod programs_of_the_api;
