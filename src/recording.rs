@@ -39,6 +39,7 @@ mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
 pub use check::{Checked, Finding, Level, check};
+pub(crate) use entry::HIDDEN;
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
 pub use error::RecordError;
 #[cfg(feature = "cli")]

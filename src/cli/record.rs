@@ -28,8 +28,8 @@ The others see an observer, and send it copies of what they say to one another: 
 results, progress, stops, and who offers what; no Configurations, no acknowledgements.
 LiveKit announces it up to 3 s late, and until then it may miss something. Values under
 keys such as `password` or `token` are taken out before they are written.
-The first Ctrl-C finishes the file. After a second one, or if the recorder is killed, it
-stays as it is: it can be read, and `toolbridge repair` finishes it.")]
+The first Ctrl-C finishes the file. After a second one, or if the recorder is killed, it may
+stay as it is: it can be read, and `toolbridge repair` finishes it.")]
 pub(super) struct Arguments {
     /// The file, which must not exist (see `toolbridge info`, `calls`, `check`, `report`)
     #[arg(value_name = "OUT.mcap")]
@@ -57,7 +57,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let way = arguments.seat.way_to_listen("record", arguments.hidden)?;
     let room = way.join().await?;
-    let mut tape = match Tape::begin(&arguments.output, arguments.force) {
+    let mut tape = match Tape::begin(&arguments.output, arguments.force, way.is_hidden()) {
         Ok(tape) => tape,
         Err(failure) => {
             let mut room = room;

@@ -33,8 +33,9 @@ pub(super) struct Tape {
 
 impl Tape {
     /// Begins the file; who is already in the room need not leave it again for a file that cannot be made.
-    pub(super) fn begin(path: &Path, force: bool) -> Result<Self, Failure> {
+    pub(super) fn begin(path: &Path, force: bool, hidden: bool) -> Result<Self, Failure> {
         let options = RecorderOptions::default().force(force).role(Role::Observer);
+        let options = if hidden { options.hidden() } else { options };
         let recorder = Recorder::create(path, options).map_err(|error| file::refused(path, &error))?;
         Ok(Self { path: path.to_owned(), recorder, began: Instant::now(), calls: Counted::default() })
     }

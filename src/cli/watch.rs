@@ -38,9 +38,10 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.record {
         file::is_free(path, "")?;
     }
-    let mut room = arguments.seat.way("watch", Role::Observer)?.join().await?;
+    let way = arguments.seat.way("watch", Role::Observer)?;
+    let mut room = way.join().await?;
     let Some(path) = &arguments.record else { return show(&mut room, arguments.json, None).await };
-    let mut tape = match Tape::begin(path, false) {
+    let mut tape = match Tape::begin(path, false, way.is_hidden()) {
         Ok(tape) => tape,
         Err(failure) => {
             room.close().await;

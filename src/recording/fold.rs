@@ -273,7 +273,7 @@ impl Fold {
         match event {
             RoomEvent::Here { identity, .. } => self.here = identity.clone(),
             RoomEvent::Joined { identity, role, .. } => {
-                if role.as_deref() != Some(Role::Observer.as_str()) {
+                if role.as_deref() != Some(Role::Observer.as_str()) && !event.is_observer(&self.here) {
                     // Whoever only listens said so itself when it began.
                     if *identity != self.here {
                         self.observers.remove(identity);

@@ -9,8 +9,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Direction, Entry, Happened, Level, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
-    check::Checker, plain::plain,
+    Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent,
+    Spoken, check::Checker, plain::plain,
 };
 use crate::{link::Role, wire::Kind};
 
@@ -309,10 +309,16 @@ fn count(map: &mut BTreeMap<String, u64>, word: &str) {
 }
 
 impl Info {
-    /// Whether the recorded participant only listened.
-    fn is_by_observer(&self) -> bool {
-        let is_it = |peer: &PeerInfo| peer.identity == self.identity;
-        self.peers.iter().any(|peer| is_it(peer) && peer.role.as_deref() == Some(Role::Observer.as_str()))
+    /// What the recorded participant heard, if it only listened.
+    fn observer_hears(&self) -> Option<&'static str> {
+        let recorded = self.peers.iter().find(|peer| peer.identity == self.identity)?;
+        match recorded.role.as_deref()? {
+            HIDDEN => Some("a hidden observer: it hears only what goes to the whole room"),
+            role if role == Role::Observer.as_str() => {
+                Some("an observer: it hears copies, no Configurations and no acknowledgements")
+            }
+            _ => None,
+        }
     }
 }
 
@@ -321,9 +327,8 @@ impl fmt::Display for Info {
         let out = f;
         let begun = clock(self.begun);
         writeln!(out, "room       {}, recorded by {}", plain(&self.room), plain(&self.identity))?;
-        if self.is_by_observer() {
-            let what = "an observer: it hears copies, no Configurations and no acknowledgements";
-            writeln!(out, "           {what}")?;
+        if let Some(hears) = self.observer_hears() {
+            writeln!(out, "           {hears}")?;
         }
         writeln!(out, "begun      {begun}, {:.3} s, {} entries", self.seconds, self.entries)?;
         if !self.finished {

@@ -11,7 +11,7 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Entry, Moment, RecordError, RecorderStats, Redact, Tap,
+    Entry, HIDDEN, Moment, RecordError, RecorderStats, Redact, Tap,
     journal::Journal,
     queue::{Item, Queue},
     rewrite, writer,
@@ -33,13 +33,22 @@ pub struct RecorderOptions {
     pub bytes: usize,
     /// What the recorded participant is there for. Default: what its token says.
     pub role: Option<Role>,
+    /// It is an observer that nobody sees, and so hears only what goes to the whole room: the file says so. Default: no.
+    pub hidden: bool,
     /// What is taken out before it is written. Default: what [`Redact`] says.
     pub redact: Redact,
 }
 
 impl Default for RecorderOptions {
     fn default() -> Self {
-        Self { force: false, entries: 8_192, bytes: 32 * 1024 * 1024, role: None, redact: Redact::default() }
+        Self {
+            force: false,
+            entries: 8_192,
+            bytes: 32 * 1024 * 1024,
+            role: None,
+            hidden: false,
+            redact: Redact::default(),
+        }
     }
 }
 
@@ -62,6 +71,13 @@ impl RecorderOptions {
     #[must_use]
     pub fn redact(mut self, redact: Redact) -> Self {
         self.redact = redact;
+        self
+    }
+
+    /// The recorded participant is an observer that nobody sees.
+    #[must_use]
+    pub fn hidden(mut self) -> Self {
+        (self.role, self.hidden) = (Some(Role::Observer), true);
         self
     }
 
@@ -113,6 +129,7 @@ pub(super) struct Shared {
     clock: Clock,
     queue: Queue,
     role: Arc<OnceLock<Role>>,
+    hidden: bool,
     done: watch::Sender<bool>,
 }
 
@@ -129,7 +146,7 @@ impl Recorder {
         let queue = Queue::new(options.entries, options.bytes);
         let journal = Journal::new(file, options.redact, Arc::clone(&role));
         let (path, clock, done) = (path.to_owned(), Clock::new(), watch::Sender::new(false));
-        let shared = Arc::new(Shared { path, clock, queue, role, done });
+        let shared = Arc::new(Shared { path, clock, queue, role, hidden: options.hidden, done });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new().name("toolbridge-rec".to_owned());
         thread.spawn(move || theirs.run(journal)).map_err(RecordError::Thread)?;
@@ -193,8 +210,10 @@ impl Recorder {
         }
     }
 
-    pub(super) fn observes(&self) -> bool {
-        self.shared().role.get() == Some(&Role::Observer)
+    /// What the file says of the recorded participant, if it is an observer.
+    pub(super) fn observes_as(&self) -> Option<&'static str> {
+        let word = if self.shared().hidden { HIDDEN } else { Role::Observer.as_str() };
+        (self.shared().role.get() == Some(&Role::Observer)).then_some(word)
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

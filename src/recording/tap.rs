@@ -58,12 +58,12 @@ impl<T: Transport> Tap<T> {
             room: self.inner.room(),
         });
         // Nothing that an observer sends would tell what it is.
-        if self.recorder.observes() {
+        if let Some(role) = self.recorder.observes_as() {
             self.event(RoomEvent::Joined {
                 identity: self.local.identity().clone(),
                 sid: self.local.sid().clone(),
                 agent: false,
-                role: Some(Role::Observer.as_str().to_owned()),
+                role: Some(role.to_owned()),
             });
         }
     }

@@ -395,10 +395,7 @@ impl<'a> Stage<'a> {
 
 /// Whether the recorded participant says that it is one.
 fn is_observer(steps: &[Step], home: &Identity) -> bool {
-    steps.iter().any(|step| {
-        matches!(&step.what, What::Event(RoomEvent::Joined { identity, role, .. })
-            if identity == home && role.as_deref() == Some(Role::Observer.as_str()))
-    })
+    steps.iter().any(|step| matches!(&step.what, What::Event(event) if event.is_observer(home)))
 }
 
 /// What a session was told of a packet that did not leave, by what a recorder wrote of it. Of one that its driver gave

@@ -29,6 +29,7 @@ mod endings;
 mod ends;
 mod flat;
 mod network;
+mod observe;
 mod peers;
 mod program;
 mod rejoin;
@@ -70,6 +71,7 @@ fn main() {
         cli::trials(),
         assistant::trials(),
         network::trials(),
+        observe::trials(),
         report::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());

@@ -291,11 +291,10 @@ async fn each_of_two_observers_has_each_call_once_and_nothing_against_anybody() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recorder_that_is_told_so_is_an_observer_whatever_the_room_says_of_it() {
-    // As a hidden participant, of whom the room says nothing.
+async fn a_hidden_observer_says_so_in_its_file() {
     let (folder, room) = (Folder::new(), Room::named("kitchen"));
     let file = folder.file("hidden.mcap");
-    let options = RecorderOptions::default().role(toolbridge::Role::Observer);
+    let options = RecorderOptions::default().hidden();
     let recorder = Recorder::create(&file, options).unwrap();
     let mut tap = recorder.tap(room.join(|sid| toolbridge::Participant::new("ghost", sid)));
     tap.close().await;
@@ -306,8 +305,10 @@ async fn a_recorder_that_is_told_so_is_an_observer_whatever_the_room_says_of_it(
     let entries: Vec<_> = recording.entries().collect();
     assert!(
         matches!(&entries[1].what, Happened::Event(RoomEvent::Joined { identity, role: Some(role), .. })
-        if *identity == *"ghost" && role == "observer"),
+        if *identity == *"ghost" && role == "hidden"),
         "{entries:?}"
     );
+    let shown = info(entries.clone()).to_string();
+    assert!(shown.contains("it hears only what goes to the whole room"), "{shown}");
     assert_eq!(Replay::dry(entries), Err(DryError::Observer));
 }
