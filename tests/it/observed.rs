@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Event, ToolContext, ToolError, Transport,
+    Assistant, CallError, Client, Config, ErrorCode, Event, Participant, Role, ToolContext, ToolError,
+    ToolOptions, Transport,
     memory::{Connection, Room},
     recording::{
         Checked, Entry, Happened, Level, Moment, RecordedOutcome, Recorder, RecorderOptions, Recording,
@@ -16,6 +17,8 @@ use toolbridge::{
 use crate::{
     recording::Folder,
     recording_said::{MS, closed, failed, heard, here, joined, left, ok, progress, request, stop},
+    replay::file,
+    session_world::{MS as MILLI, Random, World, request as asked, tool, value},
 };
 
 const REGISTER: &str = r#"{"type": 70, "body": {"tools": [{"name": "lamp", "description": ""}]}}"#;
@@ -296,12 +299,12 @@ async fn a_hidden_observer_says_so_in_its_file() {
     let file = folder.file("hidden.mcap");
     let options = RecorderOptions::default().hidden();
     let recorder = Recorder::create(&file, options).unwrap();
-    let mut tap = recorder.tap(room.join(|sid| toolbridge::Participant::new("ghost", sid)));
+    let mut tap = recorder.tap(room.join(|sid| Participant::new("ghost", sid)));
     tap.close().await;
     recorder.finish().unwrap();
     recorder.ended().await;
     let recording = Recording::open(&file).unwrap();
-    assert_eq!(recording.about().role, Some(toolbridge::Role::Observer));
+    assert_eq!(recording.about().role, Some(Role::Observer));
     let entries: Vec<_> = recording.entries().collect();
     assert!(
         matches!(&entries[1].what, Happened::Event(RoomEvent::Joined { identity, role: Some(role), .. })
@@ -311,4 +314,111 @@ async fn a_hidden_observer_says_so_in_its_file() {
     let shown = info(entries.clone()).to_string();
     assert!(shown.contains("it hears only what goes to the whole room"), "{shown}");
     assert_eq!(Replay::dry(entries), Err(DryError::Observer));
+}
+
+/// A random session that breaks no rule, with an observer that comes and goes when it likes.
+fn random_session(seed: u64) -> World {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let fast = random.one_in(2);
+    let config = || Config::default().lossy(fast);
+    let mut world = World::new();
+    world.notes = Some(Vec::new());
+    world.random = Random(seed | 1);
+    world.jitter = random.pick(&[Duration::ZERO, 15 * MILLI, 150 * MILLI]);
+    let comes = random.below(15);
+    if comes < 5 {
+        enter(&mut world);
+    }
+    world.assistant("a", config());
+    let either = tool("both").options(ToolOptions::default().prefer_client());
+    world.with("a", |session, now| session.offer(now, vec![tool("own"), either])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(8))));
+    for (name, tools) in [("phone", &["good", "bad", "wait", "both"][..]), ("tv", &["show", "wait"])] {
+        world.client(name, config(), tools);
+        world.handle(name, |job| match job.tool.as_str() {
+            "wait" => None,
+            "bad" => Some(Err(ToolError::new("broken", "it broke"))),
+            _ => Some(Ok(value(1))),
+        });
+    }
+    world.run(200 * MILLI);
+    let mut open = Vec::new();
+    for step in 5..55 {
+        if step == comes {
+            enter(&mut world);
+        }
+        match random.below(12) {
+            0 | 1 => drop(world.call("a", asked("good"))),
+            2 => drop(world.call("a", asked("bad"))),
+            3 => drop(world.call("a", asked("own"))),
+            4 => drop(world.call("a", asked("both"))),
+            5 => drop(world.call("a", asked("show"))),
+            6 => drop(world.call("a", asked("show").to("phone"))),
+            7 => {
+                let limit = random.pick(&[300 * MILLI, Duration::from_secs(1), Duration::from_secs(10)]);
+                let owner = random.pick(&["phone", "tv"]);
+                open.extend(world.call("a", asked("wait").to(owner).timeout(limit)));
+            }
+            8 if !open.is_empty() => {
+                let key = open.remove(0);
+                world.with("a", |session, now| session.cancel(now, key));
+            }
+            9 if !world.ends["phone"].jobs.is_empty() => world.finish("phone", Ok(value(2))),
+            10 if random.one_in(3) => {
+                let who = random.pick(&["phone", "tv", "a"]);
+                world.leave(who);
+                world.run(random.pick(&[Duration::from_secs(1), Duration::from_secs(8)]));
+                world.rejoin(who);
+            }
+            _ => {}
+        }
+        world.run(random.pick(&[1, 17, 40, 200, 2_000]) * MILLI);
+    }
+    world.run(random.pick(&[1, 200, 20_000]) * MILLI);
+    world
+}
+
+fn enter(world: &mut World) {
+    let sid = world.sid();
+    world.puppet(&Participant::new("eye", sid).role(Role::Observer));
+}
+
+#[test]
+fn of_random_sessions_an_observer_has_nothing_against_anybody_and_the_outcomes_that_the_caller_had() {
+    let (mut settled, mut early) = (0, 0);
+    for seed in 1..=200 {
+        let world = random_session(seed);
+        let mut entries = file(&world, "eye");
+        let Happened::Event(RoomEvent::Here { identity, sid, .. }) = &entries[0].what else {
+            panic!("{seed}")
+        };
+        let (identity, sid, role) = (identity.clone(), sid.clone(), Some("observer".to_owned()));
+        let event = RoomEvent::Joined { identity, sid, agent: false, role };
+        entries.insert(1, Entry { at: entries[0].at, what: Happened::Event(event) });
+        let at = entries.last().unwrap().at;
+        entries.push(Entry { at, what: Happened::Event(RoomEvent::Closed { reason: "closed".to_owned() }) });
+        let checked = check(entries.clone());
+        assert_eq!(checked.errors, 0, "seed {seed}: {checked:#?}");
+        let of_caller = calls(file(&world, "a")).calls;
+        let mut ids = std::collections::HashSet::new();
+        for call in calls(entries).calls {
+            assert!(ids.insert(call.id.clone()), "seed {seed}: twice: {call:#?}");
+            let same = of_caller.iter().find(|it| it.id == call.id);
+            let Some(same) = same.filter(|it| it.settled.is_some() && call.settled.is_some()) else {
+                continue;
+            };
+            // What a caller ran itself while it was cut off is broadcast to nobody.
+            if same.owner.as_ref() == Some(&same.caller) && call.owner != same.owner {
+                continue;
+            }
+            assert_eq!(
+                (&call.owner, &call.outcome),
+                (&same.owner, &same.outcome),
+                "seed {seed}: {call:#?} {same:#?}"
+            );
+            settled += 1;
+            early += u32::from(call.requested.is_some_and(|at| call.settled.is_some_and(|end| end < at)));
+        }
+    }
+    assert!(settled > 1_500 && early > 20, "{settled} calls, {early} with the result first");
 }

@@ -20,7 +20,7 @@ use crate::recording::Folder;
 use crate::session_world::{Fate, MS, Noted, Random, SECOND, World, request, tool, value};
 
 /// The file of one participant.
-fn file(world: &World, name: &str) -> Vec<Entry> {
+pub(crate) fn file(world: &World, name: &str) -> Vec<Entry> {
     let mut tape = Tape::default();
     for (at, whose, noted) in world.notes.as_ref().unwrap() {
         if whose == name {
