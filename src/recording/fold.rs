@@ -195,7 +195,10 @@ impl Fold {
             Message::ToolUseRequest(request) => self.request(entry.at, packet, frame, request)?,
             Message::ToolUseResult(result) => self.result(entry.at, packet, result)?,
             Message::ToolProgress(progress) => {
-                let serial = self.find(packet, progress.id.as_str())?;
+                let serial = match self.find(packet, progress.id.as_str()) {
+                    Some(serial) => serial,
+                    None => self.foresee(&progress.id)?,
+                };
                 let began = progress.status != ProgressStatus::Pending;
                 self.by_owner(serial, packet, |call| {
                     if began {
@@ -336,7 +339,11 @@ impl Fold {
                 call.owner = owner;
             }
             slot.asked = Some(content);
-            return Some((serial, if is_new { Told::Asked } else { Told::AskedAgain }));
+            if is_new {
+                return Some((serial, Told::Asked));
+            }
+            self.doubt(serial);
+            return Some((serial, Told::AskedAgain));
         };
         let runs_itself = execution == Some(Execution::Server);
         if runs_itself && call.execution != Some(Execution::Server) {

@@ -45,7 +45,8 @@ fn only(entries: &[Entry]) -> toolbridge::recording::RecordedCall {
 fn a_result_that_is_heard_before_its_request_is_the_same_call() {
     let entries = observed(vec![
         heard(1, "phone", REGISTER),
-        heard(2, "phone", &ok(1, "a")),
+        heard(1, "phone", &progress(1, "a")),
+        heard(2, "phone", &ok(2, "a")),
         heard(3, "assistant", &request(-1, "a", "client")),
         closed(20_000),
     ]);
@@ -53,6 +54,7 @@ fn a_result_that_is_heard_before_its_request_is_the_same_call() {
     assert_eq!((call.caller.as_str(), call.owner.unwrap().as_str()), ("assistant", "phone"));
     assert_eq!((call.tool.as_str(), call.outcome), ("lamp", RecordedOutcome::Ok));
     assert_eq!((call.settled, call.requested), (Some(Moment(2 * MS)), Some(Moment(3 * MS))));
+    assert_eq!((call.started, call.entries), (Some(Moment(MS)), vec![3, 4, 5]));
     assert_eq!(found(&check(entries.clone())), []);
     // How long it took cannot be known.
     assert_eq!(info(entries).tools[0].latency, None);

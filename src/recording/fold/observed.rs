@@ -49,6 +49,31 @@ impl Fold {
         Some(serial)
     }
 
+    /// A call that an observer hears of before it hears its request; its caller is not known yet.
+    pub(super) fn foresee(&mut self, id: &CallId) -> Option<u64> {
+        if self.observes() { self.insert(id, &Identity::from("")) } else { None }
+    }
+
+    /// What was said before the request was heard is looked at again: now it is known of which tool.
+    pub(super) fn doubt(&mut self, serial: u64) {
+        let owner = self.call(serial).and_then(|call| call.owner.clone()).filter(|_| self.observes());
+        let doubtful = owner.is_some_and(|owner| self.is_doubtful(serial, &owner));
+        if let Some(slot) = self.slots.get_mut(&serial) {
+            slot.guessed = doubtful;
+        }
+    }
+
+    /// Whether others offer the tool, and this participant does not.
+    fn is_doubtful(&self, serial: u64, from: &Identity) -> bool {
+        let Some(slot) = self.slots.get(&serial) else { return false };
+        let call = &slot.call;
+        slot.asked.is_some()
+            && call.execution != Some(Execution::Server)
+            && *from != call.caller
+            && !self.offers(from, &call.tool)
+            && self.is_offered(&call.tool)
+    }
+
     /// Whether it may be that this participant was asked: any may, as long as nobody answered, and whoever offers the
     /// tool, after one that does not had answered, or if the call was asked more than once.
     pub(super) fn perhaps_may_answer(&self, serial: u64, from: &Identity) -> bool {
@@ -71,13 +96,7 @@ impl Fold {
         if !self.observes() {
             return Told::Settled;
         }
-        let Some(slot) = self.slots.get(&serial) else { return Told::Settled };
-        let call = &slot.call;
-        let doubtful = slot.asked.is_some()
-            && call.execution != Some(Execution::Server)
-            && *from != call.caller
-            && !self.offers(from, &call.tool)
-            && self.is_offered(&call.tool);
+        let doubtful = self.is_doubtful(serial, from);
         let Some(slot) = self.slots.get_mut(&serial) else { return Told::Settled };
         let is_decided = slot.call.settled.is_some() && !slot.guessed;
         if slot.taken_over || is_decided || slot.call.owner.as_ref() == Some(from) {
