@@ -181,6 +181,27 @@ impl Recorder {
     /// Waits until the recording is over: its file is finished, or it stopped early ([`stats`](Recorder::stats) says
     /// why).
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> anyhow::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("toolbridge-ended-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("session.mcap");
+    /// use toolbridge::{Transport, memory, recording::{Recorder, RecorderOptions}};
+    ///
+    /// let room = memory::Room::new();
+    /// let recorder = Recorder::create(&path, RecorderOptions::default())?;
+    /// let mut eye = recorder.tap(room.observer("eye")); // which hears copies of what the others say to one another
+    /// tokio::select! {
+    ///     () = recorder.ended() => println!("it stopped: {:?}", recorder.stats().failed),
+    ///     event = eye.recv() => println!("{event:?}"),
+    /// #   () = async {} => {}
+    /// }
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Cancel safety
     /// Dropped half-way, nothing was lost.
     pub async fn ended(&self) {

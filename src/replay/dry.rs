@@ -30,6 +30,36 @@ pub const MAX_BYTES: usize = 1 << 30;
 const MAX_WAITING: usize = 1_024;
 
 /// Runs recorded sessions again.
+///
+/// A test of an app of one's own, against a session of it that was recorded once:
+///
+/// ```
+/// use toolbridge::{recording::Recording, replay::Replay};
+///
+/// fn the_session_says_the_same_again(file: &std::path::Path) -> anyhow::Result<()> {
+///     let report = Replay::dry(Recording::open(file)?.entries())?;
+///     anyhow::ensure!(report.is_same(), "{report}"); // which entry, which field, what was expected
+///     Ok(())
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> anyhow::Result<()> {
+/// # use toolbridge::{Assistant, Client, ToolError, memory};
+/// # async fn get_battery() -> Result<f32, ToolError> { Ok(0.8) }
+/// # let folder = std::env::temp_dir().join(format!("toolbridge-replay-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let file = folder.join("session.mcap");
+/// # let room = memory::Room::new();
+/// # let phone = Client::builder().tool("get_battery", "", get_battery).record(&file);
+/// # let phone = phone.join_over(room.client("phone")).await?;
+/// # let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
+/// # assistant.call("get_battery", ()).await?;
+/// # assistant.close().await;
+/// # phone.close().await;
+/// # the_session_says_the_same_again(&file)?;
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Replay;
