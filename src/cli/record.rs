@@ -67,7 +67,11 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     };
     let mut room = tape.tap(room);
     let (name, identity, path) = (room.room(), room.local(), arguments.output.display());
-    hint(&format!("recording {name} as {} into {path}, until Ctrl-C", identity.identity()));
+    let until = arguments.length.map_or_else(
+        || "until Ctrl-C".to_owned(),
+        |length| format!("for {}, or until Ctrl-C", humantime::format_duration(length)),
+    );
+    hint(&format!("recording {name} as {} into {path}, {until}", identity.identity()));
     if way.is_hidden() {
         hint(HIDDEN);
     }

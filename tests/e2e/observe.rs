@@ -18,6 +18,7 @@ use toolbridge::{
 use crate::{
     ends::{assistant, client, double, hang},
     program::{Output, Planned, Program, tools_file},
+    relay::Relay,
     server::{Server, shared},
     soon,
 };
@@ -29,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         two_observers_have_the_same_calls,
         a_recorder_that_is_killed_leaves_a_file_that_is_repaired,
         watch_records_what_it_shows,
+        an_observer_whose_connection_is_lost_goes_on_in_the_same_file,
         a_recording_ends_after_its_time,
         a_second_ctrl_c_leaves_at_once_with_a_file_that_can_be_read,
         a_deleted_room_ends_the_recording_in_order,
@@ -289,6 +291,48 @@ async fn watch_records_what_it_shows() -> anyhow::Result<()> {
     ensure!(Recording::open(&path)?.about().finished);
     let again = Program::toolbridge(&server, &["watch", "--room", room, "--record"]).arg(&path).run().await?;
     ensure!(again.code == Some(2) && again.stderr.contains("give another name"), "{again:?}");
+    Ok(())
+}
+
+async fn an_observer_whose_connection_is_lost_goes_on_in_the_same_file() -> anyhow::Result<()> {
+    let server = shared()?;
+    let (relay, room) = (Relay::start(&server).await?, "observe-rejoin");
+    let path = place(room)?;
+    let url = relay.url();
+    let recorder = record(&server, room, &path, &["--identity", "eye", "--url", &url]).start()?;
+    let ends = Watched::by(&server, room, &["eye"]).await?;
+    ends.calls().await?;
+    until(&path, "three results", |entries| settled(entries) == 3).await?;
+    let sid_of = |brain: &Assistant| {
+        let all = brain.participants();
+        all.iter().find(|who| *who.identity() == *"eye").map(|who| who.sid().clone())
+    };
+    let before = sid_of(&ends.brain);
+    relay.signalling().sever();
+    let joins = |entries: &[Entry]| {
+        entries.iter().filter(|it| matches!(it.what, Happened::Event(RoomEvent::Here { .. }))).count()
+    };
+    until(&path, "the second join", |entries| joins(entries) == 2).await?;
+    soon("the new sid", async {
+        while sid_of(&ends.brain).is_none_or(|sid| Some(sid) == before) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await?;
+    ends.brain.call("ours", json!({"n": 2})).await?;
+    until(&path, "the fourth result", |entries| settled(entries) == 4).await?;
+    recorder.interrupt()?;
+    let output = recorder.finish().await?;
+    in_order(&output, &path)?;
+    ensure!(
+        output.stderr.contains("joining anew") && output.stderr.contains("in the room again"),
+        "{output:?}"
+    );
+    ensure!(read(&server, &["check"], &path, 0).await?.contains("0 errors"));
+    let info: Value = serde_json::from_str(&read(&server, &["info", "--json"], &path, 0).await?)?;
+    let peers = info["peers"].as_array().context("no participants")?;
+    let eye = peers.iter().find(|it| it["identity"] == "eye").context("no observer")?;
+    ensure!(eye["role"] == "observer" && eye["sids"].as_array().is_some_and(|it| it.len() == 2), "{eye}");
     Ok(())
 }
 
