@@ -4,12 +4,14 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, bail, ensure};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::time::interval;
 use toolbridge::{
     Assistant, Client,
     recording::{Entry, Happened, RecordedCall, RecordedOutcome, Recording, RoomEvent, calls},
@@ -40,6 +42,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
+/// How often a file that is being written is looked at. Nothing depends on it.
+const ASK: Duration = Duration::from_millis(20);
+
 /// Where a test records to: a name that is free, in a folder of its own.
 fn place(name: &str) -> anyhow::Result<PathBuf> {
     Ok(tools_file(name, &[])?.with_file_name("session.mcap"))
@@ -51,13 +56,14 @@ fn record(server: &Server, room: &str, path: &Path, more: &[&str]) -> Planned {
 
 /// Waits until the file, which is still being written, has what is wanted.
 async fn until(path: &Path, what: &str, wanted: impl Fn(&[Entry]) -> bool) -> anyhow::Result<()> {
+    let mut again = interval(ASK);
     let look = async {
         loop {
+            again.tick().await;
             let entries = Recording::open(path).map(|it| it.entries().collect::<Vec<_>>());
             if entries.is_ok_and(|entries| wanted(&entries)) {
                 return;
             }
-            tokio::task::yield_now().await;
         }
     };
     soon(what, look).await
