@@ -337,13 +337,7 @@ impl Checker {
                 self.find(place, Level::Error, "request-changed", text);
             }
             Told::Settled | Told::SettledDoubtfully | Told::SettledAfterAll => {
-                let doubt = match told {
-                    Told::SettledDoubtfully => Some((Level::Note, "others offer the tool, and it does not")),
-                    Told::SettledAfterAll => {
-                        Some((Level::Error, "somebody who does not offer it answered, too"))
-                    }
-                    _ => None,
-                };
+                let impostor = self.fold.misled_by(serial).filter(|_| told == Told::SettledAfterAll).cloned();
                 let cancelled = matches!(&call.outcome, RecordedOutcome::Failed { code, .. }
                     if matches!(code.as_str(), "cancelled" | "timeout" | "error 304"));
                 let is_owner = call.caller != place.who;
@@ -352,9 +346,14 @@ impl Checker {
                     let text = format!("call {id} ({tool}) was stopped, and did not end as cancelled");
                     self.find(place, level, "result-after-stop", text);
                 }
-                if let Some((level, why)) = doubt {
-                    let text = format!("call {id} ({tool}) was answered, and {why}");
-                    self.find(place, level, "wrong-sender", text);
+                if told == Told::SettledDoubtfully {
+                    let text =
+                        format!("call {id} ({tool}) was answered by one that does not offer it; others do");
+                    self.find(place, Level::Note, "wrong-sender", text);
+                }
+                if let Some(who) = impostor {
+                    let text = format!("call {id} ({tool}) was {}'s to answer, who offers it", place.who);
+                    self.find(&Place { who, ..place.clone() }, Level::Error, "wrong-sender", text);
                 }
                 self.close(serial);
             }

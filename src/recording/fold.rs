@@ -129,6 +129,8 @@ struct Slot {
     taken_over: bool,
     /// Its owner is the one who answered, though others offer the tool, and it does not.
     guessed: bool,
+    /// Who answered, did not offer the tool, and was not the owner after all.
+    misled_by: Option<Identity>,
 }
 
 /// The calls so far.
@@ -552,6 +554,7 @@ impl Fold {
             withdrawn: false,
             taken_over: false,
             guessed: false,
+            misled_by: None,
         };
         self.slots.insert(serial, slot);
         self.ids.entry(id.clone()).or_default().push(serial);

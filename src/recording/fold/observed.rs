@@ -1,7 +1,7 @@
 //! What an observer cannot know, and what is made of it: it hears copies, which say neither who was asked nor what was
 //! said first, and its own file says no more than them.
 
-use super::{Fold, Told};
+use super::{Fold, Slot, Told};
 use crate::{
     link::Identity,
     recording::RecordedOutcome,
@@ -21,6 +21,11 @@ impl Fold {
         !self.observes()
             || call.execution == Some(Execution::Server)
             || self.offers.iter().any(|(who, tools)| *who != call.caller && tools.contains(&call.tool))
+    }
+
+    /// Who answered this call, and was not its owner after all.
+    pub(in crate::recording) fn misled_by(&self, serial: u64) -> Option<&Identity> {
+        self.slots.get(&serial)?.misled_by.as_ref()
     }
 
     /// Whether this participant offers the tool.
@@ -100,10 +105,13 @@ impl Fold {
         let Some(slot) = self.slots.get_mut(&serial) else { return Told::Settled };
         let is_decided = slot.call.settled.is_some() && !slot.guessed;
         if slot.taken_over || is_decided || slot.call.owner.as_ref() == Some(from) {
-            return word(doubtful, outcome);
+            return slot.word(doubtful, outcome);
         }
         let was_wrong = slot.guessed && slot.answer.is_some() && !is_unknown(&slot.call.outcome);
         let before = slot.call.owner.replace(from.clone());
+        if was_wrong {
+            slot.misled_by.clone_from(&before);
+        }
         if std::mem::replace(&mut slot.guessed, doubtful) {
             slot.answer = None;
             slot.call.outcome = if slot.withdrawn { RecordedOutcome::Stopped } else { RecordedOutcome::Open };
@@ -111,12 +119,21 @@ impl Fold {
         } else if slot.before.len() < super::MAX_AGAIN {
             slot.before.extend(before);
         }
-        if was_wrong { Told::SettledAfterAll } else { word(doubtful, outcome) }
+        slot.word(doubtful, outcome)
     }
 }
 
-fn word(doubtful: bool, outcome: Option<&RecordedOutcome>) -> Told {
-    if doubtful && !outcome.is_some_and(is_unknown) { Told::SettledDoubtfully } else { Told::Settled }
+impl Slot {
+    /// What a result is, if there is none yet.
+    fn word(&self, doubtful: bool, outcome: Option<&RecordedOutcome>) -> Told {
+        if self.misled_by.is_some() {
+            Told::SettledAfterAll
+        } else if doubtful && !outcome.is_some_and(is_unknown) {
+            Told::SettledDoubtfully
+        } else {
+            Told::Settled
+        }
+    }
 }
 
 /// That it does not have the tool, says rightly who does not offer it.
