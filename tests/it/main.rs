@@ -48,6 +48,10 @@ mod recording_said;
 #[cfg(feature = "record")]
 mod replay;
 #[cfg(feature = "record")]
+mod replay_cassette;
+#[cfg(feature = "record")]
+mod replay_live;
+#[cfg(feature = "record")]
 mod report;
 #[cfg(feature = "record")]
 mod report_sample;
