@@ -66,8 +66,9 @@ impl LiveReport {
 
 impl fmt::Display for LiveReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.differences.len() + self.more_differences;
-        writeln!(f, "{} calls asked, {} outcomes compared, {count} differences", self.asked, self.compared)?;
+        let differences = counted(self.differences.len() + self.more_differences, "difference");
+        let (asked, compared) = (counted(self.asked, "call"), counted(self.compared, "outcome"));
+        writeln!(f, "{asked} asked, {compared} compared, {differences}")?;
         if self.redacted > 0 {
             writeln!(f, "compared without their results: {} (redacted)", self.redacted)?;
         }
@@ -75,7 +76,7 @@ impl fmt::Display for LiveReport {
             writeln!(f, "not compared: {} (the recording does not say how they ended)", self.open)?;
         }
         for Unasked { tool, reason, calls } in &self.not_asked {
-            writeln!(f, "not asked: {tool:?}, {calls} calls ({reason})")?;
+            writeln!(f, "not asked: {tool:?}, {} ({reason})", counted(*calls, "call"))?;
         }
         for difference in &self.differences {
             writeln!(f, "{difference}")?;
@@ -85,6 +86,11 @@ impl fmt::Display for LiveReport {
             more => writeln!(f, "and {more} more"),
         }
     }
+}
+
+/// "1 call", "2 calls".
+pub(super) fn counted(count: usize, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
 /// One field of an outcome that is not as it was recorded.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::live_report::counted;
 use crate::tool::{CallId, ErrorCode, ToolError};
 
 /// A call that a [`Cassette`](super::Cassette) could not answer: its caller reads the error `not_recorded`.
@@ -62,10 +63,11 @@ impl fmt::Display for MissReason {
             Self::NothingAlike => f.write_str("the recording has no call with these parameters"),
             Self::PerhapsRedacted { calls } => write!(
                 f,
-                "the recording has no call with these parameters that can be read; the parameters of {calls} are redacted"
+                "the recording has no call with these parameters, but {} with redacted ones",
+                counted(*calls, "call")
             ),
             Self::UsedUp { calls } => {
-                write!(f, "the recording has {calls} such calls, and all were answered already")
+                write!(f, "the recording has {}, all answered already", counted(*calls, "such call"))
             }
             Self::Redacted => f.write_str("the recording is redacted: its result was taken out"),
         }

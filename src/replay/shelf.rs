@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     MissReason,
-    tape::{Ending, Tape},
+    tape::{Ending, Tape, Taped},
     value::key,
 };
 use crate::body::Body;
@@ -30,7 +30,9 @@ impl Shelf {
     pub(super) fn new(tape: &Tape) -> Self {
         let (mut alike, mut redacted, mut calls) =
             (HashMap::<_, Alike>::new(), BTreeMap::<String, usize>::new(), 0);
-        for (place, call) in tape.calls.iter().enumerate() {
+        // What is not offered is never asked for: questions to a person, for one, which have reserved names.
+        let is_offered = |tool: &str| tape.tools.iter().any(|it| it.name().as_str() == tool);
+        for (place, call) in tape.calls.iter().enumerate().filter(|(_, call)| is_offered(&call.tool)) {
             match &call.parameters {
                 Some(parameters) => {
                     alike.entry(key(&call.tool, parameters)).or_default().places.push(place);
@@ -68,7 +70,7 @@ impl Shelf {
                 None => return Err(MissReason::UsedUp { calls: alike.given }),
             },
         };
-        match tape.calls.get(place).map(super::tape::Taped::ending) {
+        match tape.calls.get(place).map(Taped::ending) {
             Some(Ending::Answered(answer)) if answer.redacted => Err(MissReason::Redacted),
             _ => Ok(place),
         }

@@ -24,6 +24,8 @@ mod cli_kind;
 #[cfg(all(feature = "cli", unix))]
 mod cli_recording;
 #[cfg(all(feature = "cli", unix))]
+mod cli_replay;
+#[cfg(all(feature = "cli", unix))]
 mod cli_report;
 #[cfg(all(feature = "cli", unix))]
 mod cli_stops;

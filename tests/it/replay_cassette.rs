@@ -105,7 +105,7 @@ async fn equal_calls_are_answered_in_recorded_order_each_once_and_then_are_misse
     assert_eq!((cassette.left(), cassette.missed()), (0, 0));
     let (word, text) = code(call(&assistant, "lamp", &on).await);
     assert_eq!(word, "not_recorded");
-    assert!(text.contains("has 2 such calls"), "{text}");
+    assert!(text.contains("has 2 such calls, all answered"), "{text}");
     let (word, text) = code(call(&assistant, "lamp", &json!({"on": 1})).await);
     assert_eq!(word, "not_recorded");
     assert!(text.contains("no call with these parameters") && text.contains("lamp"), "{text}");
@@ -277,7 +277,7 @@ async fn what_is_redacted_is_not_answered_and_says_so() {
     assert_eq!((cassette.calls(), cassette.redacted()), (1, 1));
     let (_phone, assistant) = played(&cassette).await;
     let (word, text) = code(call(&assistant, "lamp", &taken).await);
-    assert!(word == "not_recorded" && text.contains("parameters of 1 are redacted"), "{text}");
+    assert!(word == "not_recorded" && text.contains("but 1 call with redacted ones"), "{text}");
     let (word, text) = code(call(&assistant, "lamp", &json!({"n": 1})).await);
     assert!(word == "not_recorded" && text.contains("its result was taken out"), "{text}");
     let why: Vec<_> = cassette.misses().iter().map(|miss| miss.reason).collect();

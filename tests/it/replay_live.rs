@@ -24,13 +24,16 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 
+/// A tool, its arguments, and when it began and ended.
+type Noted = (String, Value, Instant, Option<Instant>);
+
 /// A phone that answers as its function says, and notes what it was asked: tool, arguments, when it began and ended.
 #[derive(Clone)]
 struct Phone {
     answer: fn(&str, &Value) -> (Duration, Outcome),
     names: &'static [&'static str],
     options: ToolOptions,
-    noted: Arc<Mutex<Vec<(String, Value, Instant, Option<Instant>)>>>,
+    noted: Arc<Mutex<Vec<Noted>>>,
     ids: Arc<Mutex<Vec<String>>>,
 }
 
@@ -288,7 +291,7 @@ async fn sec_y2_only_tools_that_are_named_are_asked_and_by_default_none() {
         report.not_asked.iter().map(names).collect::<Vec<_>>(),
         [("other".to_owned(), NotAsked::NotAllowed)]
     );
-    assert!(report.is_same() && report.to_string().contains(r#"not asked: "other", 1 calls (not allowed)"#));
+    assert!(report.is_same() && report.to_string().contains(r#"not asked: "other", 1 call (not allowed)"#));
 }
 
 /// A tool that cannot be undone takes a word of its own here, and its owner's consent there.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::time::interval;
+use tokio::time::{Instant, interval, sleep};
 
 use super::{Arguments, Read, bar::Bar, read};
 use crate::{
@@ -24,6 +24,9 @@ use crate::{
 
 /// On the way out nothing of ours is open but what was stopped.
 const DRAIN: Duration = Duration::from_secs(1);
+
+/// After this long without a call we say what we are waiting for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often the bar is drawn.
 const DRAWN_EVERY: Duration = Duration::from_millis(200);
@@ -90,8 +93,10 @@ async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<Live
 
 /// Asks, and shows how far it has come.
 async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failure> {
-    let (mut bar, step) = (Bar::new(), Cell::new(None));
-    let mut ask = Box::pin(live.ask_with(assistant, |it| step.set(Some(*it))));
+    let (mut bar, told) = (Bar::new(), Cell::new(None));
+    let mut ask = Box::pin(live.ask_with(assistant, |step| told.set(Some((*step, Instant::now())))));
+    let patience = sleep(PATIENCE);
+    tokio::pin!(patience);
     let (mut events, mut tick, mut in_room) = (assistant.events(), interval(DRAWN_EVERY), true);
     let report = loop {
         tokio::select! {
@@ -106,7 +111,16 @@ async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failu
                 Some(_) => {}
                 None => in_room = false,
             },
-            _ = tick.tick(), if bar.is_shown() => bar.draw(step.get()),
+            () = &mut patience, if !patience.is_elapsed() => {
+                if told.get().is_none_or(|(step, _)| step.asked == 0) {
+                    bar.clear();
+                    hint("waiting for clients that offer it (LiveKit announces participants up to 3 s late) …");
+                }
+            }
+            _ = tick.tick(), if bar.is_shown() => if let Some((mut step, since)) = told.get() {
+                step.left = step.left.saturating_sub(since.elapsed());
+                bar.draw(&step);
+            },
         }
     };
     bar.clear();

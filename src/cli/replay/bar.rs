@@ -9,30 +9,34 @@ const WIDTH: usize = 24;
 
 pub(super) struct Bar {
     is_shown: bool,
-    /// How many characters stand there.
-    drawn: usize,
+    /// What stands there.
+    drawn: String,
 }
 
 impl Bar {
     pub(super) fn new() -> Self {
-        Self { is_shown: io::stderr().is_terminal(), drawn: 0 }
+        Self { is_shown: io::stderr().is_terminal(), drawn: String::new() }
     }
 
     pub(super) fn is_shown(&self) -> bool {
         self.is_shown
     }
 
-    pub(super) fn draw(&mut self, step: Option<Step>) {
-        let Some(line) = step.map(|step| line(&step)) else { return };
-        let width = self.drawn;
-        self.drawn = line.len();
+    /// Draws it anew, if there is something new.
+    pub(super) fn draw(&mut self, step: &Step) {
+        let line = line(step);
+        if line == self.drawn {
+            return;
+        }
+        let width = self.drawn.len();
         // Whether somebody looks is his business.
         let _ = write!(io::stderr(), "\r{line:<width$}");
+        self.drawn = line;
     }
 
     pub(super) fn clear(&mut self) {
-        if self.drawn > 0 {
-            let width = std::mem::take(&mut self.drawn);
+        let width = std::mem::take(&mut self.drawn).len();
+        if width > 0 {
             let _ = write!(io::stderr(), "\r{:width$}\r", "");
         }
     }
@@ -58,7 +62,7 @@ mod tests {
     #[test]
     fn the_line_says_what_is_done_what_differs_and_what_is_left() {
         let step = |done, total, differences, left| {
-            line(&Step { done, total, differences, left: Duration::from_secs(left) })
+            line(&Step { asked: done, done, total, differences, left: Duration::from_secs(left) })
         };
         assert_eq!(step(6, 12, 1, 75), "[############............] 6/12 calls, 1 difference, 1:15 left");
         assert_eq!(step(0, 0, 0, 0), "[########################] 0/0 calls, 0 differences, 0:00 left");

@@ -60,6 +60,8 @@ pub struct Live {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Step {
+    /// Calls that were asked.
+    pub asked: usize,
     /// Calls that have an outcome.
     pub done: usize,
     /// Calls that are asked in all.
@@ -290,9 +292,9 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
 
     fn step(&mut self) {
         let differences = self.report.differences.len() + self.report.more_differences;
-        let (done, total, (left, since)) = (self.done, self.total, self.left);
+        let (asked, done, total, (left, since)) = (self.report.asked, self.done, self.total, self.left);
         let left = left.saturating_sub(now().saturating_duration_since(since));
-        (self.tell)(&Step { done, total, differences, left });
+        (self.tell)(&Step { asked, done, total, differences, left });
     }
 }
 

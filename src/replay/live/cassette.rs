@@ -26,7 +26,7 @@ const MAX_MISSES: usize = 1_000;
 
 /// Recorded tools that answer from their recording: a source for [`Client`](crate::Client)'s builder, as a handle.
 ///
-/// It offers what the recorded clients offered. A live call is answered by a recorded one of the same tool and
+/// It offers what the recorded clients offered, several as if they were one. A live call is answered by a recorded one of the same tool and
 /// parameters: the order of keys makes no difference, nor does the width of a number. Recorded calls that ask for the
 /// same are given in recorded order and each once; what then follows, or never was there, is a [`Miss`]: its caller
 /// reads the error [`not_recorded`](Miss::CODE), and nothing else ever answers. The schemas come from a file, and are
@@ -116,6 +116,9 @@ impl Cassette {
     /// They are too large to be held, or there is no call that a client was asked.
     pub fn new(entries: impl IntoIterator<Item = Entry>) -> Result<Self, LiveError> {
         let tape = Tape::read(entries)?;
+        if tape.tools.is_empty() {
+            return Err(LiveError::NoCalls);
+        }
         let state = State { shelf: Shelf::new(&tape), answered: 0, missed: 0, misses: Vec::new() };
         Ok(Self {
             tape: Arc::new(tape),
@@ -145,7 +148,7 @@ impl Cassette {
         self
     }
 
-    /// How many recorded calls can be matched.
+    /// How many recorded calls can be matched: those of tools that are offered, and whose parameters can be read.
     pub fn calls(&self) -> usize {
         self.lock().shelf.calls()
     }
