@@ -1,4 +1,7 @@
-//! Recorded sessions, run again.
+//! Recorded sessions, run again: without a room, or in one, in the place of one of both ends.
+//!
+//! A [`Cassette`] is the client's end: tools that answer from a recording. [`Replay::live`] is the assistant's: what
+//! clients were asked is asked again of live ones, and their answers are compared. What follows is about the third.
 //!
 //! [`Replay::dry`] gives the frames of a recording to sessions on virtual time, and compares what they say with what
 //! was said. Nothing is sent anywhere, and the same entries give the same report on every machine.

@@ -20,6 +20,10 @@ const AT_THE_LIMIT: Duration = Duration::from_millis(100);
 /// The most tools that are kept of a file; a participant offers no more than 128.
 const MAX_TOOLS: usize = 1_024;
 
+/// With these a client leaves a call to whoever else may run it.
+const DECLINED: [ErrorCode; 4] =
+    [ErrorCode::UNKNOWN_TOOL, ErrorCode::BUSY, ErrorCode::CANCELLED, ErrorCode::LOST];
+
 /// The client-executed calls of a recording, in the order in which they were asked.
 #[derive(Debug, Default)]
 pub(super) struct Tape {
@@ -184,7 +188,8 @@ impl Reader {
     fn finish(mut self) -> Tape {
         let mut calls = Vec::new();
         for (serial, mut call) in std::mem::take(&mut self.calls) {
-            let Some(folded) = self.fold.call(serial).filter(|it| is_of_a_client(it)) else { continue };
+            let folded = self.fold.call(serial).filter(|it| is_of_a_client(it, &call));
+            let Some(folded) = folded else { continue };
             call.owner.clone_from(&folded.owner);
             calls.push(call);
         }
@@ -231,11 +236,15 @@ impl Answer {
     }
 }
 
-/// Whether a client was to run it, and did if the assistant might have.
-fn is_of_a_client(call: &RecordedCall) -> bool {
+/// Whether a client was to run it, and took it if the assistant might have run it too.
+fn is_of_a_client(call: &RecordedCall, taped: &Taped) -> bool {
     match call.execution {
         Some(Execution::Client) => true,
-        Some(Execution::Either) => call.owner.as_ref().is_some_and(|owner| *owner != call.caller),
+        Some(Execution::Either) if call.owner.as_ref().is_some_and(|owner| *owner != call.caller) => {
+            // What the assistant then ran itself need not be in the file: its tool may disclose nothing.
+            let says_no = |it: &Answer| !it.success && DECLINED.contains(&it.code);
+            call.started.is_some() || taped.answer.as_ref().is_some_and(|(_, it)| !says_no(it))
+        }
         _ => false,
     }
 }

@@ -33,6 +33,7 @@ mod peers;
 mod program;
 mod rejoin;
 mod relay;
+mod replay;
 mod report;
 #[path = "../it/report_sample.rs"]
 mod report_sample;
@@ -71,6 +72,7 @@ fn main() {
         assistant::trials(),
         network::trials(),
         report::trials(),
+        replay::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();

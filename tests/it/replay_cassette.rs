@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use toolbridge::{
     Assistant, Body, CallError, Client, ToolContext, ToolError, ToolSource as _, memory,
-    recording::Entry,
-    replay::{Cassette, LiveError, MissReason, Timing},
+    recording::{Entry, Happened},
+    replay::{Cassette, LiveError, MissReason, Replay, Timing},
 };
 
 use crate::recording_said::{Tape, failed, heard, here, joined, ok, progress, sent, stop};
@@ -384,4 +384,73 @@ async fn the_files_of_both_ends_answer_as_the_real_client_did() {
         assert_eq!((cassette.missed(), cassette.left()), (0, 0));
         assert_eq!(cassette.list()[0].description(), "Finds somebody");
     }
+}
+
+/// A call that either end might have run is the client's only if it took it.
+#[test]
+fn what_a_client_left_to_the_assistant_is_none_of_its_calls() {
+    let either = |ms, stanza, id: &str| {
+        sent(ms, "assistant", &["phone"], &crate::recording_said::request(stanza, id, "either"))
+    };
+    let taken = [either(1_010, -1, "a"), heard(1_020, "phone", &ok(2, "a"))];
+    let begun = [
+        either(1_030, -2, "b"),
+        heard(1_031, "phone", &progress(3, "b")),
+        sent(1_040, "assistant", &["phone"], &stop(-3, "b")),
+    ];
+    let withdrawn = [either(1_050, -4, "c"), sent(3_050, "assistant", &["phone"], &stop(-5, "c"))];
+    let declined = [either(4_000, -6, "d"), heard(4_010, "phone", &failed(4, "d", "busy"))];
+    let calls = |entries: Vec<Entry>| Cassette::new(entries).map(|it| it.calls());
+    assert_eq!(calls(with(taken.clone().into_iter().chain(begun.clone()))).unwrap(), 2);
+    let all = taken.into_iter().chain(begun).chain(withdrawn.clone()).chain(declined.clone());
+    assert_eq!(calls(with(all)).unwrap(), 2);
+    let none = withdrawn.into_iter().chain(declined);
+    assert!(matches!(calls(with(none)), Err(LiveError::NoCalls)));
+}
+
+/// Whatever is written in a file, reading it for a replay neither panics nor asks for a tool that was not allowed.
+#[test]
+fn sec_y2_files_with_wrong_bytes_harm_nobody() {
+    let mut whole = with([
+        asked(1_010, -1, "a", "lamp", &json!({"on": true})),
+        heard(1_011, "phone", &progress(2, "a")),
+        answered(1_020, 2, "a", &json!({"n": 1})),
+        asked(1_030, -2, "b", "lamp", &json!({"list": [1, 2.5, null, {"x": "y"}]})),
+        sent(1_040, "assistant", &["phone"], &stop(-3, "b")),
+    ]);
+    whole.extend([asked(1_050, -4, "c", "door", &json!({})), answered(1_060, 3, "c", &json!({}))]);
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below as u64).unwrap()
+    };
+    let mut read = 0;
+    for _ in 0..3_000 {
+        let mut entries = whole.clone();
+        for _ in 0..=next(4) {
+            let at = next(entries.len());
+            if next(8) == 0 {
+                entries.swap_remove(at);
+                continue;
+            }
+            entries[at].at.0 = entries[at].at.0.rotate_left(u32::try_from(next(64) * next(2)).unwrap());
+            if let Happened::Packet(packet) = &mut entries[at].what {
+                let mut bytes = packet.payload.to_vec();
+                let place = next(bytes.len());
+                bytes[place] = u8::try_from(next(256)).unwrap();
+                packet.payload = bytes.into();
+            }
+        }
+        if let Ok(cassette) = Cassette::new(entries.clone()) {
+            assert!(cassette.calls() + cassette.redacted() <= 3);
+        }
+        if let Ok(live) = Replay::live(entries) {
+            let live = live.allow("lamp");
+            assert!(live.plan().asked().all(|call| call.tool == "lamp"));
+            read += 1;
+        }
+    }
+    assert!(read > 2_000, "{read}");
 }
