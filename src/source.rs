@@ -48,7 +48,8 @@ pub trait ToolSource: Send + Sync + 'static {
 
     /// Whether the source judges arguments itself: its schemas are offered, and neither compiled nor checked.
     ///
-    /// For a source whose schemas are not its own. Default: no.
+    /// Such a source says when a call begins, by any [`progress`](ToolContext::progress): until then its refusal proves
+    /// that nothing ran. For a source whose schemas are not its own. Default: no.
     fn judges_arguments(&self) -> bool {
         false
     }

@@ -20,6 +20,10 @@ const AT_THE_LIMIT: Duration = Duration::from_millis(100);
 /// The most tools that are kept of a file; a participant offers no more than 128.
 const MAX_TOOLS: usize = 1_024;
 
+/// With these a client says that it did not run a call.
+const NEVER_BEGAN: [ErrorCode; 4] =
+    [ErrorCode::UNKNOWN_TOOL, ErrorCode::INVALID_PARAMETERS, ErrorCode::PERMISSION_DENIED, ErrorCode::BUSY];
+
 /// With these a client leaves a call to whoever else may run it.
 const DECLINED: [ErrorCode; 4] =
     [ErrorCode::UNKNOWN_TOOL, ErrorCode::BUSY, ErrorCode::CANCELLED, ErrorCode::LOST];
@@ -62,6 +66,8 @@ pub(super) struct Answer {
     pub(super) message: String,
     /// Something was taken out of it.
     pub(super) redacted: bool,
+    /// The tool had begun, though the code would prove that it had not.
+    began: bool,
 }
 
 /// How a call ended for its caller.
@@ -110,6 +116,12 @@ impl Taped {
         }
     }
 
+    /// Whether its tool began, as far as its caller knows: some failures prove that it did not (`wire.md`, section 5).
+    pub(super) fn began(&self) -> bool {
+        let proof = |it: &Answer| !it.success && !it.began && NEVER_BEGAN.contains(&it.code);
+        !matches!(self.ending(), Ending::Answered(answer) if proof(answer))
+    }
+
     /// When it had ended for its caller; none if the file does not say.
     pub(super) fn ended(&self) -> Option<Moment> {
         match (self.stopped, self.answer.as_ref().map(|(at, _)| *at)) {
@@ -149,7 +161,7 @@ impl Reader {
             }
             (Message::ToolUseResult(it), Some((serial, Told::Settled | Told::SettledOther))) => {
                 if let Some(call) = self.calls.get_mut(&serial).filter(|call| call.answer.is_none()) {
-                    call.answer = Some((entry.at, Answer::new(it, spoken.is_redacted())));
+                    call.answer = Some((entry.at, Answer::new(it, &spoken)));
                 }
             }
             (Message::ToolProgress(it), Some((serial, Told::Other))) => {
@@ -225,13 +237,14 @@ impl Taped {
 }
 
 impl Answer {
-    fn new(it: &ToolUseResult, redacted: bool) -> Self {
+    fn new(it: &ToolUseResult, spoken: &Spoken) -> Self {
         Self {
             success: it.success,
             value: it.result.clone(),
             code: it.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR),
             message: it.error_message.clone().unwrap_or_default(),
-            redacted,
+            redacted: spoken.is_redacted(),
+            began: spoken.frame.meta_bool("bridge.began"),
         }
     }
 }

@@ -454,3 +454,31 @@ fn sec_y2_files_with_wrong_bytes_harm_nobody() {
     }
     assert!(read > 2_000, "{read}");
 }
+
+/// What proved then that nothing ran proves it now, and what did not does not.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_then_is_a_refusal_and_proves_as_much() {
+    let codes = ["busy", "permission_denied", "invalid_parameters", "unknown_tool"];
+    for (began, timing) in [(false, Timing::Fast), (false, Timing::Recorded), (true, Timing::Fast)] {
+        let mut entries = beginning();
+        for (n, code) in (1_i32..).zip(codes) {
+            let (at, id) = (1_000 + 100 * n as u64, format!("c{n}"));
+            entries.push(asked(at, -n, &id, "lamp", &json!({"n": n})));
+            let body = json!({"id": id, "success": false, "errorCode": code, "errorMessage": "no"});
+            let meta = if began { json!({"bridge.began": true}) } else { json!({}) };
+            let result = json!({"stanzaId": n + 1, "type": 7, "meta": meta, "body": body});
+            entries.push(heard(at + 50, "phone", &result.to_string()));
+        }
+        let (_phone, assistant) = played(&Cassette::new(entries).unwrap().timing(timing)).await;
+        for (n, code) in (1..).zip(codes) {
+            let error = assistant.call("lamp", json!({"n": n})).await.unwrap_err();
+            assert_eq!(error.may_have_run(), began, "{code}: {error:?}");
+            match (code, &error) {
+                ("busy", CallError::Busy { .. }) | ("unknown_tool", CallError::UnknownTool { .. })
+                    if !began => {}
+                (_, CallError::Tool(error)) => assert_eq!(error.code().as_str(), code),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

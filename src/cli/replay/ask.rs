@@ -118,7 +118,9 @@ async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failu
                 }
             }
             _ = tick.tick(), if bar.is_shown() => if let Some((mut step, since)) = told.get() {
-                step.left = step.left.saturating_sub(since.elapsed());
+                if step.asked > 0 {
+                    step.left = step.left.saturating_sub(since.elapsed());
+                }
                 bar.draw(&step);
             },
         }

@@ -18,7 +18,7 @@ use crate::{
         tape::{Answer, Ending, Tape, Taped},
     },
     source::{ToolContext, ToolSource},
-    tool::{CallId, ErrorCode, Outcome, Tool, ToolError, ToolName},
+    tool::{CallId, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName},
 };
 
 /// So many misses are kept; further ones are counted.
@@ -213,6 +213,9 @@ impl ToolSource for Cassette {
     async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
         let taped = self.take(tool, &arguments, context.call_id())?;
         let began = Instant::now();
+        if taped.began() {
+            context.progress(Progress::started());
+        }
         for (after, step) in &taped.steps {
             self.wait(began, *after).await;
             context.progress(step.clone());
