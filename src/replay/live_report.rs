@@ -75,6 +75,9 @@ impl fmt::Display for LiveReport {
         if self.open > 0 {
             writeln!(f, "not compared: {} (the recording does not say how they ended)", self.open)?;
         }
+        if let Some(reason) = &self.broken_off {
+            writeln!(f, "broken off: {reason}")?;
+        }
         for Unasked { tool, reason, calls } in &self.not_asked {
             writeln!(f, "not asked: {tool:?}, {} ({reason})", counted(*calls, "call"))?;
         }
