@@ -88,6 +88,7 @@ fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_woul
     // A tool that cannot be undone takes a word of its own; with nothing else to ask, nothing is sent.
     let output = replay(&["--live", "--allow", "door"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("and --destructive for one that cannot be undone"), "{output:?}");
     assert!(rows(&output)[2].contains("destructive") && rows(&output)[4].starts_with("0 of 4"), "{output:?}");
     let output = replay(&["--json", "--allow", "lamp"]);
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();

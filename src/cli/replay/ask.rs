@@ -19,7 +19,7 @@ use crate::{
         link, text,
     },
     recording::Moment,
-    replay::{Live, LiveReport, Plan, PlannedCall, Replay, Speed},
+    replay::{Live, LiveReport, NotAsked, Plan, PlannedCall, Replay, Speed},
 };
 
 /// On the way out nothing of ours is open but what was stopped.
@@ -53,9 +53,11 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if !arguments.live || plan.asked().next().is_none() {
         show_plan(&plan, about.begun, arguments.json)?;
-        return Err(Failure::usage(
-            "nothing was sent: it takes --live, and --allow TOOL for each tool that live clients may be asked",
-        ));
+        let destructive = plan.calls.iter().any(|call| call.not_asked == Some(NotAsked::Destructive));
+        let more = if destructive { ", and --destructive for one that cannot be undone" } else { "" };
+        return Err(Failure::Usage(format!(
+            "nothing was sent: it takes --live, and --allow TOOL for each tool that live clients may be asked{more}"
+        )));
     }
     let report = in_room(&live, &plan, arguments).await?;
     let mut out = io::stdout().lock();
