@@ -57,6 +57,11 @@ pub(super) struct Seat {
 }
 
 impl Seat {
+    /// Whether a room or an identity was named.
+    pub(super) fn is_given(&self) -> bool {
+        self.room.is_some() || self.identity.is_some()
+    }
+
     /// The way there, in this role. The word is for the identity that is made up.
     pub(super) fn way(&self, word: &str, role: Role) -> Result<Way, Failure> {
         self.server.way(self.room.as_deref(), self.identity.as_deref(), word, role)

@@ -34,6 +34,7 @@ mod peers;
 mod program;
 mod rejoin;
 mod relay;
+mod replay;
 mod report;
 #[path = "../it/report_sample.rs"]
 mod report_sample;
@@ -73,6 +74,7 @@ fn main() {
         network::trials(),
         observe::trials(),
         report::trials(),
+        replay::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();

@@ -24,6 +24,8 @@ mod cli_kind;
 #[cfg(all(feature = "cli", unix))]
 mod cli_recording;
 #[cfg(all(feature = "cli", unix))]
+mod cli_replay;
+#[cfg(all(feature = "cli", unix))]
 mod cli_report;
 #[cfg(all(feature = "cli", unix))]
 mod cli_stops;
@@ -51,6 +53,10 @@ mod recording_killed;
 mod recording_said;
 #[cfg(feature = "record")]
 mod replay;
+#[cfg(feature = "record")]
+mod replay_cassette;
+#[cfg(feature = "record")]
+mod replay_live;
 #[cfg(feature = "record")]
 mod report;
 #[cfg(feature = "record")]
