@@ -28,6 +28,7 @@ mod cli;
 mod endings;
 mod ends;
 mod flat;
+mod judges;
 mod network;
 mod peers;
 mod program;
@@ -71,6 +72,7 @@ fn main() {
         assistant::trials(),
         network::trials(),
         report::trials(),
+        judges::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
