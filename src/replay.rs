@@ -19,6 +19,7 @@
 //! Before each entry, whatever a session had to do by then is done. When exactly something was said is not compared,
 //! and what depends on exactly when something came is left out and counted: see [`Skipped`].
 
+mod ahead;
 mod cause;
 mod check;
 mod compare;

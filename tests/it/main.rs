@@ -48,6 +48,8 @@ mod recording_said;
 #[cfg(feature = "record")]
 mod replay;
 #[cfg(feature = "record")]
+mod replay_ahead;
+#[cfg(feature = "record")]
 mod report;
 #[cfg(feature = "record")]
 mod report_sample;
