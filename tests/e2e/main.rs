@@ -32,6 +32,9 @@ mod judges;
 mod network;
 mod peers;
 mod program;
+#[path = "../it/recorded.rs"]
+mod recorded;
+mod recordings;
 mod rejoin;
 mod relay;
 mod report;
@@ -73,6 +76,7 @@ fn main() {
         network::trials(),
         report::trials(),
         judges::trials(),
+        recordings::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();

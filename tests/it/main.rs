@@ -37,6 +37,8 @@ mod options;
 mod programs;
 mod programs_of_the_api;
 mod readme;
+#[cfg(all(feature = "cli", unix))]
+mod recorded;
 #[cfg(feature = "record")]
 mod recording;
 #[cfg(feature = "record")]
@@ -45,6 +47,8 @@ mod recording_calls;
 mod recording_check;
 #[cfg(feature = "record")]
 mod recording_said;
+#[cfg(all(feature = "cli", unix))]
+mod recordings;
 #[cfg(feature = "record")]
 mod replay;
 #[cfg(feature = "record")]
