@@ -5,21 +5,23 @@ use std::{
     path::{Path, PathBuf},
     pin::Pin,
     process::Stdio,
+    time::Duration,
 };
 
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
-use tokio::process::Command;
+use tokio::{process::Command, time::timeout};
 
 use self::ours::Ours;
 use crate::{
     program::{folder, has_peers, script},
-    server, soon, trial_with,
+    server, trial_with,
 };
 
 mod files;
 mod ours;
+mod trace;
 
 /// Who judges, and what its part is called where it is missing.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,9 @@ enum Judge {
     Python,
     JavaScript,
 }
+
+/// When a judge has failed because it does not come to an end: an interpreter that starts beside all other tests.
+const JUDGES: Duration = Duration::from_secs(120);
 
 type Made = Pin<Box<dyn Future<Output = anyhow::Result<PathBuf>>>>;
 
@@ -61,6 +66,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.push(trial_with(&live.clone(), move || judge.missing(false), move || unfinished(judge, live)));
         trials.push(trial_with(&wrong.clone(), move || judge.missing(false), move || damaged(judge, wrong)));
     }
+    trials.extend(trace::trials());
     trials
 }
 
@@ -113,7 +119,8 @@ fn errors(findings: &[(String, String)]) -> Vec<&str> {
 async fn judge(before: &[&str], file: &Path, behind: &[&str]) -> anyhow::Result<(String, Option<i32>)> {
     let mut command = Command::new(script());
     command.arg("run").args(before).arg(file).args(behind);
-    let output = soon("the judge", command.stdin(Stdio::null()).kill_on_drop(true).output()).await??;
+    let judging = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = timeout(JUDGES, judging).await.context("the judge does not come to an end")??;
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     let said = String::from_utf8(output.stdout)?;
     ensure!(!said.is_empty(), "it says nothing but {complaint}");

@@ -62,7 +62,8 @@ pub(crate) fn wrong(file: &Path, session: &Session) -> Vec<String> {
     wrong
 }
 
-fn word(outcome: &RecordedOutcome) -> String {
+/// An outcome as the verbs write it.
+pub(crate) fn word(outcome: &RecordedOutcome) -> String {
     match outcome {
         RecordedOutcome::Ok => "ok".to_owned(),
         RecordedOutcome::Open => "open".to_owned(),

@@ -10,7 +10,7 @@ use anyhow::ensure;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::task::yield_now;
+use tokio::time::sleep;
 use toolbridge::{
     Assistant, CallError, Client, Event, Packet, Room, ToolError, Transport, memory,
     recording::{Entry, Happened, Recorder, RecorderOptions, Redact, RoomEvent, redact, repair},
@@ -28,6 +28,9 @@ const LAST: &str = "and this is no frame either";
 
 /// Who is in the session below, in the order of its arguments.
 const NAMES: [&str; 4] = ["assistant", "phone", "tablet", "stranger"];
+
+/// How often it is looked whether something is in a file already.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Codes of records.
 const CHUNK: u8 = 0x06;
@@ -72,7 +75,7 @@ pub(super) async fn live(folder: PathBuf) -> anyhow::Result<PathBuf> {
     while recorder.stats().recorded + recorder.stats().unrecorded < packets(&entries)
         || !fs::read(&written)?.ends_with(br#""reason":"left"}"#)
     {
-        yield_now().await;
+        sleep(LOOK).await;
     }
     fs::copy(&written, &file)?;
     recorder.finish()?;
@@ -188,7 +191,7 @@ async fn session<T: Transport>(file: &Path, [brain, one, two, mut stranger]: [T;
     }
     let heard = async {
         while !fs::read(file)?.windows(LAST.len()).any(|part| part == LAST.as_bytes()) {
-            yield_now().await;
+            sleep(LOOK).await;
         }
         anyhow::Ok(())
     };
