@@ -4,7 +4,10 @@ use std::{
     borrow::Cow,
     collections::VecDeque,
     mem,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,6 +24,9 @@ const EVENTS_MORE: usize = 1_024;
 /// wakes it several microseconds, so that a call does so once and not with each frame.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOKS: u32 = 50;
+
+/// How long it sleeps if nobody wakes it.
+const SLEEP: Duration = Duration::from_secs(1);
 
 /// What an entry counts for beside its payload, in bytes.
 const ENTRY_BYTES: usize = 256;
@@ -69,6 +75,8 @@ pub(super) struct Queue {
     state: Mutex<State>,
     /// For the thread that writes: something waits, or nothing more comes.
     filled: Condvar,
+    /// It sleeps, and something waits.
+    to_wake: AtomicBool,
     /// For whoever waits for the end.
     ended: Condvar,
 }
@@ -108,10 +116,12 @@ pub struct RecorderStats {
 impl Queue {
     pub(super) fn new(entries: usize, bytes: usize) -> Self {
         let state = Mutex::default();
-        Self { entries, bytes, state, filled: Condvar::new(), ended: Condvar::new() }
+        let (filled, ended) = (Condvar::new(), Condvar::new());
+        Self { entries, bytes, state, filled, to_wake: AtomicBool::new(false), ended }
     }
 
-    /// Puts something in if there is room, and counts it if not. Gives the ticket by which a packet is named.
+    /// Puts something in if there is room, and counts it if not. Gives the ticket by which a packet is named. Whoever
+    /// does so [wakes](Queue::wake) the thread when nothing is in a hurry any more.
     pub(super) fn push(&self, mut item: Item) -> u64 {
         let (more, size) = match &item {
             Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.payload.len()),
@@ -134,12 +144,17 @@ impl Queue {
         state.entries += 1;
         state.bytes += size;
         state.waiting.push_back(item);
-        let wake = mem::take(&mut state.idle);
-        drop(state); // else the thread wakes only to wait for the lock
-        if wake {
-            self.filled.notify_one();
+        if mem::take(&mut state.idle) {
+            self.to_wake.store(true, Ordering::Relaxed);
         }
         ticket
+    }
+
+    /// Wakes the thread if it sleeps and something waits.
+    pub(super) fn wake(&self) {
+        if self.to_wake.load(Ordering::Relaxed) && self.to_wake.swap(false, Ordering::Relaxed) {
+            self.filled.notify_one();
+        }
     }
 
     /// Gives back what was written and waits for more.
@@ -155,7 +170,7 @@ impl Queue {
                 (state, _) = self.filled.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
             } else {
                 state.idle = true;
-                state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+                (state, _) = self.filled.wait_timeout(state, SLEEP).unwrap_or_else(PoisonError::into_inner);
             }
         }
         state.idle = false;

@@ -144,6 +144,7 @@ impl Recorder {
     /// Records one thing. Channels and numbers of packets are given anew.
     pub fn record(&self, entry: Entry) {
         self.shared().queue.push(Item::of(entry.at, entry.what));
+        self.shared().queue.wake();
     }
 
     /// What was counted so far.
@@ -204,9 +205,15 @@ impl fmt::Debug for Recorder {
 }
 
 impl Shared {
-    /// Takes something that happens now, and gives the ticket by which a packet is named.
+    /// Takes something that happens now, and gives the ticket by which a packet is named. It will be written once
+    /// [`write`](Shared::write) is called, or a second later.
     pub(super) fn tell(&self, what: impl FnOnce(Moment) -> Item) -> u64 {
         self.queue.push(what(self.clock.now()))
+    }
+
+    /// Lets what was told be written.
+    pub(super) fn write(&self) {
+        self.queue.wake();
     }
 
     /// The thread.

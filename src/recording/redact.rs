@@ -39,6 +39,25 @@ const PARTS: &[&str] = &[
 /// What is secret as a word of its own: elsewhere these letters are frequent.
 const WORDS: &[&str] = &["otp", "cvv", "pin"];
 
+/// Keys of the wire that are in most frames, the most frequent ones first.
+const HARMLESS: &[&[u8]] = &[
+    b"type",
+    b"meta",
+    b"body",
+    b"id",
+    b"stanzaId",
+    b"conversationId",
+    b"success",
+    b"result",
+    b"toolName",
+    b"parameters",
+    b"execution",
+    b"timeoutMs",
+    b"acknowledgedStanzaId",
+    b"acknowledgedMessageId",
+    b"bridge.to",
+];
+
 /// A sign-in's address is not for records (`wire.md`, section 4).
 const AUTHORIZE: &str = "bridge.authorize";
 
@@ -100,6 +119,16 @@ impl Redact {
 
     pub(super) fn is_hidden(&self, tool: &str) -> bool {
         self.tools.contains(tool) != self.all
+    }
+
+    /// Whether a text is the name of a tool that was named here.
+    pub(super) fn names(&self, text: &[u8]) -> bool {
+        self.tools.iter().any(|tool| tool.as_bytes() == text)
+    }
+
+    /// Whether a key is one of the wire's own that are in every frame, and nobody named keys: what need not be judged.
+    pub(super) fn is_harmless(&self, key: &[u8]) -> bool {
+        self.keys.is_empty() && HARMLESS.contains(&key)
     }
 
     /// Whether what comes of a call of which nothing is known is taken out.
@@ -171,6 +200,10 @@ mod tests {
         {
             assert!(!redact.is_secret(plain.as_bytes()), "{plain}");
         }
+        for key in HARMLESS {
+            assert!(!redact.is_secret(key) && !redact.is_harmless(key) && Redact::default().is_harmless(key));
+        }
+        assert!(redact.clone().tool("lamp").names(b"lamp") && !redact.names(b"lamp"));
         assert!(Redact::nothing().is_idle() && !Redact::nothing().is_secret(b"password"));
         assert!(redact.is_hidden("bridge.authorize") && !redact.is_hidden("get_battery"));
         let all = Redact::everything().keep("get_battery");

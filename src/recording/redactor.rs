@@ -10,6 +10,7 @@ use bytes::Bytes;
 use super::Redact;
 use crate::{
     body::{
+        Limits,
         token::{Token, skip},
         write::Write,
     },
@@ -36,6 +37,9 @@ pub(super) struct Redactor {
     /// Calls of tools that are hidden, or of those that are not where all others are; oldest first.
     calls: VecDeque<String>,
     plain: HashSet<Box<[u8]>>,
+    /// For each walk, so that none allocates: how many values each open container still has, and whether they are
+    /// keys in turn.
+    open: Vec<(u64, bool)>,
 }
 
 /// What is put in the place of a part of the frame.
@@ -43,12 +47,12 @@ type Change = (Range<usize>, Vec<u8>);
 
 impl Redactor {
     pub(super) fn new(rule: Redact) -> Self {
-        Self { rule, calls: VecDeque::new(), plain: HashSet::new() }
+        Self { rule, calls: VecDeque::new(), plain: HashSet::new(), open: Vec::new() }
     }
 
     /// The payload as it may be written: the same bytes if nothing is secret.
     pub(super) fn payload(&mut self, payload: Bytes) -> Bytes {
-        if self.rule.is_idle() {
+        if self.rule.is_idle() || self.is_clean(&payload) {
             return payload;
         }
         let Ok(frame) = Frame::decode(payload.clone()) else {
@@ -68,6 +72,44 @@ impl Redactor {
             return payload;
         }
         marked(&payload, &changes).map_or_else(|| whole(&payload, Some(frame.kind())), Bytes::from)
+    }
+
+    /// Whether one look is enough: these are whole values in which no key is secret and no text names a hidden tool, and
+    /// no call of one is known. Most frames are, and need not be decoded.
+    fn is_clean(&mut self, bytes: &[u8]) -> bool {
+        if self.rule.hides_all() || !self.calls.is_empty() {
+            return false;
+        }
+        let mut open = std::mem::take(&mut self.open);
+        open.clear();
+        open.push((1, false));
+        let end = self.pass_clean(bytes, &mut open);
+        self.open = open;
+        end == Some(bytes.len())
+    }
+
+    /// Where the value ends that stands at the beginning, if it can be read and holds nothing that may be secret.
+    fn pass_clean(&mut self, bytes: &[u8], open: &mut Vec<(u64, bool)>) -> Option<usize> {
+        let mut at = 0;
+        while let Some((left, is_map)) = open.last_mut() {
+            if *left == 0 {
+                open.pop();
+                continue;
+            }
+            let is_key = *is_map && left.is_multiple_of(2);
+            *left -= 1;
+            let (token, next) = Token::read(bytes, at).ok()?;
+            at = next;
+            match token {
+                Token::Str(key) if is_key && self.is_secret(key) => return None,
+                Token::Str(text) | Token::Bin(text) if self.rule.names(text) => return None,
+                Token::Array(_) | Token::Map(_) if open.len() > Limits::MAX_DEPTH => return None,
+                Token::Array(count) => open.push((count.into(), false)),
+                Token::Map(count) => open.push((2 * u64::from(count), true)),
+                _ => {}
+            }
+        }
+        Some(at)
     }
 
     /// Whether all that the frame carries is to be taken out; none if it does not say of which call it is.
@@ -159,7 +201,7 @@ impl Redactor {
     }
 
     fn is_secret(&mut self, key: &[u8]) -> bool {
-        if self.plain.contains(key) {
+        if self.rule.is_harmless(key) || self.plain.contains(key) {
             return false;
         }
         let secret = self.rule.is_secret(key);
@@ -343,6 +385,32 @@ mod tests {
         }
         let secret = request("a", "t", &json!({"password": "hunter2"}));
         assert_eq!(Redactor::new(Redact::nothing()).payload(secret.clone()), secret);
+    }
+
+    #[test]
+    fn one_look_finds_whatever_a_closer_one_takes_out() {
+        let frames = [
+            request("a", "t", &json!({"user": "ada", "deep": [{"api_key": [1]}], "n": 7.5})),
+            request("a", "read_diary", &json!({"day": "monday"})),
+            result("a", &json!({"text": "kept", "PIN": 1})),
+            result("b", &json!([[[{"session-token": null}]], "read_diary"])),
+        ];
+        for frame in frames {
+            for at in 0..frame.len() {
+                for bit in 0..8 {
+                    let mut changed = frame.to_vec();
+                    changed[at] ^= 1 << bit;
+                    let changed = Bytes::from(changed);
+                    if Frame::decode(changed.clone()).and_then(|frame| frame.message()).is_err() {
+                        continue; // as long as its keys can be read, it is judged by them
+                    }
+                    let mut once = Redactor::new(Redact::default().tool("read_diary"));
+                    let mut closely = Redactor::new(Redact::default().tool("read_diary"));
+                    closely.calls.push_back("another".to_owned());
+                    assert_eq!(once.payload(changed.clone()), closely.payload(changed));
+                }
+            }
+        }
     }
 
     #[test]

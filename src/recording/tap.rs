@@ -161,6 +161,8 @@ impl<T: Transport> Transport for Tap<T> {
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {
+        // Whoever waits for the next event is done with the last one: to wake a thread delays no call now.
+        self.recorder.shared().write();
         let event = self.inner.recv().await;
         match &event {
             Some(event) => self.heard(event),

@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     fs::File,
+    hash::{BuildHasher as _, Hash},
     io::{self, BufWriter, Write},
     path::Path,
 };
@@ -32,6 +33,34 @@ pub(super) struct Written<'a> {
     pub(super) lane: Lane,
     pub(super) stream: bool,
     pub(super) payload: &'a [u8],
+}
+
+impl Written<'_> {
+    /// What makes its channel, to be hashed.
+    fn parts(&self) -> impl Hash {
+        (self.direction, self.from, self.to, self.topic, self.lane, self.stream)
+    }
+
+    fn is_of(&self, channel: &Channel) -> bool {
+        let Channel { direction, from, to, topic, lane, stream } = channel;
+        *direction == self.direction
+            && *lane == self.lane
+            && *stream == self.stream
+            && from == self.from
+            && to == self.to
+            && topic == self.topic
+    }
+
+    fn channel(&self) -> Channel {
+        Channel {
+            direction: self.direction,
+            from: self.from.clone(),
+            to: self.to.to_vec(),
+            topic: self.topic.to_owned(),
+            lane: self.lane,
+            stream: self.stream,
+        }
+    }
 }
 
 /// Makes the file that a recording goes to: for its owner alone, through no symbolic link, and not in the place of
@@ -72,22 +101,19 @@ pub(super) struct Writer<W: Write> {
     out: BufWriter<W>,
     /// The record that is being made.
     record: Vec<u8>,
-    /// The number of each channel, and of its next message.
-    channels: HashMap<Channel, Place>,
+    /// The channels in the order of their numbers, and the number of the next message of each.
+    channels: Vec<(Channel, u32)>,
+    /// Where a channel stands, by a hash of what makes it.
+    places: HashMap<u64, u16>,
     events: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    id: u16,
-    next: u32,
 }
 
 impl<W: Write> Writer<W> {
     /// Begins the file: from here on it says whose it is.
     pub(super) fn begin(out: W, about: &About) -> io::Result<Self> {
         let out = BufWriter::with_capacity(BUFFER, out);
-        let mut writer = Self { out, record: Vec::new(), channels: HashMap::new(), events: 0 };
+        let mut writer =
+            Self { out, record: Vec::new(), channels: Vec::new(), places: HashMap::new(), events: 0 };
         writer.out.write_all(mcap::MAGIC)?;
         writer.record(mcap::records::op::HEADER, |record| {
             text(record, "");
@@ -104,27 +130,38 @@ impl<W: Write> Writer<W> {
 
     /// Writes a packet, and says under which channel and number; none if there is no channel left for it.
     pub(super) fn packet(&mut self, at: Moment, packet: &Written<'_>) -> io::Result<Option<(u16, u32)>> {
-        let key = Channel {
-            direction: packet.direction,
-            from: packet.from.clone(),
-            to: packet.to.to_vec(),
-            topic: packet.topic.to_owned(),
-            lane: packet.lane,
-            stream: packet.stream,
-        };
-        let known = self.channels.get(&key).copied();
-        let Place { id, next } = match known {
-            Some(place) => place,
-            None if self.channels.len() + 1 >= CHANNELS || key.size() > CHANNEL_BYTES => return Ok(None),
-            None => {
-                let id = EVENTS_ID + 1 + self.channels.len() as u16;
-                self.channel(id, &key.name(), PACKETS_ARE, &key.to_metadata())?;
-                Place { id, next: 0 }
-            }
-        };
-        self.channels.insert(key, Place { id, next: next.wrapping_add(1) });
-        self.message(id, next, at, packet.payload)?;
-        Ok(Some((id, next)))
+        let Some(place) = self.place(packet)? else { return Ok(None) };
+        let id = EVENTS_ID + 1 + place;
+        let Some((_, next)) = self.channels.get_mut(usize::from(place)) else { return Ok(None) };
+        let sequence = *next;
+        *next = next.wrapping_add(1);
+        self.message(id, sequence, at, packet.payload)?;
+        Ok(Some((id, sequence)))
+    }
+
+    /// The place of this packet's channel, which is written when it is new; none if there are too many.
+    fn place(&mut self, packet: &Written<'_>) -> io::Result<Option<u16>> {
+        let hash = self.places.hasher().hash_one(packet.parts());
+        let known = self.places.get(&hash).copied();
+        let is_it =
+            |place: &u16| self.channels.get(usize::from(*place)).is_some_and(|(it, _)| packet.is_of(it));
+        if let Some(place) = known.filter(is_it) {
+            return Ok(Some(place));
+        }
+        // Two channels with one hash are possible; the second one is found by looking at all.
+        let found = known.and_then(|_| self.channels.iter().position(|(it, _)| packet.is_of(it)));
+        if let Some(place) = found {
+            return Ok(Some(place as u16));
+        }
+        let channel = packet.channel();
+        if self.channels.len() + 1 >= CHANNELS || channel.size() > CHANNEL_BYTES {
+            return Ok(None);
+        }
+        let place = self.channels.len() as u16;
+        self.channel(EVENTS_ID + 1 + place, &channel.name(), PACKETS_ARE, &channel.to_metadata())?;
+        self.channels.push((channel, 0));
+        self.places.entry(hash).or_insert(place);
+        Ok(Some(place))
     }
 
     /// Writes what is no packet.

@@ -45,6 +45,8 @@ mod recording;
 mod recording_calls;
 #[cfg(feature = "record")]
 mod recording_check;
+#[cfg(all(feature = "record", unix))]
+mod recording_killed;
 #[cfg(feature = "record")]
 mod recording_said;
 #[cfg(all(feature = "cli", unix))]

@@ -1,0 +1,99 @@
+//! Any file, and any session that a file can tell of: read to where it is damaged, and judged, folded and run again without
+//! a panic and without an end that never comes.
+//!
+//! The first byte says which: a file byte for byte, or a list of what happened, one byte each with what it needs
+//! behind it.
+
+#![no_main]
+
+use std::io::Cursor;
+
+use libfuzzer_sys::fuzz_target;
+use toolbridge::{
+    Lane, Peer,
+    recording::{
+        Direction, Entry, Happened, Moment, Recorded, Recording, RoomEvent, calls, check, entry_json,
+        entry_text, info, report,
+    },
+    replay::Replay,
+};
+
+/// What happened at most: what is worth trying is short.
+const ENTRIES: usize = 64;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((form, rest)) = data.split_first() else { return };
+    if form % 2 == 0 {
+        if let Ok(recording) = Recording::read(Cursor::new(rest.to_vec())) {
+            let mut entries = recording.entries();
+            read(&entries.by_ref().take(10_000).collect::<Vec<_>>());
+            let _ = (entries.damage(), entries.foreign());
+        }
+    } else {
+        read(&told(rest));
+    }
+});
+
+fn read(entries: &[Entry]) {
+    for (index, entry) in entries.iter().enumerate() {
+        let _ = (entry_text(entry, None), entry_json(index, entry));
+    }
+    let _ = (check(entries.to_vec()), info(entries.to_vec()), Replay::dry(entries.to_vec()));
+    let folded = calls(entries.to_vec());
+    let _ = report(entries.to_vec(), &folded.calls, "fuzz");
+}
+
+/// A session: ourselves and three others, who come, go and speak.
+fn told(mut rest: &[u8]) -> Vec<Entry> {
+    let mut byte = || {
+        let (first, more) = rest.split_first()?;
+        rest = more;
+        Some(*first)
+    };
+    let names = ["a", "phone", "other", ""];
+    let mut entries = Vec::new();
+    let mut at = 1_u64 << 60;
+    while entries.len() < ENTRIES {
+        let (Some(what), Some(who), Some(later)) = (byte(), byte(), byte()) else { break };
+        // Mostly milliseconds; seldom hours, and seldom backwards.
+        at = match later {
+            0..=200 => at.saturating_add(u64::from(later) * 1_000_000),
+            201..=250 => at.saturating_add(u64::from(later) * 10_000_000_000),
+            _ => at.saturating_sub(1_000_000_000),
+        };
+        let (identity, sid) = (names[usize::from(who % 4)], ["PA_1", "PA_2"][usize::from(who >> 2 & 1)]);
+        let happened = match what % 8 {
+            0 => Happened::Event(RoomEvent::Here {
+                identity: identity.into(),
+                sid: sid.into(),
+                room: "r".to_owned(),
+            }),
+            1 => {
+                let role =
+                    [None, Some("assistant"), Some("client"), Some("observer")][usize::from(who >> 4 & 3)];
+                let (agent, role) = (who > 127, role.map(str::to_owned));
+                Happened::Event(RoomEvent::Joined { identity: identity.into(), sid: sid.into(), agent, role })
+            }
+            2 => Happened::Event(RoomEvent::Left { identity: identity.into(), sid: sid.into() }),
+            3 => Happened::Event(RoomEvent::Link { up: who > 127 }),
+            _ => {
+                let length = usize::from(byte().unwrap_or_default());
+                let payload: Vec<u8> = std::iter::from_fn(&mut byte).take(length).collect();
+                let direction = if what & 16 == 0 { Direction::Sent } else { Direction::Heard };
+                Happened::Packet(Recorded {
+                    direction,
+                    from: Peer::new(identity, sid),
+                    to: if what & 32 == 0 { vec![names[usize::from(who >> 6)].into()] } else { Vec::new() },
+                    topic: "toolbridge".to_owned(),
+                    lane: if what & 64 == 0 { Lane::Reliable } else { Lane::Lossy },
+                    stream: what & 128 != 0,
+                    channel: u16::from(what),
+                    sequence: entries.len() as u32,
+                    payload: payload.into(),
+                })
+            }
+        };
+        entries.push(Entry { at: Moment(at), what: happened });
+    }
+    entries
+}

@@ -1,0 +1,319 @@
+//! Files that are no longer what they were: ten thousand of them through everything that reads recordings, in a process
+//! that may not have much memory.
+
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    io::{self, Cursor},
+    path::Path,
+    process, thread,
+    time::Duration,
+};
+
+use allocation_counter::measure;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use toolbridge::{
+    Assistant, CallError, Client, ToolContext, ToolError, Tools, memory,
+    recording::{
+        Entry, Happened, RecordError, Recorder, RecorderOptions, Recording, Redact, calls, check, entry_json,
+        entry_text, info, redact, repair, report, write_trace,
+    },
+    replay::Replay,
+};
+
+/// Files in all.
+const FILES: usize = 10_000;
+
+/// What one file may take in memory at once, in bytes: all readers, one after another, of a file of 30 KB.
+const TAKEN: u64 = 4 * 1024 * 1024;
+
+/// The address space of this process, in bytes. An allocation beyond it would end the process.
+const SPACE: u64 = 2 * 1024 * 1024 * 1024;
+
+/// The parts of a live file: what stands before the first record, and records with their heads.
+struct File {
+    head: Vec<u8>,
+    records: Vec<Vec<u8>>,
+}
+
+const MESSAGE: u8 = 0x05;
+
+/// Where a message's time stands in its record, and where its payload begins.
+const TIME: usize = 9 + 6;
+const PAYLOAD: usize = 9 + 22;
+
+impl File {
+    fn new(bytes: &[u8]) -> Self {
+        let (head, mut rest) = bytes.split_at(8);
+        let mut records = Vec::new();
+        while rest.len() > 9 {
+            let length = u64::from_le_bytes(rest[1..9].try_into().unwrap()) as usize;
+            let (record, more) = rest.split_at(9 + length);
+            records.push(record.to_vec());
+            rest = more;
+        }
+        assert!(rest.is_empty() && records.len() > 40, "{} records", records.len());
+        Self { head: head.to_vec(), records }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        [self.head.clone(), self.records.concat()].concat()
+    }
+}
+
+/// A random sequence that is the same each time (SplitMix64).
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len())]
+    }
+
+    /// A byte that is something else in MessagePack, in JSON or as a number.
+    fn byte(&mut self, old: u8) -> u8 {
+        match self.below(4) {
+            0 => self.next() as u8,
+            1 => old ^ (1 << self.below(8)),
+            2 => *self.of(&[0, 0xff, 0x7f, 0x80, 0xc0, 0xc1, 0xd9, 0xdb, 0xdd, 0xdf]),
+            _ => *self.of(b"0129-\"{}[]:,."),
+        }
+    }
+}
+
+/// Changes a file: mostly what its records say, so that it is read to its end and deeply.
+fn change(live: &File, finished: &[u8], draw: &mut Draw) -> Vec<u8> {
+    if draw.below(8) == 0 {
+        let mut bytes = if draw.below(2) == 0 { finished.to_vec() } else { live.bytes() };
+        for _ in 0..=draw.below(3) {
+            let at = draw.below(bytes.len());
+            bytes[at] = draw.byte(bytes[at]);
+        }
+        if draw.below(3) == 0 {
+            bytes.truncate(draw.below(bytes.len()));
+        }
+        return bytes;
+    }
+    let mut file = File { head: live.head.clone(), records: live.records.clone() };
+    for _ in 0..=draw.below(3) {
+        let (one, other) = (draw.below(file.records.len()), draw.below(file.records.len()));
+        let is_message = file.records[one][0] == MESSAGE;
+        match draw.below(8) {
+            0 => drop(file.records.remove(one)),
+            1 => {
+                let copy = file.records[one].clone();
+                file.records.insert(other, copy);
+            }
+            2 => file.records.swap(one, other),
+            3 if is_message => {
+                let old = u64::from_le_bytes(file.records[one][TIME..TIME + 8].try_into().unwrap());
+                let hour = 3_600_000_000_000;
+                let times = [
+                    0,
+                    1,
+                    u64::MAX,
+                    u64::MAX / 2,
+                    old.wrapping_add(hour),
+                    old.wrapping_add(1_000_000_000),
+                    old.wrapping_sub(hour),
+                    draw.next(),
+                ];
+                let time = draw.of(&times).to_le_bytes();
+                file.records[one][TIME..TIME + 8].copy_from_slice(&time);
+                file.records[one][TIME + 8..TIME + 16].copy_from_slice(&time);
+            }
+            4 => {
+                let lengths = [0, 1, 21, 22, 23, 0xffff, u64::MAX, 1 << 40, 64 << 20];
+                file.records[one][1..9].copy_from_slice(&draw.of(&lengths).to_le_bytes());
+            }
+            5 if is_message && file.records[other][0] == MESSAGE => {
+                let payload = file.records[other][PAYLOAD..].to_vec();
+                file.records[one].truncate(PAYLOAD);
+                file.records[one].extend_from_slice(&payload);
+                let length = file.records[one].len() as u64 - 9;
+                file.records[one][1..9].copy_from_slice(&length.to_le_bytes());
+            }
+            _ => {
+                let from = if is_message && draw.below(10) > 0 { PAYLOAD } else { 9 };
+                let length = file.records[one].len();
+                for _ in 0..=draw.below(2) {
+                    if length > from {
+                        let at = from + draw.below(length - from);
+                        file.records[one][at] = draw.byte(file.records[one][at]);
+                    }
+                }
+            }
+        }
+    }
+    file.bytes()
+}
+
+/// What became of so many files.
+#[derive(Debug, Default)]
+struct Seen {
+    refused: u64,
+    damaged: u64,
+    found: u64,
+    replayed: u64,
+    different: u64,
+}
+
+/// As every verb reads a file.
+fn read_all(bytes: &[u8], folder: &Path, seen: &mut Seen) {
+    let mut entries = match Recording::read(Cursor::new(bytes.to_vec())) {
+        Ok(recording) => recording.entries(),
+        Err(
+            RecordError::NotMcap
+            | RecordError::Foreign
+            | RecordError::NoBeginning { .. }
+            | RecordError::Version { .. },
+        ) => {
+            seen.refused += 1;
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let all: Vec<Entry> = entries.by_ref().collect();
+    seen.damaged += u64::from(entries.damage().is_some());
+    let mut text = String::new();
+    for (index, entry) in all.iter().enumerate() {
+        writeln!(text, "{}{}", entry_text(entry, None), entry_json(index, entry)).unwrap();
+    }
+    seen.found += u64::from(check(all.clone()).errors > 0);
+    let folded = calls(all.clone());
+    let end = all.last().map_or_else(Default::default, |entry| entry.at);
+    write_trace(&folded, all.first().map_or(end, |entry| entry.at), end, &mut io::sink()).unwrap();
+    serde_json::to_string(&info(all.clone())).unwrap();
+    assert!(report(all.clone(), &folded.calls, "a file").ends_with("</html>\n"));
+    if let Ok(report) = Replay::dry(all.clone()) {
+        seen.replayed += 1;
+        seen.different += u64::from(!report.is_same());
+    }
+    let (input, output) = (folder.join("in.mcap"), folder.join("out.mcap"));
+    fs::write(&input, bytes).unwrap();
+    if repair(&input, &output, true).is_ok() {
+        let mut entries = Recording::open(&output).unwrap().entries();
+        assert!(entries.by_ref().eq(all), "a repaired file gives what was read");
+        assert!(entries.damage().is_none());
+    }
+    drop(redact(&input, &output, Redact::everything(), true));
+}
+
+async fn battery() -> Result<f32, ToolError> {
+    Ok(0.8)
+}
+
+async fn fail() -> Result<f32, ToolError> {
+    Err(ToolError::new("no_such_lamp", "there is none"))
+}
+
+async fn hang(context: ToolContext) -> Result<(), ToolError> {
+    context.progress("waiting");
+    context.cancelled().await;
+    Err(ToolError::new("cancelled", "stopped"))
+}
+
+/// Records a session of everything.
+async fn session(path: &Path, on_the_phone: bool) {
+    let room = memory::Room::new();
+    let recorder = Recorder::create(path, RecorderOptions::default()).unwrap();
+    let tools = Tools::new().tool("battery", "", battery).tool("fail", "", fail).tool("hang", "", hang);
+    let (phone, brain) = (room.client("phone"), room.assistant("brain"));
+    let (client, assistant) = (
+        Client::builder().tools(tools),
+        Assistant::builder().tools(Tools::new().tool("search", "", battery)),
+    );
+    let (client, assistant) = if on_the_phone {
+        let client = client.join_over(recorder.tap(phone)).await.unwrap();
+        (client, assistant.join_over(brain).await.unwrap())
+    } else {
+        (client.join_over(phone).await.unwrap(), assistant.join_over(recorder.tap(brain)).await.unwrap())
+    };
+    drop(recorder);
+    for _ in 0..2 {
+        assistant.call("battery", ()).await.unwrap();
+        assistant.call("search", ()).await.unwrap();
+        assistant.call("fail", ()).await.unwrap_err();
+    }
+    let late = assistant.call("hang", ()).timeout(Duration::from_millis(20)).await;
+    assert!(matches!(late, Err(CallError::Timeout { .. })));
+    let mut stopped = assistant.call("hang", ()).start();
+    assert!(stopped.progress().await.is_some());
+    drop(stopped);
+    assistant.call("battery", ()).await.unwrap();
+    client.close().await;
+    assistant.call("nothing", ()).owner_wait(Duration::ZERO).await.unwrap_err();
+    assistant.close().await;
+}
+
+/// The live file of these entries.
+fn live(entries: Vec<Entry>, path: &Path) -> Vec<u8> {
+    let recorder = Recorder::create(path, RecorderOptions::default()).unwrap();
+    let is_packet = |entry: &&Entry| matches!(entry.what, Happened::Packet(_));
+    let packets = entries.iter().filter(is_packet).count() as u64 + 1;
+    // It ends with a packet, since these are counted once they are written.
+    let last = entries.iter().rfind(is_packet).unwrap().clone();
+    for entry in entries.into_iter().chain([last]) {
+        recorder.record(entry);
+    }
+    while recorder.stats().recorded < packets {
+        thread::yield_now();
+    }
+    let live = fs::read(path).unwrap();
+    recorder.finish().unwrap();
+    live
+}
+
+fn run(on_the_phone: bool, seed: u64) {
+    let limit = Rlimit { current: Some(SPACE), maximum: Some(SPACE) };
+    setrlimit(Resource::As, limit).unwrap();
+    let folder = env::temp_dir().join(format!("toolbridge-hostile-{}-{seed}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("session.mcap");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(session(&path, on_the_phone));
+    let finished = fs::read(&path).unwrap();
+    let entries = Recording::open(&path).unwrap().entries().collect();
+    let live = File::new(&live(entries, &folder.join("live.mcap")));
+    let (mut seen, mut draw) = (Seen::default(), Draw(seed));
+    read_all(&live.bytes(), &folder, &mut seen);
+    assert_eq!((seen.refused, seen.damaged, seen.replayed, seen.different), (0, 0, 1, 0), "as it was");
+    let mut most = 0;
+    for n in 0..FILES / 2 {
+        let bytes = change(&live, &finished, &mut draw);
+        let cost = measure(|| read_all(&bytes, &folder, &mut seen));
+        assert!(cost.bytes_max <= TAKEN, "file {n} of seed {seed} takes {} B", cost.bytes_max);
+        most = most.max(cost.bytes_max);
+    }
+    fs::remove_dir_all(&folder).unwrap();
+    println!("{seen:?}; at most {most} B at once");
+    assert!(
+        seen.refused < 1_000 && seen.replayed > 3_000 && seen.different > 500,
+        "they are read deeply: {seen:?}"
+    );
+}
+
+#[test]
+fn five_thousand_changed_files_of_an_assistant() {
+    run(false, 1);
+}
+
+#[test]
+fn five_thousand_changed_files_of_a_client() {
+    run(true, 2);
+}

@@ -1,0 +1,178 @@
+//! A process that is killed while it records, and while it finishes its file: what was written is there.
+
+use std::{
+    env, fs,
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+};
+
+use toolbridge::{
+    Peer,
+    recording::{Direction, Entry, Happened, Moment, Recorder, RecorderOptions, Recording, Redact, repair},
+};
+
+use crate::recording::{Folder, here, packet};
+
+/// Says to this very program that it is the one which will be killed: what it does, and its file.
+const DOES: &str = "TOOLBRIDGE_TEST_KILLED_DOES";
+const FILE: &str = "TOOLBRIDGE_TEST_KILLED_FILE";
+
+/// Frames in a file that is finished: enough that this takes a while.
+const FRAMES: u64 = 20_000;
+
+/// Frames between two words of how many there are.
+const STEP: u64 = 50;
+
+fn frame(n: u64) -> Entry {
+    // Not to be compressed, so that finishing takes long and its file grows.
+    let mut bits = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut payload = n.to_le_bytes().to_vec();
+    for _ in 0..30 {
+        bits ^= bits << 13;
+        bits ^= bits >> 7;
+        bits ^= bits << 17;
+        payload.extend_from_slice(&bits.to_le_bytes());
+    }
+    let what = packet(Direction::Sent, &Peer::new("phone", "PA_1"), &["assistant"], payload);
+    Entry { at: Moment(2_000 + n), what }
+}
+
+/// Not a test of its own: what the others start and kill.
+#[test]
+fn records_until_it_is_killed() {
+    let Ok(does) = env::var(DOES) else { return };
+    // Random bytes may well be the name of a secret.
+    let options = RecorderOptions::default().redact(Redact::nothing());
+    let recorder = Recorder::create(env::var(FILE).unwrap(), options).unwrap();
+    recorder.record(here());
+    let last = if does == "finishes" { FRAMES } else { u64::MAX };
+    let mut out = std::io::stdout();
+    for n in 0..last {
+        recorder.record(frame(n));
+        if (n + 1) % STEP == 0 {
+            while recorder.stats().recorded <= n {
+                thread::yield_now();
+            }
+            writeln!(out, "\nrecorded {}", n + 1).unwrap();
+        }
+    }
+    recorder.finish().unwrap();
+    writeln!(out, "\nfinished").unwrap();
+}
+
+/// The program that will be killed.
+struct Process {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(does: &str, file: &Path) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["recording_killed::records_until_it_is_killed", "--exact", "--nocapture"])
+            .env(DOES, does)
+            .env(FILE, file)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    /// Waits until it has said that so many frames are recorded.
+    fn recorded(&mut self, frames: u64) {
+        let wanted = format!("recorded {frames}\n");
+        let mut line = String::new();
+        while line != wanted {
+            line.clear();
+            assert!(self.out.read_line(&mut line).unwrap() > 0, "it ended before it was killed");
+        }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap(); // SIGKILL
+        self.child.wait().unwrap();
+    }
+}
+
+/// Reads a file that begins with the entry that says whose it is, and goes on with frames in their order.
+fn frames_of(path: &Path) -> u64 {
+    let mut entries = Recording::open(path).unwrap().entries().skip(1);
+    let mut count = 0;
+    for entry in entries.by_ref() {
+        let (Happened::Packet(got), Happened::Packet(told)) = (entry.what, frame(count).what) else {
+            panic!("entry {count} is no packet");
+        };
+        assert_eq!((entry.at, got.payload), (Moment(2_000 + count), told.payload), "frame {count}");
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_every_frame_that_was_recorded() {
+    let folder = Folder::new();
+    for step in [1, 2, 3, 7, 20, 60] {
+        let path = folder.file(&format!("killed-{step}.mcap"));
+        let mut process = Process::start("records", &path);
+        process.recorded(step * STEP);
+        process.kill();
+        assert!(!Recording::open(&path).unwrap().about().finished);
+        let count = frames_of(&path);
+        assert!(count >= step * STEP, "{count} of {}", step * STEP);
+        let repaired = folder.file(&format!("repaired-{step}.mcap"));
+        repair(&path, &repaired, false).unwrap();
+        assert!(Recording::open(&repaired).unwrap().about().finished);
+        assert_eq!(frames_of(&repaired), count);
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_while_it_finishes_its_file_leaves_the_live_one_or_the_finished_one() {
+    let folder = Folder::new();
+    let mut between = 0;
+    for part in 0..6_u64 {
+        let path = folder.file(&format!("finishing-{part}.mcap"));
+        let beside = folder.file(&format!(".finishing-{part}.mcap.tmp"));
+        let mut process = Process::start("finishes", &path);
+        process.recorded(FRAMES);
+        let size = || fs::metadata(&beside).map_or(0, |found| found.len());
+        while size() < part * 800_000 && process.child.try_wait().unwrap().is_none() {
+            thread::yield_now();
+        }
+        process.kill();
+        between += u64::from(beside.exists());
+        assert_eq!(frames_of(&path), FRAMES);
+        repair(&path, &path, true).unwrap();
+        assert_eq!((frames_of(&path), beside.exists()), (FRAMES, false));
+        assert!(Recording::open(&path).unwrap().about().finished);
+    }
+    println!("{between} of 6 were killed with the new file half there");
+}
+
+/// What a kill leaves, at whichever byte of the new file: the live one is whole, and the rest is in nobody's way.
+#[test]
+fn what_is_left_of_a_file_that_was_never_finished_is_no_obstacle() {
+    let folder = Folder::new();
+    let path = folder.file("whole.mcap");
+    let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
+    recorder.record(here());
+    (0..STEP).for_each(|n| recorder.record(frame(n)));
+    while recorder.stats().recorded < STEP {
+        thread::yield_now();
+    }
+    let live = fs::read(&path).unwrap();
+    recorder.finish().unwrap();
+    let finished = fs::read(&path).unwrap();
+    let beside = folder.file(".whole.mcap.tmp");
+    for cut in (0..finished.len()).step_by(97) {
+        fs::write(&path, &live).unwrap();
+        fs::write(&beside, &finished[..cut]).unwrap();
+        assert_eq!(frames_of(&path), STEP);
+        repair(&path, &path, true).unwrap();
+        assert_eq!((frames_of(&path), beside.exists()), (STEP, false));
+    }
+}
