@@ -19,6 +19,10 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// A recorder is told of a greeting a little later than the session counts from.
 const LATE: Duration = Duration::from_millis(50);
 
+/// How much longer than that it can have been on a machine with much to do. A call that was made longer ago would not
+/// have waited for its owner any more.
+const LONGER: Duration = Duration::from_secs(2);
+
 /// In so many entries behind a result it is looked for what it overtook: more than wait for a lane at once.
 const MAX_BEHIND: usize = 1_024;
 
@@ -46,6 +50,7 @@ pub(super) fn calls_in_silence(
             let silence = |at: &Moment| line.at.since(*at);
             let is_fresh = greetings.last().is_some_and(|(_, at)| silence(at) < SILENCE - LATE);
             let before = greetings.iter().rev().find(|(_, at)| silence(at) >= SILENCE - LATE);
+            let before = before.filter(|(_, at)| silence(at) < SILENCE + LONGER);
             if let (true, Some((greeting, _))) = (is_fresh, before) {
                 calls.insert(*greeting, entry);
             }
