@@ -22,10 +22,12 @@ mod interrupt;
 mod link;
 mod part;
 mod ping;
+mod record;
 mod redact;
 mod repair;
 mod replay;
 mod report;
+mod tape;
 mod text;
 mod token;
 mod tools;
@@ -36,8 +38,8 @@ const AFTERWORD: &str = "\
 Server and key come from flags or from LIVEKIT_URL, LIVEKIT_API_KEY and
 LIVEKIT_API_SECRET, or LIVEKIT_TOKEN. TIME is a number with its unit: 500ms, 5s, 2m.
 RUST_LOG=toolbridge=debug shows what happens.
-Status: 0 success, 1 failure, 2 wrong usage, 3 something is wrong in the file,
-130 stopped by Ctrl-C.";
+Status: 0 success, 1 failure, 2 wrong usage, 3 something is wrong in the file
+or differs from it, 130 stopped by Ctrl-C.";
 
 /// Tool calls between a voice assistant and the apps in its LiveKit room.
 #[derive(Debug, Parser)]
@@ -63,6 +65,8 @@ enum Verb {
     Tools(tools::Arguments),
     /// Show frames as they pass
     Watch(watch::Arguments),
+    /// Join as an observer and record what is said in a room
+    Record(record::Arguments),
     /// Measure the round trip of calls to a client
     Ping(ping::Arguments),
     /// Turn a frame into JSON and back
@@ -81,7 +85,7 @@ enum Verb {
     Repair(repair::Arguments),
     /// Show a recorded session as one HTML page
     Report(report::Arguments),
-    /// Run a recorded session again on virtual time, and show what would be said otherwise. Nothing is sent
+    /// Run a recorded session again: on virtual time, or in a room in the place of its client or its assistant
     Replay(replay::Arguments),
     /// Take out of a recording what tools were asked and answered
     Redact(redact::Arguments),
@@ -162,6 +166,7 @@ impl Verb {
             Self::Assistant(arguments) => assistant::run(arguments).await,
             Self::Tools(arguments) => tools::run(arguments).await,
             Self::Watch(arguments) => watch::run(arguments).await,
+            Self::Record(arguments) => record::run(arguments).await,
             Self::Ping(arguments) => ping::run(arguments).await,
             Self::Frame(arguments) => frame::run(&arguments),
             Self::Info(arguments) => info::run(&arguments),
@@ -171,7 +176,7 @@ impl Verb {
             Self::Export(arguments) => export::run(&arguments),
             Self::Repair(arguments) => repair::run(&arguments),
             Self::Report(arguments) => report::run(&arguments),
-            Self::Replay(arguments) => replay::run(&arguments),
+            Self::Replay(arguments) => replay::run(arguments).await,
             Self::Redact(arguments) => redact::run(&arguments),
         }
     }

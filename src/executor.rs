@@ -233,6 +233,10 @@ fn list(
 ) -> Result<Vec<Offered>, RegisterError> {
     let mut offered: Vec<Offered> = Vec::new();
     for source in sources {
+        let compile = |tool: &Tool| match source.judges_arguments() {
+            true => Ok(ArgumentCheck::any_map()),
+            false => ArgumentCheck::compile(tool),
+        };
         for tool in source.list() {
             if tool.name().is_reserved() {
                 problem(RegisterError::Reserved { name: tool.name().clone() })?;
@@ -244,9 +248,11 @@ fn list(
             }
             // What is checked against does not change, so it is not compiled again.
             let known = before.iter().find(|known| {
-                known.tool.name() == tool.name() && known.tool.input_schema() == tool.input_schema()
+                Arc::ptr_eq(&known.source, source)
+                    && known.tool.name() == tool.name()
+                    && known.tool.input_schema() == tool.input_schema()
             });
-            let check = known.map_or_else(|| ArgumentCheck::compile(&tool), |known| Ok(known.check.clone()));
+            let check = known.map_or_else(|| compile(&tool), |known| Ok(known.check.clone()));
             match check {
                 Ok(check) => offered.push(Offered { tool, source: Arc::clone(source), check }),
                 Err(error) => problem(error)?,

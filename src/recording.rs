@@ -39,11 +39,11 @@ mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
 pub use check::{Checked, Finding, Level, check};
+pub(crate) use entry::HIDDEN;
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
 pub use error::RecordError;
-#[cfg(feature = "cli")]
-pub(crate) use fold::Fold;
 pub use fold::{Calls, calls};
+pub(crate) use fold::{Fold, Told};
 pub use format::About;
 pub use info::{Info, Latency, PeerInfo, ToolInfo, Traffic, info};
 pub use queue::RecorderStats;

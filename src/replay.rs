@@ -1,4 +1,7 @@
-//! Recorded sessions, run again.
+//! Recorded sessions, run again: without a room, or in one, in the place of one of both ends.
+//!
+//! A [`Cassette`] is the client's end: tools that answer from a recording. [`Replay::live`] is the assistant's: what
+//! clients were asked is asked again of live ones, and their answers are compared. What follows is about the third.
 //!
 //! [`Replay::dry`] gives the frames of a recording to sessions on virtual time, and compares what they say with what
 //! was said. Nothing is sent anywhere, and the same entries give the same report on every machine.
@@ -27,11 +30,25 @@ mod check;
 mod compare;
 mod dry;
 mod end;
+mod live;
+mod live_report;
+mod miss;
+mod outcome;
+mod pace;
+mod plan;
 mod report;
 mod script;
 mod setup;
+mod shelf;
 mod stanzas;
+mod tape;
+mod value;
 mod when;
 
 pub use dry::{MAX_BYTES, MAX_ENTRIES, Replay};
+pub use live::{Cassette, Live, Step, Timing};
+pub use live_report::{LiveDifference, LiveError, LiveReport, NotAsked, Unasked};
+pub use miss::{Miss, MissReason};
+pub use pace::Speed;
+pub use plan::{Plan, PlannedCall};
 pub use report::{Difference, DryError, DryReport, Skipped};

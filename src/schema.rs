@@ -40,6 +40,11 @@ impl ArgumentCheck {
         Ok(Self(Some(Arc::new(validator))))
     }
 
+    /// Takes any map, whatever the schema says: it is not looked at.
+    pub(crate) fn any_map() -> Self {
+        Self(None)
+    }
+
     /// The arguments as the tool gets them: no arguments at all are an empty map.
     ///
     /// # Errors

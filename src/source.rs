@@ -25,7 +25,8 @@ pub trait ToolSource: Send + Sync + 'static {
     /// The tools that are offered just now.
     fn list(&self) -> Vec<Tool>;
 
-    /// Runs one call. The arguments have been checked against the schema in [`list`](ToolSource::list).
+    /// Runs one call. The arguments have been checked against the schema in [`list`](ToolSource::list), unless the
+    /// source [judges](ToolSource::judges_arguments) them.
     fn execute(
         &self,
         tool: &ToolName,
@@ -43,6 +44,14 @@ pub trait ToolSource: Send + Sync + 'static {
     /// Default: yes, since a source is given a context and may want to tidy up.
     fn tidies_up(&self, _tool: &ToolName) -> bool {
         true
+    }
+
+    /// Whether the source judges arguments itself: its schemas are offered, and neither compiled nor checked.
+    ///
+    /// Such a source says when a call begins, by any [`progress`](ToolContext::progress): until then its refusal proves
+    /// that nothing ran. For a source whose schemas are not its own. Default: no.
+    fn judges_arguments(&self) -> bool {
+        false
     }
 
     /// Whether the source is fit to be offered. Asked once, at `join`. Default: yes.
@@ -82,6 +91,10 @@ impl<T: ToolSource> ToolSource for Arc<T> {
 
     fn tidies_up(&self, tool: &ToolName) -> bool {
         (**self).tidies_up(tool)
+    }
+
+    fn judges_arguments(&self) -> bool {
+        (**self).judges_arguments()
     }
 
     fn check(&self) -> Result<(), RegisterError> {
@@ -124,6 +137,10 @@ impl<T: ToolSource> ToolSource for Prefixed<T> {
 
     fn tidies_up(&self, tool: &ToolName) -> bool {
         self.inner(tool).is_ok_and(|tool| self.source.tidies_up(&tool))
+    }
+
+    fn judges_arguments(&self) -> bool {
+        self.source.judges_arguments()
     }
 
     fn check(&self) -> Result<(), RegisterError> {
@@ -279,6 +296,7 @@ pub(crate) trait AnySource: Send + Sync + 'static {
     ) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     fn tidies_up(&self, tool: &ToolName) -> bool;
+    fn judges_arguments(&self) -> bool;
     fn check(&self) -> Result<(), RegisterError>;
 }
 
@@ -302,6 +320,10 @@ impl<T: ToolSource> AnySource for T {
 
     fn tidies_up(&self, tool: &ToolName) -> bool {
         ToolSource::tidies_up(self, tool)
+    }
+
+    fn judges_arguments(&self) -> bool {
+        ToolSource::judges_arguments(self)
     }
 
     fn check(&self) -> Result<(), RegisterError> {

@@ -61,6 +61,7 @@ impl AccessKey {
             role: None,
             attributes: Vec::new(),
             agent: false,
+            hidden: false,
             publish_data: true,
             update_own_metadata: false,
             ttl: Token::TTL,
@@ -84,6 +85,7 @@ pub struct Token {
     role: Option<Role>,
     attributes: Vec<(String, String)>,
     agent: bool,
+    hidden: bool,
     publish_data: bool,
     update_own_metadata: bool,
     ttl: Duration,
@@ -119,6 +121,13 @@ impl Token {
     /// Makes it one of LiveKit's kind `AGENT`, which no longer keeps a room open. Default: no.
     pub fn agent(mut self) -> Self {
         self.agent = true;
+        self
+    }
+
+    /// Makes it one that the others never see: it hears what goes to the whole room, and no copies, and what it sends
+    /// comes of nobody. Default: no.
+    pub fn hidden(mut self) -> Self {
+        self.hidden = true;
         self
     }
 
@@ -163,6 +172,7 @@ impl Token {
             can_publish: Some(false),
             can_publish_data: Some(self.publish_data),
             can_update_own_metadata: Some(self.update_own_metadata),
+            hidden: self.hidden,
             ..Default::default()
         };
         let mut token = AccessToken::with_api_key(&self.key.key, &self.key.secret)
@@ -283,6 +293,16 @@ mod tests {
         assert_eq!(claims.video.can_update_own_metadata, Some(true));
         assert_eq!(claims.video.can_publish_data, Some(false));
         assert!(!claims.attributes.contains_key(ROLE_ATTRIBUTE));
+    }
+
+    #[test]
+    fn a_hidden_observer_is_an_observer_and_hidden() {
+        let claims = claims(key().observer("r", "a").hidden());
+        assert!(claims.video.hidden);
+        assert_eq!(
+            (&*claims.attributes[ROLE_ATTRIBUTE], claims.video.can_publish_data),
+            ("observer", Some(false))
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ use toolbridge::{
         Entry, Happened, RecordError, Recorder, RecorderOptions, Recording, Redact, calls, check, entry_json,
         entry_text, info, redact, repair, report, write_trace,
     },
-    replay::Replay,
+    replay::{Cassette, Replay},
 };
 
 /// Files in all.
@@ -171,6 +171,7 @@ struct Seen {
     found: u64,
     replayed: u64,
     different: u64,
+    live: u64,
 }
 
 /// As every verb reads a file.
@@ -203,6 +204,11 @@ fn read_all(bytes: &[u8], folder: &Path, seen: &mut Seen) {
     if let Ok(report) = Replay::dry(all.clone()) {
         seen.replayed += 1;
         seen.different += u64::from(!report.is_same());
+    }
+    if let (Ok(cassette), Ok(live)) = (Cassette::new(all.clone()), Replay::live(all.clone())) {
+        assert_eq!(cassette.left(), cassette.calls());
+        assert!(live.plan().asked().next().is_none(), "nothing was allowed");
+        seen.live += 1;
     }
     let (input, output) = (folder.join("in.mcap"), folder.join("out.mcap"));
     fs::write(&input, bytes).unwrap();
@@ -303,7 +309,7 @@ fn run(on_the_phone: bool, seed: u64) {
     fs::remove_dir_all(&folder).unwrap();
     println!("{seen:?}; at most {most} B at once");
     assert!(
-        seen.refused < 1_000 && seen.replayed > 3_000 && seen.different > 500,
+        seen.refused < 1_000 && seen.replayed > 3_000 && seen.different > 500 && seen.live > 1_000,
         "they are read deeply: {seen:?}"
     );
 }

@@ -63,6 +63,8 @@ fn row(call: &RecordedCall, begun: Moment) -> String {
     let first = call.requested.or(call.settled);
     let at = first.map_or_else(dash, |at| format!("{:.3}", at.since(begun).as_secs_f64()));
     let after = |at: Option<Moment>| match (at, call.requested) {
+        // Of two copies an observer may hear the later one first.
+        (Some(at), Some(requested)) if at < requested => "?".to_owned(),
         (Some(at), Some(requested)) => format!("{:.3}", at.since(requested).as_secs_f64() * 1e3),
         (Some(_), None) => "?".to_owned(),
         (None, _) => dash(),

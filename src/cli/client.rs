@@ -107,7 +107,7 @@ async fn show(client: &Client) -> io::Result<CloseReason> {
 }
 
 /// What a person wants to know of an event; never arguments or results.
-fn line(event: &Event) -> Option<String> {
+pub(super) fn line(event: &Event) -> Option<String> {
     Some(match event {
         Event::Bound(Some(assistant)) => format!("listening to {assistant}"),
         Event::Bound(None) => "listening to nobody".to_owned(),
@@ -137,6 +137,6 @@ fn line(event: &Event) -> Option<String> {
     })
 }
 
-fn say(line: &str) -> io::Result<()> {
+pub(super) fn say(line: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{}", text::plain(line))
 }

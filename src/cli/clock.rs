@@ -37,6 +37,18 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     if span > LONGEST { Err("it must be at most 10m".to_owned()) } else { Ok(span) }
 }
 
+/// The longest that something is recorded without a hand on it: 30 days, in seconds.
+const LONGEST_RECORDING: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How long something goes on by itself.
+pub(super) fn length(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text).map_err(|error| error.to_string())? {
+        Duration::ZERO => Err("it must be more than 0".to_owned()),
+        length if length > LONGEST_RECORDING => Err("it must be at most 30d".to_owned()),
+        length => Ok(length),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +58,8 @@ mod tests {
         assert_eq!(span("0"), Ok(Duration::ZERO));
         assert_eq!(limit("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(limit("10m"), Ok(LONGEST));
+        assert_eq!(length("30d"), Ok(LONGEST_RECORDING));
+        assert!(length("0s").is_err() && length("31d").is_err() && length("5").is_err());
         for bad in ["0s", "999us", "601s", "300000000000y", "5", "-1s", ""] {
             assert!(limit(bad).is_err(), "{bad}");
         }

@@ -19,6 +19,9 @@ const DEV_KEY: &str = "devkey";
 const NO_SERVER: &str = "no server: set LIVEKIT_URL";
 const NO_ROOM: &str = "no room: give --room, or a token that names one";
 
+const NOT_HIDDEN: &str = "--hidden needs a token with the hidden grant, and this one has none: \
+    toolbridge token --role observer --hidden makes one";
+
 /// Where the server is, and what lets us in.
 #[derive(Debug, Args)]
 pub(super) struct Server {
@@ -54,9 +57,20 @@ pub(super) struct Seat {
 }
 
 impl Seat {
+    /// Whether a room or an identity was named.
+    pub(super) fn is_given(&self) -> bool {
+        self.room.is_some() || self.identity.is_some()
+    }
+
     /// The way there, in this role. The word is for the identity that is made up.
     pub(super) fn way(&self, word: &str, role: Role) -> Result<Way, Failure> {
         self.server.way(self.room.as_deref(), self.identity.as_deref(), word, role)
+    }
+
+    /// The way there for somebody who only listens; hidden, the others never see us.
+    pub(super) fn way_to_listen(&self, word: &str, hidden: bool) -> Result<Way, Failure> {
+        let (room, identity) = (self.room.as_deref(), self.identity.as_deref());
+        self.server.way_seen(room, identity, word, Role::Observer, hidden)
     }
 }
 
@@ -131,6 +145,11 @@ impl Way {
     pub(super) fn observes(&self) -> bool {
         part::of(&self.token).is_none_or(|part| part.observes())
     }
+
+    /// Whether the others never see us.
+    pub(super) fn is_hidden(&self) -> bool {
+        part::of(&self.token).is_some_and(|part| part.is_hidden())
+    }
 }
 
 impl Server {
@@ -156,6 +175,17 @@ impl Server {
         word: &str,
         role: Role,
     ) -> Result<Way, Failure> {
+        self.way_seen(room, identity, word, role, false)
+    }
+
+    fn way_seen(
+        &self,
+        room: Option<&str>,
+        identity: Option<&str>,
+        word: &str,
+        role: Role,
+        hidden: bool,
+    ) -> Result<Way, Failure> {
         let missing = self.missing(room);
         if !missing.is_empty() {
             return Err(without(&missing));
@@ -166,6 +196,9 @@ impl Server {
                 agrees(token, room, identity)?;
                 if let Some(part) = part::of(token) {
                     part.fits(word, role)?;
+                    if hidden && !part.is_hidden() {
+                        return Err(Failure::usage(NOT_HIDDEN));
+                    }
                 }
                 token.to_owned()
             }
@@ -180,7 +213,7 @@ impl Server {
                 let room = room.ok_or_else(|| without(&[NO_ROOM]))?;
                 let made_up = || format!("toolbridge-{word}-{}", nanoid::nanoid!(6));
                 let identity = identity.map_or_else(made_up, str::to_owned);
-                token_for(&key, room, &Identity::from(identity), role)?
+                token_for(&key, room, &Identity::from(identity), role, hidden)?
             }
         };
         Ok(Way { url, token, options: self.room_options()? })
@@ -220,12 +253,19 @@ impl Way {
     }
 }
 
-fn token_for(key: &AccessKey, room: &str, identity: &Identity, role: Role) -> Result<String, Failure> {
+fn token_for(
+    key: &AccessKey,
+    room: &str,
+    identity: &Identity,
+    role: Role,
+    hidden: bool,
+) -> Result<String, Failure> {
     let token = match role {
         Role::Assistant => key.assistant(room, identity.as_str()),
         Role::Client => key.client(room, identity.as_str()),
         Role::Observer => key.observer(room, identity.as_str()),
     };
+    let token = if hidden { token.hidden() } else { token };
     token.sign().map_err(Failure::usage)
 }
 

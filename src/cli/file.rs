@@ -25,6 +25,14 @@ pub(super) fn refused(path: &Path, error: &RecordError) -> Failure {
     }
 }
 
+/// Refuses a file that is there already, before anybody joins anything for it.
+pub(super) fn is_free(path: &Path, or: &str) -> Result<(), Failure> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(Failure::Usage(format!("`{}` is there already: give another name{or}", path.display()))),
+        Err(_) => Ok(()), // whoever makes it says what is wrong
+    }
+}
+
 /// Why a participant did not join; a file that is there already was asked for wrongly.
 pub(super) fn not_joined(error: JoinError) -> Failure {
     match error {

@@ -14,6 +14,7 @@ pub(super) fn of(token: &str) -> Option<Part> {
     Some(Part {
         role: role.and_then(|role| Role::from_text(role)),
         is_agent: claims.kind.eq_ignore_ascii_case("agent"),
+        is_hidden: claims.video.hidden,
         identity: claims.sub,
     })
 }
@@ -23,13 +24,19 @@ pub(super) fn of(token: &str) -> Option<Part> {
 pub(super) struct Part {
     role: Option<Role>,
     is_agent: bool,
+    is_hidden: bool,
     identity: String,
 }
 
 impl Part {
     /// Whether it hears what observers hear.
     pub(super) fn observes(&self) -> bool {
-        self.role == Some(Role::Observer)
+        self.role == Some(Role::Observer) && !self.is_hidden
+    }
+
+    /// Whether the others never see it.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.is_hidden
     }
 
     /// Refuses a token that makes us what the verb is not: others would wait for our tools, or for our calls.
@@ -62,6 +69,7 @@ impl Part {
             Role::Client => {
                 hint(&format!("the token has no role: only assistants that name {identity} take our tools"));
             }
+            Role::Observer if self.is_hidden => {} // nobody sees its role
             Role::Observer => hint("the token has no role: only what goes to the whole room is heard"),
         }
         Ok(())
@@ -109,5 +117,7 @@ mod tests {
         }
         assert!(of("no token").is_none());
         assert!(of(&key.observer("r", "i").sign().unwrap()).unwrap().observes());
+        let hidden = of(&key.observer("r", "i").hidden().sign().unwrap()).unwrap();
+        assert!(hidden.is_hidden() && !hidden.observes(), "nobody sends copies to whom nobody sees");
     }
 }

@@ -26,6 +26,10 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value = "client")]
     role: RoleName,
 
+    /// The others never see that participant, and it hears only what goes to the whole room; for observers
+    #[arg(long)]
+    hidden: bool,
+
     /// How long it lets somebody in, such as 90s, 10m or 1h
     #[arg(long, default_value = DEFAULT_LIFE, value_parser = humantime::parse_duration, value_name = "TIME")]
     ttl: Duration,
@@ -34,7 +38,7 @@ pub(super) struct Arguments {
     key: Key,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RoleName {
     /// Offers tools
     Client,
@@ -45,11 +49,15 @@ enum RoleName {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.hidden && arguments.role != RoleName::Observer {
+        return Err(Failure::usage("--hidden is for observers: --role observer --hidden"));
+    }
     let key = arguments.key.access_key()?;
     let (room, identity) = (arguments.room.as_str(), arguments.identity.as_str());
     let token = match arguments.role {
         RoleName::Client => key.client(room, identity),
         RoleName::Assistant => key.assistant(room, identity),
+        RoleName::Observer if arguments.hidden => key.observer(room, identity).hidden(),
         RoleName::Observer => key.observer(room, identity),
     };
     let token = token.ttl(arguments.ttl).sign().map_err(Failure::usage)?;

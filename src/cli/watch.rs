@@ -1,16 +1,20 @@
 //! `toolbridge watch`: frames as they pass, seen by an observer.
 
-use std::io::{self, Write as _};
+use std::{
+    future::pending,
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use clap::Args;
 use serde_json::{Value, json};
 
-use self::flows::Flows;
-use super::{Failure, clock, connect::Seat, hint, interrupt::interrupted, link, text};
+pub(super) use self::flows::Flows;
+use super::{Failure, clock, connect::Seat, file, hint, interrupt::interrupted, link, tape::Tape, text};
 use crate::{
     Capabilities, CloseReason, Lane, LinkState, Role,
     link::STREAM_TOPIC,
-    transport::{Incoming, Transport as _, TransportEvent},
+    transport::{Incoming, Transport, TransportEvent},
     wire::Frame,
 };
 
@@ -24,10 +28,33 @@ pub(super) struct Arguments {
     /// One JSON object a line: time, sender, lane, topic, and the frame as canonical JSON
     #[arg(long)]
     json: bool,
+
+    /// Record what is heard into this file, which must not exist (see `toolbridge record`)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let mut room = arguments.seat.way("watch", Role::Observer)?.join().await?;
+    if let Some(path) = &arguments.record {
+        file::is_free(path, "")?;
+    }
+    let way = arguments.seat.way("watch", Role::Observer)?;
+    let mut room = way.join().await?;
+    let Some(path) = &arguments.record else { return show(&mut room, arguments.json, None).await };
+    let mut tape = match Tape::begin(path, false, way.is_hidden()) {
+        Ok(tape) => tape,
+        Err(failure) => {
+            room.close().await;
+            return Err(failure);
+        }
+    };
+    let shown = show(&mut tape.tap(room), arguments.json, Some(&mut tape)).await;
+    hint(&tape.end().await?);
+    shown
+}
+
+/// Shows what passes until we are asked to stop, the room is left, or the recording has stopped early.
+async fn show(room: &mut impl Transport, json: bool, mut tape: Option<&mut Tape>) -> Result<(), Failure> {
     hint(&format!("watching {} as {}", room.room(), room.local().identity()));
     let mut flows = Flows::default();
     loop {
@@ -37,14 +64,22 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
                 room.close().await;
                 return Ok(());
             }
+            () = stopped(tape.as_deref()) => {
+                room.close().await;
+                return Ok(()); // its end says why
+            }
             event = room.recv() => event,
         };
         let shown = match event {
             None => return Err(Failure::failed("the connection ended")),
             Some(TransportEvent::Closed(CloseReason::Closed)) => return Ok(()),
             Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
-            Some(event) => whole(&mut flows, event)
-                .and_then(|event| if arguments.json { as_json(&event) } else { as_text(&event) }),
+            Some(event) => whole(&mut flows, event).and_then(|event| {
+                if let Some(tape) = &mut tape {
+                    tape.hear(&event);
+                }
+                if json { as_json(&event) } else { as_text(&event) }
+            }),
         };
         if let Some(line) = shown
             && let Err(error) = writeln!(io::stdout(), "{line}")
@@ -55,8 +90,16 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
+/// Waits until a recording has stopped early. What is not recorded never does.
+async fn stopped(tape: Option<&Tape>) {
+    match tape {
+        Some(tape) => tape.stopped().await,
+        None => pending().await,
+    }
+}
+
 /// What there is to be shown: of a byte stream nothing before its end, and then the frame.
-fn whole(flows: &mut Flows, event: TransportEvent) -> Option<TransportEvent> {
+pub(super) fn whole(flows: &mut Flows, event: TransportEvent) -> Option<TransportEvent> {
     match event {
         TransportEvent::Stream { from, part } => {
             let frame = flows.take(&from, part)?;

@@ -69,7 +69,10 @@ async fn execute<K: Copy + Send + Sync + 'static>(
         Ok(arguments) => arguments,
         Err(refusal) => return reporter.settle(Err(refusal)),
     };
-    reporter.started();
+    // Who judges arguments may still refuse them, and says himself when he begins.
+    if !offered.source.judges_arguments() {
+        reporter.started();
+    }
     let options = offered.tool.tool_options();
     let (limit, deadline) = within(options, job.limit, job.deadline);
     let context = ToolContext::new(caller, limit)

@@ -18,7 +18,7 @@ pub struct RecordedCall {
     pub tool: String,
     /// Who was to run it; none if its request is not in the file, or says something unknown.
     pub execution: Option<Execution>,
-    /// Who asked.
+    /// Who asked; empty where an observer heard the result alone.
     pub caller: Identity,
     /// Who was asked, or answered; none of a broadcast that nobody answered.
     pub owner: Option<Identity>,

@@ -91,7 +91,9 @@ pub struct Checked {
 /// | `dialect` | note | a spelling that is read, and not written |
 ///
 /// What the recorder missed, what never left and what was cut off by somebody's leaving is held against nobody.
-/// The last two rules name each sender and word once.
+/// The last two rules name each sender and word once. An observer hears copies, which nobody repeats, and not from
+/// those that do not know of it yet: in its recording what was not heard, and what came later than the news of its
+/// sender's leaving, is a note at most, and who answered is judged by who offers the tool.
 pub fn check(entries: impl IntoIterator<Item = Entry>) -> Checked {
     let mut checker = Checker::default();
     for (index, entry) in entries.into_iter().enumerate() {
@@ -168,14 +170,14 @@ impl Checker {
         }
         if packet.direction == Direction::Heard && self.dead.contains(&packet.from) {
             let text = format!("its join {} has ended", packet.from.sid());
-            self.find(&place, Level::Error, "dead-sid", text);
+            self.find(&place, self.of_silence(), "dead-sid", text);
         }
         if let Some((serial, told)) = self.fold.push(index, entry, Some(spoken)) {
             self.call(&place, packet, serial, told);
         } else if let Spoken::Frame(frame, Message::ControlStop(_)) = spoken
             && frame.meta_bool("bridge.bye")
         {
-            self.forgive(|caller, owner| *caller == place.who || owner == Some(&place.who));
+            self.forgive_with(&place.who);
         }
     }
 
@@ -188,7 +190,12 @@ impl Checker {
 
     /// That was all: what was found, and the calls.
     pub(crate) fn finish(mut self) -> (Checked, Calls) {
-        let open = if self.is_over { std::mem::take(&mut self.open) } else { BTreeMap::new() };
+        // An observer may go while a call is open.
+        let open = if self.is_over && !self.fold.observes() {
+            std::mem::take(&mut self.open)
+        } else {
+            BTreeMap::new()
+        };
         for (serial, open) in open {
             let Some(call) = self.fold.call(serial).filter(|_| !self.fold.is_withdrawn(serial)) else {
                 continue;
@@ -215,7 +222,7 @@ impl Checker {
                     self.present.remove(identity);
                 }
                 self.bury(Peer::new(identity, sid));
-                self.forgive(|caller, owner| caller == identity || owner == Some(identity));
+                self.forgive_with(identity);
             }
             RoomEvent::Link { .. } | RoomEvent::Unrecorded { .. } => {
                 self.senders.clear();
@@ -240,7 +247,7 @@ impl Checker {
             && old != *sid
         {
             self.bury(Peer::new(identity, old));
-            self.forgive(|caller, owner| caller == identity || owner == Some(identity));
+            self.forgive_with(identity);
         }
     }
 
@@ -313,7 +320,7 @@ impl Checker {
         let Some(call) = self.fold.call(serial) else { return };
         let (id, tool) = (call.id.clone(), call.tool.clone());
         match told {
-            Told::Asked if self.open.len() < MAX_OPEN => {
+            Told::Asked if self.open.len() < MAX_OPEN && self.fold.expects_answer(serial) => {
                 let due = call.limit.unwrap_or_default() + PATIENCE;
                 let due = u64::try_from(due.as_nanos()).unwrap_or(u64::MAX);
                 let due = Moment(place.at.0.saturating_add(due));
@@ -329,7 +336,8 @@ impl Checker {
                     format!("call {id} ({tool}) was asked before with another tool or other parameters");
                 self.find(place, Level::Error, "request-changed", text);
             }
-            Told::Settled => {
+            Told::Settled | Told::SettledDoubtfully | Told::SettledAfterAll => {
+                let impostor = self.fold.misled_by(serial).filter(|_| told == Told::SettledAfterAll).cloned();
                 let cancelled = matches!(&call.outcome, RecordedOutcome::Failed { code, .. }
                     if matches!(code.as_str(), "cancelled" | "timeout" | "error 304"));
                 let is_owner = call.caller != place.who;
@@ -337,6 +345,15 @@ impl Checker {
                     let level = if packet.direction == Direction::Sent { Level::Error } else { Level::Note };
                     let text = format!("call {id} ({tool}) was stopped, and did not end as cancelled");
                     self.find(place, level, "result-after-stop", text);
+                }
+                if told == Told::SettledDoubtfully {
+                    let text =
+                        format!("call {id} ({tool}) was answered by one that does not offer it; others do");
+                    self.find(place, Level::Note, "wrong-sender", text);
+                }
+                if let Some(who) = impostor {
+                    let text = format!("call {id} ({tool}) was {}'s to answer, who offers it", place.who);
+                    self.find(&Place { who, ..place.clone() }, Level::Error, "wrong-sender", text);
                 }
                 self.close(serial);
             }
@@ -379,8 +396,20 @@ impl Checker {
             let text = format!("call {} ({}) had no result {limit} ms and 2 s later", call.id, call.tool);
             let who = call.owner.clone().unwrap_or_else(|| Identity::from(""));
             let place = Place { at: open.asked, entry: open.entry, who };
-            self.find(&place, Level::Error, "timeout-not-honoured", text);
+            self.find(&place, self.of_silence(), "timeout-not-honoured", text);
         }
+    }
+
+    /// How bad it is that something was not heard, or late.
+    fn of_silence(&self) -> Level {
+        if self.fold.observes() { Level::Note } else { Level::Error }
+    }
+
+    /// Nothing is expected of this participant any more. Whom a call went to an observer cannot know before it is
+    /// answered.
+    fn forgive_with(&mut self, who: &Identity) {
+        let observes = self.fold.observes();
+        self.forgive(|caller, owner| caller == who || owner.map_or(observes, |owner| owner == who));
     }
 
     /// Nothing is expected of these calls any more.

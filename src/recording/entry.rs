@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::link::{Identity, Lane, Peer, Sid};
+use crate::link::{Identity, Lane, Peer, Role, Sid};
 
 /// When something happened: nanoseconds since 1970-01-01 UTC, by the recording machine's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -105,7 +105,8 @@ pub enum RoomEvent {
         /// The room's name.
         room: String,
     },
-    /// A participant is there, or what is known of it has changed.
+    /// A participant is there, or what is known of it has changed. Of the recorded participant it says, behind its
+    /// [`Here`](RoomEvent::Here), that it is an observer: its role is `observer`, or `hidden` if nobody sees it.
     Joined {
         /// Its identity.
         identity: Identity,
@@ -152,6 +153,17 @@ pub enum RoomEvent {
     /// An event that this version does not know.
     #[serde(other)]
     Other,
+}
+
+/// The role of a recorded participant that only listens, and that nobody sees.
+pub(crate) const HIDDEN: &str = "hidden";
+
+impl RoomEvent {
+    /// Whether it says of this participant, the recorded one, that it only listens.
+    pub(crate) fn is_observer(&self, home: &Identity) -> bool {
+        matches!(self, Self::Joined { identity, role: Some(role), .. }
+            if identity == home && (role == Role::Observer.as_str() || role == HIDDEN))
+    }
 }
 
 #[cfg(test)]

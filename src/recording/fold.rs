@@ -11,6 +11,8 @@ use crate::{
     wire::{Frame, Message, ToolUseRequest, ToolUseResult},
 };
 
+mod observed;
+
 /// The most calls that are kept. When there are more, the one that was settled first goes, and is counted.
 const MAX_CALLS: usize = 1_000_000;
 
@@ -42,8 +44,9 @@ pub struct Calls {
 /// The calls of a recording.
 ///
 /// A call is a caller and an id. Only its owner's result settles it: whoever the request went to, or, where an
-/// observer cannot know that, whoever answers first and may (it offers the tool, or nobody does). What an observer
-/// was sent as a copy counts as what it copies.
+/// observer cannot know that, whoever answers first; but for the answer of one that does not offer the tool, where
+/// another one offers it and answers, too. What an observer was sent as a copy counts as what it copies, and a copy of
+/// a result may come before that of its request. An observer hears no acknowledgements.
 ///
 /// ```
 /// use toolbridge::recording::{Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, calls};
@@ -92,6 +95,10 @@ pub(crate) enum Told {
     AskedOther,
     /// Its first result, or the error in its place.
     Settled,
+    /// The same, of somebody who does not offer the tool, though others do: an observer cannot know who was asked.
+    SettledDoubtfully,
+    /// The same, of somebody who offers the tool, after one who does not had answered.
+    SettledAfterAll,
     /// The same result again.
     SettledAgain,
     /// Another result than before.
@@ -120,6 +127,10 @@ struct Slot {
     withdrawn: bool,
     /// Somebody else was asked first, and its caller ran it itself.
     taken_over: bool,
+    /// Its owner is the one who answered, though others offer the tool, and it does not.
+    guessed: bool,
+    /// Who answered, did not offer the tool, and was not the owner after all.
+    misled_by: Option<Identity>,
 }
 
 /// The calls so far.
@@ -186,7 +197,10 @@ impl Fold {
             Message::ToolUseRequest(request) => self.request(entry.at, packet, frame, request)?,
             Message::ToolUseResult(result) => self.result(entry.at, packet, result)?,
             Message::ToolProgress(progress) => {
-                let serial = self.find(packet, progress.id.as_str())?;
+                let serial = match self.find(packet, progress.id.as_str()) {
+                    Some(serial) => serial,
+                    None => self.foresee(&progress.id)?,
+                };
                 let began = progress.status != ProgressStatus::Pending;
                 self.by_owner(serial, packet, |call| {
                     if began {
@@ -202,7 +216,7 @@ impl Fold {
                 let claims = ack.notes.as_deref() == Some("claim");
                 if self.slots.get(&serial)?.call.caller == *packet.from.identity() {
                     (serial, Told::Other)
-                } else if !claims && !self.may_answer(serial, packet.from.identity()) {
+                } else if !claims && !self.surely_may_answer(serial, packet.from.identity()) {
                     // It says nothing of the answer, and so it harms nobody.
                     return None;
                 } else {
@@ -264,8 +278,11 @@ impl Fold {
         match event {
             RoomEvent::Here { identity, .. } => self.here = identity.clone(),
             RoomEvent::Joined { identity, role, .. } => {
-                if role.as_deref() != Some(Role::Observer.as_str()) {
-                    self.observers.remove(identity);
+                if role.as_deref() != Some(Role::Observer.as_str()) && !event.is_observer(&self.here) {
+                    // Whoever only listens said so itself when it began.
+                    if *identity != self.here {
+                        self.observers.remove(identity);
+                    }
                 } else if self.observers.len() < MAX_PARTICIPANTS {
                     self.observers.insert(identity.clone());
                 }
@@ -299,7 +316,10 @@ impl Fold {
         });
         let (serial, is_new) = match known {
             Some(serial) => (serial, false),
-            None => (self.insert(&request.id, caller)?, true),
+            None => match self.adopt(&request.id, caller) {
+                Some(serial) => (serial, false),
+                None => (self.insert(&request.id, caller)?, true),
+            },
         };
         let stanza = frame.stanza_id();
         let slot = self.slots.get_mut(&serial)?;
@@ -321,7 +341,11 @@ impl Fold {
                 call.owner = owner;
             }
             slot.asked = Some(content);
-            return Some((serial, if is_new { Told::Asked } else { Told::AskedAgain }));
+            if is_new {
+                return Some((serial, Told::Asked));
+            }
+            self.doubt(serial);
+            return Some((serial, Told::AskedAgain));
         };
         let runs_itself = execution == Some(Execution::Server);
         if runs_itself && call.execution != Some(Execution::Server) {
@@ -348,7 +372,9 @@ impl Fold {
         match packet.direction {
             Direction::Sent => packet.to.iter().find(|who| !self.observers.contains(*who)).cloned(),
             // Copies for observers do not say whose instance is meant.
-            Direction::Heard if frame.meta_str("bridge.to").is_some() && !self.here.is_empty() => {
+            Direction::Heard
+                if frame.meta_str("bridge.to").is_some() && !self.here.is_empty() && !self.observes() =>
+            {
                 Some(self.here.clone())
             }
             Direction::Heard => None,
@@ -369,8 +395,10 @@ impl Fold {
             Some(serial) => serial,
             None => {
                 // Its request is not in the file: recording began later.
+                let unknown = Identity::from("");
                 let caller = match packet.direction {
                     Direction::Sent => packet.to.iter().find(|who| !self.observers.contains(*who)),
+                    Direction::Heard if self.observes() => Some(&unknown),
                     Direction::Heard => Some(&self.here),
                 };
                 let caller = caller.unwrap_or_else(|| packet.from.identity()).clone();
@@ -399,6 +427,8 @@ impl Fold {
             // Whoever was asked before says it late; the call is somebody else's by now.
             return Some((serial, Told::Other));
         }
+        let believed = self.believe(serial, from, Some(&outcome));
+        let slot = self.slots.get_mut(&serial)?;
         if slot.call.settled.is_some() && *from == slot.call.caller && slot.was_declined() {
             slot.take_over();
         }
@@ -415,7 +445,7 @@ impl Fold {
         slot.call.outcome = outcome;
         slot.call.result = size;
         self.settled.push_back(serial);
-        Some((serial, Told::Settled))
+        Some((serial, believed))
     }
 
     fn stop(&mut self, at: Moment, serial: u64, packet: &Recorded) -> Option<(u64, Told)> {
@@ -447,6 +477,7 @@ impl Fold {
         if !self.may_answer(serial, from) {
             return Some((serial, Told::WrongSender));
         }
+        self.believe(serial, from, None);
         let slot = self.slots.get_mut(&serial)?;
         if slot.call.owner.is_none() {
             slot.call.owner = Some(from.clone());
@@ -455,8 +486,12 @@ impl Fold {
         Some((serial, Told::Other))
     }
 
-    /// Whether this participant may answer the call.
+    /// Whether this participant may answer the call, as far as is known.
     fn may_answer(&self, serial: u64, from: &Identity) -> bool {
+        self.surely_may_answer(serial, from) || self.perhaps_may_answer(serial, from)
+    }
+
+    fn surely_may_answer(&self, serial: u64, from: &Identity) -> bool {
         let Some(slot) = self.slots.get(&serial) else { return false };
         let call = &slot.call;
         if from.is_empty() || self.observers.contains(from) {
@@ -474,10 +509,7 @@ impl Fold {
         match (&call.owner, call.execution) {
             (_, Some(Execution::Server)) => false,
             (Some(owner), _) => owner == from || slot.before.contains(from),
-            (None, _) => {
-                let offers = |who: &Identity| self.offers.get(who).is_some_and(|it| it.contains(&call.tool));
-                offers(from) || !self.offers.keys().any(offers)
-            }
+            (None, _) => self.offers(from, &call.tool) || !self.is_offered(&call.tool),
         }
     }
 
@@ -489,7 +521,7 @@ impl Fold {
             self.slots.get(serial).is_some_and(|slot| {
                 let caller = &slot.call.caller;
                 let is_meant = packet.to.is_empty() || packet.to.contains(caller) || caller == from;
-                is_meant && (caller == from || self.may_answer(**serial, from))
+                is_meant && (caller == from || self.surely_may_answer(**serial, from))
             })
         };
         serials.iter().find(fits).or_else(|| serials.last()).copied()
@@ -521,6 +553,8 @@ impl Fold {
             stanzas: Vec::new(),
             withdrawn: false,
             taken_over: false,
+            guessed: false,
+            misled_by: None,
         };
         self.slots.insert(serial, slot);
         self.ids.entry(id.clone()).or_default().push(serial);

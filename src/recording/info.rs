@@ -9,10 +9,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Direction, Entry, Happened, Level, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
-    check::Checker, plain::plain,
+    Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent,
+    Spoken, check::Checker, plain::plain,
 };
-use crate::wire::Kind;
+use crate::{link::Role, wire::Kind};
 
 /// Of how many participants figures are kept.
 const MAX_PEERS: usize = 4_096;
@@ -290,7 +290,9 @@ pub(crate) fn outcome_word(outcome: &RecordedOutcome) -> String {
 }
 
 fn took(call: &RecordedCall) -> Option<Duration> {
-    Some(call.settled?.since(call.requested?))
+    // An observer may hear the result first; then it cannot know how long it took.
+    let (requested, settled) = (call.requested?, call.settled?);
+    (settled >= requested).then(|| settled.since(requested))
 }
 
 fn kind_word(kind: Kind) -> String {
@@ -306,11 +308,28 @@ fn count(map: &mut BTreeMap<String, u64>, word: &str) {
     }
 }
 
+impl Info {
+    /// What the recorded participant heard, if it only listened.
+    fn observer_hears(&self) -> Option<&'static str> {
+        let recorded = self.peers.iter().find(|peer| peer.identity == self.identity)?;
+        match recorded.role.as_deref()? {
+            HIDDEN => Some("a hidden observer: it hears only what goes to the whole room"),
+            role if role == Role::Observer.as_str() => {
+                Some("an observer: it hears copies, no Configurations and no acknowledgements")
+            }
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let out = f;
         let begun = clock(self.begun);
         writeln!(out, "room       {}, recorded by {}", plain(&self.room), plain(&self.identity))?;
+        if let Some(hears) = self.observer_hears() {
+            writeln!(out, "           {hears}")?;
+        }
         writeln!(out, "begun      {begun}, {:.3} s, {} entries", self.seconds, self.entries)?;
         if !self.finished {
             writeln!(out, "           it does not end in order")?;

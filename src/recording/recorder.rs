@@ -11,7 +11,7 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Entry, Moment, RecordError, RecorderStats, Redact, Tap,
+    Entry, HIDDEN, Moment, RecordError, RecorderStats, Redact, Tap,
     journal::Journal,
     queue::{Item, Queue},
     rewrite, writer,
@@ -33,13 +33,22 @@ pub struct RecorderOptions {
     pub bytes: usize,
     /// What the recorded participant is there for. Default: what its token says.
     pub role: Option<Role>,
+    /// It is an observer that nobody sees, and so hears only what goes to the whole room: the file says so. Default: no.
+    pub hidden: bool,
     /// What is taken out before it is written. Default: what [`Redact`] says.
     pub redact: Redact,
 }
 
 impl Default for RecorderOptions {
     fn default() -> Self {
-        Self { force: false, entries: 8_192, bytes: 32 * 1024 * 1024, role: None, redact: Redact::default() }
+        Self {
+            force: false,
+            entries: 8_192,
+            bytes: 32 * 1024 * 1024,
+            role: None,
+            hidden: false,
+            redact: Redact::default(),
+        }
     }
 }
 
@@ -62,6 +71,13 @@ impl RecorderOptions {
     #[must_use]
     pub fn redact(mut self, redact: Redact) -> Self {
         self.redact = redact;
+        self
+    }
+
+    /// The recorded participant is an observer that nobody sees.
+    #[must_use]
+    pub fn hidden(mut self) -> Self {
+        (self.role, self.hidden) = (Some(Role::Observer), true);
         self
     }
 
@@ -113,6 +129,7 @@ pub(super) struct Shared {
     clock: Clock,
     queue: Queue,
     role: Arc<OnceLock<Role>>,
+    hidden: bool,
     done: watch::Sender<bool>,
 }
 
@@ -129,7 +146,7 @@ impl Recorder {
         let queue = Queue::new(options.entries, options.bytes);
         let journal = Journal::new(file, options.redact, Arc::clone(&role));
         let (path, clock, done) = (path.to_owned(), Clock::new(), watch::Sender::new(false));
-        let shared = Arc::new(Shared { path, clock, queue, role, done });
+        let shared = Arc::new(Shared { path, clock, queue, role, hidden: options.hidden, done });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new().name("toolbridge-rec".to_owned());
         thread.spawn(move || theirs.run(journal)).map_err(RecordError::Thread)?;
@@ -162,6 +179,37 @@ impl Recorder {
         self.shared().queue.wait().map_err(RecordError::Stopped)
     }
 
+    /// Waits until the recording is over: its file is finished, or it stopped early ([`stats`](Recorder::stats) says
+    /// why).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> anyhow::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("toolbridge-ended-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("session.mcap");
+    /// use toolbridge::{Transport, memory, recording::{Recorder, RecorderOptions}};
+    ///
+    /// let room = memory::Room::new();
+    /// let recorder = Recorder::create(&path, RecorderOptions::default())?;
+    /// let mut eye = recorder.tap(room.observer("eye")); // which hears copies of what the others say to one another
+    /// tokio::select! {
+    ///     () = recorder.ended() => println!("it stopped: {:?}", recorder.stats().failed),
+    ///     event = eye.recv() => println!("{event:?}"),
+    /// #   () = async {} => {}
+    /// }
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Dropped half-way, nothing was lost.
+    pub async fn ended(&self) {
+        let mut done = self.shared().done.subscribe();
+        let _ = done.wait_for(|done| *done).await; // the sender lives as long as we do
+    }
+
     /// Ends the recording if nobody else holds it.
     pub(super) fn end_if_last(&self) -> bool {
         let last = Arc::strong_count(&self.0) == 1;
@@ -174,9 +222,7 @@ impl Recorder {
     /// Ends the recording if nobody else holds it, and waits for that without blocking.
     pub(super) async fn finish_if_last(&self) {
         if self.end_if_last() {
-            let mut done = self.shared().done.subscribe();
-            // The sender lives as long as we do.
-            let _ = done.wait_for(|done| *done).await;
+            self.ended().await;
         }
     }
 
@@ -184,6 +230,12 @@ impl Recorder {
         if let Some(role) = role {
             let _ = self.shared().role.set(role); // what was known before stands
         }
+    }
+
+    /// What the file says of the recorded participant, if it is an observer.
+    pub(super) fn observes_as(&self) -> Option<&'static str> {
+        let word = if self.shared().hidden { HIDDEN } else { Role::Observer.as_str() };
+        (self.shared().role.get() == Some(&Role::Observer)).then_some(word)
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

@@ -57,6 +57,15 @@ impl<T: Transport> Tap<T> {
             sid: self.local.sid().clone(),
             room: self.inner.room(),
         });
+        // Nothing that an observer sends would tell what it is.
+        if let Some(role) = self.recorder.observes_as() {
+            self.event(RoomEvent::Joined {
+                identity: self.local.identity().clone(),
+                sid: self.local.sid().clone(),
+                agent: false,
+                role: Some(role.to_owned()),
+            });
+        }
     }
 
     fn event(&self, event: RoomEvent) {

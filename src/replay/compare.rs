@@ -64,6 +64,13 @@ fn shown(spoken: &Spoken, redacted: bool, leave: Leave) -> Value {
     json
 }
 
+/// Two values below this path, field by field.
+pub(super) fn values(path: &str, file: &Value, said: &Value) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    differ(path, file, said, &mut found);
+    found
+}
+
 fn differ(path: &str, file: &Value, said: &Value, found: &mut Vec<(String, String, String)>) {
     match (file, said) {
         (Value::Object(file), Value::Object(said)) => {
@@ -95,7 +102,7 @@ fn text(value: Option<&Value>) -> String {
     }
 }
 
-fn cut(text: &str) -> String {
+pub(super) fn cut(text: &str) -> String {
     match text.char_indices().nth(MAX_SHOWN) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),

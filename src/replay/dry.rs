@@ -30,6 +30,36 @@ pub const MAX_BYTES: usize = 1 << 30;
 const MAX_WAITING: usize = 1_024;
 
 /// Runs recorded sessions again.
+///
+/// A test of an app of one's own, against a session of it that was recorded once:
+///
+/// ```
+/// use toolbridge::{recording::Recording, replay::Replay};
+///
+/// fn the_session_says_the_same_again(file: &std::path::Path) -> anyhow::Result<()> {
+///     let report = Replay::dry(Recording::open(file)?.entries())?;
+///     anyhow::ensure!(report.is_same(), "{report}"); // which entry, which field, what was expected
+///     Ok(())
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> anyhow::Result<()> {
+/// # use toolbridge::{Assistant, Client, ToolError, memory};
+/// # async fn get_battery() -> Result<f32, ToolError> { Ok(0.8) }
+/// # let folder = std::env::temp_dir().join(format!("toolbridge-replay-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let file = folder.join("session.mcap");
+/// # let room = memory::Room::new();
+/// # let phone = Client::builder().tool("get_battery", "", get_battery).record(&file);
+/// # let phone = phone.join_over(room.client("phone")).await?;
+/// # let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
+/// # assistant.call("get_battery", ()).await?;
+/// # assistant.close().await;
+/// # phone.close().await;
+/// # the_session_says_the_same_again(&file)?;
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Replay;
@@ -51,7 +81,7 @@ impl Replay {
     /// ```
     ///
     /// # Errors
-    /// Nobody was recorded, or the recording is too large to be held.
+    /// Nobody was recorded, or an observer, which says nothing itself; or the recording is too large to be held.
     pub fn dry(entries: impl IntoIterator<Item = Entry>) -> Result<DryReport, DryError> {
         let steps = script::read(entries)?;
         let mut stage = Stage::new(&steps)?;
@@ -98,6 +128,9 @@ impl<'a> Stage<'a> {
             _ => None,
         });
         let (home, room) = named.ok_or(DryError::NobodyHere)?;
+        if is_observer(steps, &home) {
+            return Err(DryError::Observer);
+        }
         let (mut later, mut instances) = (Later::new(), BTreeMap::new());
         for step in steps {
             let What::Line(line) = &step.what else { continue };
@@ -425,6 +458,11 @@ impl<'a> Stage<'a> {
         }
         self.report.finish()
     }
+}
+
+/// Whether the recorded participant says that it is one.
+fn is_observer(steps: &[Step], home: &Identity) -> bool {
+    steps.iter().any(|step| matches!(&step.what, What::Event(event) if event.is_observer(home)))
 }
 
 /// What a session was told of a packet that did not leave, by what a recorder wrote of it. Of one that its driver gave

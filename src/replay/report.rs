@@ -154,6 +154,12 @@ pub enum DryError {
     /// No event says who was recorded.
     #[error("the recording does not say who was recorded: it has no `here` event")]
     NobodyHere,
+    /// An observer was recorded.
+    #[error(
+        "the recording is an observer's: it said nothing, and heard neither whom requests went to nor Configurations \
+         and acknowledgements, so there is no session to run again; record the client or the assistant itself"
+    )]
+    Observer,
     /// It is larger than what is held at once: [`MAX_ENTRIES`](super::MAX_ENTRIES), [`MAX_BYTES`](super::MAX_BYTES).
     #[error("the recording has more than {entries} entries or {bytes} bytes of packets")]
     TooLarge {

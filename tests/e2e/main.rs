@@ -30,6 +30,7 @@ mod ends;
 mod flat;
 mod judges;
 mod network;
+mod observe;
 mod peers;
 mod program;
 #[path = "../it/recorded.rs"]
@@ -37,6 +38,7 @@ mod recorded;
 mod recordings;
 mod rejoin;
 mod relay;
+mod replay;
 mod report;
 #[path = "../it/report_sample.rs"]
 mod report_sample;
@@ -74,9 +76,11 @@ fn main() {
         cli::trials(),
         assistant::trials(),
         network::trials(),
+        observe::trials(),
         report::trials(),
         judges::trials(),
         recordings::trials(),
+        replay::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();

@@ -255,6 +255,11 @@ impl Planned {
         self
     }
 
+    pub(crate) fn args(mut self, arguments: &[&str]) -> Self {
+        self.0.args(arguments);
+        self
+    }
+
     /// Without key and secret in its environment.
     pub(crate) fn without_key(mut self) -> Self {
         self.0.env_remove("LIVEKIT_API_KEY").env_remove("LIVEKIT_API_SECRET");

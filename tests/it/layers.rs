@@ -21,6 +21,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("transport", &["link"]),
     ("recording", &["body", "link", "tool", "wire", "transport"]),
     ("replay", &["body", "link", "tool", "wire", "session", "recording"]),
+    // The live replays are users of the public API, as adapters are; the dry one knows no room.
+    ("replay/live", &["replay", "body", "link", "tool", "source", "recording", "bridge"]),
     ("token", &["link"]),
     ("room", &["link", "transport"]),
     (
@@ -59,10 +61,14 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The room that a file belongs to: the first part of its path below `src`.
+/// The room that a file belongs to: the first part of its path below `src`, or the room inside that room.
 fn room(path: &Path, src: &Path) -> String {
-    let first = path.strip_prefix(src).unwrap().components().next().unwrap();
-    first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned()
+    let parts: Vec<_> = path.strip_prefix(src).unwrap().iter().map(|it| it.to_str().unwrap()).collect();
+    let inner = parts.iter().take(2).map(|part| part.trim_end_matches(".rs")).collect::<Vec<_>>().join("/");
+    if MAY_USE.iter().any(|(name, _)| *name == inner) {
+        return inner;
+    }
+    parts[0].trim_end_matches(".rs").to_owned()
 }
 
 /// The lines that are compiled into the library: no comments, nothing below `#[cfg(test)]`.

@@ -24,6 +24,8 @@ mod cli_kind;
 #[cfg(all(feature = "cli", unix))]
 mod cli_recording;
 #[cfg(all(feature = "cli", unix))]
+mod cli_replay;
+#[cfg(all(feature = "cli", unix))]
 mod cli_report;
 #[cfg(all(feature = "cli", unix))]
 mod cli_stops;
@@ -33,6 +35,8 @@ mod hostile;
 mod layers;
 #[cfg(feature = "cli")]
 mod logs;
+#[cfg(feature = "record")]
+mod observed;
 mod options;
 mod programs;
 mod programs_of_the_api;
@@ -55,6 +59,10 @@ mod recordings;
 mod replay;
 #[cfg(feature = "record")]
 mod replay_ahead;
+#[cfg(feature = "record")]
+mod replay_cassette;
+#[cfg(feature = "record")]
+mod replay_live;
 #[cfg(feature = "record")]
 mod report;
 #[cfg(feature = "record")]

@@ -463,21 +463,27 @@ impl World {
                 }
             }
             Delivery::Part { to, from, part } => {
-                let Some(end) = self.ends.get_mut(&to).filter(|end| end.here) else { return };
+                if !self.ends.get(&to).is_some_and(|end| end.here) {
+                    return;
+                }
+                self.note(&to, || Noted::HeardPart { from: from.clone(), part: part.clone() });
+                let Some(end) = self.ends.get_mut(&to) else { return };
                 match &mut end.session {
                     None => end.parts.push((from.identity().clone(), part)),
                     Some(_) => {
-                        self.note(&to, || Noted::HeardPart { from: from.clone(), part: part.clone() });
                         self.with(&to, |session, now| session.handle_stream(now, &from, part));
                     }
                 }
             }
             Delivery::Packet { to, from, lane, bytes } => {
-                let Some(end) = self.ends.get_mut(&to).filter(|end| end.here) else { return };
+                if !self.ends.get(&to).is_some_and(|end| end.here) {
+                    return;
+                }
+                self.note(&to, || Noted::Heard { from: from.clone(), lane, bytes: bytes.clone() });
+                let Some(end) = self.ends.get_mut(&to) else { return };
                 match &mut end.session {
                     None => end.inbox.push((from.identity().clone(), Frame::decode(bytes).unwrap())),
                     Some(_) => {
-                        self.note(&to, || Noted::Heard { from: from.clone(), lane, bytes: bytes.clone() });
                         self.with(&to, |session, now| match lane {
                             Lane::Reliable => session.handle_packet(now, &from, &bytes),
                             Lane::Lossy => session.handle_lossy_packet(now, &from, &bytes),

@@ -15,7 +15,7 @@ const BYTES: usize = 32 * 1024 * 1024;
 
 /// The streams that have begun, the oldest first.
 #[derive(Default)]
-pub(super) struct Flows(VecDeque<Flow>);
+pub(in crate::cli) struct Flows(VecDeque<Flow>);
 
 struct Flow {
     from: Peer,

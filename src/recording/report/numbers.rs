@@ -66,7 +66,10 @@ impl Numbers {
     fn add(&mut self, call: &RecordedCall) {
         self.calls += 1;
         self.by_ending[Ending::of(&call.outcome) as usize] += 1;
-        if let (Some(requested), Some(settled)) = (call.requested, call.settled) {
+        // An observer may hear the result first; then it cannot know how long it took.
+        if let (Some(requested), Some(settled)) = (call.requested, call.settled)
+            && requested <= settled
+        {
             self.times.push(settled.0.saturating_sub(requested.0));
         }
     }

@@ -43,7 +43,8 @@ const calls = data.calls.map((row, n) => {
     owner: owner === null ? NOBODY : named(textAt(owner)),
     code: textAt(code),
     begin: known.length ? Math.min(...known) : FIRST,
-    took: requested !== null && settled !== null ? Math.max(0, settled - requested) : null,
+    // An observer may hear the result first; then nobody knows how long it took.
+    took: requested !== null && settled !== null && settled >= requested ? settled - requested : null,
   };
   // What has no end in the file is drawn up to the end of the file.
   call.end = settled === null ? (ENDINGS[ending].name === "open" ? LAST : Math.max(call.begin, ...known)) : settled;

@@ -1,0 +1,91 @@
+//! A recorded session as a test of one's own app: the sessions must say what they said, and the tools answer what
+//! they answered.
+//!
+//! ```sh
+//! cargo run --example recorded
+//! ```
+
+use std::{env, fs, path::Path, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use toolbridge::{
+    Assistant, Body, Client, ToolContext, ToolError, ToolSource, Tools, memory,
+    recording::{Direction, Happened, RecordedOutcome, Recording, calls, check},
+    replay::Replay,
+    wire::{Frame, Message},
+};
+
+#[derive(Deserialize, schemars::JsonSchema)]
+struct Tip {
+    bill: u32,
+    percent: u32,
+}
+
+#[derive(Serialize)]
+struct Sum {
+    cents: u32,
+}
+
+async fn tip(tip: Tip) -> Result<Sum, ToolError> {
+    Ok(Sum { cents: tip.bill * tip.percent / 100 })
+}
+
+fn tools() -> Tools<()> {
+    Tools::new().tool("tip", "What to give, in cents", tip)
+}
+
+/// What a test of an app looks like, once a session of it was recorded.
+fn the_session_says_the_same_again(file: &Path) -> anyhow::Result<()> {
+    let report = Replay::dry(Recording::open(file)?.entries())?;
+    anyhow::ensure!(report.is_same(), "{report}");
+    anyhow::ensure!(check(Recording::open(file)?.entries()).errors == 0);
+    let calls = calls(Recording::open(file)?.entries()).calls;
+    anyhow::ensure!(calls.iter().all(|call| call.outcome == RecordedOutcome::Ok), "{calls:?}");
+    println!("{} frames say the same again", report.compared);
+    Ok(())
+}
+
+/// The tools of today, asked what they were asked then.
+async fn the_tools_answer_the_same_again(file: &Path) -> anyhow::Result<()> {
+    let (mut asked, mut answers) = (Vec::new(), 0);
+    for entry in Recording::open(file)?.entries() {
+        let Happened::Packet(packet) = entry.what else { continue };
+        match (packet.direction, Frame::decode(packet.payload)?.message()?) {
+            (Direction::Heard, Message::ToolUseRequest(request)) => asked.push(request),
+            (Direction::Sent, Message::ToolUseResult(then)) => {
+                let Some(request) = asked.iter().find(|request| request.id == then.id) else { continue };
+                let context = ToolContext::new("a test", Duration::from_secs(5));
+                let now =
+                    tools().execute(&request.tool_name.parse()?, request.parameters.clone(), context).await;
+                anyhow::ensure!(
+                    now.ok().as_ref().map(Body::to_json) == then.result.as_ref().map(Body::to_json)
+                );
+                answers += 1;
+            }
+            _ => {}
+        }
+    }
+    println!("{answers} answers are the same");
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let folder = env::temp_dir().join(format!("toolbridge-recorded-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let file = folder.join("session.mcap");
+
+    // Once, with the app as it is: such a file lies beside the tests from then on.
+    let room = memory::Room::new();
+    let phone = Client::builder().tools(tools()).record(&file).join_over(room.client("phone")).await?;
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
+    for bill in [1_200, 4_500, 800] {
+        assistant.call("tip", serde_json::json!({"bill": bill, "percent": 10})).await?;
+    }
+    assistant.close().await;
+    phone.close().await;
+
+    the_session_says_the_same_again(&file)?;
+    the_tools_answer_the_same_again(&file).await?;
+    Ok(fs::remove_dir_all(&folder)?)
+}

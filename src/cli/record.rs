@@ -1,0 +1,153 @@
+//! `toolbridge record`: joins a room as an observer, and records what it hears.
+
+use std::{
+    future::pending,
+    io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::Args;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use super::{
+    Failure, clock, connect::Seat, file, hint, interrupt::interrupted, link, tape::Tape, text, watch,
+};
+use crate::{CloseReason, Transport, transport::TransportEvent};
+
+/// How often the line on the terminal is written anew.
+const REFRESH: Duration = Duration::from_millis(500);
+
+/// What a hidden observer must know of its file.
+const HIDDEN: &str = "hidden: nobody sees us, so nobody sends us copies; the file gets only what is said to the \
+    whole room, and no call that goes to a single client";
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The others see an observer, and send it copies of what they say to one another: requests,
+results, progress, stops, and who offers what; no Configurations, no acknowledgements.
+LiveKit announces it up to 3 s late, and until then it may miss something. Values under
+keys such as `password` or `token` are taken out before they are written.
+The first Ctrl-C finishes the file. After a second one, or if the recorder is killed, it may
+stay as it is: it can be read, and `toolbridge repair` finishes it.")]
+pub(super) struct Arguments {
+    /// The file, which must not exist (see `toolbridge info`, `calls`, `check`, `report`)
+    #[arg(value_name = "OUT.mcap")]
+    output: PathBuf,
+
+    #[command(flatten)]
+    seat: Seat,
+
+    /// Join as one whom the others do not see. The file gets only what is said to the whole room
+    #[arg(long)]
+    hidden: bool,
+
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
+
+    /// Stop by itself after this time; without it, record until Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = clock::length)]
+    length: Option<Duration>,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    if !arguments.force {
+        file::is_free(&arguments.output, ", or replace it with --force")?;
+    }
+    let way = arguments.seat.way_to_listen("record", arguments.hidden)?;
+    let room = way.join().await?;
+    let mut tape = match Tape::begin(&arguments.output, arguments.force, way.is_hidden()) {
+        Ok(tape) => tape,
+        Err(failure) => {
+            let mut room = room;
+            room.close().await;
+            return Err(failure);
+        }
+    };
+    let mut room = tape.tap(room);
+    let (name, identity, path) = (room.room(), room.local(), arguments.output.display());
+    let until = arguments.length.map_or_else(
+        || "until Ctrl-C".to_owned(),
+        |length| format!("for {}, or until Ctrl-C", humantime::format_duration(length)),
+    );
+    hint(&format!("recording {name} as {} into {path}, {until}", identity.identity()));
+    if way.is_hidden() {
+        hint(HIDDEN);
+    }
+    let mut status = Status::new();
+    let ended = listen(&mut room, &mut tape, &mut status, arguments.length).await;
+    status.clear();
+    room.close().await;
+    let says = tape.end().await?;
+    writeln!(io::stdout(), "{}", text::plain(&says))?;
+    ended
+}
+
+/// Listens until we are asked to stop, the time is over, the room is left, or nothing more can be recorded.
+async fn listen(
+    room: &mut impl Transport,
+    tape: &mut Tape,
+    status: &mut Status,
+    length: Option<Duration>,
+) -> Result<(), Failure> {
+    let until = length.map(|length| Instant::now() + length);
+    let over = async {
+        match until {
+            Some(until) => sleep_until(until).await,
+            None => pending().await,
+        }
+    };
+    tokio::pin!(over);
+    let mut refresh = interval(REFRESH);
+    refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut flows = watch::Flows::default();
+    loop {
+        let event = tokio::select! {
+            biased;
+            () = interrupted() => return Ok(()),
+            () = &mut over => return Ok(()),
+            () = tape.stopped() => return Ok(()), // its end says why
+            _ = refresh.tick(), if status.is_shown => {
+                status.show(&tape.says());
+                continue;
+            }
+            event = room.recv() => event,
+        };
+        match event {
+            None => return Err(Failure::failed("the connection ended")),
+            Some(TransportEvent::Closed(CloseReason::Closed)) => return Ok(()),
+            Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
+            Some(TransportEvent::Link(state)) => {
+                status.clear();
+                hint(link::says(state));
+            }
+            Some(event) => {
+                if let Some(event) = watch::whole(&mut flows, event) {
+                    tape.hear(&event);
+                }
+            }
+        }
+    }
+}
+
+/// The one line on the terminal that says how far we are. Where stderr is none, nothing is shown.
+struct Status {
+    is_shown: bool,
+}
+
+impl Status {
+    fn new() -> Self {
+        Self { is_shown: io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, line: &str) {
+        let _ = write!(io::stderr(), "\r{line}\u{1b}[K"); // whether it is read is its reader's business
+    }
+
+    fn clear(&mut self) {
+        if self.is_shown {
+            self.show("");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `replay --as assistant`: live clients are asked again what was asked, and their answers compared.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, interval, sleep};
+
+use super::{Arguments, Read, bar::Bar, read};
+use crate::{
+    Assistant, Event, Role,
+    cli::{
+        Failure, file, hint,
+        interrupt::{interrupted, unless_interrupted},
+        link, text,
+    },
+    recording::Moment,
+    replay::{Live, LiveReport, NotAsked, Plan, PlannedCall, Replay, Speed},
+};
+
+/// On the way out nothing of ours is open but what was stopped.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// After this long without a call we say what we are waiting for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often the bar is drawn.
+const DRAWN_EVERY: Duration = Duration::from_millis(200);
+
+/// Parameters are cut off beyond so many characters.
+const MAX_SHOWN: usize = 200;
+
+pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let Read { what: mut live, about, damaged } = read(&arguments.file, |entries| Replay::live(entries))?;
+    for tool in &arguments.allow {
+        live = live.allow(tool);
+    }
+    if arguments.destructive {
+        live = live.destructive();
+    }
+    if let Some(client) = &arguments.to {
+        live = live.to(client.as_str());
+    }
+    live = live.speed(arguments.speed.map_or_else(Speed::default, Speed::from));
+    let plan = live.plan();
+    if let Some(unknown) = arguments.allow.iter().find(|tool| !plan.calls.iter().any(|it| it.tool == **tool))
+    {
+        return Err(Failure::Usage(format!("--allow {unknown:?}: the recording has no call of that tool")));
+    }
+    if !arguments.live || plan.asked().next().is_none() {
+        show_plan(&plan, about.begun, arguments.json)?;
+        let destructive = plan.calls.iter().any(|call| call.not_asked == Some(NotAsked::Destructive));
+        let more = if destructive { ", and --destructive for one that cannot be undone" } else { "" };
+        return Err(Failure::Usage(format!(
+            "nothing was sent: it takes --live, and --allow TOOL for each tool that live clients may be asked{more}"
+        )));
+    }
+    let report = in_room(&live, &plan, arguments).await?;
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", text::json(&serde_json::to_value(&report).map_err(Failure::failed)?))?;
+    } else {
+        for line in report.to_string().lines() {
+            writeln!(out, "{}", text::plain(line))?;
+        }
+    }
+    out.flush()?;
+    match &report.broken_off {
+        Some(reason) => Err(Failure::failed(reason)),
+        None if report.is_same() && !damaged => Ok(()),
+        None => Err(Failure::Found),
+    }
+}
+
+async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<LiveReport, Failure> {
+    let way = arguments.seat.way("replay", Role::Assistant)?;
+    let mut builder = Assistant::builder().room_options(way.options.clone()).drain(DRAIN);
+    if let Some(client) = &arguments.to {
+        builder = builder.client(client.as_str());
+    }
+    if let Some(path) = &arguments.record {
+        builder = builder.record(path);
+    }
+    let joining = async { builder.join(&way.url, &way.token).await.map_err(file::not_joined) };
+    let assistant = unless_interrupted(joining).await?;
+    hint(&format!("live: asking clients of the room {:?} again: {}", assistant.room(), counts(plan)));
+    let report = watched(live, &assistant).await;
+    assistant.close().await;
+    report
+}
+
+/// Asks, and shows how far it has come.
+async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failure> {
+    let (mut bar, told) = (Bar::new(), Cell::new(None));
+    let mut ask = Box::pin(live.ask_with(assistant, |step| told.set(Some((*step, Instant::now())))));
+    let patience = sleep(PATIENCE);
+    tokio::pin!(patience);
+    let (mut events, mut tick, mut in_room) = (assistant.events(), interval(DRAWN_EVERY), true);
+    let report = loop {
+        tokio::select! {
+            biased;
+            () = interrupted() => break Err(Failure::Interrupted),
+            report = &mut ask => break Ok(report),
+            event = events.recv(), if in_room => match event {
+                Some(Event::Link(state)) => {
+                    bar.clear();
+                    hint(link::says(state));
+                }
+                Some(_) => {}
+                None => in_room = false,
+            },
+            () = &mut patience, if !patience.is_elapsed() => {
+                if told.get().is_none_or(|(step, _)| step.asked == 0) {
+                    bar.clear();
+                    hint("waiting for clients that offer it (LiveKit announces participants up to 3 s late) …");
+                }
+            }
+            _ = tick.tick(), if bar.is_shown() => if let Some((mut step, since)) = told.get() {
+                if step.asked > 0 {
+                    step.left = step.left.saturating_sub(since.elapsed());
+                }
+                bar.draw(&step);
+            },
+        }
+    };
+    bar.clear();
+    report
+}
+
+/// How many calls of which tools.
+fn counts(plan: &Plan) -> String {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for call in plan.asked() {
+        *counts.entry(&call.tool).or_default() += 1;
+    }
+    let each: Vec<_> = counts.iter().map(|(tool, calls)| format!("{calls} of {tool}")).collect();
+    each.join(", ")
+}
+
+fn show_plan(plan: &Plan, begun: Moment, as_json: bool) -> Result<(), Failure> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if as_json {
+        let calls: Vec<_> = plan.calls.iter().map(as_value).collect();
+        writeln!(out, "{}", text::json(&json!({ "calls": calls })))?;
+    } else {
+        for call in &plan.calls {
+            let at = call.at.since(begun).as_secs_f64();
+            let what = call.not_asked.map_or_else(|| "would ask".to_owned(), |why| why.to_string());
+            let (tool, owner) = (text::plain(&call.tool), call.owner.as_ref().map_or("", |it| it.as_str()));
+            let (owner, parameters) = (text::plain(owner), shown(call));
+            writeln!(out, "{at:>10.6} #{:<6} {what:<19} {tool:<20} {owner:<16} {parameters}", call.entry)?;
+        }
+        writeln!(out, "{} of {} calls would be asked", plan.asked().count(), plan.calls.len())?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn as_value(call: &PlannedCall) -> Value {
+    json!({
+        "entry": call.entry,
+        "at": call.at,
+        "call": call.call.as_str(),
+        "tool": call.tool,
+        "owner": call.owner,
+        "parameters": call.parameters.as_ref().map(crate::Body::to_json),
+        "limit_ms": u64::try_from(call.limit.as_millis()).unwrap_or(u64::MAX),
+        "outcome": call.outcome,
+        "not_asked": call.not_asked,
+    })
+}
+
+/// The parameters, on one line.
+fn shown(call: &PlannedCall) -> String {
+    let Some(parameters) = &call.parameters else { return String::new() };
+    let json = text::json(&parameters.to_json());
+    match json.char_indices().nth(MAX_SHOWN) {
+        Some((at, _)) => format!("{}…", &json[..at]),
+        None => json,
+    }
+}

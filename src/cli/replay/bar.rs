@@ -1,0 +1,70 @@
+//! How far a live replay has come: one line on a terminal, none elsewhere.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use crate::replay::Step;
+
+/// The bar itself, in characters.
+const WIDTH: usize = 24;
+
+pub(super) struct Bar {
+    is_shown: bool,
+    /// What stands there.
+    drawn: String,
+}
+
+impl Bar {
+    pub(super) fn new() -> Self {
+        Self { is_shown: io::stderr().is_terminal(), drawn: String::new() }
+    }
+
+    pub(super) fn is_shown(&self) -> bool {
+        self.is_shown
+    }
+
+    /// Draws it anew, if there is something new.
+    pub(super) fn draw(&mut self, step: &Step) {
+        let line = line(step);
+        if line == self.drawn {
+            return;
+        }
+        let width = self.drawn.len();
+        // Whether somebody looks is his business.
+        let _ = write!(io::stderr(), "\r{line:<width$}");
+        self.drawn = line;
+    }
+
+    pub(super) fn clear(&mut self) {
+        let width = std::mem::take(&mut self.drawn).len();
+        if width > 0 {
+            let _ = write!(io::stderr(), "\r{:width$}\r", "");
+        }
+    }
+}
+
+fn line(step: &Step) -> String {
+    let full = (step.done * WIDTH).checked_div(step.total).unwrap_or(WIDTH).min(WIDTH);
+    let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
+    let (minutes, seconds) = (step.left.as_secs() / 60, step.left.as_secs() % 60);
+    let differences = match step.differences {
+        1 => "1 difference".to_owned(),
+        several => format!("{several} differences"),
+    };
+    format!("[{bar}{rest}] {}/{} calls, {differences}, {minutes}:{seconds:02} left", step.done, step.total)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_line_says_what_is_done_what_differs_and_what_is_left() {
+        let step = |done, total, differences, left| {
+            line(&Step { asked: done, done, total, differences, left: Duration::from_secs(left) })
+        };
+        assert_eq!(step(6, 12, 1, 75), "[############............] 6/12 calls, 1 difference, 1:15 left");
+        assert_eq!(step(0, 0, 0, 0), "[########################] 0/0 calls, 0 differences, 0:00 left");
+    }
+}

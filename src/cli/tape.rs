@@ -1,0 +1,167 @@
+//! A recording of what is heard while a verb listens: how it begins, what it holds so far, and how it ends.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{task::spawn_blocking, time::Instant};
+
+use super::{Failure, file};
+use crate::{
+    Role, Transport,
+    recording::{Recorder, RecorderOptions, Tap},
+    tool::CallId,
+    transport::TransportEvent,
+    wire::{Frame, Message},
+};
+
+/// Of how many calls it is remembered that they were counted: more than are open at once anywhere.
+const MAX_REMEMBERED: usize = 4_096;
+
+/// The longest id of a call that is counted, in bytes; those that read the file leave longer ones out, too.
+const MAX_ID: usize = 256;
+
+/// A file that is being recorded.
+pub(super) struct Tape {
+    path: PathBuf,
+    recorder: Recorder,
+    began: Instant,
+    calls: Counted,
+}
+
+impl Tape {
+    /// Begins the file; who is already in the room need not leave it again for a file that cannot be made.
+    pub(super) fn begin(path: &Path, force: bool, hidden: bool) -> Result<Self, Failure> {
+        let options = RecorderOptions::default().force(force).role(Role::Observer);
+        let options = if hidden { options.hidden() } else { options };
+        let recorder = Recorder::create(path, options).map_err(|error| file::refused(path, &error))?;
+        Ok(Self { path: path.to_owned(), recorder, began: Instant::now(), calls: Counted::default() })
+    }
+
+    /// A transport of which the file gets what passes.
+    pub(super) fn tap<T: Transport>(&self, transport: T) -> Tap<T> {
+        self.recorder.tap(transport)
+    }
+
+    /// Counts what was heard; a stream as the one packet that it is.
+    pub(super) fn hear(&mut self, event: &TransportEvent) {
+        let TransportEvent::Packet(packet) = event else { return };
+        match Frame::decode(packet.payload.clone()).and_then(|frame| frame.message()) {
+            Ok(Message::ToolUseRequest(request)) => self.calls.see(&request.id),
+            Ok(Message::ToolUseResult(result)) => self.calls.see(&result.id),
+            _ => {}
+        }
+    }
+
+    /// What it holds so far.
+    pub(super) fn says(&self) -> String {
+        let stats = self.recorder.stats();
+        let held = self.held(stats.recorded);
+        format!("{held}, {} unrecorded", stats.unrecorded)
+    }
+
+    /// Waits until nothing more is recorded, as when the disk is full.
+    pub(super) async fn stopped(&self) {
+        self.recorder.ended().await;
+    }
+
+    /// Finishes the file, and says in a line what it holds.
+    pub(super) async fn end(self) -> Result<String, Failure> {
+        let recorder = self.recorder.clone();
+        // It writes all of the file anew: whoever asks twice to stop need not wait for that.
+        let finished = spawn_blocking(move || recorder.finish()).await.map_err(Failure::failed)?;
+        let path = self.path.display();
+        finished.map_err(|error| {
+            Failure::Failed(format!(
+                "{error}; what was written until then lies in {path}, and `toolbridge repair` makes a finished file of it"
+            ))
+        })?;
+        let stats = self.recorder.stats();
+        let size = size(self.path.metadata()?.len());
+        let missing = match stats.unrecorded {
+            0 => String::new(),
+            missing => format!("; {} not recorded", count(missing, "frame")),
+        };
+        Ok(format!("{path}: {}, {size}{missing}", self.held(stats.recorded)))
+    }
+
+    fn held(&self, frames: u64) -> String {
+        let (frames, calls) = (count(frames, "frame"), count(self.calls.count, "call"));
+        format!("{frames}, {calls}, {}", span(self.began.elapsed()))
+    }
+}
+
+/// How many calls there were. One is counted again if it is heard of long after its end.
+#[derive(Debug, Default)]
+struct Counted {
+    count: u64,
+    ids: HashSet<CallId>,
+    oldest: VecDeque<CallId>,
+}
+
+impl Counted {
+    fn see(&mut self, id: &CallId) {
+        if id.as_str().len() > MAX_ID || !self.ids.insert(id.clone()) {
+            return;
+        }
+        self.count += 1;
+        self.oldest.push_back(id.clone());
+        if self.oldest.len() > MAX_REMEMBERED
+            && let Some(oldest) = self.oldest.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+    }
+}
+
+fn count(number: u64, what: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{s}")
+}
+
+fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, _) => format!("{:.1} s", span.as_secs_f64()),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_counts_once_and_what_is_remembered_has_a_cap() {
+        let mut calls = Counted::default();
+        for n in 0..10_000 {
+            let id = CallId::from(format!("call {n}"));
+            calls.see(&id);
+            calls.see(&id);
+        }
+        calls.see(&CallId::from("x".repeat(MAX_ID + 1)));
+        assert_eq!(
+            (calls.count, calls.ids.len(), calls.oldest.len()),
+            (10_000, MAX_REMEMBERED, MAX_REMEMBERED)
+        );
+    }
+
+    #[test]
+    fn figures_are_for_people() {
+        assert_eq!((count(1, "frame"), count(0, "call")), ("1 frame".to_owned(), "0 calls".to_owned()));
+        let spans = [1_250, 59_940, 61_000, 7_380_000].map(|millis| span(Duration::from_millis(millis)));
+        assert_eq!(spans, ["1.2 s", "59.9 s", "1 min 1 s", "2 h 3 min"]);
+        assert_eq!([512, 12_345, 3_000_000].map(size), ["512 B", "12.3 kB", "3.0 MB"]);
+    }
+}

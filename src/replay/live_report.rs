@@ -1,0 +1,188 @@
+//! What came of asking live clients again.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::{
+    link::CloseReason,
+    recording::{Damage, RecordError},
+};
+
+/// So many differences are kept; further ones are counted.
+const MAX_DIFFERENCES: usize = 1_000;
+
+/// What live clients answered, beside what was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LiveReport {
+    /// Calls that were asked.
+    pub asked: usize,
+    /// Calls whose outcome was compared with the recorded one.
+    pub compared: usize,
+    /// Of these, those of which only success and code were: the recorded result is redacted.
+    pub redacted: usize,
+    /// Calls of whose end the recording says nothing, so that nothing was compared.
+    pub open: usize,
+    /// Calls that were not asked, by tool and reason.
+    pub not_asked: Vec<Unasked>,
+    /// What is different, by its place in the file. At most 1,000.
+    pub differences: Vec<LiveDifference>,
+    /// How many more differences there were.
+    pub more_differences: usize,
+    /// Why we left the room before all calls had ended, if so. Calls that were not asked or have no outcome for that
+    /// reason are in no figure.
+    #[serde(serialize_with = "as_text", skip_serializing_if = "Option::is_none")]
+    pub broken_off: Option<CloseReason>,
+}
+
+impl LiveReport {
+    /// Whether every outcome that was compared is as it was, and nothing was broken off.
+    pub fn is_same(&self) -> bool {
+        self.differences.is_empty() && self.broken_off.is_none()
+    }
+
+    pub(super) fn differ(&mut self, difference: LiveDifference) {
+        if self.differences.len() < MAX_DIFFERENCES {
+            self.differences.push(difference);
+        } else {
+            self.more_differences += 1;
+        }
+    }
+
+    pub(super) fn leave_out(&mut self, tool: &str, why: NotAsked) {
+        match self.not_asked.iter_mut().find(|it| it.tool == tool && it.reason == why) {
+            Some(known) => known.calls += 1,
+            None => self.not_asked.push(Unasked { tool: tool.to_owned(), reason: why, calls: 1 }),
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Self {
+        self.differences.sort();
+        self.not_asked.sort();
+        self
+    }
+}
+
+impl fmt::Display for LiveReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let differences = counted(self.differences.len() + self.more_differences, "difference");
+        let (asked, compared) = (counted(self.asked, "call"), counted(self.compared, "outcome"));
+        writeln!(f, "{asked} asked, {compared} compared, {differences}")?;
+        if self.redacted > 0 {
+            writeln!(f, "compared without their results: {} (redacted)", self.redacted)?;
+        }
+        if self.open > 0 {
+            writeln!(f, "not compared: {} (the recording does not say how they ended)", self.open)?;
+        }
+        if let Some(reason) = &self.broken_off {
+            writeln!(f, "broken off: {reason}")?;
+        }
+        for Unasked { tool, reason, calls } in &self.not_asked {
+            writeln!(f, "not asked: {tool:?}, {} ({reason})", counted(*calls, "call"))?;
+        }
+        for difference in &self.differences {
+            writeln!(f, "{difference}")?;
+        }
+        match self.more_differences {
+            0 => Ok(()),
+            more => writeln!(f, "and {more} more"),
+        }
+    }
+}
+
+/// "1 call", "2 calls".
+pub(super) fn counted(count: usize, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+}
+
+/// One field of an outcome that is not as it was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
+pub struct LiveDifference {
+    /// The place of the recorded request in the file, from 0, counting every entry.
+    pub entry: usize,
+    /// The recorded call's id.
+    pub call: String,
+    /// The tool.
+    pub tool: String,
+    /// `outcome`; or the path in the result as canonical JSON, such as `result.level`.
+    pub field: String,
+    /// What was recorded.
+    pub expected: String,
+    /// What was answered now.
+    pub got: String,
+}
+
+impl fmt::Display for LiveDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entry, call, tool, field, expected, got } = self;
+        // Names and values are others' words: nothing of them may steer a terminal.
+        write!(f, "{entry}: {tool:?} {call:?} {field:?}: expected {expected:?}, got {got:?}")
+    }
+}
+
+/// Calls of one tool that are not asked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
+pub struct Unasked {
+    /// The tool.
+    pub tool: String,
+    /// Why.
+    pub reason: NotAsked,
+    /// How many.
+    pub calls: usize,
+}
+
+/// Why a recorded call is not asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NotAsked {
+    /// Its tool was not named.
+    NotAllowed,
+    /// Its tool cannot be undone, as the recording or its live owner says, and such tools were not allowed.
+    Destructive,
+    /// Its parameters were taken out of the recording.
+    Redacted,
+}
+
+impl fmt::Display for NotAsked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAllowed => "not allowed",
+            Self::Destructive => "destructive",
+            Self::Redacted => "redacted parameters",
+        })
+    }
+}
+
+/// Why a recording cannot be replayed live.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LiveError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// It is damaged.
+    #[error("the recording is damaged at byte {}: {}", .0.at_byte, .0.text)]
+    Damaged(Damage),
+    /// It has no call that a client was asked, so there is nothing to replay.
+    #[error("the recording has no call that a client was asked")]
+    NoCalls,
+    /// It is larger than what is held at once: [`MAX_ENTRIES`](super::MAX_ENTRIES), [`MAX_BYTES`](super::MAX_BYTES).
+    #[error("the recording has more than {entries} entries or {bytes} bytes of packets")]
+    TooLarge {
+        /// The most entries.
+        entries: usize,
+        /// The most bytes.
+        bytes: usize,
+    },
+}
+
+fn as_text<S: serde::Serializer>(reason: &Option<CloseReason>, serializer: S) -> Result<S::Ok, S::Error> {
+    match reason {
+        Some(reason) => serializer.collect_str(reason),
+        None => serializer.serialize_none(),
+    }
+}

@@ -1,0 +1,97 @@
+//! A recorded outcome beside a live one.
+
+use super::{
+    compare,
+    tape::{Answer, Ending, Taped},
+    value::canonical,
+};
+use crate::{
+    body::Body,
+    tool::{CallError, ErrorCode},
+};
+
+/// What of two outcomes was compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compared {
+    /// All of it.
+    Whole,
+    /// Success and code: the recorded result is redacted.
+    Word,
+    /// Nothing: the recording does not say how it ended.
+    Nothing,
+}
+
+/// The fields in which they differ: the path, what was recorded, what was answered.
+///
+/// An error's text is not compared: it is for people.
+pub(super) fn fields(
+    taped: &Taped,
+    live: &Result<Body, CallError>,
+) -> (Compared, Vec<(String, String, String)>) {
+    let expected = match taped.ending() {
+        Ending::Open => return (Compared::Nothing, Vec::new()),
+        Ending::Answered(answer) => Word::of_answer(answer),
+        Ending::TimedOut => Word::of_code(ErrorCode::TIMEOUT),
+        Ending::Stopped => Word::of_code(ErrorCode::CANCELLED),
+    };
+    let got = Word::of_live(live);
+    let redacted = matches!(taped.ending(), Ending::Answered(answer) if answer.redacted);
+    let compared = if redacted { Compared::Word } else { Compared::Whole };
+    if expected.code != got.code {
+        return (compared, vec![("outcome".to_owned(), expected.text(), got.text())]);
+    }
+    if redacted {
+        return (compared, Vec::new());
+    }
+    let empty = Body::empty();
+    let (file, now) = match (expected.value, got.value) {
+        (None, None) => return (compared, Vec::new()),
+        // A success without a result is one of nothing.
+        (file, now) => (canonical(file.unwrap_or(&empty)), canonical(now.unwrap_or(&empty))),
+    };
+    (compared, compare::values("result", &file, &now))
+}
+
+/// How a call ended, in a word for programs.
+struct Word<'a> {
+    /// None of a success.
+    code: Option<ErrorCode>,
+    message: String,
+    value: Option<&'a Body>,
+}
+
+impl<'a> Word<'a> {
+    fn of_code(code: ErrorCode) -> Self {
+        Self { code: Some(code), message: String::new(), value: None }
+    }
+
+    fn of_answer(answer: &'a Answer) -> Self {
+        let (code, message) = match answer.success {
+            true => (None, String::new()),
+            false if answer.redacted => (Some(answer.code.clone()), String::new()),
+            false => (Some(answer.code.clone()), answer.message.clone()),
+        };
+        Self { code, message, value: answer.value.as_ref() }
+    }
+
+    fn of_live(live: &'a Result<Body, CallError>) -> Self {
+        match live {
+            Ok(value) => Self { code: None, message: String::new(), value: Some(value) },
+            Err(error) => {
+                let value = match error {
+                    CallError::Tool(error) => error.partial(),
+                    _ => None,
+                };
+                Self { code: Some(error.word()), message: error.to_string(), value }
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        match &self.code {
+            None => "ok".to_owned(),
+            Some(code) if self.message.is_empty() => compare::cut(code.as_str()),
+            Some(code) => compare::cut(&format!("{code}: {}", self.message)),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What a recording holds for a live replay: the tools that clients offered, and the calls that they were asked.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{LiveError, MAX_BYTES, MAX_ENTRIES, script::Spoken, setup::tools};
+use crate::{
+    body::Body,
+    link::{Identity, STREAM_TOPIC, TOPIC},
+    recording::{Entry, Fold, Happened, Moment, RecordedCall, Told},
+    tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Progress, ProgressStatus, Tool, ToolName},
+    wire::{Message, ToolProgress, ToolUseRequest, ToolUseResult},
+};
+
+/// A stop that comes so shortly before a call's limit, or later, is the limit itself.
+const AT_THE_LIMIT: Duration = Duration::from_millis(100);
+
+/// The most tools that are kept of a file; a participant offers no more than 128.
+const MAX_TOOLS: usize = 1_024;
+
+/// With these a client says that it did not run a call.
+const NEVER_BEGAN: [ErrorCode; 4] =
+    [ErrorCode::UNKNOWN_TOOL, ErrorCode::INVALID_PARAMETERS, ErrorCode::PERMISSION_DENIED, ErrorCode::BUSY];
+
+/// With these a client leaves a call to whoever else may run it.
+const DECLINED: [ErrorCode; 4] =
+    [ErrorCode::UNKNOWN_TOOL, ErrorCode::BUSY, ErrorCode::CANCELLED, ErrorCode::LOST];
+
+/// The client-executed calls of a recording, in the order in which they were asked.
+#[derive(Debug, Default)]
+pub(super) struct Tape {
+    /// What clients offered, each name once, as it was offered last.
+    pub(super) tools: Vec<Tool>,
+    pub(super) calls: Vec<Taped>,
+}
+
+/// A call that a client was asked.
+#[derive(Debug)]
+pub(super) struct Taped {
+    /// The place of its request in the file.
+    pub(super) entry: usize,
+    pub(super) id: CallId,
+    pub(super) tool: String,
+    /// Who was asked, as far as the file says.
+    pub(super) owner: Option<Identity>,
+    pub(super) asked: Moment,
+    /// None if something was taken out of them.
+    pub(super) parameters: Option<Body>,
+    pub(super) limit: Duration,
+    /// What its owner told meanwhile, and how long after the request.
+    pub(super) steps: Vec<(Duration, Progress)>,
+    /// When its caller stopped it.
+    stopped: Option<Moment>,
+    /// When it was answered, and what.
+    answer: Option<(Moment, Answer)>,
+}
+
+/// An owner's answer.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) success: bool,
+    pub(super) value: Option<Body>,
+    pub(super) code: ErrorCode,
+    pub(super) message: String,
+    /// Something was taken out of it.
+    pub(super) redacted: bool,
+    /// The tool had begun, though the code would prove that it had not.
+    began: bool,
+}
+
+/// How a call ended for its caller.
+#[derive(Debug)]
+pub(super) enum Ending<'a> {
+    Answered(&'a Answer),
+    /// Its limit was over.
+    TimedOut,
+    /// Its caller stopped it.
+    Stopped,
+    /// The file says nothing of its end: its owner was lost, or the recording ended.
+    Open,
+}
+
+impl Tape {
+    pub(super) fn read(entries: impl IntoIterator<Item = Entry>) -> Result<Self, LiveError> {
+        let (mut reader, mut bytes) = (Reader::default(), 0_usize);
+        for (index, entry) in entries.into_iter().enumerate() {
+            if let Happened::Packet(packet) = &entry.what {
+                bytes = bytes.saturating_add(packet.payload.len());
+            }
+            if index >= MAX_ENTRIES || bytes > MAX_BYTES {
+                return Err(LiveError::TooLarge { entries: MAX_ENTRIES, bytes: MAX_BYTES });
+            }
+            reader.push(index, &entry);
+        }
+        let tape = reader.finish();
+        if tape.calls.is_empty() { Err(LiveError::NoCalls) } else { Ok(tape) }
+    }
+
+    /// Whether a client said that a tool of this name cannot be undone.
+    pub(super) fn is_destructive(&self, tool: &str) -> bool {
+        self.tools.iter().any(|it| it.name().as_str() == tool && it.tool_options().destructive)
+    }
+}
+
+impl Taped {
+    pub(super) fn ending(&self) -> Ending<'_> {
+        match (self.stopped, &self.answer) {
+            (Some(stopped), answer) if answer.as_ref().is_none_or(|(at, _)| stopped < *at) => {
+                let at_limit = stopped.since(self.asked).saturating_add(AT_THE_LIMIT) >= self.limit;
+                if at_limit { Ending::TimedOut } else { Ending::Stopped }
+            }
+            (_, Some((_, answer))) => Ending::Answered(answer),
+            (_, None) => Ending::Open,
+        }
+    }
+
+    /// Whether its tool began, as far as its caller knows: some failures prove that it did not (`wire.md`, section 5).
+    pub(super) fn began(&self) -> bool {
+        let proof = |it: &Answer| !it.success && !it.began && NEVER_BEGAN.contains(&it.code);
+        !matches!(self.ending(), Ending::Answered(answer) if proof(answer))
+    }
+
+    /// When it had ended for its caller; none if the file does not say.
+    pub(super) fn ended(&self) -> Option<Moment> {
+        match (self.stopped, self.answer.as_ref().map(|(at, _)| *at)) {
+            (Some(stopped), Some(answered)) => Some(stopped.min(answered)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// How long it took.
+    pub(super) fn took(&self) -> Option<Duration> {
+        self.ended().map(|at| at.since(self.asked))
+    }
+}
+
+/// Reads entries.
+#[derive(Default)]
+struct Reader {
+    fold: Fold,
+    calls: BTreeMap<u64, Taped>,
+    tools: Vec<Tool>,
+    /// Steps that were read: on two lanes they come twice.
+    heard: BTreeSet<(u64, u32)>,
+}
+
+impl Reader {
+    fn push(&mut self, index: usize, entry: &Entry) {
+        let told = self.fold.push(index, entry, None);
+        let Happened::Packet(packet) = &entry.what else { return };
+        if !["", TOPIC, STREAM_TOPIC].contains(&packet.topic.as_str()) {
+            return;
+        }
+        let Some(spoken) = Spoken::read(&packet.payload) else { return };
+        match (&spoken.message, told) {
+            (Message::ToolsRegister(it), _) => tools(&it.tools).into_iter().for_each(|it| self.offer(it)),
+            (Message::ToolUseRequest(it), Some((serial, Told::Asked | Told::AskedAgain))) => {
+                self.calls.entry(serial).or_insert_with(|| Taped::new(index, entry.at, it, &spoken));
+            }
+            (Message::ToolUseResult(it), Some((serial, Told::Settled | Told::SettledOther))) => {
+                if let Some(call) = self.calls.get_mut(&serial).filter(|call| call.answer.is_none()) {
+                    call.answer = Some((entry.at, Answer::new(it, &spoken)));
+                }
+            }
+            (Message::ToolProgress(it), Some((serial, Told::Other))) => {
+                self.step(serial, entry.at, it, &spoken)
+            }
+            (Message::ControlStop(_), Some((serial, Told::Stopped))) => {
+                if let Some(call) = self.calls.get_mut(&serial) {
+                    call.stopped.get_or_insert(entry.at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn offer(&mut self, tool: Tool) {
+        if let Some(known) = self.tools.iter_mut().find(|known| known.name() == tool.name()) {
+            *known = tool;
+        } else if !tool.name().is_reserved() && self.tools.len() < MAX_TOOLS {
+            self.tools.push(tool);
+        }
+    }
+
+    fn step(&mut self, serial: u64, at: Moment, it: &ToolProgress, spoken: &Spoken) {
+        let Some(call) = self.calls.get_mut(&serial).filter(|call| call.answer.is_none()) else { return };
+        // That it began is said by whoever runs it, and what is redacted says nothing.
+        let is_bare = it.status == ProgressStatus::InProgress && it.message.is_none() && it.content.is_none();
+        let is_new = spoken.stanza().is_none_or(|stanza| self.heard.insert((serial, stanza)));
+        if is_bare || spoken.is_redacted() || !is_new {
+            return;
+        }
+        let mut step = Progress::started();
+        (step.status, step.message, step.content) = (it.status, it.message.clone(), it.content.clone());
+        call.steps.push((at.since(call.asked), step));
+    }
+
+    fn finish(mut self) -> Tape {
+        let mut calls = Vec::new();
+        for (serial, mut call) in std::mem::take(&mut self.calls) {
+            let folded = self.fold.call(serial).filter(|it| is_of_a_client(it, &call));
+            let Some(folded) = folded else { continue };
+            call.owner.clone_from(&folded.owner);
+            calls.push(call);
+        }
+        calls.sort_by_key(|call| call.entry);
+        // Recording began after the registration, or the file is an observer's: the name is all that is known.
+        for call in &calls {
+            let runs = matches!(call.ending(), Ending::Answered(it) if it.code != ErrorCode::UNKNOWN_TOOL);
+            let known = self.tools.iter().any(|it| it.name().as_str() == call.tool);
+            if let Some(name) = call.tool.parse::<ToolName>().ok().filter(|_| runs && !known) {
+                self.offer(Tool::new(name, ""));
+            }
+        }
+        Tape { tools: self.tools, calls }
+    }
+}
+
+impl Taped {
+    fn new(entry: usize, asked: Moment, it: &ToolUseRequest, spoken: &Spoken) -> Self {
+        let limit = it.timeout_ms.map(|limit| Duration::from_millis(u64::try_from(limit).unwrap_or(0)));
+        Self {
+            entry,
+            id: it.id.clone(),
+            tool: it.tool_name.clone(),
+            owner: None,
+            asked,
+            parameters: (!spoken.is_redacted()).then(|| it.parameters.clone()),
+            limit: limit.unwrap_or(DEFAULT_TIMEOUT),
+            steps: Vec::new(),
+            stopped: None,
+            answer: None,
+        }
+    }
+}
+
+impl Answer {
+    fn new(it: &ToolUseResult, spoken: &Spoken) -> Self {
+        Self {
+            success: it.success,
+            value: it.result.clone(),
+            code: it.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR),
+            message: it.error_message.clone().unwrap_or_default(),
+            redacted: spoken.is_redacted(),
+            began: spoken.frame.meta_bool("bridge.began"),
+        }
+    }
+}
+
+/// Whether a client was to run it, and took it if the assistant might have run it too.
+fn is_of_a_client(call: &RecordedCall, taped: &Taped) -> bool {
+    match call.execution {
+        Some(Execution::Client) => true,
+        Some(Execution::Either) if call.owner.as_ref().is_some_and(|owner| *owner != call.caller) => {
+            // What the assistant then ran itself need not be in the file: its tool may disclose nothing.
+            let says_no = |it: &Answer| !it.success && DECLINED.contains(&it.code);
+            call.started.is_some() || taped.answer.as_ref().is_some_and(|(_, it)| !says_no(it))
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,111 @@
+//! Values as live replays compare them: numbers by what they are, keys in any order.
+
+use serde_json::{Map, Number, Value};
+use sha2::{Digest, Sha256};
+
+use crate::body::Body;
+
+/// One past the largest integer of 64 bits, and the smallest one: both are exact as floats.
+const PAST_U64: f64 = 18_446_744_073_709_551_616.0;
+const MIN_I64: f64 = -9_223_372_036_854_775_808.0;
+
+/// How canonical JSON writes a map that is no JSON object.
+const MAP: &str = "$map";
+
+/// The value as canonical JSON with its keys sorted and whole floats as integers, so that equal values are the same
+/// text.
+pub(super) fn canonical(body: &Body) -> Value {
+    sorted(body.to_json())
+}
+
+/// What two calls of one tool have in common if they ask for the same. No parameters at all are an empty map.
+pub(super) fn key(tool: &str, parameters: &Body) -> [u8; 32] {
+    let parameters = if parameters.is_nil() { Value::Object(Map::new()) } else { canonical(parameters) };
+    let digest = Sha256::new_with_prefix(tool.as_bytes()).chain_update([0]);
+    digest.chain_update(parameters.to_string().as_bytes()).finalize().into()
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Number(number) => Value::Number(whole(number)),
+        Value::Array(items) => items.into_iter().map(sorted).collect(),
+        Value::Object(map) => {
+            let is_map = map.len() == 1 && map.contains_key(MAP);
+            let mut pairs: Vec<_> = map.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            pairs.sort_by(|(one, _), (other, _)| one.cmp(other));
+            if is_map && let Some((_, Value::Array(entries))) = pairs.first_mut() {
+                entries.sort_by_cached_key(Value::to_string);
+            }
+            Value::Object(pairs.into_iter().collect())
+        }
+        other => other,
+    }
+}
+
+/// A whole float as the integer that it is.
+fn whole(number: Number) -> Number {
+    match number.as_f64().filter(|it| number.is_f64() && it.fract() == 0.0) {
+        Some(float) if (0.0..PAST_U64).contains(&float) => (float as u64).into(),
+        Some(float) if (MIN_I64..0.0).contains(&float) => (float as i64).into(),
+        _ => number,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bytes: &'static [u8]) -> Body {
+        Body::from_bytes(bytes).unwrap()
+    }
+
+    #[test]
+    fn the_order_of_keys_and_the_width_of_numbers_make_no_difference() {
+        let one = Body::from_json(r#"{"a": {"x": 1, "y": [1.0, -2.0]}, "b": 0.5}"#).unwrap();
+        let other = Body::from_json(r#"{"b": 0.5, "a": {"y": [1, -2], "x": 1.0}}"#).unwrap();
+        assert_eq!(key("t", &one), key("t", &other));
+        assert_ne!(key("t", &one), key("u", &one));
+        // 1 as a fixed integer, in 16 bits, as 32-bit and as 64-bit float; 0 and -0.0.
+        let ones = [
+            &b"\x81\xa1n\x01"[..],
+            b"\x81\xa1n\xcd\0\x01",
+            b"\x81\xa1n\xca\x3f\x80\0\0",
+            b"\x81\xa1n\xcb\x3f\xf0\0\0\0\0\0\0",
+        ];
+        assert!(ones.iter().all(|it| key("t", &of(it)) == key("t", &of(ones[0]))));
+        let (zero, minus) = (of(b"\x81\xa1n\0"), of(b"\x81\xa1n\xcb\x80\0\0\0\0\0\0\0"));
+        assert_eq!(key("t", &zero), key("t", &minus));
+        // 2^63, and the largest float below 2^64.
+        let (int, float) = (of(b"\x81\xa1n\xcf\x80\0\0\0\0\0\0\0"), of(b"\x81\xa1n\xcb\x43\xe0\0\0\0\0\0\0"));
+        assert_eq!(key("t", &int), key("t", &float));
+        assert_eq!(key("t", &Body::nil()), key("t", &Body::empty()));
+    }
+
+    #[test]
+    fn what_is_not_the_same_stays_apart() {
+        let values = [
+            r#"{"n": 1}"#,
+            r#"{"n": 1.5}"#,
+            r#"{"n": "1"}"#,
+            r#"{"n": true}"#,
+            r#"{"n": null}"#,
+            r#"{"n": [1]}"#,
+            r#"{"n": {"$bin": "MQ=="}}"#,
+            r#"{"n": {"$ext": [1, "MQ=="]}}"#,
+            r#"{"n": 18446744073709551615}"#,
+            r#"{"n": 1e300}"#,
+            r#"{"n": [2, 1]}"#,
+            r#"{"n": [1, 2]}"#,
+            "{}",
+        ];
+        let keys: std::collections::BTreeSet<_> =
+            values.iter().map(|it| key("t", &Body::from_json(it).unwrap())).collect();
+        assert_eq!(keys.len(), values.len());
+    }
+
+    #[test]
+    fn maps_of_any_keys_are_sorted_too() {
+        let (one, other) = (of(b"\x81\xa1m\x82\x01\xa1a\x02\xa1b"), of(b"\x81\xa1m\x82\x02\xa1b\x01\xa1a"));
+        assert_eq!(key("t", &one), key("t", &other));
+    }
+}

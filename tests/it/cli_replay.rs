@@ -1,0 +1,177 @@
+//! `toolbridge replay` where no server is: what it would send and does not, and what it cannot read.
+
+use std::{fs, net::TcpListener, process::Output};
+
+use serde_json::{Value, json};
+use toolbridge::recording::{Entry, Recorder, RecorderOptions};
+
+use crate::{
+    cli::{complaint, run, text, toolbridge},
+    recording::Folder,
+    recording_said::{closed, here, joined},
+    replay_cassette::{answered, asked, beginning, offered},
+};
+
+fn recording(folder: &Folder, entries: Vec<Entry>) -> String {
+    let path = folder.file("session.mcap");
+    let recorder = Recorder::create(&path, RecorderOptions::default().force(true)).unwrap();
+    for entry in entries {
+        recorder.record(entry);
+    }
+    recorder.finish().unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Two calls of a lamp, one of a door that cannot be shut again, one with a secret.
+fn session() -> Vec<Entry> {
+    let mut entries = beginning();
+    let door = json!([
+        {"name": "lamp", "description": "A lamp"},
+        {"name": "door", "description": "A door", "annotations": {"destructive": true}},
+    ]);
+    entries.extend([
+        offered(1_003, &door),
+        asked(2_000, -1, "a", "lamp", &json!({"on": true})),
+        answered(2_050, 2, "a", &json!({"ok": 1})),
+        asked(2_100, -2, "b", "lamp", &json!({"text": "\u{1b}[31m\u{202e}red"})),
+        answered(2_150, 3, "b", &json!({"ok": 2})),
+        asked(2_200, -3, "c", "door", &json!({})),
+        answered(2_250, 4, "c", &json!({})),
+        asked(2_300, -4, "d", "lamp", &json!({"password": "hunter2"})),
+        answered(2_350, 5, "d", &json!({})),
+        closed(3_000),
+    ]);
+    entries
+}
+
+fn rows(output: &Output) -> Vec<&str> {
+    text(&output.stdout).lines().collect()
+}
+
+/// Where it would be sent somebody listens, and hears nothing: not even a join is tried.
+#[test]
+fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_would_ask() {
+    let folder = Folder::new();
+    let file = recording(&folder, session());
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    server.set_nonblocking(true).unwrap();
+    let url = format!("ws://{}", server.local_addr().unwrap());
+    let replay = |more: &[&str]| {
+        let all = [&["replay", &file, "--as", "assistant", "--room", "r"], more].concat();
+        let mut command = toolbridge(&all);
+        command
+            .env("LIVEKIT_URL", &url)
+            .env("LIVEKIT_API_KEY", "devkey")
+            .env("LIVEKIT_API_SECRET", "x".repeat(32));
+        command.output().unwrap()
+    };
+    let cases: [(&[&str], [&str; 4]); 4] = [
+        (&[], ["not allowed"; 4]),
+        (&["--live"], ["not allowed"; 4]),
+        (&["--allow", "lamp"], ["would ask", "would ask", "not allowed", "redacted parameters"]),
+        (
+            &["--allow", "lamp", "--allow", "door", "--destructive", "--speed", "max", "--to", "phone"],
+            ["would ask", "would ask", "would ask", "redacted parameters"],
+        ),
+    ];
+    for (options, verdicts) in cases {
+        let output = replay(options);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {output:?}");
+        let rows = rows(&output);
+        assert_eq!(rows.len(), 5, "{rows:?}");
+        for (row, verdict) in rows.iter().zip(verdicts) {
+            assert!(row.contains(verdict), "{options:?}: {row}");
+        }
+        assert!(text(&output.stderr).contains("nothing was sent"), "{output:?}");
+        assert!(!text(&output.stdout).contains('\u{1b}') && !text(&output.stdout).contains("hunter2"));
+    }
+    // A tool that cannot be undone takes a word of its own; with nothing else to ask, nothing is sent.
+    let output = replay(&["--live", "--allow", "door"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("and --destructive for one that cannot be undone"), "{output:?}");
+    assert!(rows(&output)[2].contains("destructive") && rows(&output)[4].starts_with("0 of 4"), "{output:?}");
+    let output = replay(&["--json", "--allow", "lamp"]);
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let first = &plan["calls"][0];
+    assert_eq!((&first["tool"], &first["parameters"]), (&json!("lamp"), &json!({"on": true})));
+    assert_eq!((&first["not_asked"], &first["limit_ms"]), (&json!(null), &json!(5000)));
+    assert_eq!((&first["outcome"], &first["owner"]), (&json!("ok"), &json!("phone")));
+    assert_eq!(plan["calls"][3]["not_asked"], "redacted");
+    let wrong = complaint(&replay(&["--live", "--allow", "fly"]), 2);
+    assert!(wrong.contains(r#"--allow "fly": the recording has no call of that tool"#), "{wrong}");
+    assert!(server.accept().is_err(), "somebody came");
+}
+
+#[test]
+fn options_that_mean_nothing_here_are_refused() {
+    let folder = Folder::new();
+    let file = recording(&folder, session());
+    for (options, expected) in [
+        (&["--loose"][..], "--loose goes with --as client"),
+        (&["--live"], "--live goes with --as assistant"),
+        (&["--room", "r"], "--room or --identity goes with --as client or --as assistant"),
+        (&["--record", "x.mcap"], "--record goes with"),
+        (&["--as", "client", "--allow", "lamp"], "--allow goes with --as assistant"),
+        (&["--as", "client", "--speed", "max"], "--speed goes with --as assistant"),
+        (&["--as", "assistant", "--timing", "fast"], "--timing goes with --as client"),
+        (&["--as", "observer"], "invalid value 'observer'"),
+        (&["--as", "assistant", "--speed", "7"], "invalid value '7'"),
+        (&["--as", "client"], "no server: set LIVEKIT_URL"),
+        (&["--as", "assistant", "--live", "--allow", "lamp"], "no server: set LIVEKIT_URL"),
+    ] {
+        let told = complaint(&run(&[&["replay", &file], options].concat()), 2);
+        assert!(told.contains(expected), "{options:?}: {told}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_recording_or_has_no_calls_has_nothing_to_replay() {
+    let folder = Folder::new();
+    let other = folder.file("other.mcap").to_str().unwrap().to_owned();
+    fs::write(&other, "no recording").unwrap();
+    let empty = recording(
+        &folder,
+        vec![here(1_000, "observer"), joined(1_001, "phone", Some("client")), closed(2_000)],
+    );
+    for end in ["client", "assistant"] {
+        let replay = |file: &str| run(&["replay", file, "--as", end, "--room", "r"]);
+        assert!(complaint(&replay("none.mcap"), 2).contains("cannot read `none.mcap`"));
+        assert!(complaint(&replay(&other), 1).contains("this is no MCAP file"));
+        assert!(complaint(&replay(&empty), 1).contains("no call that a client was asked"));
+    }
+}
+
+/// At whatever byte it is cut, the damage is named, and not what is missing because of it.
+#[test]
+fn a_file_that_was_cut_says_where() {
+    let folder = Folder::new();
+    let file = recording(&folder, session());
+    let whole = fs::read(&file).unwrap();
+    let cut = folder.file("cut.mcap").to_str().unwrap().to_owned();
+    let (mut named, mut none) = (0, 0);
+    for part in 1..24 {
+        fs::write(&cut, &whole[..whole.len() * part / 24]).unwrap();
+        for options in [&[][..], &["--as", "assistant"], &["--as", "client"]] {
+            let output = run(&[&["replay", &cut], options].concat());
+            let (told, status) = (text(&output.stderr), output.status.code());
+            assert!(!told.contains("`here`") && !told.contains("no call"), "{part}: {told}");
+            if told.contains("damaged at byte") {
+                // What stood before is there: then the verb goes on, and here nothing more was given to it.
+                assert!(matches!((options.len(), status), (_, Some(3)) | (2, Some(2))), "{part}: {output:?}");
+                named += 1;
+            } else {
+                assert_eq!(status, Some(1), "{part}: {output:?}");
+                none += 1;
+            }
+        }
+    }
+    assert!(named > 30 && none > 0, "{named} and {none}");
+    // Before its first event, and behind all of them.
+    let start = whole.windows(4).position(|it| it == b"\x28\xb5\x2f\xfd").unwrap();
+    for (at, options, status) in [(start + 8, "assistant", 3), (whole.len() - 20, "assistant", 2)] {
+        fs::write(&cut, &whole[..at]).unwrap();
+        let output = run(&["replay", &cut, "--as", options]);
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        assert!(text(&output.stderr).contains("damaged at byte"), "{output:?}");
+    }
+}
