@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::OsStr,
-    fs,
+    fmt, fs,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Command as StdCommand, Stdio},
@@ -41,8 +41,10 @@ pub(crate) struct Program {
     errors: Option<JoinHandle<String>>,
 }
 
+/// How much of what a program wrote is shown when a test fails, in bytes: the end of it.
+const SHOWN: usize = 4_096;
+
 /// What a program left.
-#[derive(Debug)]
 pub(crate) struct Output {
     /// Its status; none if a signal ended it.
     pub(crate) code: Option<i32>,
@@ -50,6 +52,19 @@ pub(crate) struct Output {
     pub(crate) stdout: String,
     /// What it wrote to its standard error.
     pub(crate) stderr: String,
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = |text: &str| {
+            String::from_utf8_lossy(&text.as_bytes()[text.len().saturating_sub(SHOWN)..]).into_owned()
+        };
+        f.debug_struct("Output")
+            .field("code", &self.code)
+            .field("stdout", &end(&self.stdout))
+            .field("stderr", &end(&self.stderr))
+            .finish()
+    }
 }
 
 /// Whether the peers of `tests/peers` are installed.

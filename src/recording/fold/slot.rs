@@ -1,0 +1,105 @@
+//! One call, and what makes two frames of it the same.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::{MAX_AGAIN, MAX_TEXT};
+use crate::{
+    link::Identity,
+    recording::{RecordedCall, RecordedOutcome},
+    tool::{CallId, DEFAULT_TIMEOUT, ErrorCode},
+    wire::{ToolUseRequest, ToolUseResult},
+};
+
+/// One call, and what it takes to judge its next frame.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) call: RecordedCall,
+    /// Tool, execution and parameters of its first request.
+    pub(super) asked: Option<[u8; 32]>,
+    /// The result that settled it.
+    pub(super) answer: Option<[u8; 32]>,
+    /// Whom it was asked of before its owner.
+    pub(super) before: Vec<Identity>,
+    /// The stanzas of its requests.
+    pub(super) stanzas: Vec<i32>,
+    /// Its caller stopped it.
+    pub(super) withdrawn: bool,
+    /// Somebody else was asked first, and its caller ran it itself.
+    pub(super) taken_over: bool,
+    /// Its owner is the one who answered, though others offer the tool, and it does not.
+    pub(super) guessed: bool,
+    /// Who answered, did not offer the tool, and was not the owner after all.
+    pub(super) misled_by: Option<Identity>,
+}
+
+impl Slot {
+    pub(super) fn new(id: &CallId, caller: &Identity) -> Self {
+        Self {
+            call: RecordedCall::new(id.clone(), caller.clone()),
+            asked: None,
+            answer: None,
+            before: Vec::new(),
+            stanzas: Vec::new(),
+            withdrawn: false,
+            taken_over: false,
+            guessed: false,
+            misled_by: None,
+        }
+    }
+
+    /// Its caller runs it itself, since whoever was asked did not: what that one said does not count.
+    pub(super) fn take_over(&mut self) {
+        self.taken_over = true;
+        let caller = self.call.caller.clone();
+        let before = self.call.owner.replace(caller);
+        self.before.extend(before.filter(|_| self.before.len() < MAX_AGAIN));
+        if self.call.outcome == RecordedOutcome::Stopped || self.was_declined() {
+            self.answer = None;
+            self.call.outcome = RecordedOutcome::Open;
+            self.call.settled = None;
+            self.call.result = None;
+        }
+    }
+
+    /// Whoever was asked first said no in a way that lets its caller run it.
+    pub(super) fn was_declined(&self) -> bool {
+        let RecordedOutcome::Failed { code, .. } = &self.call.outcome else { return false };
+        matches!(code.as_str(), "unknown_tool" | "busy" | "cancelled" | "lost" | "error 301" | "error 304")
+    }
+}
+
+/// The budget of a request, as its receiver reads it: 30 s if it names none, and nothing if it is negative.
+pub(super) fn limit_of(request: &ToolUseRequest) -> Duration {
+    request
+        .timeout_ms
+        .map_or(DEFAULT_TIMEOUT, |millis| Duration::from_millis(u64::try_from(millis).unwrap_or_default()))
+}
+
+/// What makes two requests of one id the same.
+pub(super) fn content_of(request: &ToolUseRequest) -> [u8; 32] {
+    let execution = match &request.execution {
+        Ok(execution) => execution.as_str(),
+        Err(written) => written,
+    };
+    let digest = Sha256::new_with_prefix(request.tool_name.as_bytes());
+    let digest = digest.chain_update([0]).chain_update(execution.as_bytes()).chain_update([0]);
+    digest.chain_update(request.parameters.as_bytes()).finalize().into()
+}
+
+/// What makes two results of one call the same. Refusals for load are made anew each time: their text may differ.
+pub(super) fn answer_of(result: &ToolUseResult) -> [u8; 32] {
+    let code = result.error_code.as_ref().map_or("", ErrorCode::as_str);
+    let digest = Sha256::new_with_prefix([u8::from(result.success)]).chain_update(code.as_bytes());
+    if matches!(code, "busy" | "permission_denied") {
+        return digest.finalize().into();
+    }
+    let digest = digest.chain_update([0]).chain_update(result.error_message.as_deref().unwrap_or_default());
+    let data = result.result.as_ref().map_or(&[][..], |body| body.as_bytes());
+    digest.chain_update([0]).chain_update(data).finalize().into()
+}
+
+pub(super) fn shortened(text: &str) -> String {
+    text.chars().take(MAX_TEXT).collect()
+}
