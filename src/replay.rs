@@ -21,7 +21,10 @@
 //! # Time
 //! Before each entry, whatever a session had to do by then is done. When exactly something was said is not compared,
 //! and what depends on exactly when something came is left out and counted: see [`Skipped`].
+//! What must have happened before the file shows it is done before: a call that waited for its owner's silence, progress
+//! that its result overtook, a registration of which the answer is there.
 
+mod ahead;
 mod cause;
 mod check;
 mod compare;

@@ -69,6 +69,16 @@ impl<'a> Checked<'a> {
         self.waiting.remove(at).map(|(.., line)| line)
     }
 
+    /// Does what its application had done before, although the file has it behind.
+    pub(super) fn after(&mut self, done: Vec<(&Line, &Spoken)>) -> &mut Self {
+        let home = self.end.home.clone();
+        for (line, spoken) in done {
+            let to: &[Identity] = if self.end.is_home { &line.to } else { std::slice::from_ref(&home) };
+            self.end.cause(line, spoken, to);
+        }
+        self
+    }
+
     /// A frame that it said then: does it say it now?
     pub(super) fn check(
         &mut self,

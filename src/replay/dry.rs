@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    DryError, DryReport, Skipped,
+    DryError, DryReport, Skipped, ahead,
     check::Checked,
     end::End,
     script::{self, Line, Spoken, Step, What},
@@ -100,6 +100,10 @@ struct Stage<'a> {
     clock: Clock,
     spans: Spans,
     shown: BTreeMap<Identity, Shown>,
+    /// Calls that were made at a greeting: its entry, and that of the request.
+    silent: BTreeMap<usize, usize>,
+    /// What was said to whom before they were seen, and was heard.
+    unseen: BTreeMap<Identity, Vec<usize>>,
     /// Which instance each sid showed.
     instances: BTreeMap<(Identity, Sid), String>,
     later: Later,
@@ -139,11 +143,14 @@ impl<'a> Stage<'a> {
                 instances.entry(join).or_insert_with(|| instance.to_owned());
             }
         }
+        let shown = setup::survey(steps, &home);
         Ok(Self {
             steps,
             clock: Clock::new(steps),
             spans: Spans::new(steps, &home),
-            shown: setup::survey(steps, &home),
+            silent: ahead::calls_in_silence(steps, &home, &shown),
+            unseen: ahead::heard_unseen(steps, &home),
+            shown,
             instances,
             later,
             home,
@@ -182,8 +189,9 @@ impl<'a> Stage<'a> {
     fn sent(&mut self, line: &'a Line, now: Instant) {
         self.count(line);
         self.call_ahead(line);
+        let behind = self.overtaken(line);
         match &mut self.end {
-            Some(it) => it.check(line, &line.to, &self.spans, &self.later, &mut self.report),
+            Some(it) => it.after(behind).check(line, &line.to, &self.spans, &self.later, &mut self.report),
             None => self.report.skip(Skipped::NotReplayed),
         }
         for id in &line.to {
@@ -191,10 +199,15 @@ impl<'a> Stage<'a> {
                 self.meet(&who, now);
             }
         }
+        self.reaches(line, |id| line.to.is_empty() || line.to.contains(id));
+    }
+
+    /// These others hear it: at once, or when their answer says that they had.
+    fn reaches(&mut self, line: &'a Line, is_to: impl Fn(&Identity) -> bool) {
         let Some(home) = self.here.as_ref().map(|here| here.peer().clone()) else { return };
         let answer = line.spoken.as_ref().and_then(Spoken::answer);
         for (id, it) in &mut self.others {
-            if !it.end.is_here || !(line.to.is_empty() || line.to.contains(id)) {
+            if !it.end.is_here || !is_to(id) {
                 continue;
             }
             let stanza_of = |(kind, about): &(Kind, String)| {
@@ -217,6 +230,7 @@ impl<'a> Stage<'a> {
             let unannounced = || Participant::new(id.clone(), line.from.sid().clone());
             self.meet(&known.unwrap_or_else(unannounced), now);
         }
+        let behind = self.overtaken(line);
         match self.others.get_mut(&id) {
             Some(it) => {
                 if let (Some(spoken), Some(home)) = (&line.spoken, &self.here) {
@@ -225,7 +239,7 @@ impl<'a> Stage<'a> {
                     }
                 }
                 let home = std::slice::from_ref(&self.home);
-                it.check(line, home, &self.spans, &self.later, &mut self.report);
+                it.after(behind).check(line, home, &self.spans, &self.later, &mut self.report);
             }
             None if line.spoken.is_none() => self.report.skip(Skipped::Malformed),
             None => self.report.skip(Skipped::NotReplayed),
@@ -235,8 +249,26 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Greets whom a call names: the call was made now, and its request follows.
+    /// What a result overtook.
+    fn overtaken(&self, line: &Line) -> Vec<(&'a Line, &'a Spoken)> {
+        let Some(spoken) = line.spoken.as_ref().filter(|it| it.kind() == Kind::TOOL_USE_RESULT) else {
+            return Vec::new();
+        };
+        let (speaker, _) = ends_of(line, &self.home);
+        match self.later.get(&(speaker.clone(), Kind::TOOL_PROGRESS.code(), spoken.about.clone())) {
+            Some(to_come) if !to_come.is_empty() => ahead::overtaken(self.steps, &self.home, line),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Makes a call whose request follows later: one that greets whom it names, one that waits for a silence.
     fn call_ahead(&mut self, line: &Line) {
+        if let (Some(request), Some(it)) = (self.silent.get(&line.entry), &mut self.end)
+            && let What::Line(request) = &self.steps[*request].what
+            && let Some(spoken) = &request.spoken
+        {
+            it.end.call_before(request, spoken, request.at.since(line.at));
+        }
         let called = self.shown.get(&self.home).and_then(|shown| shown.called.get(&line.entry));
         let (Some(called), Some(it)) = (called, &mut self.end) else { return };
         let request = self.steps[line.entry..].iter().find_map(|step| match &step.what {
@@ -412,6 +444,11 @@ impl<'a> Stage<'a> {
         });
         if let Some(before) = self.others.insert(id.clone(), Checked::new(end)) {
             before.finish(&self.spans, &mut self.report); // another run of its program
+        }
+        for entry in self.unseen.remove(id).unwrap_or_default() {
+            if let What::Line(line) = &self.steps[entry].what {
+                self.reaches(line, |to| to == id);
+            }
         }
     }
 

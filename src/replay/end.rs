@@ -30,7 +30,7 @@ pub(super) struct End {
     pub(super) id: Identity,
     /// It is the recorded one.
     pub(super) is_home: bool,
-    home: Identity,
+    pub(super) home: Identity,
     pub(super) role: Role,
     pub(super) session: Session,
     /// Virtual time. It never goes back.

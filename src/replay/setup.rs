@@ -38,6 +38,8 @@ pub(super) struct Shown {
     pub(super) called: BTreeMap<usize, Identity>,
     /// Tools that it runs itself.
     own: BTreeMap<String, Own>,
+    /// Tools that it lets clients offer.
+    let_offer: BTreeSet<String>,
     /// Its calls of those.
     own_calls: BTreeMap<String, String>,
     /// Whose stops it took.
@@ -77,6 +79,7 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
     let mut all = BTreeMap::<Identity, Shown>::new();
     let (mut announced, mut eligible) = (BTreeMap::new(), BTreeSet::new());
     let mut stops = BTreeSet::<(Identity, Option<u32>)>::new();
+    let mut registered = BTreeMap::<Identity, Vec<String>>::new();
     for step in steps {
         match &step.what {
             What::Event(RoomEvent::Joined { identity, agent, role, .. }) => {
@@ -94,6 +97,20 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
                 }
                 let shown = all.entry(speaker.clone()).or_default();
                 shown.learn(spoken, to);
+                match &spoken.message {
+                    Message::ToolsRegister(it) => {
+                        let names = it.tools.iter().map(|tool| tool.name.clone()).collect();
+                        registered.insert(speaker.clone(), names);
+                    }
+                    Message::ToolsRegisterAck(it) => {
+                        let error = it.error.as_deref().unwrap_or_default();
+                        let is_refused =
+                            |name: &String| error.split("; ").any(|it| it.starts_with(&format!("{name}: ")));
+                        let names = to.iter().filter_map(|to| registered.get(to)).flatten();
+                        shown.let_offer.extend(names.filter(|name| it.success && !is_refused(name)).cloned());
+                    }
+                    _ => {}
+                }
                 for to in to {
                     let late = announced.get(to).is_some_and(|(at, is_client)| {
                         !is_client && line.at.since(*at) > AT_ONCE && shown.role == Some(Role::Assistant)
@@ -215,17 +232,21 @@ impl Shown {
     /// The tools that it offered from the beginning.
     pub(super) fn tools(&self) -> Vec<Tool> {
         match self.role {
-            Some(Role::Assistant) => self.own.iter().filter_map(|(name, own)| own.tool(name)).collect(),
+            Some(Role::Assistant) => {
+                let tool = |(name, own): (&String, &Own)| own.tool(name, self.let_offer.contains(name));
+                self.own.iter().filter_map(tool).collect()
+            }
             _ => tools(self.offered.as_deref().unwrap_or_default()),
         }
     }
 }
 
 impl Own {
-    fn tool(&self, name: &str) -> Option<Tool> {
+    /// Whoever lets a client offer its own tool prefers the client.
+    fn tool(&self, name: &str, let_offer: bool) -> Option<Tool> {
         let disclose = if self.without && !self.with_data { Disclose::Name } else { Disclose::Full };
         let mut options = ToolOptions::default().disclose(disclose);
-        options.prefer_client = self.prefers_client;
+        options.prefer_client = self.prefers_client || let_offer;
         Some(Tool::new(name.parse().ok()?, "").options(options))
     }
 }

@@ -28,10 +28,14 @@ mod cli;
 mod endings;
 mod ends;
 mod flat;
+mod judges;
 mod network;
 mod observe;
 mod peers;
 mod program;
+#[path = "../it/recorded.rs"]
+mod recorded;
+mod recordings;
 mod rejoin;
 mod relay;
 mod replay;
@@ -74,6 +78,8 @@ fn main() {
         network::trials(),
         observe::trials(),
         report::trials(),
+        judges::trials(),
+        recordings::trials(),
         replay::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());

@@ -77,7 +77,8 @@ pub(crate) fn has_peers() -> bool {
     })
 }
 
-fn script() -> PathBuf {
+/// What starts the peers, and the other readers of recordings.
+pub(crate) fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/peers")
 }
 
@@ -90,10 +91,16 @@ pub(crate) fn remove_files() {
     let _ = fs::remove_dir_all(folders());
 }
 
-/// A file of tools that are lines of shell, in a folder of its own.
-pub(crate) fn tools_file(name: &str, tools: &[(&str, &str)]) -> anyhow::Result<PathBuf> {
+/// A folder of this name.
+pub(crate) fn folder(name: &str) -> anyhow::Result<PathBuf> {
     let folder = folders().join(name);
     fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// A file of tools that are lines of shell, in a folder of its own.
+pub(crate) fn tools_file(name: &str, tools: &[(&str, &str)]) -> anyhow::Result<PathBuf> {
+    let folder = folder(name)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
     let path = folder.join("tools.toml");
     let mut text = String::new();

@@ -41,6 +41,8 @@ mod options;
 mod programs;
 mod programs_of_the_api;
 mod readme;
+#[cfg(all(feature = "cli", unix))]
+mod recorded;
 #[cfg(feature = "record")]
 mod recording;
 #[cfg(feature = "record")]
@@ -51,8 +53,12 @@ mod recording_check;
 mod recording_killed;
 #[cfg(feature = "record")]
 mod recording_said;
+#[cfg(all(feature = "cli", unix))]
+mod recordings;
 #[cfg(feature = "record")]
 mod replay;
+#[cfg(feature = "record")]
+mod replay_ahead;
 #[cfg(feature = "record")]
 mod replay_cassette;
 #[cfg(feature = "record")]

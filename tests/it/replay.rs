@@ -111,14 +111,14 @@ impl Tape {
     }
 }
 
-fn dry(entries: &[Entry]) -> DryReport {
+pub(crate) fn dry(entries: &[Entry]) -> DryReport {
     let report = Replay::dry(entries.to_vec()).unwrap();
     assert_eq!(report, Replay::dry(entries.to_vec()).unwrap(), "the same file, the same answer");
     report
 }
 
 /// Both ends' files say the same again.
-fn both_are_same(world: &World) -> (DryReport, DryReport) {
+pub(crate) fn both_are_same(world: &World) -> (DryReport, DryReport) {
     let [a, phone] = ["a", "phone"].map(|name| {
         let report = dry(&file(world, name));
         assert!(report.is_same(), "{name}: {report}");
@@ -128,7 +128,7 @@ fn both_are_same(world: &World) -> (DryReport, DryReport) {
     (a, phone)
 }
 
-fn noted(assistant: Config, client: Config, tools: &[&str]) -> World {
+pub(crate) fn noted(assistant: Config, client: Config, tools: &[&str]) -> World {
     let mut world = World::new();
     world.notes = Some(Vec::new());
     world.assistant("a", assistant);
@@ -142,7 +142,7 @@ fn pair(tools: &[&str]) -> World {
 }
 
 /// Much later, so that nothing is due any more.
-fn ended(mut world: World) -> World {
+pub(crate) fn ended(mut world: World) -> World {
     world.run(90 * SECOND);
     world.with("a", |session, now| session.close(now));
     world.run(SECOND);
@@ -427,7 +427,7 @@ fn changed(entry: &Entry, change: impl FnOnce(&mut i32, &mut String, &mut Messag
 }
 
 /// The places of frames of this type and direction.
-fn places(entries: &[Entry], direction: Direction, kind: Kind) -> Vec<usize> {
+pub(crate) fn places(entries: &[Entry], direction: Direction, kind: Kind) -> Vec<usize> {
     let is_it = |entry: &Entry| match &entry.what {
         Happened::Packet(packet) => {
             packet.direction == direction

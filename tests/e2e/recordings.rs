@@ -1,0 +1,354 @@
+//! Sessions over the real server, one a kind of ending, recorded: what a recording says of them is true. With
+//! `TOOLBRIDGE_MAKE_RECORDINGS=1` they become `fixtures/recordings`.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::ensure;
+use libtest_mimic::Trial;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::process::Command;
+use toolbridge::{
+    Assistant, AssistantBuilder, CallError, Client, ClientBuilder, Event, ToolContext, ToolError, ToolOptions,
+};
+
+use crate::{
+    ends::{assistant, event, hang, pair, started},
+    program::{Program, folder, has_peers, tools_file},
+    recorded::{SESSIONS, Session, wrong},
+    server::{self, Server, shared},
+    soon, trial_with,
+};
+
+type Recorded = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+
+/// Where a session is recorded.
+struct Stage {
+    server: Arc<Server>,
+    room: String,
+    folder: PathBuf,
+    name: &'static str,
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let of = |name: &str| SESSIONS.iter().find(|session| session.name == name);
+    let mut trials = Vec::new();
+    let mut add = |name: &'static str, record: fn(Stage) -> Recorded, names: &'static [&'static str]| {
+        let sessions: Vec<&Session> = names.iter().filter_map(|name| of(name)).collect();
+        assert_eq!(sessions.len(), names.len(), "{name}");
+        let missing = move || missing(name == "plain-peer" || name == "unknown-tool");
+        trials
+            .push(trial_with(&format!("recordings::{name}"), missing, move || made(name, record, sessions)));
+    };
+    add("success", |it| Box::pin(success(it)), &["success", "success-phone"]);
+    add("tool-error", |it| Box::pin(tool_error(it)), &["tool-error"]);
+    add("unknown-tool", |it| Box::pin(unknown_tool(it)), &["unknown-tool"]);
+    add("invalid-parameters", |it| Box::pin(invalid_parameters(it)), &["invalid-parameters"]);
+    add("permission-denied", |it| Box::pin(permission_denied(it)), &["permission-denied"]);
+    add("busy", |it| Box::pin(busy(it)), &["busy"]);
+    add("result-too-large", |it| Box::pin(result_too_large(it)), &["result-too-large"]);
+    add("cancel", |it| Box::pin(cancel(it)), &["cancel"]);
+    add("timeout", |it| Box::pin(timeout(it)), &["timeout"]);
+    add("plain-peer", |it| Box::pin(plain_peer(it)), &["plain-peer"]);
+    add("server-executed", |it| Box::pin(server_executed(it)), &["server-executed"]);
+    add("claimed", |it| Box::pin(claimed(it)), &["claimed"]);
+    add("lost-peer", |it| Box::pin(lost_peer(it)), &["lost-peer"]);
+    trials
+}
+
+fn missing(needs_peers: bool) -> Option<&'static str> {
+    if server::binary().is_none() {
+        return Some("livekit-server");
+    }
+    (needs_peers && !has_peers()).then_some("tests/peers (scripts/peers path)")
+}
+
+/// Records a session, and looks at it.
+async fn made(
+    name: &'static str,
+    record: fn(Stage) -> Recorded,
+    sessions: Vec<&'static Session>,
+) -> anyhow::Result<()> {
+    let folder = folder(&format!("recorded-{name}"))?;
+    let stage = Stage { server: shared()?, room: format!("recorded-{name}"), folder: folder.clone(), name };
+    record(stage).await?;
+    for session in sessions {
+        let file = folder.join(format!("{}.mcap", session.name));
+        let wrong = wrong(&file, session);
+        ensure!(wrong.is_empty(), "{}: {wrong:#?}", file.display());
+        if env::var_os("TOOLBRIDGE_MAKE_RECORDINGS").is_some_and(|value| value == "1") {
+            keep(&file, session).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a fixture of it.
+async fn keep(file: &Path, session: &Session) -> anyhow::Result<()> {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
+    fs::create_dir_all(&kept)?;
+    let info = Command::new(env!("CARGO_BIN_EXE_toolbridge")).arg("info").arg(file).arg("--json").output();
+    let info = soon("info", info).await??;
+    ensure!(info.status.success(), "{info:?}");
+    let info: Value = serde_json::from_slice(&info.stdout)?;
+    fs::write(kept.join(format!("{}.json", session.name)), format!("{info:#}\n"))?;
+    // Its bytes alone: a recording is its owner's, a fixture is everybody's.
+    fs::write(kept.join(format!("{}.mcap", session.name)), fs::read(file)?)?;
+    Ok(())
+}
+
+impl Stage {
+    fn file(&self) -> PathBuf {
+        self.folder.join(format!("{}.mcap", self.name))
+    }
+
+    /// A phone, and an assistant that is recorded.
+    async fn pair(
+        &self,
+        phone: ClientBuilder,
+        brain: AssistantBuilder,
+    ) -> anyhow::Result<(Client, Assistant)> {
+        pair(&self.server, &self.room, phone, brain.record(self.file())).await
+    }
+
+    /// The recorded assistant, with a phone that is somebody else's program.
+    async fn assistant(&self) -> anyhow::Result<Assistant> {
+        let brain = Assistant::builder().client("phone").record(self.file());
+        assistant(&self.server, &self.room, "assistant", brain).await
+    }
+
+    /// A client over the official SDK for Python.
+    async fn plain_phone(&self) -> anyhow::Result<Program> {
+        let token = self.server.key().client(&self.room, "phone").sign()?;
+        let mut phone = Program::peer(&self.server, &token, "client.py", &[]).start()?;
+        phone.event("ready").await?;
+        Ok(phone)
+    }
+}
+
+#[derive(Serialize)]
+struct Battery {
+    level: f32,
+    charging: bool,
+}
+
+async fn get_battery() -> Result<Battery, ToolError> {
+    Ok(Battery { level: 0.8, charging: true })
+}
+
+async fn export_album(cx: ToolContext) -> Result<u32, ToolError> {
+    cx.progress("half way");
+    cx.progress("nearly there");
+    Ok(214)
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Name {
+    name: String,
+}
+
+async fn find_contact(who: Name) -> Result<String, ToolError> {
+    Err(ToolError::new("no_such_contact", format!("there is no {}", who.name)))
+}
+
+/// Its error's own text stays at home.
+async fn read_diary() -> Result<String, ToolError> {
+    Err(std::io::Error::other("the key does not turn").into())
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Lamp {
+    on: bool,
+}
+
+async fn set_lamp(lamp: Lamp) -> Result<bool, ToolError> {
+    Ok(lamp.on)
+}
+
+async fn erase_album(album: Name) -> Result<String, ToolError> {
+    Ok(album.name)
+}
+
+/// Larger than any frame.
+async fn take_photo() -> Result<String, ToolError> {
+    Ok("x".repeat(17 << 20))
+}
+
+async fn search_web(query: Name) -> Result<Vec<String>, ToolError> {
+    Ok(vec![format!("all about {}", query.name)])
+}
+
+fn battery() -> ClientBuilder {
+    Client::builder().tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
+}
+
+async fn success(stage: Stage) -> anyhow::Result<()> {
+    let phone = battery().tool("export_album", "Exports all pictures", export_album);
+    let phone = phone.record(stage.folder.join("success-phone.mcap"));
+    let (phone, brain) = stage.pair(phone, Assistant::builder()).await?;
+    brain.call("get_battery", ()).await?;
+    brain.call("export_album", ()).await?;
+    brain.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+async fn tool_error(stage: Stage) -> anyhow::Result<()> {
+    let phone = Client::builder().tool("find_contact", "Looks a contact up", find_contact);
+    let phone = phone.tool("read_diary", "Today's page", read_diary);
+    let (phone, brain) = stage.pair(phone, Assistant::builder()).await?;
+    for (tool, arguments) in [("find_contact", json!({"name": "Ada"})), ("read_diary", json!({}))] {
+        let failed = brain.call(tool, arguments).await;
+        ensure!(matches!(failed, Err(CallError::Tool(_))), "{failed:?}");
+    }
+    phone.close().await;
+    brain.close().await;
+    Ok(())
+}
+
+/// A client of ours is never asked for what it does not offer.
+async fn unknown_tool(stage: Stage) -> anyhow::Result<()> {
+    let brain = stage.assistant().await?;
+    let phone = stage.plain_phone().await?;
+    let unknown = brain.call("open_garage", ()).to("phone").await;
+    ensure!(matches!(unknown, Err(CallError::UnknownTool { .. })), "{unknown:?}");
+    brain.close().await;
+    drop(phone);
+    Ok(())
+}
+
+async fn invalid_parameters(stage: Stage) -> anyhow::Result<()> {
+    let phone = Client::builder().tool("set_lamp", "Switches the lamp", set_lamp);
+    let (phone, brain) = stage.pair(phone, Assistant::builder()).await?;
+    let failed = brain.call("set_lamp", json!({"on": "bright"})).await;
+    ensure!(matches!(failed, Err(CallError::Tool(_))), "{failed:?}");
+    brain.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+async fn permission_denied(stage: Stage) -> anyhow::Result<()> {
+    let phone = Client::builder()
+        .tool_with("erase_album", "Deletes an album", ToolOptions::destructive(), erase_album)
+        .consent(|_| async { false });
+    let (phone, brain) = stage.pair(phone, Assistant::builder()).await?;
+    let denied = brain.call("erase_album", json!({"name": "Rome"})).await;
+    ensure!(matches!(denied, Err(CallError::Tool(_))), "{denied:?}");
+    brain.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+async fn busy(stage: Stage) -> anyhow::Result<()> {
+    let phone = battery().configure(|config| config.caps.calls_per_second = 1);
+    let (phone, brain) = stage.pair(phone, Assistant::builder()).await?;
+    let calls = [(); 3].map(|()| brain.call("get_battery", ()).start());
+    let mut refused = 0;
+    for call in calls {
+        refused += usize::from(matches!(call.await, Err(CallError::Busy { .. })));
+    }
+    ensure!(refused == 2, "{refused}");
+    brain.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+async fn result_too_large(stage: Stage) -> anyhow::Result<()> {
+    let phone = Client::builder().tool("take_photo", "A picture", take_photo);
+    let (phone, brain) = stage.pair(phone, Assistant::builder()).await?;
+    let failed = brain.call("take_photo", ()).await;
+    ensure!(matches!(failed, Err(CallError::Tool(_))), "{failed:?}");
+    brain.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+async fn cancel(stage: Stage) -> anyhow::Result<()> {
+    let (phone, brain) =
+        stage.pair(battery().tool("hang", "Never answers", hang), Assistant::builder()).await?;
+    let mut call = brain.call("hang", ()).start();
+    started(&mut call).await?;
+    call.cancel();
+    ensure!(matches!(call.await, Err(CallError::Cancelled)));
+    brain.call("get_battery", ()).await?;
+    brain.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+async fn timeout(stage: Stage) -> anyhow::Result<()> {
+    let (phone, brain) =
+        stage.pair(battery().tool("hang", "Never answers", hang), Assistant::builder()).await?;
+    let late = brain.call("hang", ()).timeout(Duration::from_millis(400)).await;
+    ensure!(matches!(late, Err(CallError::Timeout { .. })), "{late:?}");
+    brain.call("get_battery", ()).await?;
+    brain.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+async fn plain_peer(stage: Stage) -> anyhow::Result<()> {
+    let brain = stage.assistant().await?;
+    let phone = stage.plain_phone().await?;
+    brain.call("get_battery", ()).to("phone").await?;
+    let failed = brain.call("fail", ()).to("phone").await;
+    ensure!(matches!(failed, Err(CallError::Tool(_))), "{failed:?}");
+    let late = brain.call("hang", ()).to("phone").timeout(Duration::from_millis(400)).await;
+    ensure!(matches!(late, Err(CallError::Timeout { .. })), "{late:?}");
+    brain.close().await;
+    drop(phone);
+    Ok(())
+}
+
+async fn server_executed(stage: Stage) -> anyhow::Result<()> {
+    let brain = Assistant::builder().tool("search_web", "Searches the web", search_web);
+    let (phone, brain) = stage.pair(battery(), brain).await?;
+    // The two have met: else the broadcast is of somebody who is not known.
+    brain.call("get_battery", ()).await?;
+    brain.call("search_web", json!({"name": "carbonara"})).await?;
+    brain.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+/// The assistant would run it itself, if the phone did not.
+async fn claimed(stage: Stage) -> anyhow::Result<()> {
+    let options = ToolOptions::default().prefer_client();
+    let brain = Assistant::builder().tool_with("search_web", "Searches the web", options, search_web);
+    let phone = Client::builder().tool("search_web", "Searches on the phone", search_web);
+    let (phone, brain) = stage.pair(phone, brain).await?;
+    let mut events = brain.events();
+    if brain.tools().iter().all(|offer| offer.owner != "phone") {
+        event(&mut events, "its tools", |event| {
+            matches!(event, Event::ToolsChanged { owner } if owner == "phone").then_some(())
+        })
+        .await?;
+    }
+    brain.call("search_web", json!({"name": "carbonara"})).await?;
+    brain.close().await;
+    phone.close().await;
+    Ok(())
+}
+
+async fn lost_peer(stage: Stage) -> anyhow::Result<()> {
+    let file = tools_file(&stage.room, &[("get_battery", "echo 0.8"), ("nap", "exec /bin/sleep 30")])?;
+    let arguments = ["client", "--room", &stage.room, "--identity", "phone"];
+    let mut phone = Program::toolbridge(&stage.server, &arguments).arg("--tools").arg(&file).start()?;
+    phone.line("joined as phone").await?;
+    let brain = stage.assistant().await?;
+    brain.call("get_battery", ()).await?;
+    let mut call = brain.call("nap", ()).start();
+    started(&mut call).await?;
+    phone.kill();
+    let lost = soon("the loss", call).await?;
+    ensure!(matches!(lost, Err(CallError::Lost { .. })), "{lost:?}");
+    brain.close().await;
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Replays of what the file shows later than it happened: as real rooms make it, with announcements that come late and
+//! lanes of different speeds.
+
+use toolbridge::{
+    Config, Progress, ToolOptions,
+    recording::{Direction, Entry, Happened, RoomEvent},
+    wire::{Kind, Message, Meta, ToolUseResult},
+};
+
+use crate::replay::{both_are_same, dry, ended, file, noted, places};
+use crate::session_world::{MS, SECOND, World, request, tool, value};
+
+#[test]
+fn a_call_that_waited_for_a_plain_peers_silence_says_the_same_again() {
+    for called_after in [0, 300, 990, 1_100, 2_500] {
+        let mut world = World::new();
+        world.notes = Some(Vec::new());
+        world.assistant("a", Config::default().admit("old"));
+        world.run(5 * SECOND);
+        world.stranger("old");
+        world.run(called_after * MS);
+        let key = world.call("a", request("beep").to("old").timeout(20 * SECOND)).unwrap();
+        world.run(3 * SECOND);
+        let Some(Message::ToolUseRequest(asked)) = world.heard("old", Kind::TOOL_USE_REQUEST).pop() else {
+            panic!("it was not asked")
+        };
+        let result = ToolUseResult {
+            id: asked.id,
+            success: true,
+            result: Some(value(4)),
+            error_code: None,
+            error_message: None,
+            conversation_id: None,
+            result_id: None,
+        };
+        world.say("old", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+        world.run(SECOND);
+        assert!(world.settled("a", key).unwrap().is_ok());
+        let report = dry(&file(&ended(world), "a"));
+        assert!(report.is_same() && report.compared > 3, "{called_after} ms: {report}");
+    }
+}
+
+#[test]
+fn progress_that_its_result_overtook_says_the_same_again_at_both_ends() {
+    let lossy = || Config::default().lossy(true);
+    let mut world = noted(lossy(), lossy(), &["slow"]);
+    world.call("a", request("slow")).unwrap();
+    world.run(100 * MS);
+    let job = world.ends["phone"].jobs[0].key;
+    world.with("phone", |session, now| session.progress(now, job, Progress::started().content(value(1))));
+    world.run(SECOND);
+    world.with("phone", |session, now| session.progress(now, job, Progress::started().content(value(2))));
+    world.finish("phone", Ok(value(9)));
+    let world = ended(world);
+    for (name, direction) in [("phone", Direction::Sent), ("a", Direction::Heard)] {
+        let mut file = file(&world, name);
+        let progress = *places(&file, direction, Kind::TOOL_PROGRESS).last().unwrap();
+        let result = places(&file, direction, Kind::TOOL_USE_RESULT)[0];
+        assert_eq!(progress + 1, result);
+        let (earlier, later) = (file[progress].at, file[result].at);
+        file.swap(progress, result);
+        (file[progress].at, file[result].at) = (earlier, later);
+        let report = dry(&file);
+        assert!(report.is_same(), "{name}: {report}");
+    }
+}
+
+#[test]
+fn a_tool_that_the_assistant_ran_before_a_client_offered_it_says_the_same_again_at_both_ends() {
+    let mut world = World::new();
+    world.notes = Some(Vec::new());
+    world.assistant("a", Config::default());
+    let shared = tool("lookup").options(ToolOptions::default().prefer_client());
+    world.with("a", |session, now| session.offer(now, vec![shared])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(7))));
+    world.ask("a", request("lookup")).unwrap();
+    world.run(SECOND);
+    world.client("phone", Config::default(), &["lookup"]);
+    world.run(SECOND);
+    both_are_same(&ended(world));
+}
+
+#[test]
+fn a_registration_that_an_assistant_heard_before_it_was_seen_says_the_same_again() {
+    let client = Config::default().assistant("a");
+    let mut world = noted(Config::default().admit("phone"), client, &["good"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("good")).unwrap();
+    let mut file = file(&ended(world), "phone");
+    // Nobody had announced it when the phone spoke.
+    let is_of_a = |entry: &Entry| match &entry.what {
+        Happened::Event(RoomEvent::Joined { identity, .. }) => identity == "a",
+        _ => false,
+    };
+    file.retain(|entry| !is_of_a(entry));
+    let registered = places(&file, Direction::Sent, Kind::TOOLS_REGISTER)[0];
+    let seen = places(&file, Direction::Heard, Kind::CONFIGURATION)[0];
+    assert!(registered < seen, "{file:#?}");
+    let report = dry(&file);
+    assert!(report.is_same() && report.compared > 5, "{report}");
+}
