@@ -35,7 +35,8 @@ const OWNERS_WAIT: Duration = Duration::from_secs(1);
 ///
 /// Only tools that are [allowed](Live::allow) by name are asked, so by default none. They are asked under new ids, in
 /// recorded order; where one had ended before the next was asked, so it is now. Each has its recorded parameters and
-/// limit, and is stopped where it was stopped; what else stood in its `meta` does not go again. Whoever runs a tool that needs a person's consent asks that person, as for any call.
+/// limit, and is stopped where it was stopped; what else stood in its `meta` does not go again. Whoever runs a tool
+/// that needs a person's consent asks that person, as for any call.
 ///
 /// ```no_run
 /// use toolbridge::{Assistant, recording::Recording, replay::{Replay, Speed}};
