@@ -13,6 +13,7 @@ pub(crate) mod scan;
 mod ser;
 mod text;
 pub(crate) mod token;
+pub(crate) mod walk;
 pub(crate) mod write;
 
 use std::fmt;

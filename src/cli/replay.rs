@@ -5,11 +5,13 @@ mod bar;
 mod cassette;
 
 use std::{
+    fmt::Display,
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 
 use super::{Failure, connect::Seat, file, hint, text};
 use crate::{
@@ -165,15 +167,7 @@ fn dry(arguments: &Arguments) -> Result<(), Failure> {
             return Err(Failure::Failed(format!("{}: {error}", arguments.file.display())));
         }
     };
-    let mut out = io::stdout().lock();
-    if arguments.json {
-        writeln!(out, "{}", text::json(&serde_json::to_value(&report).map_err(Failure::failed)?))?;
-    } else {
-        for line in report.to_string().lines() {
-            writeln!(out, "{}", text::plain(line))?;
-        }
-    }
-    out.flush()?;
+    show(&report, arguments.json)?;
     file::end(&arguments.file, file::damage(&entries))?;
     if report.is_same() { Ok(()) } else { Err(Failure::Found) }
 }
@@ -204,4 +198,17 @@ fn read<T>(path: &Path, read: impl FnOnce(&mut Entries) -> Result<T, LiveError>)
             Err(Failure::Failed(format!("{}: {error}", path.display())))
         }
     }
+}
+
+/// A report on standard output: as JSON, or as text in which nothing steers the terminal.
+fn show(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", text::json(&serde_json::to_value(report).map_err(Failure::failed)?))?;
+    } else {
+        for line in report.to_string().lines() {
+            writeln!(out, "{}", text::plain(line))?;
+        }
+    }
+    Ok(out.flush()?)
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::body::{Limits, scan::scan, token::Token};
+use crate::body::{Limits, scan::scan, token::Token, walk::Walk};
 
 /// The key whose value is an instance (`wire.md`, section 6).
 const KEY: &[u8] = b"bridge.instance";
@@ -79,25 +79,10 @@ fn is_whole(before: &[u8]) -> bool {
 fn keys_of(payload: &[u8]) -> Option<HashSet<usize>> {
     scan(payload, &Limits::default(), |_| {}).ok()?;
     let mut keys = HashSet::new();
-    // How many values each open container still has, and whether they are keys in turn.
-    let mut open = vec![(1_u64, false)];
-    let mut at = 0;
-    while let Some((left, is_map)) = open.last_mut() {
-        if *left == 0 {
-            open.pop();
-            continue;
-        }
-        let is_key = *is_map && left.is_multiple_of(2);
-        *left -= 1;
-        let (token, next) = Token::read(payload, at).ok()?;
-        at = next;
-        match token {
-            Token::Array(count) => open.push((count.into(), false)),
-            Token::Map(count) => open.push((2 * u64::from(count), true)),
-            Token::Str(KEY) if is_key => {
-                keys.insert(at);
-            }
-            _ => {}
+    let mut walk = Walk::value(payload, 0);
+    while let Some((token, is_key)) = walk.next().ok()? {
+        if is_key && token == Token::Str(KEY) {
+            keys.insert(walk.at());
         }
     }
     Some(keys)

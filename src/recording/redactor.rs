@@ -10,8 +10,8 @@ use bytes::Bytes;
 use super::Redact;
 use crate::{
     body::{
-        Limits,
         token::{Token, skip},
+        walk::Walk,
         write::Write,
     },
     wire::{Frame, Kind, Message},
@@ -37,8 +37,7 @@ pub(super) struct Redactor {
     /// Calls of tools that are hidden, or of those that are not where all others are; oldest first.
     calls: VecDeque<String>,
     plain: HashSet<Box<[u8]>>,
-    /// For each walk, so that none allocates: how many values each open container still has, and whether they are
-    /// keys in turn.
+    /// The stack of a walk, so that none allocates.
     open: Vec<(u64, bool)>,
 }
 
@@ -80,36 +79,23 @@ impl Redactor {
         if self.rule.hides_all() || !self.calls.is_empty() {
             return false;
         }
-        let mut open = std::mem::take(&mut self.open);
-        open.clear();
-        open.push((1, false));
-        let end = self.pass_clean(bytes, &mut open);
-        self.open = open;
-        end == Some(bytes.len())
+        let mut walk = Walk::value_with(bytes, 0, std::mem::take(&mut self.open));
+        let is_clean = self.passes_clean(&mut walk);
+        let end = walk.at();
+        self.open = walk.into_stack();
+        is_clean && end == bytes.len()
     }
 
-    /// Where the value ends that stands at the beginning, if it can be read and holds nothing that may be secret.
-    fn pass_clean(&mut self, bytes: &[u8], open: &mut Vec<(u64, bool)>) -> Option<usize> {
-        let mut at = 0;
-        while let Some((left, is_map)) = open.last_mut() {
-            if *left == 0 {
-                open.pop();
-                continue;
-            }
-            let is_key = *is_map && left.is_multiple_of(2);
-            *left -= 1;
-            let (token, next) = Token::read(bytes, at).ok()?;
-            at = next;
-            match token {
-                Token::Str(key) if is_key && self.is_secret(key) => return None,
-                Token::Str(text) | Token::Bin(text) if self.rule.names(text) => return None,
-                Token::Array(_) | Token::Map(_) if open.len() > Limits::MAX_DEPTH => return None,
-                Token::Array(count) => open.push((count.into(), false)),
-                Token::Map(count) => open.push((2 * u64::from(count), true)),
-                _ => {}
+    fn passes_clean(&mut self, walk: &mut Walk<'_>) -> bool {
+        loop {
+            match walk.next() {
+                Ok(None) => return true,
+                Ok(Some((Token::Str(key), true))) if self.is_secret(key) => return false,
+                Ok(Some((Token::Str(text) | Token::Bin(text), _))) if self.rule.names(text) => return false,
+                Ok(Some(_)) => {}
+                Err(_) => return false,
             }
         }
-        Some(at)
     }
 
     /// Whether all that the frame carries is to be taken out; none if it does not say of which call it is.
@@ -171,30 +157,13 @@ impl Redactor {
 
     /// Goes through a key and its value, and all that is in it.
     fn walk(&mut self, bytes: &[u8], pair: Range<usize>, changes: &mut Vec<Change>) -> Option<()> {
-        // How many values each open container still has, and whether they are keys in turn.
-        let mut open = vec![(2_u64, true)];
-        let mut at = pair.start;
-        while let Some((left, is_map)) = open.last_mut() {
-            if *left == 0 {
-                open.pop();
-                continue;
-            }
-            let is_key = *is_map && left.is_multiple_of(2);
-            *left -= 1;
-            let (token, next) = Token::read(bytes, at).ok()?;
-            at = next;
-            match token {
-                Token::Str(key) if is_key && self.is_secret(key) => {
-                    if let Some((left, _)) = open.last_mut() {
-                        *left -= 1;
-                    }
-                    let end = skip(bytes, at).ok()?;
-                    change(bytes, &(at..end), false, changes);
-                    at = end;
-                }
-                Token::Array(count) => open.push((count.into(), false)),
-                Token::Map(count) => open.push((2 * u64::from(count), true)),
-                _ => {}
+        let mut walk = Walk::pair(bytes, pair.start);
+        while let Some((token, is_key)) = walk.next().ok()? {
+            if let Token::Str(key) = token
+                && is_key
+                && self.is_secret(key)
+            {
+                change(bytes, &walk.skip_value().ok()?, false, changes);
             }
         }
         Some(())

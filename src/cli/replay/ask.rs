@@ -60,15 +60,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         )));
     }
     let report = in_room(&live, &plan, arguments).await?;
-    let mut out = io::stdout().lock();
-    if arguments.json {
-        writeln!(out, "{}", text::json(&serde_json::to_value(&report).map_err(Failure::failed)?))?;
-    } else {
-        for line in report.to_string().lines() {
-            writeln!(out, "{}", text::plain(line))?;
-        }
-    }
-    out.flush()?;
+    super::show(&report, arguments.json)?;
     match &report.broken_off {
         Some(reason) => Err(Failure::failed(reason)),
         None if report.is_same() && !damaged => Ok(()),
