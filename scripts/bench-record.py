@@ -29,7 +29,7 @@ def run(command):
 
 
 def main(toolbridge, tools, file):
-    verbs = ["info", "cat", "calls", "check", "replay"]
+    verbs = ["info", "cat", "calls", "check"]
     rows = [(f"`toolbridge {verb}`", [toolbridge, verb, file]) for verb in verbs]
     rows.append(("`mcap` of Python, each message", [f"{tools}/python", "-c", COUNT, file]))
     rows.append(("`pymcap-cli info`", [f"{tools}/python", f"{tools}/pymcap-cli", "info", file]))
