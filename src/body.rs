@@ -13,6 +13,7 @@ pub(crate) mod scan;
 mod ser;
 mod text;
 pub(crate) mod token;
+#[cfg(feature = "record")]
 pub(crate) mod walk;
 pub(crate) mod write;
 

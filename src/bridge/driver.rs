@@ -21,7 +21,7 @@ use crate::{
     executor::{self, Done, Executor, Questions, Reports},
     link::{CloseReason, Lane, LinkState, Packet, Sid, TOPIC},
     session::{Event, Job, JobKey, Output, Question, Session, Unsent, later},
-    tool::{Outcome, Progress},
+    tool::{Outcome, Progress, Tool},
     transport::{SendError, Transport, TransportEvent},
 };
 
@@ -48,6 +48,8 @@ pub(super) struct Driver<T: Transport> {
     executor: Executor<JobKey>,
     reports: Reports<JobKey>,
     consent: Option<AskPerson>,
+    /// Hears of our tools before anybody is offered them.
+    offering: Option<Offering>,
     questions: Questions<JobKey>,
     outbox: Outbox,
     sending: Option<Sending>,
@@ -62,6 +64,9 @@ pub(super) struct Driver<T: Transport> {
     sid: Sid,
     _last_word: LastWord,
 }
+
+/// Is told what will be offered.
+pub(super) type Offering = Box<dyn Fn(&[Tool]) + Send>;
 
 /// Ends what is open if the driver goes without a word: its runtime was shut down, or it panicked.
 struct LastWord(Arc<Shared>);
@@ -107,6 +112,7 @@ impl<T: Transport> Driver<T> {
             executor,
             reports,
             consent: None,
+            offering: None,
             questions: Questions::new(),
             outbox: Outbox::default(),
             sending: None,
@@ -122,6 +128,12 @@ impl<T: Transport> Driver<T> {
     /// Who asks a person before a tool runs that needs it.
     pub(super) fn asking(mut self, consent: Option<AskPerson>) -> Self {
         self.consent = consent;
+        self
+    }
+
+    /// Who hears of changed tools before anybody is offered them.
+    pub(super) fn offering(mut self, offering: Option<Offering>) -> Self {
+        self.offering = offering;
         self
     }
 
@@ -402,6 +414,9 @@ impl<T: Transport> Driver<T> {
 
     fn offer_again(&mut self) {
         let tools = self.executor.refresh();
+        if let Some(offering) = &self.offering {
+            offering(&tools);
+        }
         if let Err(error) = self.shared.lock().session.offer(now(), tools) {
             tracing::warn!(%error, "the changed tools are not offered; the last ones stay");
         }

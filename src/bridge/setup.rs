@@ -2,7 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{DRAIN, Handle, JoinError, Shared, consent::AskPerson, driver::Driver, now, trace::Propagation};
+use super::{
+    DRAIN, Handle, JoinError, Shared,
+    consent::AskPerson,
+    driver::{Driver, Offering},
+    now,
+    trace::Propagation,
+};
 use crate::{
     executor::{Executor, Reports},
     link::Role,
@@ -60,9 +66,13 @@ impl Setup {
         if let Some((path, options)) = &self.record {
             let options = recorded_as(options.clone(), role, &tools.0.tools());
             let recorder = crate::recording::Recorder::create(path, options)?;
-            return self.enter(recorder.tap(transport), role, tools);
+            let (outcome, hide) = (recorder.outcome(), recorder.hiding());
+            let offering: Offering = Box::new(move |tools| undisclosed(tools).for_each(&hide));
+            let handle = self.enter(recorder.tap(transport), role, tools, Some(offering))?;
+            tell_of_its_end(&handle, outcome);
+            return Ok(handle);
         }
-        self.enter(transport, role, tools)
+        self.enter(transport, role, tools, None)
     }
 
     fn enter<T: Transport>(
@@ -70,6 +80,7 @@ impl Setup {
         transport: T,
         role: Role,
         (executor, reports): (Executor<JobKey>, Reports<JobKey>),
+        offering: Option<Offering>,
     ) -> Result<Arc<Handle>, JoinError> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| JoinError::Random(error.to_string()))?;
@@ -90,8 +101,9 @@ impl Setup {
             session.handle_joined(now(), participant);
         }
         let shared = Shared::new(session, self.propagation);
-        let driver =
-            Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain).asking(self.consent);
+        let driver = Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain)
+            .asking(self.consent)
+            .offering(offering);
         #[expect(
             clippy::disallowed_methods,
             reason = "the participant's one task; it ends when it has left"
@@ -129,10 +141,34 @@ fn recorded_as(
     tools: &[crate::tool::Tool],
 ) -> crate::recording::RecorderOptions {
     options.role.get_or_insert(role);
-    for tool in tools.iter().filter(|tool| tool.tool_options().disclose != crate::tool::Disclose::Full) {
-        options.redact = options.redact.hiding(tool.name().as_str());
+    for tool in undisclosed(tools) {
+        options.redact = options.redact.hiding(tool);
     }
     options
+}
+
+/// Those that do not tell observers everything.
+#[cfg(feature = "record")]
+fn undisclosed(tools: &[crate::tool::Tool]) -> impl Iterator<Item = &str> {
+    let hides = |tool: &&crate::tool::Tool| tool.tool_options().disclose != crate::tool::Disclose::Full;
+    tools.iter().filter(hides).map(|tool| tool.name().as_str())
+}
+
+/// A recording that stops before its end is an event.
+#[cfg(feature = "record")]
+fn tell_of_its_end(handle: &Handle, outcome: impl Future<Output = Option<String>> + Send + 'static) {
+    let shared = Arc::downgrade(&handle.0);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it ends with the recording, which ends with the transport"
+    )]
+    tokio::spawn(async move {
+        if let (Some(reason), Some(shared)) = (outcome.await, shared.upgrade())
+            && let Some(events) = &shared.lock().events
+        {
+            let _ = events.send(crate::session::Event::RecordingStopped { reason }); // nobody may be listening
+        }
+    });
 }
 
 impl fmt::Debug for Setup {

@@ -92,6 +92,10 @@ impl<W: Write> Journal<W> {
         match item {
             Item::Packet(at, packet) => self.packet(at, &packet, queue),
             Item::Event(at, event) => self.event(at, &event),
+            Item::Hide(tool) => {
+                self.redactor.hide(&tool);
+                Ok(())
+            }
             Item::Unsent(at, ticket, reason) => {
                 let place = self.tickets.binary_search_by_key(&ticket, |(ticket, ..)| *ticket);
                 let Some((_, channel, sequence)) = place.ok().and_then(|at| self.tickets.remove(at)) else {

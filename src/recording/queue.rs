@@ -41,6 +41,8 @@ pub(super) enum Item {
     Event(Moment, RoomEvent),
     /// The packet of this ticket did not leave.
     Unsent(Moment, u64, String),
+    /// What goes to this tool and comes from it is secret.
+    Hide(String),
 }
 
 /// A packet, as the recorder is told of it.
@@ -125,7 +127,7 @@ impl Queue {
     pub(super) fn push(&self, mut item: Item) -> u64 {
         let (more, size) = match &item {
             Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.payload.len()),
-            Item::Event(..) | Item::Unsent(..) => (EVENTS_MORE, ENTRY_BYTES),
+            Item::Event(..) | Item::Unsent(..) | Item::Hide(_) => (EVENTS_MORE, ENTRY_BYTES),
         };
         let mut state = self.lock();
         let fits = state.entries < self.entries.saturating_add(more)

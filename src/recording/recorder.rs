@@ -210,6 +210,22 @@ impl Recorder {
         let _ = done.wait_for(|done| *done).await; // the sender lives as long as we do
     }
 
+    /// Why the recording stopped before its end, once it has ended; whoever waits for that keeps no recording open.
+    pub(crate) fn outcome(&self) -> impl Future<Output = Option<String>> + Send + 'static {
+        let shared = Arc::clone(self.shared());
+        async move {
+            let _ = shared.done.subscribe().wait_for(|done| *done).await; // the sender lives as long as we do
+            shared.queue.stats().failed
+        }
+    }
+
+    /// From here on nothing is recorded of what goes to these tools and comes from them, if anything is redacted. Whoever
+    /// calls this keeps no recording open.
+    pub(crate) fn hiding(&self) -> impl Fn(&str) + Send + 'static {
+        let shared = Arc::clone(self.shared());
+        move |tool| _ = shared.tell(|_| Item::Hide(tool.to_owned()))
+    }
+
     /// Ends the recording if nobody else holds it.
     pub(super) fn end_if_last(&self) -> bool {
         let last = Arc::strong_count(&self.0) == 1;

@@ -49,6 +49,11 @@ impl Redactor {
         Self { rule, calls: VecDeque::new(), plain: HashSet::new(), open: Vec::new() }
     }
 
+    /// One more tool is hidden, unless nothing is to be taken out.
+    pub(super) fn hide(&mut self, tool: &str) {
+        self.rule = std::mem::replace(&mut self.rule, Redact::nothing()).hiding(tool);
+    }
+
     /// The payload as it may be written: the same bytes if nothing is secret.
     pub(super) fn payload(&mut self, payload: Bytes) -> Bytes {
         if self.rule.is_idle() || self.is_clean(&payload) {

@@ -335,6 +335,12 @@ pub enum Event {
         /// Whom it was given to.
         caller: Identity,
     },
+    /// The recording that was asked for stopped before its end, as when the disk is full; everything else goes on. A
+    /// session itself never says so.
+    RecordingStopped {
+        /// Why.
+        reason: String,
+    },
     /// This many events were lost because the reader was too slow. A session itself never says so.
     Missed(u64),
     /// It is over, and nothing follows.

@@ -21,8 +21,8 @@ const MANY: usize = 5_000;
 /// Cancelled calls of the same test.
 const STOPS: usize = 100;
 
-/// When so many calls have taken too long.
-const MANY_TAKE: Duration = Duration::from_secs(60);
+/// When so many calls are taken to hang: how fast they are is measured elsewhere.
+const MANY_TAKE: Duration = Duration::from_secs(300);
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -67,8 +67,7 @@ async fn their_calls(
     arguments: &[&str],
 ) -> anyhow::Result<Vec<Value>> {
     let token = server.key().assistant(room, "assistant").sign()?;
-    let output =
-        Program::peer(server, &token, program, arguments).start()?.finish_within(2 * MANY_TAKE).await?;
+    let output = Program::peer(server, &token, program, arguments).start()?.finish_within(MANY_TAKE).await?;
     ensure!(output.code == Some(0), "{output:?}");
     let lines = output.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let results: Vec<_> = lines.filter(|line| line["event"] == "result").collect();

@@ -8,8 +8,8 @@ use std::{
 
 use bytes::Bytes;
 use toolbridge::{
-    Assistant, Client, Disclose, Identity, JoinError, Lane, Packet, Peer, Role, SendError, Sid, ToolError,
-    ToolOptions, Transport, memory,
+    Assistant, Body, Client, Disclose, Identity, JoinError, Lane, Outcome, Packet, Peer, Role, SendError,
+    Sid, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Transport, memory,
     recording::{
         Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
         Redact, RoomEvent, redact, repair,
@@ -431,4 +431,53 @@ async fn a_file_that_cannot_be_written_is_an_error_when_joining_and_nobody_stays
     let joined = Client::builder().record("/nowhere/at/all.mcap").join_over(room.client("phone")).await;
     assert!(matches!(joined, Err(JoinError::Record(RecordError::Create { .. }))), "{joined:?}");
     assert!(room.assistant("assistant").present().is_empty());
+}
+
+/// A source that offers a tool only once it is told to.
+struct Later {
+    now: std::sync::Arc<(tokio::sync::Notify, std::sync::atomic::AtomicBool)>,
+}
+
+impl ToolSource for Later {
+    fn list(&self) -> Vec<Tool> {
+        if !self.now.1.load(Ordering::SeqCst) {
+            return Vec::new();
+        }
+        let options = ToolOptions::default().disclose(Disclose::Name);
+        vec![Tool::new("read_letters".parse().unwrap(), "All letters").options(options)]
+    }
+
+    async fn execute(&self, _: &ToolName, _: Body, _: ToolContext) -> Outcome {
+        Ok(Body::encode("a planted letter")?)
+    }
+
+    async fn changed(&self) {
+        self.now.0.notified().await;
+    }
+}
+
+#[tokio::test]
+async fn sec_p3_a_tool_that_is_offered_later_is_as_secret() {
+    let folder = Folder::new();
+    let path = folder.file("later.mcap");
+    let room = memory::Room::new();
+    let now = std::sync::Arc::default();
+    let later = Later { now: std::sync::Arc::clone(&now) };
+    let client = Client::builder().tools(later).record(&path).join_over(room.client("phone")).await.unwrap();
+    let caller = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    now.1.store(true, Ordering::SeqCst);
+    now.0.notify_one();
+    let mut events = caller.events();
+    while caller.tools().is_empty() {
+        events.recv().await.unwrap();
+    }
+    let asked = serde_json::json!({"from": "the planted one"});
+    let answer = caller.call("read_letters", asked).await.unwrap().to_json();
+    assert_eq!(answer["value"], "a planted letter");
+    caller.close().await;
+    client.close().await;
+    let all = read(&path);
+    let packets = packets(&all);
+    assert!(packets.iter().all(|it| !it.payload.windows(7).any(|part| part == b"planted")));
+    assert!(packets.iter().any(|it| it.payload.windows(12).any(|part| part == b"read_letters")));
 }

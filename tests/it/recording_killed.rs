@@ -1,4 +1,4 @@
-//! A process that is killed while it records, and while it finishes its file: what was written is there.
+//! A process that is killed while it records, or while it finishes its file, and one whose disk is full: what was written is there.
 
 use std::{
     env, fs,
@@ -9,7 +9,7 @@ use std::{
 };
 
 use toolbridge::{
-    Peer,
+    Assistant, Client, Event, Peer, ToolError, memory,
     recording::{Direction, Entry, Happened, Moment, Recorder, RecorderOptions, Recording, Redact, repair},
 };
 
@@ -175,4 +175,60 @@ fn what_is_left_of_a_file_that_was_never_finished_is_no_obstacle() {
         repair(&path, &path, true).unwrap();
         assert_eq!((frames_of(&path), beside.exists()), (STEP, false));
     }
+}
+
+/// Not a test of its own: what the next one starts where files may not grow far.
+#[tokio::test]
+async fn records_until_the_disk_is_full() {
+    if env::var(DOES).as_deref() != Ok("fills") {
+        return;
+    }
+    async fn page() -> Result<String, ToolError> {
+        Ok("x".repeat(1_000))
+    }
+    let room = memory::Room::new();
+    let phone = Client::builder().tool("page", "", page).record(env::var(FILE).unwrap());
+    let phone = phone.join_over(room.client("phone")).await.unwrap();
+    let brain = Assistant::builder().join_over(room.assistant("brain")).await.unwrap();
+    let mut events = phone.events();
+    let stopped = async {
+        loop {
+            if let Event::RecordingStopped { reason } = events.recv().await.unwrap() {
+                return reason;
+            }
+        }
+    };
+    let calls = async {
+        loop {
+            brain.call("page", ()).await.unwrap();
+        }
+    };
+    let reason = tokio::select! {
+        reason = stopped => reason,
+        () = calls => unreachable!("it goes on"),
+    };
+    brain.call("page", ()).await.unwrap();
+    brain.close().await;
+    phone.close().await;
+    println!("\nstopped: {reason}");
+}
+
+#[test]
+fn a_full_disk_stops_the_recording_with_an_event_and_the_calls_go_on() {
+    let folder = Folder::new();
+    let path = folder.file("full.mcap");
+    // 64 blocks of 512 B, or of 1,024 B, as the shell counts; beyond, writing fails as on a full disk.
+    let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" recording_killed::records_until_the_disk_is_full --exact --nocapture";
+    let output = Command::new("/bin/sh")
+        .arg("-c")
+        .arg(script)
+        .arg(env::current_exe().unwrap())
+        .env(DOES, "fills")
+        .env(FILE, &path)
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && out.contains("\nstopped: "), "{output:?}");
+    assert!(out.contains("too large"), "the system's own word: {out}");
+    assert!(Recording::open(&path).unwrap().entries().count() > 10, "what was written is there");
 }
