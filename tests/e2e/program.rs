@@ -117,7 +117,9 @@ pub(crate) fn tools_file(name: &str, tools: &[(&str, &str)]) -> anyhow::Result<P
 impl Program {
     /// The built program, with the server's address and key in its environment.
     pub(crate) fn toolbridge(server: &Server, arguments: &[&str]) -> Planned {
-        let mut command = StdCommand::new(env!("CARGO_BIN_EXE_toolbridge"));
+        // Whoever runs the tests may have hangups ignored, and who inherits that stays when the terminal is closed.
+        let mut command = StdCommand::new("env");
+        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_toolbridge")]);
         command.args(arguments).env("LIVEKIT_URL", server.url());
         command.env("LIVEKIT_API_KEY", KEY).env("LIVEKIT_API_SECRET", SECRET).env_remove("LIVEKIT_TOKEN");
         command.env_remove("RUST_LOG");

@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A verb on its way to a server that takes the connection and says nothing.
 fn joining(verb: &[&str]) -> (Child, TcpStream) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_toolbridge"))
+    let child = Command::new("env")
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_toolbridge")]) // whoever runs this may ignore it
         .args(verb)
         .args(["--room", "r", "--url", &format!("ws://{}", server.local_addr().unwrap())])
         .args(["--api-key", "k", "--api-secret", "s", "--token", ""])
