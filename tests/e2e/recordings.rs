@@ -14,15 +14,17 @@ use libtest_mimic::Trial;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::process::Command;
+use tokio::{process::Command, sync::Notify};
 use toolbridge::{
-    Assistant, AssistantBuilder, CallError, Client, ClientBuilder, Event, ToolContext, ToolError, ToolOptions,
+    Assistant, AssistantBuilder, CallError, Client, ClientBuilder, Event, LinkState, ToolContext, ToolError,
+    ToolOptions,
 };
 
 use crate::{
-    ends::{assistant, event, hang, pair, started},
+    ends::{assistant, client, event, hang, pair, started},
     program::{Program, folder, has_peers, tools_file},
     recorded::{SESSIONS, Session, wrong},
+    relay::Relay,
     server::{self, Server, shared},
     soon, trial_with,
 };
@@ -60,6 +62,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     add("server-executed", |it| Box::pin(server_executed(it)), &["server-executed"]);
     add("claimed", |it| Box::pin(claimed(it)), &["claimed"]);
     add("lost-peer", |it| Box::pin(lost_peer(it)), &["lost-peer"]);
+    add("rejoin", |it| Box::pin(rejoin(it)), &["rejoin", "rejoin-phone"]);
     trials
 }
 
@@ -350,5 +353,38 @@ async fn lost_peer(stage: Stage) -> anyhow::Result<()> {
     let lost = soon("the loss", call).await?;
     ensure!(matches!(lost, Err(CallError::Lost { .. })), "{lost:?}");
     brain.close().await;
+    Ok(())
+}
+
+/// Lets `wait` answer.
+static GO: Notify = Notify::const_new();
+
+async fn wait() -> Result<u32, ToolError> {
+    GO.notified().await;
+    Ok(7)
+}
+
+/// The assistant loses its connection while a call is open, and joins anew.
+async fn rejoin(stage: Stage) -> anyhow::Result<()> {
+    let relay = Relay::start(&stage.server).await?;
+    let phone = battery().tool("wait", "Answers when it is told to", wait).assistant("assistant");
+    let phone = phone.record(stage.folder.join("rejoin-phone.mcap"));
+    let phone = client(&stage.server, &stage.room, "phone", phone).await?;
+    let token = stage.server.key().assistant(&stage.room, "assistant").sign()?;
+    let brain = Assistant::builder().client("phone").record(stage.file()).join(&relay.url(), &token).await?;
+    brain.call("get_battery", ()).await?;
+    let mut call = brain.call("wait", ()).start();
+    started(&mut call).await?;
+    let mut events = brain.events();
+    relay.signalling().sever();
+    for state in [LinkState::Down, LinkState::Up] {
+        event(&mut events, "the link", |event| matches!(event, Event::Link(it) if it == state).then_some(()))
+            .await?;
+    }
+    GO.notify_one();
+    ensure!(call.await?.decode::<u32>()? == 7);
+    brain.call("get_battery", ()).await?;
+    brain.close().await;
+    phone.close().await;
     Ok(())
 }

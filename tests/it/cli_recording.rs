@@ -302,6 +302,52 @@ fn a_reader_of_a_recording_that_stops_reading_is_no_error() {
     }
 }
 
+/// Every verb that writes what it has read to standard output.
+const TO_STANDARD_OUTPUT: [&[&str]; 11] = [
+    &["info"],
+    &["info", "--json"],
+    &["cat"],
+    &["calls"],
+    &["calls", "--json"],
+    &["check"],
+    &["check", "--json"],
+    &["export", "--to", "jsonl"],
+    &["export", "--to", "trace"],
+    &["report", "-o", "-"],
+    &["replay"],
+];
+
+/// A recording of a real session, in which nothing is wrong.
+fn sound() -> String {
+    format!("{}/fixtures/recordings/success.mcap", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn no_verb_minds_that_nobody_reads_on() {
+    for verb in TO_STANDARD_OUTPUT {
+        let mut child = toolbridge(&[verb, &[sound().as_str()]].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{verb:?}: {output:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn every_verb_says_that_its_output_could_not_be_written() {
+    for verb in TO_STANDARD_OUTPUT {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = toolbridge(&[verb, &[sound().as_str()]].concat()).stdout(full).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{verb:?}: {error}");
+        assert!(error.contains("No space left"), "{verb:?}: {error}");
+    }
+}
+
 #[test]
 fn a_file_that_is_being_written_is_followed_to_its_end() {
     let folder = Folder::new();
