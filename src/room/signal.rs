@@ -392,14 +392,17 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
         // It takes the connection and says nothing; the clock of the join goes on by itself.
-        let limit = Duration::from_millis(200);
+        let limit = Duration::from_millis(500);
         let joining = Signal::join(&url, "token", Dial::default(), String::new(), limit);
-        let (joined, mut socket) = tokio::join!(joining, async {
+        let (joined, socket) = tokio::join!(joining, async {
             let (stream, _) = listener.accept().await.unwrap();
-            tokio_tungstenite::accept_async(stream).await.unwrap()
+            tokio_tungstenite::accept_async(stream).await
         });
         assert!(matches!(joined.err().unwrap(), ConnectError::Timeout { .. }));
-        assert!(!matches!(socket.next().await, Some(Ok(_))), "not even a goodbye");
+        // On a slow machine it may be given up before it is a WebSocket: then it has ended, too.
+        if let Ok(mut socket) = socket {
+            assert!(!matches!(socket.next().await, Some(Ok(_))), "not even a goodbye");
+        }
     }
 
     #[tokio::test]
