@@ -16,7 +16,7 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     link, text,
 };
-use crate::{Assistant, Body, CallError, Identity, Participant, Role, ToolError};
+use crate::{Assistant, Body, CallError, Event, Identity, Participant, Role, ToolError};
 
 /// After this long without a start we say what we are waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -26,6 +26,10 @@ const OWNER_WAIT: Duration = Duration::from_secs(5);
 
 /// When one client has offered the tool, how long the others in the room have to say what they offer.
 const OTHERS_WAIT: Duration = Duration::from_secs(1);
+
+/// How long to wait for a client that listens to another assistant: if that one is gone, as the last `call` from this
+/// terminal is, and its goodbye was lost with it, the client is free after 5 s.
+const BOUND_WAIT: Duration = Duration::from_secs(6);
 
 /// The longest arguments that are read, in bytes: the largest frame of 16 MiB, all of it binary, as base64.
 const LONGEST_JSON: u64 = 24 * 1024 * 1024;
@@ -101,17 +105,36 @@ async fn ask(assistant: &Assistant, json: Body, arguments: &Arguments) -> Result
         hint(&format!("waiting for {who} (LiveKit announces participants up to 3 s late) …"));
         std::future::pending::<()>().await;
     };
-    let call = async {
+    let once = || async {
         let call = match &arguments.to {
-            Some(owner) => assistant.call(&arguments.tool, json).to(owner.as_str()),
+            Some(owner) => assistant.call(&arguments.tool, &json).to(owner.as_str()),
             None => {
                 let wait = OWNER_WAIT.min(arguments.timeout);
                 offers(assistant, &arguments.tool, wait).await;
-                assistant.call(&arguments.tool, json).owner_wait(Duration::ZERO)
+                assistant.call(&arguments.tool, &json).owner_wait(Duration::ZERO)
             }
         };
         let left = arguments.timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
         call.timeout(left).await
+    };
+    let call = async {
+        let mut events = assistant.events();
+        let mut until = None;
+        loop {
+            let refused = match once().await {
+                Err(refused @ CallError::NotBound { .. }) => refused, // nothing ran
+                result => return result,
+            };
+            let until =
+                *until.get_or_insert_with(|| (Instant::now() + BOUND_WAIT).min(began + arguments.timeout));
+            loop {
+                match timeout_at(until, events.recv()).await {
+                    Ok(Some(Event::ToolsChanged { .. })) => break,
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => return Err(refused),
+                }
+            }
+        }
     };
     tokio::select! {
         result = call => result.map_err(|error| match error {

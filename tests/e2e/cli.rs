@@ -11,6 +11,7 @@ use toolbridge::{Assistant, Client, ROLE_ATTRIBUTE, ToolError, Tools};
 use crate::{
     ends::{assistant, client, double, hang, started},
     program::{Output, Program, tools_file},
+    relay::Relay,
     server::{KEY, Server, shared},
     soon,
 };
@@ -32,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         the_demo_runs_over_a_server,
         a_client_that_may_not_send_says_so,
         sec_c3_nothing_steers_the_terminal,
+        a_call_after_a_goodbye_that_was_lost_waits_until_the_client_is_free,
     ]
 }
 
@@ -423,5 +425,21 @@ async fn sec_c3_nothing_steers_the_terminal() -> anyhow::Result<()> {
     listener.interrupt()?;
     let output = listener.finish().await?;
     ensure!(is_plain(&output) && output.stdout.contains("\\u{202e}evil"), "{output:?}");
+    Ok(())
+}
+
+/// The client keeps its place for an assistant whose goodbye was lost, and is free after the grace.
+async fn a_call_after_a_goodbye_that_was_lost_waits_until_the_client_is_free() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "cli-lost-goodbye");
+    let relay = Relay::start(&server).await?;
+    let phone = cli_client(&server, room, "phone").await?;
+    let token = server.key().assistant(room, "brain").sign()?;
+    let brain = Assistant::builder().client("phone").join(&relay.url(), &token).await?;
+    brain.call("where_is", ()).await?;
+    relay.media().cut(); // the server hears that it leaves, and the client does not
+    brain.close().await;
+    let ok = call(&server, room, &["where_is"]).await?;
+    ensure!(value_of(&ok)? == json!({"room": "kitchen"}), "{ok:?}");
+    drop(phone);
     Ok(())
 }
