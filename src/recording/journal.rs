@@ -61,6 +61,7 @@ impl<W: Write> Journal<W> {
         let mut batch = Batch::default();
         loop {
             queue.take(&mut batch, std::mem::take(&mut self.recorded));
+            batch.hidden.iter().for_each(|tool| self.redactor.hide(tool));
             let mut items = batch.items.drain(..);
             for item in items.by_ref() {
                 let is_packet = matches!(item, Item::Packet(..));
@@ -92,10 +93,6 @@ impl<W: Write> Journal<W> {
         match item {
             Item::Packet(at, packet) => self.packet(at, &packet, queue),
             Item::Event(at, event) => self.event(at, &event),
-            Item::Hide(tool) => {
-                self.redactor.hide(&tool);
-                Ok(())
-            }
             Item::Unsent(at, ticket, reason) => {
                 let place = self.tickets.binary_search_by_key(&ticket, |(ticket, ..)| *ticket);
                 let Some((_, channel, sequence)) = place.ok().and_then(|at| self.tickets.remove(at)) else {

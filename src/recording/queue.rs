@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     mem,
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
@@ -41,8 +41,6 @@ pub(super) enum Item {
     Event(Moment, RoomEvent),
     /// The packet of this ticket did not leave.
     Unsent(Moment, u64, String),
-    /// What goes to this tool and comes from it is secret.
-    Hide(String),
 }
 
 /// A packet, as the recorder is told of it.
@@ -62,6 +60,8 @@ pub(super) struct Told {
 /// What is taken at once.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
+    /// Tools that are secret from these items on.
+    pub(super) hidden: BTreeSet<String>,
     pub(super) items: VecDeque<Item>,
     /// How many packets found no place behind these.
     pub(super) unrecorded: u64,
@@ -85,6 +85,8 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Tools that the thread was not told of yet: not in the queue, since a full one must not lose them.
+    hidden: BTreeSet<String>,
     waiting: VecDeque<Item>,
     tickets: u64,
     /// Of what waits and what is just being written.
@@ -127,7 +129,7 @@ impl Queue {
     pub(super) fn push(&self, mut item: Item) -> u64 {
         let (more, size) = match &item {
             Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.payload.len()),
-            Item::Event(..) | Item::Unsent(..) | Item::Hide(_) => (EVENTS_MORE, ENTRY_BYTES),
+            Item::Event(..) | Item::Unsent(..) => (EVENTS_MORE, ENTRY_BYTES),
         };
         let mut state = self.lock();
         let fits = state.entries < self.entries.saturating_add(more)
@@ -150,6 +152,11 @@ impl Queue {
             self.to_wake.store(true, Ordering::Relaxed);
         }
         ticket
+    }
+
+    /// What goes to this tool and comes from it is secret from here on.
+    pub(super) fn hide(&self, tool: &str) {
+        self.lock().hidden.insert(tool.to_owned());
     }
 
     /// Wakes the thread if it sleeps and something waits.
@@ -176,6 +183,7 @@ impl Queue {
             }
         }
         state.idle = false;
+        batch.hidden = mem::take(&mut state.hidden);
         batch.items.clear();
         mem::swap(&mut batch.items, &mut state.waiting);
         batch.bytes = state.bytes;

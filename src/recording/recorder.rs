@@ -223,7 +223,7 @@ impl Recorder {
     /// calls this keeps no recording open.
     pub(crate) fn hiding(&self) -> impl Fn(&str) + Send + 'static {
         let shared = Arc::clone(self.shared());
-        move |tool| _ = shared.tell(|_| Item::Hide(tool.to_owned()))
+        move |tool| shared.queue.hide(tool)
     }
 
     /// Ends the recording if nobody else holds it.

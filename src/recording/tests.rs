@@ -6,7 +6,7 @@ use super::{
     About, Direction, Entry, Happened, Moment, RecordError, Recording, Redact, RoomEvent,
     format::Channel,
     journal::Journal,
-    queue::{Batch, Item, Queue, Told},
+    queue::{Batch, Item, NO_TICKET, Queue, Told},
     rewrite::rewrite,
     writer::{Writer, Written},
 };
@@ -261,12 +261,25 @@ fn a_queue_holds_what_it_may_and_events_find_room_beside_packets() {
     queue.push(Item::Event(Moment(2), RoomEvent::Link { up: true }));
     let mut batch = Batch::default();
     queue.take(&mut batch, 0);
+    assert!(batch.hidden.is_empty());
     assert_eq!((batch.items.len(), batch.unrecorded, batch.last), (3, 3, false));
     assert_eq!(queue.push(packet(1)), 0, "what is being written counts until it is");
     queue.close();
     queue.take(&mut batch, 2);
     assert_eq!((batch.items.len(), batch.unrecorded, batch.last), (0, 1, true));
     assert_eq!((queue.stats().recorded, queue.stats().unrecorded), (2, 4));
+}
+
+#[test]
+fn sec_p3_a_full_queue_loses_no_word_of_what_is_secret() {
+    let queue = Queue::new(1, 1_000);
+    let event = || Item::Event(Moment(1), RoomEvent::Link { up: true });
+    while queue.push(event()) != NO_TICKET {}
+    queue.hide("read_diary");
+    let mut batch = Batch::default();
+    queue.take(&mut batch, 0);
+    assert!(batch.hidden.contains("read_diary"));
+    assert_eq!(queue.push(event()), NO_TICKET, "it is still full");
 }
 
 /// A record of MCAP's.
