@@ -24,7 +24,7 @@ use std::{
 use bytes::Bytes;
 use toolbridge::{
     CallId, Capabilities, Execution, Lane, Packet, Participant, Peer, SendError, Transport, TransportEvent,
-    recording::{Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, RoomEvent},
+    recording::{Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Redact, RoomEvent},
     wire::{Acknowledgement, Frame, Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
@@ -167,7 +167,7 @@ fn first(transport: &mut impl Transport) -> f64 {
 
 fn writing(folder: &Path) {
     for (what, options) in [
-        ("the writer, a frame, nothing redacted", RecorderOptions::default().redact(nothing())),
+        ("the writer, a frame, nothing redacted", RecorderOptions::default().redact(Redact::nothing())),
         ("the writer, a frame", RecorderOptions::default()),
     ] {
         let mut times = Vec::new();
@@ -195,10 +195,6 @@ fn writing(folder: &Path) {
         }
         show(what, "ns", &mut times);
     }
-}
-
-fn nothing() -> toolbridge::recording::Redact {
-    toolbridge::recording::Redact::nothing()
 }
 
 /// Ten calls a second, four frames each: asked, acknowledged, answered, acknowledged.

@@ -51,6 +51,7 @@ pub use reader::{Entries, Recording};
 pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
 pub use redact::Redact;
+pub(crate) use redactor::MARK as REDACTED;
 pub use report::{report, report_with_notes};
 pub use rewrite::{Repaired, redact, repair};
 use spoken::Spoken;

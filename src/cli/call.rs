@@ -16,7 +16,7 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     link, text,
 };
-use crate::{Assistant, Body, CallError, Event, Identity, Participant, Role, ToolError};
+use crate::{Assistant, Body, CallError, Event, Events, Identity, Participant, Role, ToolError};
 
 /// After this long without a start we say what we are waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -121,18 +121,15 @@ async fn ask(assistant: &Assistant, json: Body, arguments: &Arguments) -> Result
         let mut events = assistant.events();
         let mut until = None;
         loop {
-            let refused = match once().await {
-                Err(refused @ CallError::NotBound { .. }) => refused, // nothing ran
-                result => return result,
-            };
+            let result = once().await;
+            if !matches!(result, Err(CallError::NotBound { .. })) {
+                return result;
+            }
+            // Nothing ran.
             let until =
                 *until.get_or_insert_with(|| (Instant::now() + BOUND_WAIT).min(began + arguments.timeout));
-            loop {
-                match timeout_at(until, events.recv()).await {
-                    Ok(Some(Event::ToolsChanged { .. })) => break,
-                    Ok(Some(_)) => {}
-                    Ok(None) | Err(_) => return Err(refused),
-                }
+            if !offers_change(&mut events, until).await {
+                return result;
             }
         }
     };
@@ -144,6 +141,17 @@ async fn ask(assistant: &Assistant, json: Body, arguments: &Arguments) -> Result
         // Neither of them ever ends.
         () = hint => Err(CallError::Cancelled),
         () = link::told(assistant) => Err(CallError::Cancelled),
+    }
+}
+
+/// Waits until somebody offers something else than before; false if nobody does in time.
+async fn offers_change(events: &mut Events, until: Instant) -> bool {
+    loop {
+        match timeout_at(until, events.recv()).await {
+            Ok(Some(Event::ToolsChanged { .. })) => return true,
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return false,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{task::spawn_blocking, time::Instant};
 
-use super::{Failure, file};
+use super::{Failure, file, text};
 use crate::{
     Role, Transport,
     recording::{Recorder, RecorderOptions, Tap},
@@ -82,13 +82,13 @@ impl Tape {
         let size = size(self.path.metadata()?.len());
         let missing = match stats.unrecorded {
             0 => String::new(),
-            missing => format!("; {} not recorded", count(missing, "frame")),
+            missing => format!("; {} not recorded", text::counted(missing, "frame")),
         };
         Ok(format!("{path}: {}, {size}{missing}", self.held(stats.recorded)))
     }
 
     fn held(&self, frames: u64) -> String {
-        let (frames, calls) = (count(frames, "frame"), count(self.calls.count, "call"));
+        let (frames, calls) = (text::counted(frames, "frame"), text::counted(self.calls.count, "call"));
         format!("{frames}, {calls}, {}", span(self.began.elapsed()))
     }
 }
@@ -114,11 +114,6 @@ impl Counted {
             self.ids.remove(&oldest);
         }
     }
-}
-
-fn count(number: u64, what: &str) -> String {
-    let s = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{s}")
 }
 
 fn span(span: Duration) -> String {
@@ -159,7 +154,10 @@ mod tests {
 
     #[test]
     fn figures_are_for_people() {
-        assert_eq!((count(1, "frame"), count(0, "call")), ("1 frame".to_owned(), "0 calls".to_owned()));
+        assert_eq!(
+            (text::counted(1, "frame"), text::counted(0, "call")),
+            ("1 frame".to_owned(), "0 calls".to_owned())
+        );
         let spans = [1_250, 59_940, 61_000, 7_380_000].map(|millis| span(Duration::from_millis(millis)));
         assert_eq!(spans, ["1.2 s", "59.9 s", "1 min 1 s", "2 h 3 min"]);
         assert_eq!([512, 12_345, 3_000_000].map(size), ["512 B", "12.3 kB", "3.0 MB"]);

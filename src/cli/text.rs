@@ -1,3 +1,3 @@
 //! What may go to a terminal.
 
-pub(super) use crate::recording::plain::{json, plain};
+pub(super) use crate::recording::plain::{counted, json, plain};

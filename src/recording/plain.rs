@@ -1,4 +1,4 @@
-//! What may go to a terminal: foreign text with everything that could steer or deceive it escaped.
+//! What may go to a terminal: foreign text with everything that could steer or deceive it escaped, and numbers in words.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -20,6 +20,11 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
+}
+
+/// "1 call", "2 calls".
+pub(crate) fn counted(count: u64, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
 /// JSON on one line, for a terminal as well as for programs: the same value, with every dangerous

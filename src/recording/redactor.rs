@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The key in `meta` that says so.
-const MARK: &str = "bridge.redacted";
+pub(crate) const MARK: &str = "bridge.redacted";
 
 /// How a text begins that stands for a value; what was taken out once is not again.
 const TAKEN: &str = "<redacted: ";

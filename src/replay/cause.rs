@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::{
     end::{End, meta_of},
-    script::{Line, REDACTED, Spoken},
+    script::{Line, Spoken},
     setup::tools,
 };
 use crate::{
     body::Body,
     link::{Identity, Role},
+    recording::REDACTED,
     session::{Destination, Request},
     tool::{CallId, Execution, Outcome, Progress, ToolError},
     wire::{ControlStop, Message, ToolProgress, ToolUseRequest, ToolUseResult},

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::script::{REDACTED, Spoken};
-use crate::wire::Kind;
+use super::script::Spoken;
+use crate::{recording::REDACTED, wire::Kind};
 
 /// A value in a report is cut off beyond so many characters.
 const MAX_SHOWN: usize = 200;

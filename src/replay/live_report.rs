@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     link::CloseReason,
-    recording::{Damage, RecordError},
+    recording::{Damage, RecordError, plain::counted},
 };
 
 /// So many differences are kept; further ones are counted.
@@ -66,8 +66,9 @@ impl LiveReport {
 
 impl fmt::Display for LiveReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let differences = counted(self.differences.len() + self.more_differences, "difference");
-        let (asked, compared) = (counted(self.asked, "call"), counted(self.compared, "outcome"));
+        let differences = counted((self.differences.len() + self.more_differences) as u64, "difference");
+        let (asked, compared) =
+            (counted(self.asked as u64, "call"), counted(self.compared as u64, "outcome"));
         writeln!(f, "{asked} asked, {compared} compared, {differences}")?;
         if self.redacted > 0 {
             writeln!(f, "compared without their results: {} (redacted)", self.redacted)?;
@@ -79,7 +80,7 @@ impl fmt::Display for LiveReport {
             writeln!(f, "broken off: {reason}")?;
         }
         for Unasked { tool, reason, calls } in &self.not_asked {
-            writeln!(f, "not asked: {tool:?}, {} ({reason})", counted(*calls, "call"))?;
+            writeln!(f, "not asked: {tool:?}, {} ({reason})", counted(*calls as u64, "call"))?;
         }
         for difference in &self.differences {
             writeln!(f, "{difference}")?;
@@ -89,11 +90,6 @@ impl fmt::Display for LiveReport {
             more => writeln!(f, "and {more} more"),
         }
     }
-}
-
-/// "1 call", "2 calls".
-pub(super) fn counted(count: usize, word: &str) -> String {
-    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
 /// One field of an outcome that is not as it was recorded.

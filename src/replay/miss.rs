@@ -4,8 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::live_report::counted;
-use crate::tool::{CallId, ErrorCode, ToolError};
+use crate::{
+    recording::plain::counted,
+    tool::{CallId, ErrorCode, ToolError},
+};
 
 /// A call that a [`Cassette`](super::Cassette) could not answer: its caller reads the error `not_recorded`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -64,10 +66,10 @@ impl fmt::Display for MissReason {
             Self::PerhapsRedacted { calls } => write!(
                 f,
                 "the recording has no call with these parameters, but {} with redacted ones",
-                counted(*calls, "call")
+                counted(*calls as u64, "call")
             ),
             Self::UsedUp { calls } => {
-                write!(f, "the recording has {}, all answered already", counted(*calls, "such call"))
+                write!(f, "the recording has {}, all answered already", counted(*calls as u64, "such call"))
             }
             Self::Redacted => f.write_str("the recording is redacted: its result was taken out"),
         }

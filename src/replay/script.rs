@@ -5,12 +5,9 @@ use bytes::Bytes;
 use super::{DryError, MAX_BYTES, MAX_ENTRIES};
 use crate::{
     link::{Identity, Lane, Peer, STREAM_TOPIC, TOPIC},
-    recording::{Direction, Entry, Happened, Moment, RoomEvent},
+    recording::{Direction, Entry, Happened, Moment, REDACTED, RoomEvent},
     wire::{Frame, Kind, Message},
 };
-
-/// Says that a recorder took something out of a frame.
-pub(super) const REDACTED: &str = "bridge.redacted";
 
 /// One entry.
 pub(super) struct Step {

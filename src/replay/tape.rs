@@ -20,10 +20,6 @@ const AT_THE_LIMIT: Duration = Duration::from_millis(100);
 /// The most tools that are kept of a file; a participant offers no more than 128.
 const MAX_TOOLS: usize = 1_024;
 
-/// With these a client says that it did not run a call.
-const NEVER_BEGAN: [ErrorCode; 4] =
-    [ErrorCode::UNKNOWN_TOOL, ErrorCode::INVALID_PARAMETERS, ErrorCode::PERMISSION_DENIED, ErrorCode::BUSY];
-
 /// With these a client leaves a call to whoever else may run it.
 const DECLINED: [ErrorCode; 4] =
     [ErrorCode::UNKNOWN_TOOL, ErrorCode::BUSY, ErrorCode::CANCELLED, ErrorCode::LOST];
@@ -118,7 +114,7 @@ impl Taped {
 
     /// Whether its tool began, as far as its caller knows: some failures prove that it did not (`wire.md`, section 5).
     pub(super) fn began(&self) -> bool {
-        let proof = |it: &Answer| !it.success && !it.began && NEVER_BEGAN.contains(&it.code);
+        let proof = |it: &Answer| !it.success && !it.began && it.code.proves_that_nothing_ran();
         !matches!(self.ending(), Ending::Answered(answer) if proof(answer))
     }
 

@@ -30,7 +30,7 @@ impl Session {
         began: bool,
     ) {
         let says_it_began =
-            began && outcome.as_ref().is_err_and(|error| proves_that_nothing_ran(&error.code()));
+            began && outcome.as_ref().is_err_and(|error| error.code().proves_that_nothing_ran());
         let outcome = outcome.map_err(|error| shortened(error, self.config.caps.message_bytes));
         let mut message = result_message(&self.config.room, call, outcome);
         let mut size = size_of_answer(&message);
@@ -185,10 +185,4 @@ fn shortened(error: ToolError, limit: usize) -> ToolError {
         Some(partial) => short.with_partial(partial.clone()),
         None => short,
     }
-}
-
-/// Whether a failure's code would be a proof that nothing ran.
-fn proves_that_nothing_ran(code: &ErrorCode) -> bool {
-    [ErrorCode::UNKNOWN_TOOL, ErrorCode::INVALID_PARAMETERS, ErrorCode::PERMISSION_DENIED, ErrorCode::BUSY]
-        .contains(code)
 }

@@ -190,6 +190,11 @@ impl ErrorCode {
     /// The owner left and did not come back in time.
     pub const LOST: Self = Self(Cow::Borrowed("lost"));
 
+    /// Whether a failure's code would be a proof that nothing ran.
+    pub(crate) fn proves_that_nothing_ran(&self) -> bool {
+        [Self::UNKNOWN_TOOL, Self::INVALID_PARAMETERS, Self::PERMISSION_DENIED, Self::BUSY].contains(self)
+    }
+
     /// The code as it travels.
     pub fn as_str(&self) -> &str {
         &self.0

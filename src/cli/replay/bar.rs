@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use crate::replay::Step;
+use crate::{cli::text, replay::Step};
 
 /// The bar itself, in characters.
 const WIDTH: usize = 24;
@@ -46,10 +46,7 @@ fn line(step: &Step) -> String {
     let full = (step.done * WIDTH).checked_div(step.total).unwrap_or(WIDTH).min(WIDTH);
     let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
     let (minutes, seconds) = (step.left.as_secs() / 60, step.left.as_secs() % 60);
-    let differences = match step.differences {
-        1 => "1 difference".to_owned(),
-        several => format!("{several} differences"),
-    };
+    let differences = text::counted(step.differences as u64, "difference");
     format!("[{bar}{rest}] {}/{} calls, {differences}, {minutes}:{seconds:02} left", step.done, step.total)
 }
 

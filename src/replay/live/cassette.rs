@@ -27,9 +27,9 @@ const MAX_MISSES: usize = 1_000;
 /// Recorded tools that answer from their recording: a source for [`Client`](crate::Client)'s builder, as a handle.
 ///
 /// It offers what the recorded clients offered, several as if they were one. A live call is answered by a recorded one
-/// of the same tool and parameters: the order of keys makes no difference, nor does the width of a number. Recorded calls that ask for the
-/// same are given in recorded order and each once; what then follows, or never was there, is a [`Miss`]: its caller
-/// reads the error [`not_recorded`](Miss::CODE), and nothing else ever answers. The schemas come from a file, and are
+/// of the same tool and parameters: the order of keys makes no difference, nor does the width of a number. Recorded
+/// calls that ask for the same are given in recorded order and each once; what then follows, or never was there, is a
+/// [`Miss`]: its caller reads the error [`not_recorded`](Miss::CODE), and nothing else ever answers. The schemas come from a file, and are
 /// offered without being compiled: a call that breaks one is a miss like any other. No person is asked for consent,
 /// since nothing runs.
 ///

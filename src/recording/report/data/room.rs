@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        super::{Direction, Recorded, RecordedCall, RoomEvent},
+        super::{Direction, REDACTED, Recorded, RecordedCall, RoomEvent},
         text::{MAX_TEXT, shown},
     },
     Rows,
@@ -22,9 +22,6 @@ const MAX_PEOPLE: usize = 1_000;
 const MAX_JOINS: usize = 100;
 /// Most events.
 const MAX_EVENTS: usize = 5_000;
-
-/// What `meta` of a frame says from which something was taken out.
-const REDACTED: &str = "bridge.redacted";
 
 /// One participant, under all of its sids.
 #[derive(Default)]
