@@ -45,10 +45,12 @@ mod sockets;
 mod stream;
 mod task;
 mod tokens;
+mod turn;
 mod view;
 mod websocket;
 
 pub use error::{ConnectError, JoinPhase};
+pub use turn::{RelayError, RelayFailure};
 
 use address::ServerUrl;
 use desk::{Desk, Ends, Leave, Outgoing, Shared, State};
@@ -100,6 +102,7 @@ pub struct RoomOptions {
     join_timeout: Duration,
     bind: Option<IpAddr>,
     udp: bool,
+    relay_only: bool,
     rejoin_wait: [Duration; 2],
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
@@ -112,6 +115,7 @@ impl Default for RoomOptions {
             join_timeout: Self::JOIN_TIMEOUT,
             bind: None,
             udp: true,
+            relay_only: false,
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
@@ -182,6 +186,15 @@ impl RoomOptions {
         self
     }
 
+    /// Sends packets through the relays (TURN servers) that the room's server names, and nothing directly: for
+    /// networks that let nothing else out, and for who must not show where he is. The signalling is not concerned.
+    /// With [`tcp_only`](RoomOptions::tcp_only) only relays over TCP and TLS are used. Default: relays are used
+    /// where no direct path is, unless the server demands them.
+    pub fn relay_only(mut self) -> Self {
+        self.relay_only = true;
+        self
+    }
+
     /// How long to wait between two attempts to join anew after a lost connection, counted from the
     /// beginning of the one to that of the next: the first wait, which doubles up to the longest. Up to half
     /// of a wait is left to chance, and the first attempt follows within half of the first wait. Default:
@@ -236,7 +249,8 @@ impl RoomOptions {
         }
         let [first, longest] = self.rejoin_wait;
         let policy = Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout };
-        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp };
+        let door =
+            Door { url, roots: self.roots, bind: self.bind, udp: self.udp, relay_only: self.relay_only };
         let start = Instant::now();
         let joined = door.enter(token, self.join_timeout).await?;
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use livekit_protocol::{JoinResponse, ParticipantInfo};
+use livekit_protocol::{ClientConfigSetting, JoinResponse, ParticipantInfo};
 use rustls::pki_types::CertificateDer;
 use tokio::time;
 
@@ -32,17 +32,19 @@ pub(super) struct Door {
     pub(super) roots: Vec<CertificateDer<'static>>,
     pub(super) bind: Option<IpAddr>,
     pub(super) udp: bool,
+    pub(super) relay_only: bool,
 }
 
 impl Door {
     /// Joins. A dropped future leaves again.
     pub(super) async fn enter(&self, token: &str, limit: Duration) -> Result<Joined, ConnectError> {
         let (server, start) = (&self.url, Instant::now());
-        let (peer, offer) =
+        let (mut peer, offer) =
             PeerConnection::new(start, self.bind, self.udp).map_err(ConnectError::transport)?;
         let dial = Dial::new(self.roots.clone());
         let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server took the join");
+        peer.use_relays(&response.ice_servers, self.relay_only || demands_relays(&response), &self.roots);
         let mut joining = Joining::new(signal, peer, token, response);
         joining.open(start, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "both channels are open");
@@ -81,6 +83,9 @@ impl Joining {
         while !self.peer.is_open() {
             if Instant::now() >= until {
                 return Err(self.too_late(limit));
+            }
+            if let Some(relays) = self.peer.without_relay(start.elapsed()) {
+                return Err(ConnectError::NoRelay { relays });
             }
             tokio::select! {
                 event = self.signal.next() => self.handle_server(event)?,
@@ -136,6 +141,10 @@ impl Joining {
         if self.peer.has_path() {
             return ConnectError::Timeout { limit, phase: JoinPhase::Channels };
         }
+        let relays = self.peer.relay_failures(limit);
+        if !relays.is_empty() {
+            return ConnectError::NoRelay { relays };
+        }
         let mut tried: Vec<_> = self.peer.remotes().iter().map(ToString::to_string).collect();
         tried.dedup();
         let more = tried.len().saturating_sub(NAMED);
@@ -146,6 +155,11 @@ impl Joining {
         }
         ConnectError::NoNetworkPath { limit, tried }
     }
+}
+
+/// Whether the server lets nobody send to it directly.
+fn demands_relays(response: &JoinResponse) -> bool {
+    response.client_configuration.as_ref().is_some_and(|it| it.force_relay() == ClientConfigSetting::Enabled)
 }
 
 fn lost(why: &str) -> ConnectError {

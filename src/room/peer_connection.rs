@@ -21,6 +21,8 @@ use super::{
 };
 use crate::link::Lane;
 
+mod relays;
+
 /// How many bytes of both channels may be on their way. A larger budget was measured to cost five
 /// times the processor time and to gain nothing.
 const BUDGET: usize = 144 * 1024;
@@ -39,6 +41,7 @@ pub(super) struct PeerConnection {
     rtc: Rtc,
     sockets: Sockets,
     udp: bool,
+    relay_only: bool,
     reliable: ChannelId,
     lossy: ChannelId,
     /// Whether each of them is open: reliable, lossy.
@@ -89,6 +92,7 @@ impl PeerConnection {
             rtc,
             sockets: Sockets::new(bind),
             udp,
+            relay_only: false,
             reliable,
             lossy,
             open: [false; 2],
@@ -134,27 +138,41 @@ impl PeerConnection {
             return self.early.push(line.to_owned());
         }
         match Candidate::from_sdp_string(line) {
+            Ok(candidate) if !is_reachable(candidate.addr()) => {
+                tracing::debug!(remote = %candidate.addr(), "a candidate was skipped: nothing can be there");
+            }
             Ok(candidate) => self.try_remote(candidate),
             Err(error) => tracing::debug!(%error, "a candidate was skipped"),
         }
     }
 
     fn try_remote(&mut self, candidate: Candidate) {
-        let remote = candidate.addr();
+        let (remote, direct) = (candidate.addr(), !self.relay_only);
         match (candidate.proto(), candidate.tcptype()) {
-            (Protocol::Udp, _) if self.udp => match self.sockets.open_udp_towards(remote) {
-                Ok(Some(local)) => self.add_local(Candidate::host(local, Protocol::Udp)),
-                Ok(None) => {}
-                Err(error) => return tracing::debug!(%remote, %error, "no way to a candidate"),
-            },
+            (Protocol::Udp, _) if self.udp || self.sockets.relays.is_asked() => {
+                self.sockets.relays.permit(remote);
+                if direct && self.udp {
+                    self.open_udp_towards(remote);
+                }
+            }
             // A relayed address has no socket of the server's behind it that could be dialled.
-            (Protocol::Tcp, Some(TcpType::Passive)) if candidate.kind() != CandidateKind::Relayed => {
+            (Protocol::Tcp, Some(TcpType::Passive))
+                if direct && candidate.kind() != CandidateKind::Relayed =>
+            {
                 self.sockets.dial_tcp(remote);
             }
             _ => return,
         }
         self.remotes.push(remote);
         self.rtc.add_remote_candidate(candidate);
+    }
+
+    fn open_udp_towards(&mut self, remote: SocketAddr) {
+        match self.sockets.open_udp_towards(remote) {
+            Ok(Some(local)) => self.add_local(Candidate::host(local, Protocol::Udp)),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%remote, %error, "no way to a candidate"),
+        }
     }
 
     fn add_local(&mut self, candidate: Result<Candidate, IceError>) {
@@ -176,8 +194,10 @@ impl PeerConnection {
 
     /// Does what is to be done: reads what has come, and lets the time pass.
     pub(super) fn handle(&mut self, woken: Option<Readable>, admit: Admit) -> Result<(), Error> {
-        if let Some(Readable::Tcp(event)) = woken {
-            self.handle_tcp(event, admit)?;
+        match woken {
+            Some(Readable::Tcp(event)) => self.handle_tcp(event, admit)?,
+            Some(Readable::Relay(event)) => self.handle_relay(event, admit)?,
+            Some(Readable::Udp) | None => {}
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         let read = self.read(&mut buffer, admit);
@@ -195,6 +215,10 @@ impl PeerConnection {
         for _ in 0..READ_BATCH {
             let Some(event) = self.sockets.tcp.try_next() else { break };
             self.handle_tcp(event, admit)?;
+        }
+        for _ in 0..READ_BATCH {
+            let Some(event) = self.sockets.relays.try_next() else { break };
+            self.handle_relay(event, admit)?;
         }
         Ok(())
     }
@@ -356,6 +380,15 @@ impl PeerConnection {
             tracing::debug!(%error, "the peer connection ended without a goodbye");
         }
     }
+}
+
+/// Whether something of the server's can be at this address. One that counts on a single link needs to know which.
+fn is_reachable(address: SocketAddr) -> bool {
+    let is_odd = match address.ip() {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some(),
+    };
+    !(is_odd || address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0)
 }
 
 #[cfg(test)]

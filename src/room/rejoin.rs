@@ -233,6 +233,7 @@ fn refusal(error: &ConnectError) -> Option<CloseReason> {
         ConnectError::Unreachable { .. }
         | ConnectError::Tls { .. }
         | ConnectError::NoNetworkPath { .. }
+        | ConnectError::NoRelay { .. }
         | ConnectError::Timeout { .. }
         | ConnectError::Socket(_)
         | ConnectError::Transport(_) => None,

@@ -1,4 +1,4 @@
-//! The sockets under a peer connection: UDP on each address of ours that leads to the server, and TCP.
+//! The sockets under a peer connection: UDP on each address of ours that leads to the server, TCP, and relays.
 
 use std::{
     future::poll_fn,
@@ -10,7 +10,10 @@ use std::{
 use str0m::net::{Protocol, Transmit};
 use tokio::net::UdpSocket;
 
-use super::ice_tcp::{IceTcp, Pair, TcpEvent};
+use super::{
+    ice_tcp::{IceTcp, Pair, TcpEvent},
+    turn::{RelayEvent, Relays},
+};
 
 /// How many UDP sockets one peer connection opens: one for each address of ours that leads to the server.
 const MAX_UDP: usize = 8;
@@ -23,6 +26,7 @@ pub(super) struct Sockets {
     bind: Option<IpAddr>,
     udp: Vec<Udp>,
     pub(super) tcp: IceTcp,
+    pub(super) relays: Relays,
 }
 
 #[derive(Debug)]
@@ -38,12 +42,14 @@ pub(super) enum Readable {
     Udp,
     /// A TCP connection tells something.
     Tcp(TcpEvent),
+    /// A relay tells something.
+    Relay(RelayEvent),
 }
 
 impl Sockets {
     /// None yet. With `bind`, only that address of ours is used.
     pub(super) fn new(bind: Option<IpAddr>) -> Self {
-        Self { bind, udp: Vec::new(), tcp: IceTcp::new() }
+        Self { bind, udp: Vec::new(), tcp: IceTcp::new(), relays: Relays::new(bind) }
     }
 
     /// Sees to a UDP socket on the address of ours that leads to `remote`; its address if it is new.
@@ -87,9 +93,10 @@ impl Sockets {
             let pair = Pair { local: transmit.source, remote: transmit.destination };
             return self.tcp.send(pair, transmit.contents.into());
         }
-        if let Some(udp) = self.udp.iter().find(|udp| udp.local == transmit.source)
-            && let Err(error) = udp.socket.try_send_to(&transmit.contents, transmit.destination)
-        {
+        let Some(udp) = self.udp.iter().find(|udp| udp.local == transmit.source) else {
+            return self.relays.send(transmit.source, transmit.destination, transmit.contents.into());
+        };
+        if let Err(error) = udp.socket.try_send_to(&transmit.contents, transmit.destination) {
             tracing::trace!(remote = %transmit.destination, %error, "a datagram was not sent");
         }
     }
@@ -107,6 +114,7 @@ impl Sockets {
         tokio::select! {
             () = datagrams => Readable::Udp,
             event = self.tcp.next() => Readable::Tcp(event),
+            event = self.relays.next() => Readable::Relay(event),
         }
     }
 

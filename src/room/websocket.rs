@@ -227,7 +227,8 @@ fn request(url: &Url, headers: &[Header]) -> Result<Request<()>, DialFailure> {
     Ok(request)
 }
 
-async fn tls_config(own: Vec<CertificateDer<'static>>) -> Result<ClientConfig, DialFailure> {
+/// What trusts the system's roots and these.
+pub(super) async fn tls_config(own: Vec<CertificateDer<'static>>) -> Result<ClientConfig, DialFailure> {
     // Reading the system's certificates touches the disk.
     let native =
         tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await.map_err(tls_failure)?;

@@ -50,6 +50,8 @@ mod storm;
 mod streams;
 mod survival;
 mod tls;
+mod turn;
+mod turn_server;
 
 /// Tests that mostly wait: more of them at once than there are processors.
 const THREADS: usize = 8;
@@ -81,6 +83,7 @@ fn main() {
         judges::trials(),
         recordings::trials(),
         replay::trials(),
+        turn::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();

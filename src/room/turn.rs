@@ -1,0 +1,245 @@
+//! Relays: TURN servers that pass datagrams on where no direct path is, over UDP, TCP and TLS.
+//!
+//! A relay is a task with queues that have caps, so that a stalled one delays nobody. What goes through it looks
+//! like what goes through a socket on the relayed address: from there to the room's server, and back.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use livekit_protocol::IceServer;
+use rustls::pki_types::CertificateDer;
+use tokio::sync::mpsc;
+
+mod allocation;
+mod error;
+mod frame;
+mod line;
+mod relay;
+mod stun;
+mod url;
+
+pub use error::{RelayError, RelayFailure};
+
+use allocation::{Credentials, MAX_PEERS};
+use relay::{Command, Place, Report, Reports};
+use url::{IceUrl, Kind};
+
+/// How many relays are asked for an address in one join.
+const MAX_RELAYS: usize = 4;
+/// How many addresses of servers are looked at; browsers take a few.
+const MAX_URLS: usize = 32;
+/// How many datagrams wait for a relay that does not take them.
+const COMMANDS: usize = 256;
+/// How many datagrams of all relays wait for us.
+const REPORTS: usize = 256;
+
+/// All relays of one peer connection. Dropping it gives their addresses back.
+#[derive(Debug)]
+pub(super) struct Relays {
+    from: Option<IpAddr>,
+    relays: Vec<Relay>,
+    /// Whom they are used for.
+    peers: Vec<SocketAddr>,
+    reports: mpsc::Receiver<(usize, Report)>,
+    report: mpsc::Sender<(usize, Report)>,
+}
+
+#[derive(Debug)]
+struct Relay {
+    url: IceUrl,
+    state: State,
+    commands: mpsc::Sender<Command>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Asked for an address.
+    Asked,
+    /// It gave these, and perhaps will not reach the room's server.
+    Open {
+        relayed: Vec<SocketAddr>,
+        denied: Option<RelayError>,
+    },
+    Failed(RelayError),
+}
+
+/// What a relay tells.
+#[derive(Debug)]
+pub(super) enum RelayEvent {
+    /// There are addresses; ours towards the relay is the second.
+    Opened(Vec<SocketAddr>, SocketAddr),
+    /// A datagram came to a relayed address from somebody.
+    Datagram { relayed: SocketAddr, from: SocketAddr, datagram: Vec<u8> },
+    /// One is gone, or could not be had.
+    Failed,
+    /// Nothing that concerns others.
+    Noted,
+}
+
+impl Relays {
+    /// None yet. They are reached from this address of ours if one is given.
+    pub(super) fn new(from: Option<IpAddr>) -> Self {
+        let (report, reports) = mpsc::channel(REPORTS);
+        Self { from, relays: Vec::new(), peers: Vec::new(), reports, report }
+    }
+
+    /// Asks every relay among these servers for an address, all at once. One that is there already stays; the
+    /// same is asked anew if it failed. Without `udp` only those over TCP and TLS count; these are trusted by the
+    /// system's roots and those given.
+    pub(super) fn use_servers(
+        &mut self,
+        servers: &[IceServer],
+        udp: bool,
+        roots: &[CertificateDer<'static>],
+    ) {
+        let urls = servers.iter().flat_map(|server| server.urls.iter().map(move |url| (server, url)));
+        for (server, text) in urls.take(MAX_URLS) {
+            // The address alone may be shown; what cannot be read may be anything.
+            let Some(url) = IceUrl::parse(text) else {
+                tracing::debug!("an address of a relay was skipped: it is of no kind that we use");
+                continue;
+            };
+            let Some(credentials) = Credentials::new(&server.username, &server.credential) else {
+                tracing::debug!(relay = %url, "a relay was skipped: its credentials are too long");
+                continue;
+            };
+            match url.kind {
+                Kind::Stun => {}
+                Kind::TurnUdp if !udp => {}
+                _ => self.ask(url, credentials, roots.to_vec()),
+            }
+        }
+    }
+
+    fn ask(&mut self, url: IceUrl, credentials: Credentials, roots: Vec<CertificateDer<'static>>) {
+        let known = self.relays.iter().position(|relay| relay.url == url);
+        if known.is_some_and(|at| !matches!(self.relays[at].state, State::Failed(_))) {
+            return;
+        }
+        if known.is_none() && self.relays.len() >= MAX_RELAYS {
+            return tracing::debug!(relay = %url, limit = MAX_RELAYS, "a relay too many was skipped");
+        }
+        let (commands, queue) = mpsc::channel(COMMANDS);
+        for peer in &self.peers {
+            // There is room for all of them.
+            let _ = commands.try_send(Command::Permit(*peer));
+        }
+        let number = known.unwrap_or(self.relays.len());
+        let reports = Reports { number, queue: self.report.clone() };
+        let place = Place { url: url.clone(), credentials, from: self.from, roots };
+        // It ends itself once its commands end: so the relay hears that it is not needed any more.
+        tokio::spawn(relay::run(place, queue, reports));
+        let relay = Relay { url, state: State::Asked, commands };
+        match known {
+            Some(at) => self.relays[at] = relay,
+            None => self.relays.push(relay),
+        }
+    }
+
+    /// Lets every relay reach this address of the room's server.
+    pub(super) fn permit(&mut self, peer: SocketAddr) {
+        if self.peers.len() < MAX_PEERS && !self.peers.contains(&peer) {
+            self.peers.push(peer);
+            for relay in &self.relays {
+                let _ = relay.commands.try_send(Command::Permit(peer));
+            }
+        }
+    }
+
+    /// Sends a datagram from a relayed address; one that does not fit is dropped, as a network would.
+    pub(super) fn send(&self, relayed: SocketAddr, to: SocketAddr, datagram: Vec<u8>) {
+        if let Some(relay) = self.relays.iter().find(|relay| relay.gave(relayed))
+            && relay.commands.try_send(Command::Send(to, datagram)).is_err()
+        {
+            tracing::trace!(relay = %relay.url, "a datagram was dropped: the relay takes no more");
+        }
+    }
+
+    /// The next thing that a relay tells.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses nothing.
+    pub(super) async fn next(&mut self) -> RelayEvent {
+        let (number, report) = match self.reports.recv().await {
+            Some(report) => report,
+            // Never: we hold a sender ourselves.
+            None => std::future::pending().await,
+        };
+        self.note(number, report)
+    }
+
+    /// What a relay has told meanwhile.
+    pub(super) fn try_next(&mut self) -> Option<RelayEvent> {
+        let (number, report) = self.reports.try_recv().ok()?;
+        Some(self.note(number, report))
+    }
+
+    /// Whether any was asked for an address.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.relays.is_empty()
+    }
+
+    /// Whether one of them may still be of use.
+    pub(super) fn is_hopeful(&self) -> bool {
+        self.relays.iter().any(|relay| !matches!(relay.state, State::Failed(_)))
+    }
+
+    /// What is known against them. One that was asked and has said nothing was waited for that long.
+    pub(super) fn failures(&self, waited: Duration) -> Vec<RelayFailure> {
+        let failures = self.relays.iter().filter_map(|relay| {
+            let error = match &relay.state {
+                State::Asked => RelayError::Silent(waited),
+                State::Open { denied, .. } => denied.clone()?,
+                State::Failed(error) => error.clone(),
+            };
+            Some(RelayFailure { relay: relay.url.to_string(), error })
+        });
+        failures.collect()
+    }
+
+    fn note(&mut self, number: usize, report: Report) -> RelayEvent {
+        match report {
+            Report::Opened(mut relayed, local) => {
+                // A relay that claims the address of another would be used in its place.
+                relayed.retain(|it| !self.relays.iter().any(|relay| relay.gave(*it)));
+                self.relays[number].state = State::Open { relayed: relayed.clone(), denied: None };
+                RelayEvent::Opened(relayed, local)
+            }
+            Report::Datagram(from, datagram) => match self.relays[number].towards(from) {
+                Some(relayed) => RelayEvent::Datagram { relayed, from, datagram },
+                None => RelayEvent::Noted,
+            },
+            Report::Denied(peer, error) => {
+                tracing::debug!(relay = %self.relays[number].url, %peer, %error, "a relay will not reach an address");
+                if let State::Open { denied, .. } = &mut self.relays[number].state {
+                    denied.get_or_insert(error);
+                }
+                RelayEvent::Noted
+            }
+            Report::Failed(error) => {
+                self.relays[number].state = State::Failed(error);
+                RelayEvent::Failed
+            }
+        }
+    }
+}
+
+impl Relay {
+    fn relayed(&self) -> &[SocketAddr] {
+        match &self.state {
+            State::Open { relayed, .. } => relayed,
+            _ => &[],
+        }
+    }
+
+    fn gave(&self, address: SocketAddr) -> bool {
+        self.relayed().contains(&address)
+    }
+
+    /// The relayed address that this one was sent to.
+    fn towards(&self, from: SocketAddr) -> Option<SocketAddr> {
+        self.relayed().iter().copied().find(|it| it.is_ipv4() == from.is_ipv4())
+    }
+}
