@@ -12,7 +12,8 @@ use toolbridge::{
 };
 
 use crate::{
-    ends::{assistant, double},
+    ends::{assistant, client, double},
+    program::Program,
     room::{packet, to, until},
     server::{self, Server},
     trial_with,
@@ -42,6 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         an_untrusted_certificate_is_told,
         a_relay_that_is_not_there_is_told,
         a_relay_that_will_not_reach_the_server_is_told,
+        the_program_does_as_it_is_told,
     ]
 }
 
@@ -213,6 +215,20 @@ async fn a_relay_that_will_not_reach_the_server_is_told() -> anyhow::Result<()> 
     let relays = refused(&server, RoomOptions::new().join_timeout(Duration::from_secs(2))).await?;
     let told = |error: &RelayError| matches!(error, RelayError::Refused { code: 403, .. });
     ensure!(relays.len() == 1 && told(&relays[0].error), "{relays:?}");
+    Ok(())
+}
+
+async fn the_program_does_as_it_is_told() -> anyhow::Result<()> {
+    let relay = TurnServer::start(&[])?;
+    let with = Server::start(&relay.config(&["udp"], PASSWORD))?;
+    let without = server::shared()?;
+    let question = ["call", "double", r#"{"n": 21}"#, "--room", "relay-cli", "--relay-only"];
+    let phone = Client::builder().tool("double", "", double);
+    let _phone = client(&with, "relay-cli", "phone", phone).await?;
+    let output = Program::toolbridge(&with, &question).run().await?;
+    ensure!(output.code == Some(0) && output.stdout.contains(r#""value":42"#), "{output:?}");
+    let output = Program::toolbridge(&without, &question).run().await?;
+    ensure!(output.code == Some(1) && output.stderr.contains("through relays only"), "{output:?}");
     Ok(())
 }
 

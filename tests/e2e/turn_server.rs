@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{BufRead, BufReader},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UdpSocket},
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -48,8 +48,7 @@ impl TurnServer {
         let home = env::temp_dir().join(format!("toolbridge-coturn-{}-{count}", std::process::id()));
         fs::create_dir_all(&home)?;
         let root = certificate(&home)?;
-        let (port, tls) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
-        let (port, tls_port) = (port.local_addr()?.port(), tls.local_addr()?.port());
+        let (port, tls_port) = (free_port()?, free_port()?);
         let options: Vec<_> = options.iter().map(ToString::to_string).collect();
         let (guard, pid) = spawn(&home, port, tls_port, &options)?;
         let server = Self { guard, pid, port, tls_port, options, home, root };
@@ -113,6 +112,21 @@ impl Drop for TurnServer {
         self.kill();
         let _ = fs::remove_dir_all(&self.home);
     }
+}
+
+/// A port that nobody uses now, and that the system gives to nobody while the relay is away for a moment.
+fn free_port() -> anyhow::Result<u16> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..10_000 {
+        let number = std::process::id().wrapping_mul(16) + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + u16::try_from(number % 10_000)?;
+        let is_free =
+            TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok();
+        if is_free {
+            return Ok(port);
+        }
+    }
+    bail!("no port is free")
 }
 
 fn spawn(home: &PathBuf, port: u16, tls: u16, options: &[String]) -> anyhow::Result<(Child, Pid)> {
