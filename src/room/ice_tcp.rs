@@ -86,6 +86,12 @@ impl IceTcp {
         });
     }
 
+    /// Whether nothing was dialled.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.dialled.is_empty()
+    }
+
     /// The next thing that a connection tells.
     ///
     /// # Cancel safety

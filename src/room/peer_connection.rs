@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use str0m::{
@@ -12,6 +12,7 @@ use str0m::{
     channel::{ChannelConfig, ChannelId, Reliability},
     error::IceError,
     net::{Protocol, Receive, TcpType},
+    stats::PeerStats,
 };
 use tokio::time;
 
@@ -33,6 +34,8 @@ const LOSSY_RESERVE: usize = 16 * 1024;
 const LOSSY_LIFETIME: u16 = 100;
 /// How many datagrams are read before somebody else has a turn.
 const READ_BATCH: usize = 64;
+/// How often the stack is asked which path it has chosen.
+const CHOICE: Duration = Duration::from_secs(1);
 /// How many addresses of the server are tried.
 const MAX_CANDIDATES: usize = 64;
 
@@ -52,6 +55,8 @@ pub(super) struct PeerConnection {
     early: Vec<String>,
     remotes: Vec<SocketAddr>,
     path: bool,
+    /// Our end and theirs of the path that ICE has chosen.
+    chosen: Option<(SocketAddr, SocketAddr)>,
     heard: Instant,
     wake_at: Instant,
     messages: VecDeque<(Lane, Vec<u8>)>,
@@ -76,7 +81,11 @@ pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 impl PeerConnection {
     /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP.
     pub(super) fn new(now: Instant, bind: Option<IpAddr>, udp: bool) -> Result<(Self, String), Error> {
-        let mut rtc = Rtc::builder().clear_codecs().set_sctp_max_buffered_amount(BUDGET).build(now);
+        let mut rtc = Rtc::builder()
+            .clear_codecs()
+            .set_sctp_max_buffered_amount(BUDGET)
+            .set_stats_interval(Some(CHOICE))
+            .build(now);
         let mut api = rtc.sdp_api();
         let reliable =
             api.add_channel_with_config(ChannelConfig { label: "_reliable".into(), ..Default::default() });
@@ -100,6 +109,7 @@ impl PeerConnection {
             early: Vec::new(),
             remotes: Vec::new(),
             path: false,
+            chosen: None,
             heard: now,
             wake_at: now,
             messages: VecDeque::new(),
@@ -256,7 +266,10 @@ impl PeerConnection {
         if !self.rtc.accepts(&input) {
             return self.reject(from);
         }
-        self.heard = now;
+        // Another path that lives is no sign that this one does.
+        if self.chosen.is_none_or(|chosen| chosen == (local, from)) {
+            self.heard = now;
+        }
         if admit == Admit::KeepAlive && !datagram.first().is_some_and(|first| STUN.contains(first)) {
             return Ok(());
         }
@@ -269,7 +282,10 @@ impl PeerConnection {
 
     fn reject(&mut self, from: SocketAddr) -> Result<(), Error> {
         self.rejected += 1;
-        tracing::debug!(%from, rejected = self.rejected, "a datagram from elsewhere was dropped");
+        // Who floods us must not flood our logs.
+        if self.rejected.is_power_of_two() {
+            tracing::debug!(%from, rejected = self.rejected, "datagrams from elsewhere were dropped");
+        }
         Ok(())
     }
 
@@ -297,6 +313,13 @@ impl PeerConnection {
             // Before the first path it only says that none was found yet.
             Event::IceConnectionStateChange(IceConnectionState::Disconnected) if self.path => {
                 self.lose("no network path works any more");
+            }
+            Event::PeerStats(PeerStats { selected_candidate_pair: Some(pair), .. }) => {
+                let chosen = (pair.local.addr, pair.remote.addr);
+                if self.chosen.replace(chosen) != Some(chosen) {
+                    let relayed = self.sockets.relays.gave(chosen.0);
+                    tracing::debug!(local = %chosen.0, remote = %chosen.1, protocol = %pair.protocol, relayed, "a path was chosen");
+                }
             }
             Event::ChannelOpen(id, _) if id == self.reliable => self.open[0] = true,
             Event::ChannelOpen(id, _) if id == self.lossy => self.open[1] = true,

@@ -79,6 +79,12 @@ impl Sockets {
         self.udp[0].local
     }
 
+    /// Whether there is no direct way at all.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.udp.is_empty() && self.tcp.is_idle()
+    }
+
     /// Opens a TCP connection to a passive candidate.
     pub(super) fn dial_tcp(&mut self, remote: SocketAddr) {
         match self.bind {

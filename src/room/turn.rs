@@ -181,6 +181,11 @@ impl Relays {
         !self.relays.is_empty()
     }
 
+    /// Whether this is the address of a relay.
+    pub(super) fn gave(&self, address: SocketAddr) -> bool {
+        self.relays.iter().any(|relay| relay.gave(address))
+    }
+
     /// Whether one of them may still be of use.
     pub(super) fn is_hopeful(&self) -> bool {
         self.relays.iter().any(|relay| !matches!(relay.state, State::Failed(_)))
@@ -203,7 +208,7 @@ impl Relays {
         match report {
             Report::Opened(mut relayed, local) => {
                 // A relay that claims the address of another would be used in its place.
-                relayed.retain(|it| !self.relays.iter().any(|relay| relay.gave(*it)));
+                relayed.retain(|it| !self.gave(*it));
                 self.relays[number].state = State::Open { relayed: relayed.clone(), denied: None };
                 RelayEvent::Opened(relayed, local)
             }
