@@ -28,6 +28,7 @@ mod cli;
 mod endings;
 mod ends;
 mod flat;
+mod forged;
 mod judges;
 mod network;
 mod observe;
@@ -84,6 +85,7 @@ fn main() {
         recordings::trials(),
         replay::trials(),
         turn::trials(),
+        forged::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
     server::stop_shared();
