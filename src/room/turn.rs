@@ -248,3 +248,6 @@ impl Relay {
         self.relayed().iter().copied().find(|it| it.is_ipv4() == from.is_ipv4())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,6 +48,15 @@ async fn unusable_candidates_are_skipped_and_their_number_has_a_cap() {
         "candidate:",
         "candidate:1 1 udp 1 some-name.local 9 typ host",
         "candidate:1 1 tcp 1 127.0.0.1 9 typ host",
+        "candidate:1 1 udp 1 127.0.0.1 0 typ host",
+        "candidate:1 1 udp 1 169.254.1.1 9 typ host",
+        "candidate:1 1 udp 1 255.255.255.255 9 typ host",
+        "candidate:1 1 udp 1 224.0.0.1 9 typ host",
+        "candidate:1 1 udp 1 0.0.0.0 9 typ host",
+        "candidate:1 1 udp 1 fe80::1 9 typ host",
+        "candidate:1 1 udp 1 ff02::1 9 typ host",
+        "candidate:1 1 udp 1 ::ffff:127.0.0.1 9 typ host",
+        "candidate:1 1 udp 1 :: 9 typ host",
     ] {
         connection.handle_candidate(line);
     }

@@ -172,6 +172,8 @@ async fn carry(
                 None => break,
             },
             () = until(due) => relay.handle_timeout(Instant::now()),
+            // Also when the stream takes nothing, and so no commands are read.
+            () = reports.queue.closed() => break,
         }
     }
     if let Some(goodbye) = relay.release() {
