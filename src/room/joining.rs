@@ -91,6 +91,9 @@ impl Joining {
                 event = self.signal.next() => self.handle_server(event)?,
                 woken = self.peer.wait(until) => self.peer.handle(woken, Admit::All).map_err(ConnectError::transport)?,
             }
+            while let Some(line) = self.peer.poll_candidate() {
+                self.signal.tell_candidate(&line).await;
+            }
             if let Some(why) = self.peer.lost() {
                 return Err(self.farewell(why).await);
             }

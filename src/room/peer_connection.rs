@@ -54,6 +54,8 @@ pub(super) struct PeerConnection {
     /// The server's addresses that came before its answer.
     early: Vec<String>,
     remotes: Vec<SocketAddr>,
+    /// Addresses of ours that the server does not know yet: candidate lines.
+    untold: Vec<String>,
     path: bool,
     /// Our end and theirs of the path that ICE has chosen.
     chosen: Option<(SocketAddr, SocketAddr)>,
@@ -108,6 +110,7 @@ impl PeerConnection {
             pending: Some(pending),
             early: Vec::new(),
             remotes: Vec::new(),
+            untold: Vec::new(),
             path: false,
             chosen: None,
             heard: now,
@@ -260,6 +263,9 @@ impl PeerConnection {
         /// The first byte of a STUN message ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
         const STUN: std::ops::RangeInclusive<u8> = 0..=3;
         let now = Instant::now();
+        if let Some(mapped) = self.sockets.reflexive.hear(local, datagram) {
+            return self.handle_reflexive(mapped, local);
+        }
         let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return self.reject(from) };
         let input = Input::Receive(now, receive);
         // The stack itself takes a DTLS record from anybody; this asks whether ICE knows the address.

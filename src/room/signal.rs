@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use livekit_protocol::{
     DisconnectReason, JoinResponse, LeaveRequest, ParticipantInfo, SessionDescription, SignalTarget,
-    leave_request, signal_request, signal_response::Message,
+    TrickleRequest, leave_request, signal_request, signal_response::Message,
 };
 use livekit_signaling::{
     CLIENT_PROTOCOL_DEFAULT, SignalClient, SignalError, SignalEvent, SignalEvents, SignalOptions,
@@ -21,7 +21,7 @@ use crate::link::CloseReason;
 
 /// The protocol that we speak. 18 would create the data channels out of band.
 const PROTOCOL: u32 = 17;
-/// How long a goodbye may take: a dead socket must not hold anybody up.
+/// How long a goodbye may take, and a word that is not needed: a dead socket must not hold anybody up.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// An open signalling connection. Dropping it leaves the room.
@@ -102,6 +102,20 @@ impl Signal {
                 None => return ServerEvent::Lost("the signalling ended".into()),
             }
         }
+    }
+
+    /// Tells the server an address of ours: a candidate line.
+    pub(super) async fn tell_candidate(&self, line: &str) {
+        let Some(client) = &self.client else { return };
+        // One section, and so nothing else that it could be for.
+        let init = serde_json::json!({"candidate": line, "sdpMLineIndex": 0});
+        let trickle = TrickleRequest {
+            candidate_init: init.to_string(),
+            target: SignalTarget::Publisher.into(),
+            ..Default::default()
+        };
+        // A dead socket must hold up nothing.
+        let _ = time::timeout(GOODBYE, client.send(signal_request::Message::Trickle(trickle))).await;
     }
 
     /// Closes without leaving: the server keeps us for a while, in case that we come back.

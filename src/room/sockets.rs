@@ -4,6 +4,7 @@ use std::{
     future::poll_fn,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
     task::Poll,
 };
 
@@ -12,7 +13,7 @@ use tokio::net::UdpSocket;
 
 use super::{
     ice_tcp::{IceTcp, Pair, TcpEvent},
-    turn::{RelayEvent, Relays},
+    turn::{Reflexive, RelayEvent, Relays},
 };
 
 /// How many UDP sockets one peer connection opens: one for each address of ours that leads to the server.
@@ -27,11 +28,12 @@ pub(super) struct Sockets {
     udp: Vec<Udp>,
     pub(super) tcp: IceTcp,
     pub(super) relays: Relays,
+    pub(super) reflexive: Reflexive,
 }
 
 #[derive(Debug)]
 struct Udp {
-    socket: UdpSocket,
+    socket: Arc<UdpSocket>,
     local: SocketAddr,
 }
 
@@ -49,7 +51,13 @@ pub(super) enum Readable {
 impl Sockets {
     /// None yet. With `bind`, only that address of ours is used.
     pub(super) fn new(bind: Option<IpAddr>) -> Self {
-        Self { bind, udp: Vec::new(), tcp: IceTcp::new(), relays: Relays::new(bind) }
+        Self {
+            bind,
+            udp: Vec::new(),
+            tcp: IceTcp::new(),
+            relays: Relays::new(bind),
+            reflexive: Reflexive::default(),
+        }
     }
 
     /// Sees to a UDP socket on the address of ours that leads to `remote`; its address if it is new.
@@ -67,8 +75,9 @@ impl Sockets {
         }
         let socket = std::net::UdpSocket::bind(SocketAddr::new(ip, 0))?;
         socket.set_nonblocking(true)?;
-        let socket = UdpSocket::from_std(socket)?;
+        let socket = Arc::new(UdpSocket::from_std(socket)?);
         let local = socket.local_addr()?;
+        self.reflexive.ask(&socket, local, remote);
         self.udp.push(Udp { socket, local });
         Ok(Some(local))
     }

@@ -16,11 +16,13 @@ mod allocation;
 mod error;
 mod frame;
 mod line;
+mod reflexive;
 mod relay;
 mod stun;
 mod url;
 
 pub use error::{RelayError, RelayFailure};
+pub(super) use reflexive::Reflexive;
 
 use allocation::{Credentials, MAX_PEERS};
 use relay::{Command, Place, Report, Reports};

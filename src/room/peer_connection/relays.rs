@@ -1,6 +1,6 @@
-//! What a peer connection does with relays.
+//! What a peer connection does with relays and with servers that say our address.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use livekit_protocol::IceServer;
 use rustls::pki_types::CertificateDer;
@@ -10,7 +10,7 @@ use super::{Admit, Error, PeerConnection};
 use crate::room::turn::{RelayEvent, RelayFailure};
 
 impl PeerConnection {
-    /// Uses the relays among these servers, and nothing else with `only`. To be called before the answer is taken,
+    /// Uses the relays among these servers, and nothing else with `only`; and asks those that say our address. To be called before the answer is taken,
     /// and again when the server names others.
     pub(in crate::room) fn use_relays(
         &mut self,
@@ -19,6 +19,7 @@ impl PeerConnection {
         roots: &[CertificateDer<'static>],
     ) {
         self.relay_only |= only;
+        self.sockets.reflexive.use_servers(servers);
         self.sockets.relays.use_servers(servers, self.udp, roots);
     }
 
@@ -31,6 +32,25 @@ impl PeerConnection {
     /// What became of each relay, if only those may be used.
     pub(in crate::room) fn relay_failures(&self, waited: Duration) -> Vec<RelayFailure> {
         if self.relay_only { self.sockets.relays.failures(waited) } else { Vec::new() }
+    }
+
+    /// An address of ours that the server should be told: a candidate line.
+    pub(in crate::room) fn poll_candidate(&mut self) -> Option<String> {
+        self.untold.pop()
+    }
+
+    /// A socket of ours is seen from outside at another address.
+    pub(super) fn handle_reflexive(&mut self, mapped: SocketAddr, local: SocketAddr) -> Result<(), Error> {
+        match Candidate::server_reflexive(mapped, local, Protocol::Udp) {
+            Ok(candidate) if mapped != local => {
+                tracing::debug!(%local, %mapped, "an address of ours from outside");
+                self.untold.push(candidate.to_sdp_string());
+                self.rtc.add_local_candidate(candidate);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%mapped, %error, "an address of ours from outside is unusable"),
+        }
+        self.drain()
     }
 
     pub(super) fn handle_relay(&mut self, event: RelayEvent, admit: Admit) -> Result<(), Error> {

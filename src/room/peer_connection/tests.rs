@@ -293,3 +293,17 @@ async fn nothing_is_sent_directly_when_only_relays_may_be_used() {
     assert!(connection.sockets.is_empty());
     assert_eq!(connection.without_relay(Duration::ZERO), Some(Vec::new()), "and there is none");
 }
+
+#[tokio::test]
+async fn an_address_from_outside_is_told_and_one_that_we_know_is_not() {
+    let mut connection = connection();
+    let (local, mapped) = ("192.168.1.2:5000".parse().unwrap(), "203.0.113.7:4000".parse().unwrap());
+    connection.handle_reflexive(local, local).unwrap();
+    connection.handle_reflexive("0.0.0.0:1".parse().unwrap(), local).unwrap();
+    connection.handle_reflexive("[2001:db8::1]:1".parse().unwrap(), local).unwrap();
+    assert_eq!(connection.poll_candidate(), None);
+    connection.handle_reflexive(mapped, local).unwrap();
+    let line = connection.poll_candidate().unwrap();
+    assert!(line.contains(" 203.0.113.7 4000 typ srflx") && !line.contains("192.168"), "{line}");
+    assert_eq!(connection.poll_candidate(), None);
+}

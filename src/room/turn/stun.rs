@@ -67,6 +67,7 @@ pub(super) mod attribute {
     pub(in super::super) const XOR_RELAYED_ADDRESS: u16 = 0x0016;
     pub(in super::super) const REQUESTED_ADDRESS_FAMILY: u16 = 0x0017;
     pub(in super::super) const REQUESTED_TRANSPORT: u16 = 0x0019;
+    pub(in super::super) const XOR_MAPPED_ADDRESS: u16 = 0x0020;
     pub(in super::super) const ADDITIONAL_ADDRESS_FAMILY: u16 = 0x8000;
 }
 
