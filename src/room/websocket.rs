@@ -5,7 +5,7 @@
 //! [`scope`] (a task-local value holds what the join wants) and passes everything else on.
 
 use std::{
-    env,
+    env, fmt,
     future::Future,
     io,
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -59,6 +59,16 @@ pub(super) enum DialFailure {
     Tls(String),
     /// The server answered with this HTTP status.
     Status(u16),
+}
+
+impl fmt::Display for DialFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(text) => f.write_str(text),
+            Self::Tls(text) => write!(f, "TLS: {text}"),
+            Self::Status(status) => write!(f, "status {status}"),
+        }
+    }
 }
 
 impl Dial {
