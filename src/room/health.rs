@@ -19,6 +19,8 @@ pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// The same while something of ours waits to be acknowledged, which takes a round trip and a fifth of a
 /// second: by then a new join is faster than whatever else may come.
 pub(super) const SILENCE_WAITING: Duration = Duration::from_millis(2_500);
+/// The same while the signalling is lost, too.
+const SILENCE_ALONE: Duration = Duration::from_millis(3_500);
 /// A hole this long is one that ICE's own checks have fallen into: now it may begin anew.
 const SUSPECT: Duration = Duration::from_millis(3_500);
 /// The same while something of ours waits to be acknowledged. A packet that was lost is sent again after a second.
@@ -42,6 +44,8 @@ pub(super) struct Health {
     waiting: Option<Instant>,
     /// When a long hole ended while something waited that is not acknowledged yet.
     healed: Option<Instant>,
+    /// Whether the signalling is lost, too.
+    alone: bool,
     /// When ICE last began anew.
     restarted: Option<Instant>,
     /// The peer connection ended, and the server's word is awaited until then.
@@ -99,7 +103,7 @@ impl fmt::Display for Loss {
 impl Health {
     /// A connection that was just made.
     pub(super) fn new(now: Instant) -> Self {
-        Self { heard: now, waiting: None, healed: None, restarted: None, ending: None }
+        Self { heard: now, waiting: None, healed: None, alone: false, restarted: None, ending: None }
     }
 
     /// The server was last heard at this time.
@@ -144,6 +148,12 @@ impl Health {
     pub(super) fn handle_full(&mut self) {
         self.waiting = None;
         self.healed = None;
+    }
+
+    /// Whether there is a signalling connection. Without one a hole is more likely to be the end: a server that was
+    /// killed ends it, and says nothing on the other.
+    pub(super) fn handle_signalling(&mut self, up: bool) {
+        self.alone = !up;
     }
 
     /// The peer connection ended. That counts unless the server says why at once.
@@ -192,7 +202,8 @@ impl Health {
 
     /// When the silence is too long, and how long it is then.
     fn silence(&self) -> (Instant, Duration) {
-        let idle = (self.heard + SILENCE, SILENCE);
+        let limit = if self.alone { SILENCE_ALONE } else { SILENCE };
+        let idle = (self.heard + limit, limit);
         let waiting = self.waiting.map(|since| (self.heard.max(since) + SILENCE_WAITING, SILENCE_WAITING));
         waiting.map_or(idle, |waiting| waiting.min(idle))
     }
@@ -253,6 +264,16 @@ mod tests {
         health.handle_heard(start + 3 * SECOND);
         health.handle_waiting(start + 3 * SECOND, false);
         assert_eq!(due(&health), start + 3 * SECOND + SILENCE);
+    }
+
+    #[test]
+    fn without_signalling_a_silence_is_a_loss_earlier() {
+        let start = Instant::now();
+        let mut health = Health::new(start);
+        health.handle_signalling(false);
+        assert_eq!(health.poll(start + SILENCE_ALONE), lost(Loss::Silence(SILENCE_ALONE)));
+        health.handle_signalling(true);
+        assert_eq!(health.poll(start + SILENCE_ALONE), Some(Sign::Suspect));
     }
 
     #[test]

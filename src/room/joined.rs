@@ -236,6 +236,7 @@ impl Joined {
     fn poll_health(&mut self, desk: &mut Desk) -> Option<End> {
         let full = desk.inbox.is_full();
         self.take_note_of_what_was_heard(desk);
+        self.health.handle_signalling(self.resume.is_up());
         // While too much waits for the user, we shut out acknowledgements ourselves.
         if full {
             self.health.handle_full();
