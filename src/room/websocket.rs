@@ -39,6 +39,8 @@ use tokio_tungstenite::{
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
+use super::dial;
+
 /// The longest signalling frame, in bytes: the first one lists the whole room.
 const MAX_FRAME: usize = 16 << 20;
 
@@ -196,12 +198,11 @@ async fn open(
     let host = url.host().ok_or_else(|| DialFailure::Unreachable("no host".into()))?;
     let port = url.port_or_known_default().unwrap_or(443);
     let tcp = match &host {
-        Host::Domain(name) => TcpStream::connect((*name, port)).await,
-        Host::Ipv4(ip) => TcpStream::connect((*ip, port)).await,
-        Host::Ipv6(ip) => TcpStream::connect((*ip, port)).await,
+        Host::Domain(name) => dial::connect(name, port).await,
+        Host::Ipv4(ip) => dial::connect(&ip.to_string(), port).await,
+        Host::Ipv6(ip) => dial::connect(&ip.to_string(), port).await,
     }
     .map_err(unreachable)?;
-    tcp.set_nodelay(true).map_err(unreachable)?;
 
     let stream = if url.scheme() == "wss" {
         let name = match host {
