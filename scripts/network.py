@@ -3,9 +3,9 @@
 
     scripts/network.py with COMMAND...    runs a command beside it, which ends with it; needs root and Linux
 
-The far host is this machine itself, at 10.77.0.1; the near one is the network namespace `toolbridge-near`, at
-10.77.0.2 (`ip netns exec toolbridge-near ...`). Every packet between them passes through this program. COMMAND finds
-in TOOLBRIDGE_NETWORK the path of a Unix socket that takes lines of JSON and answers each with `ok`:
+The far host is this machine itself, at 10.77.0.1 on `tb-far`; the near one is the network namespace `tb-near`, at
+10.77.0.2 (`ip netns exec tb-near ...`). NETWORK_NAME (default `tb`) and NETWORK (default 10.77.0) set others, for two
+networks at once. Every packet between them passes through this program. COMMAND finds in TOOLBRIDGE_NETWORK the path of a Unix socket that takes lines of JSON and answers each with `ok`:
 
     {"class": "signalling", "cut": true}       nothing of it passes
     {"class": "udp", "loss": 0.02}             so many packets are lost, each way
@@ -32,8 +32,9 @@ import sys
 import tempfile
 import time
 
-NAMESPACE = "toolbridge-near"
-FAR, NEAR, NEAR_LATER = "10.77.0.1", "10.77.0.2", "10.77.0.3"
+NAME = os.environ.get("NETWORK_NAME", "tb")
+FAR_DEVICE, NAMESPACE = f"{NAME}-far", f"{NAME}-near"
+FAR, NEAR, NEAR_LATER = (f"{os.environ.get('NETWORK', '10.77.0')}.{host}" for host in (1, 2, 3))
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
 TCP = 6
 MAX_WAIT = 0.2
@@ -72,14 +73,14 @@ class Way:
 class Network:
     def __init__(self, path):
         self.port = int(os.environ.get("SIGNALLING_PORT", "7880"))
-        self.ends = [tunnel("tb-far"), tunnel("tb-near")]
+        self.ends = [tunnel(FAR_DEVICE), tunnel(NAMESPACE)]
         ip("netns", "add", NAMESPACE)
-        ip("link", "set", "tb-near", "netns", NAMESPACE)
-        ip("addr", "add", f"{FAR}/24", "dev", "tb-far")
-        ip("link", "set", "tb-far", "up")
+        ip("link", "set", NAMESPACE, "netns", NAMESPACE)
+        ip("addr", "add", f"{FAR}/24", "dev", FAR_DEVICE)
+        ip("link", "set", FAR_DEVICE, "up")
         ip("-n", NAMESPACE, "link", "set", "lo", "up")
-        ip("-n", NAMESPACE, "addr", "add", f"{NEAR}/24", "dev", "tb-near")
-        ip("-n", NAMESPACE, "link", "set", "tb-near", "up")
+        ip("-n", NAMESPACE, "addr", "add", f"{NEAR}/24", "dev", NAMESPACE)
+        ip("-n", NAMESPACE, "link", "set", NAMESPACE, "up")
         # [class][direction]
         self.ways = {name: [Way(), Way()] for name in CLASSES["all"]}
         self.waiting, self.order = [], 0
@@ -145,9 +146,9 @@ class Network:
         order = json.loads(line)
         if "near" in order:
             if order.pop("near"):
-                ip("-n", NAMESPACE, "addr", "add", f"{NEAR_LATER}/24", "dev", "tb-near")
+                ip("-n", NAMESPACE, "addr", "add", f"{NEAR_LATER}/24", "dev", NAMESPACE)
             else:
-                ip("-n", NAMESPACE, "addr", "flush", "dev", "tb-near")
+                ip("-n", NAMESPACE, "addr", "flush", "dev", NAMESPACE)
         name = order.pop("class", None)
         classes = CLASSES.get(name, [name] if name else [])
         for each in classes:

@@ -204,7 +204,7 @@ async fn call_all_the_time(pair: usize, assistant: Assistant, log: Shared) {
 /// A process at the near end of the network; it ends with its input, which is this value.
 fn near(command: &[&str], tokens: &[String], heard: impl Fn(&str) + Send + 'static) -> Child {
     let mut child = Command::new("ip")
-        .args(["netns", "exec", "toolbridge-near"])
+        .args(["netns", "exec", "tb-near"])
         .args(command)
         .env("TOKENS", tokens.join(","))
         .stdin(Stdio::piped())
