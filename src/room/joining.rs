@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use livekit_protocol::{ClientConfigSetting, JoinResponse, ParticipantInfo};
+use livekit_protocol::{ClientConfigSetting, ClientConfiguration, JoinResponse, ParticipantInfo};
 use rustls::pki_types::CertificateDer;
 use tokio::time;
 
@@ -46,7 +46,8 @@ impl Door {
         let dial = Dial::new(self.roots.clone());
         let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server took the join");
-        peer.use_relays(&response.ice_servers, self.relay_only || demands_relays(&response), &self.roots);
+        let demanded = demands_relays(response.client_configuration.as_ref());
+        peer.use_relays(&response.ice_servers, self.relay_only || demanded, &self.roots);
         let mut joining = Joining::new(signal, peer, token, response);
         joining.open(start, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "both channels are open");
@@ -171,8 +172,8 @@ impl Joining {
 }
 
 /// Whether the server lets nobody send to it directly.
-fn demands_relays(response: &JoinResponse) -> bool {
-    response.client_configuration.as_ref().is_some_and(|it| it.force_relay() == ClientConfigSetting::Enabled)
+pub(super) fn demands_relays(configuration: Option<&ClientConfiguration>) -> bool {
+    configuration.is_some_and(|it| it.force_relay() == ClientConfigSetting::Enabled)
 }
 
 fn lost(why: &str) -> ConnectError {

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
     time::{Duration, Instant},
 };
 
@@ -23,6 +24,8 @@ use super::{
 use crate::link::Lane;
 
 mod relays;
+
+use relays::Stranded;
 
 /// How many bytes of both channels may be on their way. A larger budget was measured to cost five
 /// times the processor time and to gain nothing.
@@ -45,6 +48,7 @@ pub(super) struct PeerConnection {
     sockets: Sockets,
     udp: bool,
     relay_only: bool,
+    stranded: Stranded,
     reliable: ChannelId,
     lossy: ChannelId,
     /// Whether each of them is open: reliable, lossy.
@@ -125,6 +129,7 @@ impl PeerConnection {
             sockets: Sockets::new(bind),
             udp,
             relay_only: false,
+            stranded: Stranded::No,
             reliable,
             lossy,
             open: [false; 2],
@@ -195,6 +200,7 @@ impl PeerConnection {
         let answer = SdpAnswer::from_sdp_string(sdp)?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
+        self.chosen = None;
         // The addresses of the beginning before are forgotten on both sides.
         self.remotes.clear();
         if locals == Locals::Replace {
@@ -329,8 +335,6 @@ impl PeerConnection {
         datagram: &[u8],
         admit: Admit,
     ) -> Result<(), Error> {
-        /// The first byte of a STUN message ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
-        const STUN: std::ops::RangeInclusive<u8> = 0..=3;
         let now = Instant::now();
         if let Some(mapped) = self.sockets.reflexive.hear(local, datagram) {
             return self.handle_reflexive(mapped, local);
@@ -341,11 +345,11 @@ impl PeerConnection {
         if !self.rtc.accepts(&input) {
             return self.reject(from);
         }
-        // Another path that lives is no sign that this one does.
-        if self.chosen.is_none_or(|chosen| chosen == (local, from)) {
+        // Another path that can be checked is no sign that this one lives.
+        if is_data(datagram) || self.chosen.is_none_or(|chosen| chosen == (local, from)) {
             self.heard = now;
         }
-        if admit == Admit::KeepAlive && !datagram.first().is_some_and(|first| STUN.contains(first)) {
+        if admit == Admit::KeepAlive && is_data(datagram) {
             return Ok(());
         }
         if let Err(error) = self.rtc.handle_input(input) {
@@ -372,7 +376,12 @@ impl PeerConnection {
                     self.wake_at = at;
                     return Ok(());
                 }
-                Output::Transmit(transmit) => self.sockets.transmit(transmit),
+                Output::Transmit(transmit) => {
+                    if is_data(&transmit.contents) {
+                        self.chosen = Some((transmit.source, transmit.destination));
+                    }
+                    self.sockets.transmit(transmit);
+                }
                 Output::Event(event) => self.handle_event(event),
             }
         }
@@ -388,7 +397,7 @@ impl PeerConnection {
             // Before the first path it only says that none was found yet, and so it does after a restart: whether
             // that takes too long is told by the silence.
             Event::IceConnectionStateChange(IceConnectionState::Disconnected)
-                if self.path && self.described.number == 1 =>
+                if self.path && self.described.number == 1 && !self.sockets.relays.is_awaited() =>
             {
                 self.lose("no network path works any more");
             }
@@ -481,6 +490,14 @@ impl PeerConnection {
             tracing::debug!(%error, "the peer connection ended without a goodbye");
         }
     }
+}
+
+/// Whether a datagram is none of ICE's ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)): it goes by the path that
+/// was chosen alone.
+fn is_data(datagram: &[u8]) -> bool {
+    /// The first byte of a STUN message.
+    const STUN: RangeInclusive<u8> = 0..=3;
+    !datagram.first().is_some_and(|first| STUN.contains(first))
 }
 
 /// Whether something of the server's can be at this address. One that counts on a single link needs to know which.

@@ -86,7 +86,8 @@ impl Sockets {
     /// another is.
     pub(super) fn have_moved(&self, remotes: &[SocketAddr]) -> bool {
         let stays = |local: IpAddr| std::net::UdpSocket::bind((local, 0)).is_ok();
-        let ours = self.udp.iter().map(|udp| udp.local.ip()).chain(self.tcp.locals());
+        let ours =
+            self.udp.iter().map(|udp| udp.local.ip()).chain(self.tcp.locals()).chain(self.relays.locals());
         let mut none = true;
         for ip in ours {
             none = false;
@@ -97,10 +98,11 @@ impl Sockets {
         !none && self.bind.is_none() && remotes.iter().any(|remote| route_to(*remote).is_ok())
     }
 
-    /// Lets go of all sockets: others are opened as addresses of the server come.
+    /// Lets go of all sockets: others are opened as addresses of the server come. Relays are asked anew at once.
     pub(super) fn let_go(&mut self) {
         self.udp.clear();
         self.tcp = IceTcp::new();
+        self.relays.ask_anew();
     }
 
     /// The address of the first UDP socket.

@@ -25,13 +25,15 @@ pub use error::{RelayError, RelayFailure};
 pub(super) use reflexive::Reflexive;
 
 use allocation::{Credentials, MAX_PEERS};
-use relay::{Command, Place, Report, Reports};
+use relay::{Command, Place, Report, Reported, Reports};
 use url::{IceUrl, Kind};
 
 /// How many relays are asked for an address in one join.
 const MAX_RELAYS: usize = 4;
 /// How many addresses of servers are looked at; browsers take a few.
 const MAX_URLS: usize = 32;
+/// How often a relay whose connection has ended is asked again in one join; a new join begins from nothing.
+const MAX_AGAIN: u8 = 4;
 /// How many datagrams wait for a relay that does not take them.
 const COMMANDS: usize = 256;
 /// How many datagrams of all relays wait for us.
@@ -44,24 +46,31 @@ pub(super) struct Relays {
     relays: Vec<Relay>,
     /// Whom they are used for.
     peers: Vec<SocketAddr>,
-    reports: mpsc::Receiver<(usize, Report)>,
-    report: mpsc::Sender<(usize, Report)>,
+    /// How often one was asked.
+    asked: u64,
+    reports: mpsc::Receiver<Reported>,
+    report: mpsc::Sender<Reported>,
 }
 
 #[derive(Debug)]
 struct Relay {
-    url: IceUrl,
+    place: Place,
     state: State,
     commands: mpsc::Sender<Command>,
+    /// Which of all attempts it is.
+    attempt: u64,
+    /// How often it was asked again because its connection had ended.
+    again: u8,
 }
 
 #[derive(Debug)]
 enum State {
     /// Asked for an address.
     Asked,
-    /// It gave these, and perhaps will not reach the room's server.
+    /// It gave these, and perhaps will not reach the room's server. `ours` is our end of the way to it.
     Open {
         relayed: Vec<SocketAddr>,
+        ours: SocketAddr,
         denied: Option<RelayError>,
     },
     Failed(RelayError),
@@ -74,8 +83,8 @@ pub(super) enum RelayEvent {
     Opened(Vec<SocketAddr>, SocketAddr),
     /// A datagram came to a relayed address from somebody.
     Datagram { relayed: SocketAddr, from: SocketAddr, datagram: Vec<u8> },
-    /// One is gone, or could not be had.
-    Failed,
+    /// One is gone, and these addresses with it. Or it could not be had.
+    Failed(Vec<SocketAddr>),
     /// Nothing that concerns others.
     Noted,
 }
@@ -84,7 +93,7 @@ impl Relays {
     /// None yet. They are reached from this address of ours if one is given.
     pub(super) fn new(from: Option<IpAddr>) -> Self {
         let (report, reports) = mpsc::channel(REPORTS);
-        Self { from, relays: Vec::new(), peers: Vec::new(), reports, report }
+        Self { from, relays: Vec::new(), peers: Vec::new(), asked: 0, reports, report }
     }
 
     /// Asks every relay among these servers for an address, all at once. One that is there already stays; the
@@ -116,28 +125,48 @@ impl Relays {
     }
 
     fn ask(&mut self, url: IceUrl, credentials: Credentials, roots: Vec<CertificateDer<'static>>) {
-        let known = self.relays.iter().position(|relay| relay.url == url);
-        if known.is_some_and(|at| !matches!(self.relays[at].state, State::Failed(_))) {
-            return;
+        let place = Place { url, credentials, from: self.from, roots };
+        match self.relays.iter().position(|relay| relay.place.url == place.url) {
+            Some(at) if matches!(self.relays[at].state, State::Failed(_)) => {
+                self.relays[at] = self.asked(at, place);
+            }
+            // The newest credentials are for the next time.
+            Some(at) => self.relays[at].place = place,
+            None if self.relays.len() < MAX_RELAYS => {
+                let relay = self.asked(self.relays.len(), place);
+                self.relays.push(relay);
+            }
+            None => tracing::debug!(relay = %place.url, limit = MAX_RELAYS, "a relay too many was skipped"),
         }
-        if known.is_none() && self.relays.len() >= MAX_RELAYS {
-            return tracing::debug!(relay = %url, limit = MAX_RELAYS, "a relay too many was skipped");
-        }
+    }
+
+    fn asked(&mut self, number: usize, place: Place) -> Relay {
         let (commands, queue) = mpsc::channel(COMMANDS);
         for peer in &self.peers {
             // There is room for all of them.
             let _ = commands.try_send(Command::Permit(*peer));
         }
-        let number = known.unwrap_or(self.relays.len());
-        let reports = Reports { number, queue: self.report.clone() };
-        let place = Place { url: url.clone(), credentials, from: self.from, roots };
+        self.asked += 1;
+        let reports = Reports { number, attempt: self.asked, queue: self.report.clone() };
         // It ends itself once its commands end: so the relay hears that it is not needed any more.
-        tokio::spawn(relay::run(place, queue, reports));
-        let relay = Relay { url, state: State::Asked, commands };
-        match known {
-            Some(at) => self.relays[at] = relay,
-            None => self.relays.push(relay),
+        tokio::spawn(relay::run(place.clone(), queue, reports));
+        Relay { place, attempt: self.asked, again: 0, state: State::Asked, commands }
+    }
+
+    /// Asks all of them anew: the way to them is not what it was.
+    pub(super) fn ask_anew(&mut self) {
+        for at in 0..self.relays.len() {
+            let place = self.relays[at].place.clone();
+            self.relays[at] = self.asked(at, place);
         }
+    }
+
+    /// Our ends of the ways to relays.
+    pub(super) fn locals(&self) -> impl Iterator<Item = IpAddr> {
+        self.relays.iter().filter_map(|relay| match &relay.state {
+            State::Open { ours, .. } => Some(ours.ip()),
+            _ => None,
+        })
     }
 
     /// Lets every relay reach this address of the room's server.
@@ -155,7 +184,7 @@ impl Relays {
         if let Some(relay) = self.relays.iter().find(|relay| relay.gave(relayed))
             && relay.commands.try_send(Command::Send(to, datagram)).is_err()
         {
-            tracing::trace!(relay = %relay.url, "a datagram was dropped: the relay takes no more");
+            tracing::trace!(relay = %relay.place.url, "a datagram was dropped: the relay takes no more");
         }
     }
 
@@ -164,18 +193,18 @@ impl Relays {
     /// # Cancel safety
     /// A dropped future loses nothing.
     pub(super) async fn next(&mut self) -> RelayEvent {
-        let (number, report) = match self.reports.recv().await {
-            Some(report) => report,
+        let reported = match self.reports.recv().await {
+            Some(reported) => reported,
             // Never: we hold a sender ourselves.
             None => std::future::pending().await,
         };
-        self.note(number, report)
+        self.note(reported)
     }
 
     /// What a relay has told meanwhile.
     pub(super) fn try_next(&mut self) -> Option<RelayEvent> {
-        let (number, report) = self.reports.try_recv().ok()?;
-        Some(self.note(number, report))
+        let reported = self.reports.try_recv().ok()?;
+        Some(self.note(reported))
     }
 
     /// Whether any was asked for an address.
@@ -186,6 +215,11 @@ impl Relays {
     /// Whether this is the address of a relay.
     pub(super) fn gave(&self, address: SocketAddr) -> bool {
         self.relays.iter().any(|relay| relay.gave(address))
+    }
+
+    /// Whether one was asked and has not answered yet.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.relays.iter().any(|relay| matches!(relay.state, State::Asked))
     }
 
     /// Whether one of them may still be of use.
@@ -201,33 +235,46 @@ impl Relays {
                 State::Open { denied, .. } => denied.clone()?,
                 State::Failed(error) => error.clone(),
             };
-            Some(RelayFailure { relay: relay.url.to_string(), error })
+            Some(RelayFailure { relay: relay.place.url.to_string(), error })
         });
         failures.collect()
     }
 
-    fn note(&mut self, number: usize, report: Report) -> RelayEvent {
+    fn note(&mut self, Reported { number, attempt, report }: Reported) -> RelayEvent {
+        // What an attempt had to say that was replaced meanwhile.
+        if self.relays[number].attempt != attempt {
+            return RelayEvent::Noted;
+        }
         match report {
-            Report::Opened(mut relayed, local) => {
+            Report::Opened(mut relayed, ours) => {
                 // A relay that claims the address of another would be used in its place.
                 relayed.retain(|it| !self.gave(*it));
-                self.relays[number].state = State::Open { relayed: relayed.clone(), denied: None };
-                RelayEvent::Opened(relayed, local)
+                self.relays[number].state = State::Open { relayed: relayed.clone(), ours, denied: None };
+                RelayEvent::Opened(relayed, ours)
             }
             Report::Datagram(from, datagram) => match self.relays[number].towards(from) {
                 Some(relayed) => RelayEvent::Datagram { relayed, from, datagram },
                 None => RelayEvent::Noted,
             },
             Report::Denied(peer, error) => {
-                tracing::debug!(relay = %self.relays[number].url, %peer, %error, "a relay will not reach an address");
-                if let State::Open { denied, .. } = &mut self.relays[number].state {
+                let relay = &mut self.relays[number];
+                tracing::debug!(relay = %relay.place.url, %peer, %error, "a relay will not reach an address");
+                if let State::Open { denied, .. } = &mut relay.state {
                     denied.get_or_insert(error);
                 }
                 RelayEvent::Noted
             }
             Report::Failed(error) => {
-                self.relays[number].state = State::Failed(error);
-                RelayEvent::Failed
+                let gone = self.relays[number].relayed().to_vec();
+                let relay = &mut self.relays[number];
+                // One that was there may be there again: a connection ends for many reasons.
+                if gone.is_empty() || relay.again == MAX_AGAIN {
+                    relay.state = State::Failed(error);
+                } else {
+                    let (place, again) = (relay.place.clone(), relay.again + 1);
+                    self.relays[number] = Relay { again, ..self.asked(number, place) };
+                }
+                RelayEvent::Failed(gone)
             }
         }
     }

@@ -1,11 +1,16 @@
 //! Packets through relays, with a real one and a real server.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    time::timeout,
+};
 use toolbridge::{
     Assistant, Client, ConnectError, LinkState, Room, RoomOptions, Transport, TransportEvent,
     room::{RelayError, RelayFailure},
@@ -32,6 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         an_allocation_outlives_its_lifetime_and_its_nonce,
         a_relay_that_dies_is_used_again_when_it_is_back,
         a_relay_that_nobody_uses_may_die,
+        a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin,
         a_relay_over_udp_is_enough,
         a_relay_over_tcp_is_enough,
         a_relay_over_tls_is_enough_with_its_root,
@@ -250,6 +256,50 @@ async fn a_relay_that_dies_is_used_again_when_it_is_back() -> anyhow::Result<()>
         two.send(to("one", "again")).await?;
         ensure!(packet(&mut one).await?.payload == "again");
     }
+    Ok(())
+}
+
+/// What a translator of addresses does that has forgotten a connection. The relay itself is well.
+async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Result<()> {
+    let relay = TurnServer::start(&[])?;
+    let between = TcpListener::bind("127.0.0.1:0").await?;
+    let (port, cut) = (between.local_addr()?.port(), Arc::new(Notify::new()));
+    let carry = tokio::spawn({
+        let (cut, relay) = (cut.clone(), relay.port());
+        async move {
+            while let Ok((mut near, _)) = between.accept().await {
+                let cut = cut.clone();
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(("127.0.0.1", relay)).await?;
+                    tokio::select! {
+                        carried = copy_bidirectional(&mut near, &mut far) => carried.map(drop),
+                        () = cut.notified() => Ok(()),
+                    }
+                });
+            }
+        }
+    });
+    let config = relay.config(&["tcp"], PASSWORD).replace(&relay.port().to_string(), &port.to_string());
+    let server = Server::start(&config)?;
+    let token = server.key().client("cut-off", "one").sign()?;
+    let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
+    let two = Room::join(&server.url(), &server.key().client("cut-off", "two").sign()?).await?;
+    let before = one.local();
+    for n in 0..3_u8 {
+        cut.notify_waiters();
+        two.send(to("one", vec![n])).await?;
+        // It is the next packet that comes: nothing is lost, and no link was down before it.
+        let event = until(&mut one, |event| match event {
+            TransportEvent::Joined(_) => None,
+            event => Some(event),
+        });
+        match event.await? {
+            TransportEvent::Packet(packet) => ensure!(packet.payload[..] == [n], "{packet:?}"),
+            other => bail!("{other:?}"),
+        }
+    }
+    ensure!(one.local().sid() == before.sid(), "it joined anew");
+    carry.abort();
     Ok(())
 }
 

@@ -21,6 +21,7 @@ use super::{
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Where a relay is and how it is reached.
+#[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) url: IceUrl,
     pub(super) credentials: Credentials,
@@ -49,10 +50,25 @@ pub(super) enum Report {
     Failed(RelayError),
 }
 
+/// A report, and of which attempt at which relay it is.
+#[derive(Debug)]
+pub(super) struct Reported {
+    pub(super) number: usize,
+    pub(super) attempt: u64,
+    pub(super) report: Report,
+}
+
 /// Where reports of a relay go: all of them share one queue.
 pub(super) struct Reports {
     pub(super) number: usize,
-    pub(super) queue: mpsc::Sender<(usize, Report)>,
+    pub(super) attempt: u64,
+    pub(super) queue: mpsc::Sender<Reported>,
+}
+
+impl Reports {
+    fn signed(&self, report: Report) -> Reported {
+        Reported { number: self.number, attempt: self.attempt, report }
+    }
 }
 
 /// Runs until the relay fails, or its commands end.
@@ -64,7 +80,7 @@ pub(super) async fn run(place: Place, mut commands: mpsc::Receiver<Command>, rep
     };
     if let Some(error) = ended {
         tracing::debug!(relay = %place.url, %error, "a relay cannot be used");
-        let _ = reports.queue.send((reports.number, Report::Failed(error))).await;
+        let _ = reports.queue.send(reports.signed(Report::Failed(error))).await;
     }
 }
 
@@ -145,7 +161,7 @@ async fn carry(
         let due = relay.poll_timeout();
         tokio::select! {
             permit = reports.queue.reserve(), if report.is_some() => match permit {
-                Ok(permit) => if let Some(report) = report.take() { permit.send((reports.number, report)) },
+                Ok(permit) => if let Some(report) = report.take() { permit.send(reports.signed(report)) },
                 Err(_) => break,
             },
             read = reader.read(&mut buffer), if report.is_none() => match read {

@@ -99,22 +99,55 @@ async fn a_server_of_another_kind_is_told_as_that() {
     let mut relays = relays(listener.local_addr().unwrap(), "tcp");
     let (mut stream, _) = listener.accept().await.unwrap();
     stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
-    assert!(matches!(relays.next().await, RelayEvent::Failed));
+    assert!(matches!(relays.next().await, RelayEvent::Failed(_)));
     assert!(matches!(error(&relays), RelayError::Malformed(_)), "{:?}", error(&relays));
     assert!(!relays.is_hopeful());
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_is_told_and_may_be_asked_for_again() {
-    let (mut relays, stream) = open().await;
-    drop(stream);
-    assert!(matches!(relays.next().await, RelayEvent::Failed));
+async fn a_connection_that_ends_is_opened_anew_a_few_times() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut relays = relays(listener.local_addr().unwrap(), "tcp");
+    for again in 0..=MAX_AGAIN {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        serve(&mut stream, Method::Allocate).await;
+        assert!(matches!(relays.next().await, RelayEvent::Opened(..)));
+        assert!(relays.gave(address(RELAYED)) && !relays.is_awaited());
+        drop(stream);
+        let RelayEvent::Failed(gone) = relays.next().await else { panic!("not failed") };
+        assert_eq!(gone, [address(RELAYED)]);
+        assert!(!relays.gave(address(RELAYED)));
+        assert_eq!(relays.is_awaited(), again < MAX_AGAIN);
+    }
+    // Then it is given up, until the server names it again.
+    assert!(!relays.is_hopeful());
     assert!(matches!(error(&relays), RelayError::Closed(_)), "{:?}", error(&relays));
-    assert!(!relays.gave(address(RELAYED)));
-    // The server names it once more.
-    let url = relays.relays[0].url.to_string();
+    let url = relays.relays[0].place.url.to_string();
     relays.use_servers(&[server(&[url])], true, &[]);
     assert!(relays.is_hopeful() && relays.relays.len() == 1);
+    // One that gives nothing at all is given up at once.
+    drop(listener.accept().await.unwrap());
+    assert!(matches!(relays.next().await, RelayEvent::Failed(gone) if gone.is_empty()));
+    assert!(!relays.is_hopeful());
+}
+
+#[tokio::test]
+async fn relays_that_are_asked_anew_let_go_of_what_they_had() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut relays = relays(listener.local_addr().unwrap(), "tcp");
+    let (mut first, _) = listener.accept().await.unwrap();
+    serve(&mut first, Method::Allocate).await;
+    assert!(matches!(relays.next().await, RelayEvent::Opened(..)));
+    assert_eq!(relays.locals().count(), 1);
+    relays.ask_anew();
+    let (mut second, _) = listener.accept().await.unwrap();
+    serve(&mut second, Method::Allocate).await;
+    // The goodbye to the first, and nothing of it here.
+    let mut rest = Vec::new();
+    first.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(Message::read(&rest).unwrap().number(attribute::LIFETIME), Some(0));
+    assert!(matches!(relays.next().await, RelayEvent::Opened(..)));
+    assert!(relays.gave(address(RELAYED)));
 }
 
 #[tokio::test]
@@ -176,7 +209,7 @@ async fn only_the_relay_itself_is_heard() {
         .put(attribute::ERROR_CODE, b"\0\0\x04\x56Quota")
         .finish();
     socket.send_to(&refusal, from).await.unwrap();
-    assert!(matches!(relays.next().await, RelayEvent::Failed));
+    assert!(matches!(relays.next().await, RelayEvent::Failed(_)));
     assert_eq!(error(&relays), RelayError::Refused { code: 486, words: "Quota".into() });
 }
 
