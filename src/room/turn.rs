@@ -13,6 +13,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::mpsc;
 
 mod allocation;
+mod credentials;
 mod error;
 mod frame;
 mod line;
@@ -24,7 +25,8 @@ mod url;
 pub use error::{RelayError, RelayFailure};
 pub(super) use reflexive::Reflexive;
 
-use allocation::{Credentials, MAX_PEERS};
+use allocation::MAX_PEERS;
+use credentials::Credentials;
 use relay::{Command, Place, Report, Reported, Reports};
 use url::{IceUrl, Kind};
 
@@ -171,7 +173,8 @@ impl Relays {
 
     /// Lets every relay reach this address of the room's server.
     pub(super) fn permit(&mut self, peer: SocketAddr) {
-        if self.peers.len() < MAX_PEERS && !self.peers.contains(&peer) {
+        if !self.peers.contains(&peer) {
+            self.peers.drain(..(self.peers.len() + 1).saturating_sub(MAX_PEERS));
             self.peers.push(peer);
             for relay in &self.relays {
                 let _ = relay.commands.try_send(Command::Permit(peer));

@@ -11,7 +11,8 @@ use rustls::pki_types::CertificateDer;
 use tokio::{sync::mpsc, time};
 
 use super::{
-    allocation::{Allocation, Credentials, Event, Ids, MAX_PEERS},
+    allocation::{Allocation, Event, Ids, MAX_PEERS},
+    credentials::Credentials,
     error::RelayError,
     line::{self, Line},
     url::IceUrl,

@@ -1,6 +1,6 @@
 //! An allocation against a relay that the test plays, on virtual time.
 
-use super::{super::frame::write_channel, super::stun::array, *};
+use super::{super::frame::write_channel, super::stun::array, answers::MAX_STALE, *};
 
 const PEER: &str = "192.0.2.9:7882";
 const RELAYED: &str = "198.51.100.1:50000";
@@ -367,13 +367,26 @@ fn addresses_of_a_kind_that_the_relay_has_not_cost_nothing() {
 }
 
 #[test]
-fn the_number_of_peers_has_a_cap() {
+fn the_number_of_peers_has_a_cap_and_the_oldest_makes_room() {
     let mut relay = Relay::open();
-    for port in 1..=2 * MAX_PEERS as u16 {
-        relay.allocation.permit(relay.now, SocketAddr::new(address(PEER).ip(), port));
+    let peer = |port: usize| SocketAddr::new(address(PEER).ip(), port as u16);
+    for port in 1..=MAX_PEERS {
+        relay.allocation.permit(relay.now, peer(port));
+        relay.now += SECOND;
     }
     assert_eq!((relay.allocation.peers.len(), relay.allocation.out.len()), (MAX_PEERS, MAX_PEERS));
-    assert_eq!(relay.allocation.send(relay.now, address("192.0.2.9:9999"), b"too many"), None);
+    while relay.allocation.poll_transmit().is_some() {}
+    relay.allocation.send(relay.now, peer(1), b"in use").unwrap();
+    // The second one makes room. Its channel cannot be another's at once, so a permission must do.
+    let sent = relay.allocation.send(relay.now, peer(MAX_PEERS + 1), b"new").unwrap();
+    assert_eq!(Message::read(&sent).unwrap().address(attribute::XOR_PEER_ADDRESS), Some(peer(MAX_PEERS + 1)));
+    let asked = relay.request(Method::CreatePermission);
+    relay.succeed(&asked);
+    relay.nothing_more();
+    assert_eq!(relay.allocation.peers.len(), MAX_PEERS);
+    assert_eq!(relay.allocation.requests.len(), MAX_PEERS - 1, "what was asked for it is forgotten");
+    let on_its_channel = write_channel(0x4001, b"late").unwrap();
+    assert_eq!(relay.allocation.handle(relay.now, &on_its_channel), None);
 }
 
 #[test]
