@@ -43,6 +43,7 @@ mod rejoin;
 mod resume;
 mod sequence;
 mod signal;
+mod simulate;
 mod sockets;
 mod stream;
 mod task;
@@ -51,6 +52,7 @@ mod view;
 mod websocket;
 
 pub use error::{ConnectError, JoinPhase};
+pub use simulate::Scenario;
 
 use address::ServerUrl;
 use desk::{Desk, Ends, Leave, Outgoing, Shared, State};
@@ -287,6 +289,24 @@ impl Room {
     /// The newest token: the server renews it every few minutes, with what the participant may do by then.
     pub fn token(&self) -> String {
         self.shared.with(|state| state.token.clone())
+    }
+}
+
+impl Room {
+    /// Makes something go wrong, to see how an app bears it. What comes of it is told as of anything else that goes
+    /// wrong. The server needs to take part in most of it, and does so for everybody who asks.
+    ///
+    /// ```no_run
+    /// # async fn f(mut room: toolbridge::room::Room) {
+    /// use toolbridge::{Transport, room::Scenario};
+    ///
+    /// room.simulate(Scenario::NodeFailure);
+    /// println!("{:?}", room.recv().await); // Link(Down)
+    /// # }
+    /// ```
+    pub fn simulate(&self, scenario: Scenario) {
+        // Only what no join has had the time to do yet finds no place, and it is a wish.
+        let _ = self.ends.simulate.try_send(scenario);
     }
 }
 
