@@ -30,6 +30,7 @@ mod ends;
 mod flat;
 mod forged;
 mod judges;
+mod matrix;
 mod moves;
 mod network;
 mod observe;
@@ -70,6 +71,7 @@ fn main() {
         flat::trials(),
         storm::trials(),
         rejoin::trials(),
+        matrix::trials(),
         resume::trials(),
         moves::trials(),
         survival::trials(),

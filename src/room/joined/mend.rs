@@ -29,6 +29,7 @@ use crate::{
         packet,
         participants::Participants,
         peer_connection::{Error, Locals},
+        simulate::Scenario,
     },
 };
 
@@ -147,6 +148,13 @@ impl Joined {
             self.mending.probe = true;
         }
         end
+    }
+
+    pub(super) fn simulate(&mut self, scenario: Scenario) {
+        match scenario.request() {
+            Some(request) => self.signal.say(request),
+            None => self.resume.handle_wanted(Instant::now(), chance()),
+        }
     }
 
     pub(super) fn handle_asked_to_resume(&mut self, reason: &str) {
