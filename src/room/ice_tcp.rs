@@ -92,6 +92,11 @@ impl IceTcp {
         });
     }
 
+    /// Whether a connection that is open has this end.
+    pub(super) fn has(&self, local: SocketAddr) -> bool {
+        self.writers.keys().any(|pair| pair.local == local)
+    }
+
     /// Whether nothing was dialled.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {

@@ -25,8 +25,6 @@ use crate::link::Lane;
 
 mod relays;
 
-use relays::Stranded;
-
 /// How many bytes of both channels may be on their way. A larger budget was measured to cost five
 /// times the processor time and to gain nothing.
 const BUDGET: usize = 144 * 1024;
@@ -48,7 +46,8 @@ pub(super) struct PeerConnection {
     sockets: Sockets,
     udp: bool,
     relay_only: bool,
-    stranded: Stranded,
+    /// ICE is to begin anew.
+    stranded: bool,
     reliable: ChannelId,
     lossy: ChannelId,
     /// Whether each of them is open: reliable, lossy.
@@ -129,7 +128,7 @@ impl PeerConnection {
             sockets: Sockets::new(bind),
             udp,
             relay_only: false,
-            stranded: Stranded::No,
+            stranded: false,
             reliable,
             lossy,
             open: [false; 2],

@@ -105,6 +105,11 @@ impl Sockets {
         self.relays.ask_anew();
     }
 
+    /// Whether this is our end of a way that is open.
+    pub(super) fn have(&self, local: SocketAddr) -> bool {
+        self.udp.iter().any(|udp| udp.local == local) || self.tcp.has(local) || self.relays.gave(local)
+    }
+
     /// The address of the first UDP socket.
     #[cfg(test)]
     pub(super) fn local_udp(&self) -> SocketAddr {

@@ -283,7 +283,7 @@ async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Re
     let server = Server::start(&config)?;
     let token = server.key().client("cut-off", "one").sign()?;
     let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
-    let two = Room::join(&server.url(), &server.key().client("cut-off", "two").sign()?).await?;
+    let mut two = Room::join(&server.url(), &server.key().client("cut-off", "two").sign()?).await?;
     let before = one.local();
     for n in 0..3_u8 {
         cut.notify_waiters();
@@ -297,6 +297,9 @@ async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Re
             TransportEvent::Packet(packet) => ensure!(packet.payload[..] == [n], "{packet:?}"),
             other => bail!("{other:?}"),
         }
+        // Both directions go again before the next cut.
+        one.send(to("two", vec![n])).await?;
+        ensure!(packet(&mut two).await?.payload[..] == [n]);
     }
     ensure!(one.local().sid() == before.sid(), "it joined anew");
     carry.abort();

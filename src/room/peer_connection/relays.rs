@@ -9,16 +9,6 @@ use str0m::{Candidate, net::Protocol};
 use super::{Admit, Error, PeerConnection};
 use crate::room::turn::{RelayEvent, RelayFailure};
 
-/// What became of the connection when its relay went away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stranded {
-    No,
-    /// The relay that it stood on is gone, and was asked again.
-    Waits,
-    /// There is another way, which the server does not take by itself: it stays with the best that it knew.
-    Restart,
-}
-
 impl PeerConnection {
     /// Uses the relays among these servers, and nothing else with `only`; and asks those that say our address. To be called before the answer is taken,
     /// and again when the server names others.
@@ -46,10 +36,13 @@ impl PeerConnection {
 
     /// Whether ICE must begin anew for the connection to find its way; asked once.
     pub(in crate::room) fn wants_restart(&mut self) -> bool {
-        self.stranded == Stranded::Restart && {
-            self.stranded = Stranded::No;
-            true
-        }
+        std::mem::take(&mut self.stranded)
+    }
+
+    /// The path that was chosen went through a relay that is gone. Another one the server does not take by itself:
+    /// it stays with the best that it knew.
+    fn is_cut_off(&self) -> bool {
+        self.chosen.is_some_and(|(local, _)| !self.sockets.have(local))
     }
 
     /// An address of ours that the server should be told: a candidate line.
@@ -77,20 +70,16 @@ impl PeerConnection {
                 for address in relayed {
                     self.add_local(Candidate::relayed(address, local, Protocol::Udp));
                 }
-                if self.stranded == Stranded::Waits {
-                    self.stranded = Stranded::Restart;
-                }
+                self.stranded |= self.is_cut_off();
                 self.drain()
             }
             RelayEvent::Datagram { relayed, from, datagram } => {
                 self.receive(Protocol::Udp, from, relayed, &datagram, admit)
             }
             RelayEvent::Failed(gone) => {
-                let relays = &self.sockets.relays;
-                if self.chosen.is_some_and(|(local, _)| gone.contains(&local)) {
-                    let waits = self.relay_only && relays.is_awaited();
-                    self.stranded = if waits { Stranded::Waits } else { Stranded::Restart };
-                }
+                // Without another way it waits for the relay, which was asked again.
+                let waits = self.relay_only && self.sockets.relays.is_awaited();
+                self.stranded |= !waits && self.is_cut_off();
                 for address in gone {
                     if let Ok(candidate) = Candidate::relayed(address, address, Protocol::Udp) {
                         // Another path is chosen at once, instead of after the silence.
