@@ -38,12 +38,14 @@ mod joining;
 mod packet;
 mod participants;
 mod peer_connection;
+pub(crate) mod proxy;
 mod rejoin;
 mod sequence;
 mod signal;
 mod sockets;
 mod stream;
 mod task;
+pub(crate) mod tls;
 mod tokens;
 mod view;
 mod websocket;
@@ -135,7 +137,6 @@ impl RoomOptions {
     }
 
     /// Trusts these root certificates beside the system's: PEM, one or several, or one in DER.
-    /// With one of them no HTTP proxy is used.
     ///
     /// # Errors
     /// [`ConnectError::Tls`] if there is no certificate in it.
@@ -220,6 +221,10 @@ impl RoomOptions {
     }
 
     /// Joins a room. The address is `wss://HOST` or `ws://HOST:PORT`; the token names the room.
+    ///
+    /// The signalling goes through the HTTP proxy that the environment names, if it does: `HTTPS_PROXY` for `wss`,
+    /// `HTTP_PROXY` for `ws`, `ALL_PROXY` for both, in capitals or not; not for what `NO_PROXY` lists, and never for
+    /// this machine. Packets never go through it.
     ///
     /// # Errors
     /// Each kind of failure has its variant of [`ConnectError`]. The first join is tried once.

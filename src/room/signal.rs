@@ -217,6 +217,9 @@ fn join_error(
         }
         (_, Some(DialFailure::Status(status))) => refused(server, status),
         (_, Some(DialFailure::Tls(reason))) => ConnectError::Tls { server, reason },
+        (_, Some(DialFailure::Proxy(error))) => {
+            ConnectError::Proxy { server, proxy: error.proxy, reason: error.reason }
+        }
         (_, Some(DialFailure::Unreachable(reason))) => ConnectError::Unreachable { server, reason },
         // The body is left out: the server repeats the token in it.
         (
