@@ -61,6 +61,13 @@ use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
 use view::View;
 
+/// The address of a server, checked as a join checks it.
+#[cfg(feature = "cli")]
+pub(crate) fn server_url(text: &str) -> Result<url::Url, ConnectError> {
+    let checked = ServerUrl::parse(text)?;
+    url::Url::parse(checked.as_str()).map_err(|error| ConnectError::Url { reason: error.to_string() })
+}
+
 /// A joined room. Dropping it leaves, without waiting; [`close`](Transport::close) leaves in order.
 ///
 /// A lost connection is told as [`TransportEvent::Link`] with `Down`, and it joins anew by itself, until that
@@ -102,6 +109,7 @@ pub struct RoomOptions {
     join_timeout: Duration,
     bind: Option<IpAddr>,
     udp: bool,
+    tcp: bool,
     rejoin_wait: [Duration; 2],
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
@@ -114,6 +122,7 @@ impl Default for RoomOptions {
             join_timeout: Self::JOIN_TIMEOUT,
             bind: None,
             udp: true,
+            tcp: true,
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
@@ -179,8 +188,21 @@ impl RoomOptions {
 
     /// Uses TCP only, for networks that let UDP begin and then choke it. Default: both.
     pub fn tcp_only(mut self) -> Self {
-        self.udp = false;
+        (self.udp, self.tcp) = (false, true);
         self
+    }
+
+    /// Uses UDP only, to see whether it gets through at all; a room to stay in is better off with both. The
+    /// signalling is a WebSocket all the same. Default: both.
+    pub fn udp_only(mut self) -> Self {
+        (self.udp, self.tcp) = (true, false);
+        self
+    }
+
+    /// The root certificates that are trusted beside the system's.
+    #[cfg(feature = "cli")]
+    pub(crate) fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.roots
     }
 
     /// How long to wait between two attempts to join anew after a lost connection, counted from the
@@ -241,7 +263,7 @@ impl RoomOptions {
         }
         let [first, longest] = self.rejoin_wait;
         let policy = Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout };
-        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp };
+        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp, tcp: self.tcp };
         let start = Instant::now();
         let joined = door.enter(token, self.join_timeout).await?;
 
@@ -280,6 +302,11 @@ impl Room {
     /// A dropped future leaves the room again.
     pub async fn join(url: &str, token: &str) -> Result<Self, ConnectError> {
         RoomOptions::new().join(url, token).await
+    }
+
+    /// Whether the server lets us send data: without that right it drops what we send, without a word.
+    pub fn can_publish_data(&self) -> bool {
+        self.shared.with(|state| state.can_publish_data)
     }
 
     /// The newest token: the server renews it every few minutes, with what the participant may do by then.

@@ -32,6 +32,7 @@ pub(super) struct Door {
     pub(super) roots: Vec<CertificateDer<'static>>,
     pub(super) bind: Option<IpAddr>,
     pub(super) udp: bool,
+    pub(super) tcp: bool,
 }
 
 impl Door {
@@ -39,7 +40,7 @@ impl Door {
     pub(super) async fn enter(&self, token: &str, limit: Duration) -> Result<Joined, ConnectError> {
         let (server, start) = (&self.url, Instant::now());
         let (peer, offer) =
-            PeerConnection::new(start, self.bind, self.udp).map_err(ConnectError::transport)?;
+            PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
         let dial = Dial::new(self.roots.clone());
         let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server took the join");

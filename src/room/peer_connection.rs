@@ -39,6 +39,7 @@ pub(super) struct PeerConnection {
     rtc: Rtc,
     sockets: Sockets,
     udp: bool,
+    tcp: bool,
     reliable: ChannelId,
     lossy: ChannelId,
     /// Whether each of them is open: reliable, lossy.
@@ -71,8 +72,13 @@ pub(super) enum Admit {
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 impl PeerConnection {
-    /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP.
-    pub(super) fn new(now: Instant, bind: Option<IpAddr>, udp: bool) -> Result<(Self, String), Error> {
+    /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP, without `tcp` only UDP.
+    pub(super) fn new(
+        now: Instant,
+        bind: Option<IpAddr>,
+        udp: bool,
+        tcp: bool,
+    ) -> Result<(Self, String), Error> {
         let mut rtc = Rtc::builder().clear_codecs().set_sctp_max_buffered_amount(BUDGET).build(now);
         let mut api = rtc.sdp_api();
         let reliable =
@@ -89,6 +95,7 @@ impl PeerConnection {
             rtc,
             sockets: Sockets::new(bind),
             udp,
+            tcp,
             reliable,
             lossy,
             open: [false; 2],
@@ -148,7 +155,9 @@ impl PeerConnection {
                 Err(error) => return tracing::debug!(%remote, %error, "no way to a candidate"),
             },
             // A relayed address has no socket of the server's behind it that could be dialled.
-            (Protocol::Tcp, Some(TcpType::Passive)) if candidate.kind() != CandidateKind::Relayed => {
+            (Protocol::Tcp, Some(TcpType::Passive))
+                if self.tcp && candidate.kind() != CandidateKind::Relayed =>
+            {
                 self.sockets.dial_tcp(remote);
             }
             _ => return,

@@ -189,7 +189,7 @@ mod tests {
                 }
             }
         });
-        (Door { url, roots: Vec::new(), bind: None, udp: true }, seen)
+        (Door { url, roots: Vec::new(), bind: None, udp: true, tcp: true }, seen)
     }
 
     fn source(token: &str) -> TokenSource {

@@ -25,6 +25,7 @@ macro_rules! trials {
 mod assistant;
 mod calls;
 mod cli;
+mod doctor;
 mod endings;
 mod ends;
 mod flat;
@@ -74,6 +75,7 @@ fn main() {
         streams::trials(),
         calls::trials(),
         cli::trials(),
+        doctor::trials(),
         assistant::trials(),
         network::trials(),
         observe::trials(),

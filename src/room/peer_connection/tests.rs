@@ -14,12 +14,12 @@ const DTLS: &[u8] = &[22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 const RTP: &[u8] = &[0x80, 96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn connection() -> PeerConnection {
-    PeerConnection::new(Instant::now(), None, true).unwrap().0
+    PeerConnection::new(Instant::now(), None, true, true).unwrap().0
 }
 
 #[tokio::test]
 async fn both_channels_are_offered_and_no_media() {
-    let (connection, offer) = PeerConnection::new(Instant::now(), None, true).unwrap();
+    let (connection, offer) = PeerConnection::new(Instant::now(), None, true, true).unwrap();
     assert_eq!(offer.matches("m=").count(), 1, "{offer}");
     assert!(offer.contains("m=application") && offer.contains("a=setup:actpass"), "{offer}");
     assert!(!connection.is_open() && !connection.has_path());
@@ -140,7 +140,7 @@ async fn drive(
 }
 
 async fn connected() -> (PeerConnection, Remote) {
-    let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true).unwrap();
+    let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true, true).unwrap();
     let (mut remote, answer) = Remote::answer(&offer).await;
     connection.handle_answer(&answer).unwrap();
     drive(&mut connection, &mut remote, Admit::All, |it, remote| it.is_open() && remote.channels.len() == 2)
