@@ -40,6 +40,7 @@ mod participants;
 mod peer_connection;
 pub(crate) mod proxy;
 mod rejoin;
+mod resume;
 mod sequence;
 mod signal;
 mod sockets;
@@ -85,7 +86,6 @@ pub(crate) fn server_url(text: &str) -> Result<url::Url, ConnectError> {
 /// sender was not announced yet is delivered all the same. Who is there, and who we are, changes as the
 /// events are read that tell of it.
 pub struct Room {
-    name: String,
     view: View,
     shared: Arc<Shared>,
     ends: Ends,
@@ -263,7 +263,7 @@ impl RoomOptions {
         }
         let [first, longest] = self.rejoin_wait;
         let policy = Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout };
-        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp, tcp: self.tcp };
+        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp, tcp: self.tcp, policy };
         let start = Instant::now();
         let joined = door.enter(token, self.join_timeout).await?;
 
@@ -273,7 +273,7 @@ impl RoomOptions {
             token: joined.token.clone(),
             closed: None,
         });
-        let room = Room { name: joined.room.clone(), view: joined.view(), shared: desk.shared.clone(), ends };
+        let room = Room { view: joined.view(), shared: desk.shared.clone(), ends };
         let rejoin = Rejoin::new(Instant::now(), policy, start.elapsed());
         let (name, local) = (joined.room.clone(), joined.local.clone());
         let task = Task { desk, door, source: self.source, rejoin, room: name, local };
@@ -321,7 +321,7 @@ impl Transport for Room {
     }
 
     fn room(&self) -> String {
-        self.name.clone()
+        self.view.room().to_owned()
     }
 
     fn present(&self) -> Vec<Participant> {
@@ -422,6 +422,12 @@ impl Room {
     }
 }
 
+/// Any number, so that not all who were lost together come back together.
+fn chance() -> u32 {
+    // Without the system's chance there is still the order in which they come.
+    getrandom::u32().unwrap_or(u32::MAX / 2)
+}
+
 fn check_size(size: usize, limit: usize) -> Result<(), SendError> {
     if size > limit { Err(SendError::TooLarge { size, limit }) } else { Ok(()) }
 }
@@ -429,7 +435,7 @@ fn check_size(size: usize, limit: usize) -> Result<(), SendError> {
 impl fmt::Debug for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Room")
-            .field("name", &self.name)
+            .field("name", &self.view.room())
             .field("local", self.local().peer())
             .finish_non_exhaustive()
     }

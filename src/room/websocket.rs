@@ -5,6 +5,7 @@
 //! [`scope`] (a task-local value holds what the join wants) and passes everything else on.
 
 use std::{
+    fmt,
     future::Future,
     io,
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -68,6 +69,17 @@ pub(super) enum DialFailure {
     Proxy(ProxyError),
     /// The server answered with this HTTP status.
     Status(u16),
+}
+
+impl fmt::Display for DialFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(text) => f.write_str(text),
+            Self::Tls(text) => write!(f, "TLS: {text}"),
+            Self::Proxy(error) => write!(f, "proxy {}: {}", error.proxy, error.reason),
+            Self::Status(status) => write!(f, "status {status}"),
+        }
+    }
 }
 
 impl Dial {

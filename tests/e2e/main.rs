@@ -44,6 +44,7 @@ mod report;
 #[path = "../it/report_sample.rs"]
 mod report_sample;
 mod restart;
+mod resume;
 mod room;
 mod server;
 mod several;
@@ -66,6 +67,7 @@ fn main() {
         flat::trials(),
         storm::trials(),
         rejoin::trials(),
+        resume::trials(),
         survival::trials(),
         room::trials(),
         endings::trials(),
