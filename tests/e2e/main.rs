@@ -34,6 +34,7 @@ mod network;
 mod observe;
 mod peers;
 mod program;
+mod proxy;
 #[path = "../it/recorded.rs"]
 mod recorded;
 mod recordings;
@@ -80,6 +81,7 @@ fn main() {
         doctor::trials(),
         assistant::trials(),
         network::trials(),
+        proxy::trials(),
         observe::trials(),
         report::trials(),
         judges::trials(),
