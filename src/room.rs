@@ -32,6 +32,8 @@ mod backlog;
 mod desk;
 mod error;
 mod health;
+#[cfg(test)]
+mod hostile;
 mod ice_tcp;
 mod joined;
 mod joining;

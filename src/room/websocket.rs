@@ -20,6 +20,7 @@ use futures_util::{
 use livekit_net::{
     Header, HttpClient, HttpMethod, HttpResponse, TransportError, WsClient, WsConnectResult, WsConnection,
 };
+use livekit_protocol::LeaveRequest;
 use rustls::{
     crypto::{CryptoProvider, ring},
     pki_types::CertificateDer,
@@ -47,6 +48,13 @@ use super::{
     tls,
 };
 
+mod intake;
+mod thin;
+
+use intake::{Intake, Taken};
+
+pub(super) use intake::Unread;
+
 /// The longest signalling frame, in bytes: the first one lists the whole room.
 const MAX_FRAME: usize = 16 << 20;
 
@@ -54,6 +62,8 @@ const MAX_FRAME: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Dial {
     roots: Vec<CertificateDer<'static>>,
+    resumes: bool,
+    unread: Arc<Unread>,
     failure: Mutex<Option<DialFailure>>,
     hung_up: CancellationToken,
 }
@@ -69,6 +79,10 @@ pub(super) enum DialFailure {
     Proxy(ProxyError),
     /// The server answered with this HTTP status.
     Status(u16),
+    /// The server opened the socket and then did not take the join.
+    Refused(LeaveRequest),
+    /// What the server said cannot be worked with.
+    Unfit(&'static str),
 }
 
 impl fmt::Display for DialFailure {
@@ -78,6 +92,8 @@ impl fmt::Display for DialFailure {
             Self::Tls(text) => write!(f, "TLS: {text}"),
             Self::Proxy(error) => write!(f, "proxy {}: {}", error.proxy, error.reason),
             Self::Status(status) => write!(f, "status {status}"),
+            Self::Refused(_) => f.write_str("the server ended the join"),
+            Self::Unfit(text) => f.write_str(text),
         }
     }
 }
@@ -88,9 +104,23 @@ impl Dial {
         Self { roots, ..Self::default() }
     }
 
+    /// One that goes on with a join.
+    pub(super) fn resuming(self) -> Self {
+        Self { resumes: true, ..self }
+    }
+
+    /// What came over it and was not read yet.
+    pub(super) fn unread(&self) -> Arc<Unread> {
+        self.unread.clone()
+    }
+
     /// Ends the join's socket, open or not, without a word: what comes late must not join after all.
     pub(super) fn hang_up(&self) {
         self.hung_up.cancel();
+    }
+
+    fn fail(&self, failure: DialFailure) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 
     /// Why the last attempt failed, if one of ours did.
@@ -145,18 +175,15 @@ impl WsClient for ScopedClient {
         };
         match opened {
             Ok(socket) => {
-                let connection = Connection::new(socket, dial.hung_up.clone());
+                let connection = Connection::new(socket, dial);
                 Ok(WsConnectResult { connection: Arc::new(connection) })
             }
             Err(failure) => {
                 let error = match &failure {
                     DialFailure::Status(status) => TransportError::Http { status: *status },
-                    DialFailure::Unreachable(text) | DialFailure::Tls(text) => {
-                        TransportError::Connection(text.clone())
-                    }
-                    DialFailure::Proxy(error) => TransportError::Connection(error.reason.clone()),
+                    other => TransportError::Connection(other.to_string()),
                 };
-                *dial.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+                dial.fail(failure);
                 Err(error)
             }
         }
@@ -274,22 +301,40 @@ fn request(url: &Url, headers: &[Header]) -> Result<Request<()>, DialFailure> {
 /// An open socket. The library sends and receives from different tasks.
 struct Connection {
     writer: sync::Mutex<SplitSink<Socket, Message>>,
-    reader: sync::Mutex<SplitStream<Socket>>,
-    hung_up: CancellationToken,
+    reader: sync::Mutex<(SplitStream<Socket>, Intake)>,
+    dial: Arc<Dial>,
 }
 
 impl Connection {
-    fn new(socket: Socket, hung_up: CancellationToken) -> Self {
+    fn new(socket: Socket, dial: Arc<Dial>) -> Self {
         let (writer, reader) = socket.split();
-        Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new(reader), hung_up }
+        let intake = Intake::new(dial.resumes, dial.unread());
+        Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new((reader, intake)), dial }
     }
 
-    /// The next binary frame.
+    /// The next binary frame that is let through.
     async fn frame(&self) -> Result<Option<Vec<u8>>, TransportError> {
         let mut reader = self.reader.lock().await;
+        let (reader, intake) = &mut *reader;
         loop {
+            if intake.is_over() {
+                return Ok(None);
+            }
+            // Whoever reads too slowly slows the server down.
+            self.dial.unread.room().await;
             match reader.next().await {
-                Some(Ok(Message::Binary(frame))) => return Ok(Some(frame.into())),
+                Some(Ok(Message::Binary(frame))) => match intake.take(&frame) {
+                    Taken::Frame(frame) => return Ok(Some(frame)),
+                    Taken::Nothing => {}
+                    Taken::Refusal(frame, leave) => {
+                        self.dial.fail(DialFailure::Refused(leave));
+                        return Ok(Some(frame));
+                    }
+                    Taken::Unfit(why) => {
+                        self.dial.fail(DialFailure::Unfit(why));
+                        return Err(TransportError::Other(why.into()));
+                    }
+                },
                 // Pings are answered by the WebSocket itself; text means nothing here.
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Text(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) | None => return Ok(None),
@@ -309,12 +354,12 @@ impl WsConnection for Connection {
     async fn recv(&self) -> Result<Option<Vec<u8>>, TransportError> {
         tokio::select! {
             frame = self.frame() => frame,
-            () = self.hung_up.cancelled() => Err(TransportError::Connection("given up".into())),
+            () = self.dial.hung_up.cancelled() => Err(TransportError::Connection("given up".into())),
         }
     }
 
     async fn close(&self) {
-        if self.hung_up.is_cancelled() {
+        if self.dial.hung_up.is_cancelled() {
             return;
         }
         // A peer that is gone cannot be told.
