@@ -30,6 +30,7 @@ use crate::{
 mod address;
 mod backlog;
 mod desk;
+mod dial;
 mod error;
 mod health;
 #[cfg(test)]

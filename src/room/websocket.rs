@@ -44,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
 use super::{
+    dial,
     proxy::{Proxy, ProxyError},
     tls,
 };
@@ -225,7 +226,7 @@ async fn open(
     let mut stream: Box<dyn Stream> = match Proxy::of_environment(url).map_err(DialFailure::Proxy)? {
         Some(proxy) => through(&proxy, url, roots, limit).await.map_err(DialFailure::Proxy)?,
         None => {
-            let tcp = dial(&host, url.port_or_known_default().unwrap_or(443)).await;
+            let tcp = reach(&host, url.port_or_known_default().unwrap_or(443)).await;
             Box::new(tcp.map_err(|error| DialFailure::Unreachable(error.to_string()))?)
         }
     };
@@ -250,7 +251,7 @@ async fn through(
     tracing::debug!(%proxy, "the signalling goes through a proxy");
     let limit = limit * 4 / 5;
     let reached = async {
-        let tcp = dial(&proxy.host(), proxy.port()).await.map_err(|error| proxy.failed(error))?;
+        let tcp = reach(&proxy.host(), proxy.port()).await.map_err(|error| proxy.failed(error))?;
         let stream: Box<dyn Stream> = Box::new(tcp);
         if !proxy.is_tls() {
             return Ok(stream);
@@ -264,14 +265,12 @@ async fn through(
     Ok(stream)
 }
 
-async fn dial(host: &Host<&str>, port: u16) -> io::Result<TcpStream> {
-    let tcp = match host {
-        Host::Domain(name) => TcpStream::connect((*name, port)).await,
-        Host::Ipv4(ip) => TcpStream::connect((*ip, port)).await,
-        Host::Ipv6(ip) => TcpStream::connect((*ip, port)).await,
-    }?;
-    tcp.set_nodelay(true)?;
-    Ok(tcp)
+async fn reach(host: &Host<&str>, port: u16) -> io::Result<TcpStream> {
+    match host {
+        Host::Domain(name) => dial::connect(name, port).await,
+        Host::Ipv4(ip) => dial::connect(&ip.to_string(), port).await,
+        Host::Ipv6(ip) => dial::connect(&ip.to_string(), port).await,
+    }
 }
 
 async fn encrypt(

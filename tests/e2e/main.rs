@@ -30,6 +30,7 @@ mod endings;
 mod ends;
 mod flat;
 mod judges;
+mod moves;
 mod network;
 mod observe;
 mod peers;
@@ -69,6 +70,7 @@ fn main() {
         storm::trials(),
         rejoin::trials(),
         resume::trials(),
+        moves::trials(),
         survival::trials(),
         room::trials(),
         endings::trials(),
@@ -108,9 +110,18 @@ fn trial_with<F: Future<Output = anyhow::Result<()>>>(
     missing: impl FnOnce() -> Option<&'static str> + Send + 'static,
     test: impl FnOnce() -> F + Send + 'static,
 ) -> Trial {
+    let required = env::var_os("TOOLBRIDGE_REQUIRE_PARTS").is_some_and(|value| value == "1");
+    trial_where(name, move || missing().filter(|_| !required), test)
+}
+
+/// A test with a runtime of its own, that needs what cannot be installed; where it is not allowed it is skipped.
+fn trial_where<F: Future<Output = anyhow::Result<()>>>(
+    name: &str,
+    impossible: impl FnOnce() -> Option<&'static str> + Send + 'static,
+    test: impl FnOnce() -> F + Send + 'static,
+) -> Trial {
     Trial::ignorable_test(name, || {
-        let required = env::var_os("TOOLBRIDGE_REQUIRE_PARTS").is_some_and(|value| value == "1");
-        if !required && let Some(part) = missing() {
+        if let Some(part) = impossible() {
             return Ok(Completion::ignored_with(format!("skipped: {part}")));
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
