@@ -37,6 +37,8 @@ use super::{
 };
 use crate::{link::CloseReason, room::RoomOptions};
 
+mod sdp;
+
 /// When a test has failed because it hangs.
 const BOUND: Duration = Duration::from_secs(20);
 
