@@ -225,11 +225,6 @@ impl Server {
         Ok(key)
     }
 
-    /// Whether key and secret were given.
-    pub(super) fn has_key(&self) -> bool {
-        self.key.missing().is_empty()
-    }
-
     /// Who would sign tokens, and the secret: to look at the signature of a finished one.
     pub(super) fn signer(&self) -> Option<(&str, &str)> {
         Some((self.key.name()?, given(&self.key.api_secret)?))

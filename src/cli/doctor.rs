@@ -69,12 +69,17 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(token) = &token {
         agrees(token, arguments.room.as_deref(), None)?;
     }
-    let key = if token.is_none() || arguments.server.has_key() {
-        Some(arguments.server.key_for(address)?)
-    } else {
-        None
-    };
     let claims = token.as_ref().and_then(|token| Claims::from_unverified(token).ok());
+    let key = match (&token, &claims) {
+        (None, _) => Some(arguments.server.key_for(address)?),
+        // A second participant comes from the token's own key, or not at all.
+        (Some(token), Some(claims)) => {
+            let signature = token::signature(token, claims, arguments.server.signer());
+            let key = arguments.server.key_for(address).ok();
+            key.filter(|_| signature == token::Signature::Right)
+        }
+        (Some(_), None) => None,
+    };
     let named = claims.as_ref().map(|claims| claims.video.room.clone());
     let own = || format!("toolbridge-doctor-{}", nanoid::nanoid!(8));
     let room = named.or_else(|| arguments.room.clone()).unwrap_or_else(own);
@@ -246,7 +251,9 @@ impl Visit {
             let report = match (&pass.key, &rights) {
                 (_, None) => Report::skipped("no packets pass"),
                 (_, Some(rights)) if !rights.may_send => Report::skipped("nothing may be sent"),
-                (None, _) => Report::skipped("it needs API key and secret, for a second participant"),
+                (None, _) => {
+                    Report::skipped("it needs the token's API key and secret, for a second participant")
+                }
                 (Some(key), _) => match pass.echo(key).await {
                     Ok(echoes) => judge::room::echo(&echoes),
                     Err(error) => judge::room::no_echo(&error),

@@ -103,7 +103,17 @@ async fn a_token_is_enough_for_all_but_the_echo() -> anyhow::Result<()> {
         check.step("token")?["found"]
             == "for brain in the room doctor-token, role assistant, from the key devkey"
     );
-    ensure!(check.step("echo")?["found"].as_str().is_some_and(|it| it.contains("API key and secret")));
+    ensure!(
+        check.step("echo")?["found"].as_str().is_some_and(|it| it.contains("the token's API key and secret"))
+    );
+    check.ends(true)?;
+    // A key of elsewhere does no harm.
+    let elsewhere =
+        doctor(&server, &["--token", &token, "--api-secret", "another secret of 32 characters and more"]);
+    let check = Check::of(elsewhere).await?;
+    check.says("token", "warning", "one of the two is wrong", "If the join below works")?;
+    check.is("ok", &["signalling", "udp"])?;
+    check.is("skipped", &["echo"])?;
     check.ends(true)?;
     // With key and secret beside it, somebody is there to answer.
     let check = Check::of(doctor(&server, &["--token", &token])).await?;

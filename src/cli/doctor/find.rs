@@ -168,13 +168,22 @@ impl Line {
         Ok((stream, found))
     }
 
-    /// A connection as the scheme wants it.
+    /// A connection as the scheme wants it. It worked a moment ago, so little is said if it does not now.
     async fn open(&self) -> Result<Box<dyn Stream>, String> {
-        if is_encrypted(&self.url) {
-            let opened = self.encrypt().await;
-            opened.map(|(stream, _)| -> Box<dyn Stream> { Box::new(stream) }).map_err(|it| format!("{it:?}"))
-        } else {
-            self.reach().await.map_err(|fault| format!("{fault:?}"))
+        let way = |fault| match fault {
+            WayFault::Connect(ConnectFault::Refused) => "it was refused".to_owned(),
+            WayFault::Connect(ConnectFault::Other(system)) => system,
+            WayFault::Connect(_) => "nobody answered".to_owned(),
+            WayFault::Proxy(error) => format!("the proxy {}: {}", error.proxy, error.reason),
+            WayFault::Trust(reason) => reason,
+        };
+        if !is_encrypted(&self.url) {
+            return self.reach().await.map_err(way);
+        }
+        match self.encrypt().await {
+            Ok((stream, _)) => Ok(Box::new(stream)),
+            Err(TlsFault::Way(fault)) => Err(way(fault)),
+            Err(_) => Err("it could not be encrypted".to_owned()),
         }
     }
 }

@@ -51,28 +51,11 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<Report> {
     const NEW: &str = "have the token server make a new one (`toolbridge token` makes one for a try)";
     let until = i64::try_from(claims.exp).unwrap_or(i64::MAX);
     let from = i64::try_from(claims.nbf).unwrap_or(i64::MAX);
-    match signature {
-        Signature::Wrong => {
-            return Some(Report::failed(
-                "the token was not signed with the API secret that was given here",
-                "use the same secret for the token server as for the LiveKit server (`keys` in its configuration); look for \
-                 a space or line end in it",
-            ));
-        }
-        Signature::OtherKey { ours } => {
-            return Some(Report::failed(
-                format!("the token is from the key {}, and the key given here is {ours}", named(&claims.iss)),
-                "the token server and this machine have different keys: take the one that the LiveKit server knows, or \
-                 leave key and secret out here",
-            ));
-        }
-        Signature::Algorithm(name) => {
-            return Some(Report::failed(
-                format!("the token is signed by {name}, which LiveKit does not take"),
-                "have it signed by HS256 with the API secret, as LiveKit's SDKs do",
-            ));
-        }
-        Signature::Right | Signature::NotLookedAt => {}
+    if let Signature::Algorithm(name) = signature {
+        return Some(Report::failed(
+            format!("the token is signed by {name}, which LiveKit does not take"),
+            "have it signed by HS256 with the API secret, as LiveKit's SDKs do",
+        ));
     }
     if until != 0 && until.saturating_add(LEEWAY) < now {
         let text = format!("the token's time has been over for {}", span(now - until));
@@ -99,6 +82,23 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<Report> {
             "the token names no room",
             "have the token server write the room's name into it (`video.room`)",
         ));
+    }
+    match signature {
+        Signature::Wrong => {
+            return Some(Report::warning(
+                "the token was not signed with the API secret that was given here: one of the two is wrong",
+                "use the same secret for the token server as for the LiveKit server (`keys` in its configuration); look for \
+                 a space or line end in it. If the join below works, it is the secret here that is wrong",
+            ));
+        }
+        Signature::OtherKey { ours } => {
+            return Some(Report::warning(
+                format!("the token is from the key {}, and the key given here is {ours}", named(&claims.iss)),
+                "the token server and this machine have different keys. If the join below works, it is the one here that \
+                 does not belong to this server: leave it out, or take the other one",
+            ));
+        }
+        _ => {}
     }
     let role = claims.attributes.get(ROLE_ATTRIBUTE).map(|role| (role, Role::from_text(role)));
     match role {
