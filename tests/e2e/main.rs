@@ -30,6 +30,7 @@ mod endings;
 mod ends;
 mod flat;
 mod judges;
+mod matrix;
 mod moves;
 mod network;
 mod observe;
@@ -69,6 +70,7 @@ fn main() {
         flat::trials(),
         storm::trials(),
         rejoin::trials(),
+        matrix::trials(),
         resume::trials(),
         moves::trials(),
         survival::trials(),

@@ -104,6 +104,9 @@ pub(crate) struct Link {
     severed: watch::Sender<u64>,
     delay_us: AtomicU64,
     to_lose: AtomicU32,
+    /// So many of a thousand datagrams are lost, by a chance that is the same each time.
+    loss: AtomicU32,
+    chance: AtomicU64,
     to_refuse: AtomicU32,
     /// How many TCP connections were carried to the server.
     connections: watch::Sender<usize>,
@@ -120,6 +123,8 @@ impl Link {
             severed: watch::Sender::new(0),
             delay_us: AtomicU64::new(0),
             to_lose: AtomicU32::new(0),
+            loss: AtomicU32::new(0),
+            chance: AtomicU64::new(1),
             to_refuse: AtomicU32::new(0),
             connections: watch::Sender::new(0),
             rebound: watch::Sender::new(0),
@@ -145,6 +150,11 @@ impl Link {
     /// From now on everything takes this much longer in each direction.
     pub(crate) fn delay(&self, delay: Duration) {
         self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// From now on so many of a thousand datagrams are lost, each way.
+    pub(crate) fn lose(&self, permille: u32) {
+        self.loss.store(permille, Ordering::Relaxed);
     }
 
     /// The next so many datagrams are lost, whichever way they go.
@@ -187,7 +197,17 @@ impl Link {
         if !self.is_open() {
             return true;
         }
-        take_one(&self.to_lose)
+        take_one(&self.to_lose) || self.chance() < self.loss.load(Ordering::Relaxed)
+    }
+
+    /// The next number below 1,000: xorshift.
+    fn chance(&self) -> u32 {
+        let mut x = self.chance.load(Ordering::Relaxed);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.chance.store(x, Ordering::Relaxed);
+        (x % 1_000) as u32
     }
 
     async fn until_open(&self) {
