@@ -233,6 +233,8 @@ impl PeerConnection {
         }
         self.remotes.push(remote);
         self.rtc.add_remote_candidate(candidate);
+        // The stack begins with it when it is next told the time, and wanted to be told that up to 3 s later.
+        self.wake_at = Instant::now();
     }
 
     fn add_local(&mut self, candidate: Result<Candidate, IceError>) {

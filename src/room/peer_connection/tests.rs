@@ -68,6 +68,20 @@ async fn candidates_before_the_answer_wait_for_it() {
     assert!(connection.handle_answer("v=0", 1).is_err(), "an answer that is none");
 }
 
+#[tokio::test]
+async fn a_candidate_that_comes_late_is_tried_at_once() {
+    let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true, true).unwrap();
+    let (_remote, answer) = Remote::answer(&offer).await;
+    let without: Vec<_> = answer.split("\r\n").filter(|line| !line.starts_with("a=candidate:")).collect();
+    connection.handle_answer(&without.join("\r\n"), 0).unwrap();
+    // Whatever is due is done, until there is nothing but waiting.
+    while connection.wake_at <= Instant::now() {
+        connection.handle(None, Admit::All).unwrap();
+    }
+    connection.handle_candidate("candidate:1 1 udp 1 127.0.0.1 9 typ host");
+    assert!(connection.wake_at <= Instant::now());
+}
+
 /// The other end: answers an offer, takes what comes on the channels.
 struct Remote {
     rtc: Rtc,
