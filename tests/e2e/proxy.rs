@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![proxy:
         a_call_goes_through_the_proxy_that_the_environment_names,
         a_call_goes_through_it_encrypted_with_a_root_of_ones_own,
+        a_proxy_may_be_spoken_to_over_tls_itself,
         a_refusal_names_the_proxy_and_not_the_password,
         what_no_proxy_names_and_this_machine_are_reached_without,
         doctor_looks_through_a_proxy,
@@ -136,6 +137,22 @@ async fn a_call_goes_through_it_encrypted_with_a_root_of_ones_own() -> anyhow::R
         untrusted.code == Some(1) && untrusted.stderr.contains("no trusted TLS connection"),
         "{untrusted:?}"
     );
+    Ok(())
+}
+
+async fn a_proxy_may_be_spoken_to_over_tls_itself() -> anyhow::Result<()> {
+    let (server, room, proxy) = (shared()?, "proxy-over-tls", Proxy::start().await?);
+    let _phone = phone(&server, room).await?;
+    let tls = TlsProxy::start(proxy.port).await?;
+    let root = folder("proxy-over-tls")?.join("root.pem");
+    std::fs::write(&root, &tls.root)?;
+    let url = format!("ws://livekit.test:{}", server.port());
+    let named = format!("https://{USER}@127.0.0.1:{}", tls.port());
+    let planned = call(&server, room, &url)?.env("HTTP_PROXY", &named);
+    answered(&planned.arg("--root-certificate").arg(&root).run().await?)?;
+    let untrusted = call(&server, room, &url)?.env("HTTP_PROXY", &named).run().await?;
+    ensure!(untrusted.code == Some(1) && untrusted.stderr.contains("UnknownIssuer"), "{untrusted:?}");
+    ensure!(!untrusted.stderr.contains("hunter2"), "{untrusted:?}");
     Ok(())
 }
 
