@@ -12,10 +12,11 @@
 )]
 
 mod rpc;
+mod soak;
 mod table;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     env,
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
@@ -45,7 +46,9 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// How long a call may take: longer than the longest cut and what follows.
 const LIMIT: Duration = Duration::from_secs(45);
 /// How long calls are watched after a cut.
-const WATCH: Duration = Duration::from_secs(25);
+const WATCH: Duration = Duration::from_secs(12);
+/// Each way, as between a phone and a server that is not far, in seconds.
+const DELAY: f64 = 0.02;
 
 /// What became of a call, with the system's time in seconds.
 #[derive(Clone, Debug)]
@@ -61,10 +64,30 @@ struct Call {
 struct Log {
     calls: Vec<Call>,
     open: usize,
+    /// By pair and number, the last of each pair.
     runs: HashMap<(usize, u64), usize>,
+    twice: usize,
+    /// How many calls came to what.
+    outcomes: BTreeMap<String, usize>,
+    /// Calls are not kept: there would be too many.
+    counts_only: bool,
+    /// Nobody calls any more.
+    over: bool,
 }
 
 type Shared = Arc<Mutex<Log>>;
+
+impl Log {
+    /// So many runs of a pair are remembered: what runs a second time does so within minutes.
+    const REMEMBERED: u64 = 5_000;
+
+    fn ran(&mut self, pair: usize, number: u64) {
+        let times = self.runs.entry((pair, number)).or_default();
+        *times += 1;
+        self.twice += usize::from(*times == 2);
+        self.runs.remove(&(pair, number.wrapping_sub(Self::REMEMBERED)));
+    }
+}
 
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Echo {
@@ -121,12 +144,12 @@ async fn run() {
 
     let rooms: Vec<_> = (0..PAIRS[0]).map(|pair| format!("cuts-{pair}")).collect();
     let tokens: Vec<_> = rooms.iter().map(|room| key.client(room, "phone").sign().unwrap()).collect();
-    let _phones = near(&[env::current_exe().unwrap().to_str().unwrap()], &tokens, {
+    let phones = near(&[env::current_exe().unwrap().to_str().unwrap()], &tokens, {
         let log = ours.clone();
         move |line| {
             let mut words = line.split(' ').skip(1).map(|word| word.parse::<u64>().unwrap());
-            let call = (words.next().unwrap() as usize, words.next().unwrap());
-            *log.lock().unwrap().runs.entry(call).or_default() += 1;
+            let (pair, number) = (words.next().unwrap() as usize, words.next().unwrap());
+            log.lock().unwrap().ran(pair, number);
         }
     });
     let mut assistants = Vec::new();
@@ -139,8 +162,15 @@ async fn run() {
     for assistant in &assistants {
         assistant.call("echo", Echo { number: u64::MAX }).to("phone").await.expect("a result");
     }
+    let minutes = env::var("SOAK").ok().map(|minutes| minutes.parse::<f64>().unwrap());
+    ours.lock().unwrap().counts_only = minutes.is_some();
     for (pair, assistant) in assistants.into_iter().enumerate() {
         tokio::spawn(call_all_the_time(pair, assistant, ours.clone()));
+    }
+    network.order(&json!({"class": "all", "delay": DELAY}));
+    if let Some(minutes) = minutes {
+        soak::run(minutes, network, &ours, phones.id()).await;
+        std::process::exit(0);
     }
     let _rpc = rpc::start(&key, PAIRS[1], LIMIT, &theirs);
     println!("{}", table::HEAD);
@@ -171,12 +201,8 @@ async fn run() {
     }
     for (log, name) in [(&ours, "toolbridge"), (&theirs, "official RPC")] {
         let log = log.lock().unwrap();
-        let twice = log.runs.values().filter(|times| **times > 1).count();
-        let old = log.open;
-        println!(
-            "{name}: {} calls with an outcome, {old} open at the end, {twice} ran twice",
-            log.calls.len()
-        );
+        let (calls, open, twice) = (log.calls.len(), log.open, log.twice);
+        println!("{name}: {calls} calls with an outcome, {open} open at the end, {twice} ran twice");
     }
     std::process::exit(0);
 }
@@ -185,6 +211,9 @@ async fn call_all_the_time(pair: usize, assistant: Assistant, log: Shared) {
     let mut tick = tokio::time::interval(PERIOD);
     for number in 0.. {
         tick.tick().await;
+        if log.lock().unwrap().over {
+            return;
+        }
         let (assistant, log) = (assistant.clone(), log.clone());
         log.lock().unwrap().open += 1;
         tokio::spawn(async move {
@@ -192,10 +221,15 @@ async fn call_all_the_time(pair: usize, assistant: Assistant, log: Shared) {
             let result = assistant.call("echo", Echo { number }).to("phone").timeout(LIMIT).await;
             let error = result.err().map(|error| match error {
                 CallError::Lost { .. } => "lost".to_owned(),
+                CallError::UnknownTool { .. } => "nobody there".to_owned(),
                 other => other.to_string(),
             });
             let mut log = log.lock().unwrap();
             log.open -= 1;
+            if log.counts_only {
+                *log.outcomes.entry(error.unwrap_or_else(|| "ok".into())).or_default() += 1;
+                return;
+            }
             log.calls.push(Call { pair, began, ended: now(), error });
         });
     }

@@ -42,7 +42,7 @@ fn hear(log: Shared) -> impl Fn(&str) + Send + 'static {
         let Some(pair) = room.strip_prefix("rpc-").and_then(|pair| pair.parse().ok()) else { return };
         let mut log = log.lock().unwrap();
         match said["event"].as_str() {
-            Some("ran") => *log.runs.entry((pair, said["number"].as_u64().unwrap())).or_default() += 1,
+            Some("ran") => log.ran(pair, said["number"].as_u64().unwrap()),
             Some("asked") => log.calls.push(Call {
                 pair,
                 began: said["began"].as_f64().unwrap(),

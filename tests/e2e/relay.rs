@@ -108,7 +108,7 @@ pub(crate) struct Link {
     loss: AtomicU32,
     chance: AtomicU64,
     to_refuse: AtomicU32,
-    /// How many TCP connections were carried to the server.
+    /// How many TCP connections were taken.
     connections: watch::Sender<usize>,
     /// Counts how often the ways of all datagrams were forgotten.
     rebound: watch::Sender<u64>,
@@ -162,7 +162,7 @@ impl Link {
         self.to_lose.store(datagrams, Ordering::Relaxed);
     }
 
-    /// How many TCP connections were carried to the server.
+    /// How many TCP connections were taken, though the way may be cut.
     pub(crate) fn connections(&self) -> usize {
         *self.connections.borrow()
     }
@@ -227,6 +227,7 @@ type Rewrites = Arc<[(Vec<u8>, Vec<u8>); 2]>;
 async fn relay_tcp(listener: TcpListener, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {
     let mut connections = JoinSet::new();
     while let Ok((inside, _)) = listener.accept().await {
+        link.connections.send_modify(|connections| *connections += 1);
         while connections.try_join_next().is_some() {}
         connections.spawn(carry(inside, target, link.clone(), rewrites.clone()));
     }
@@ -242,7 +243,6 @@ async fn carry(mut participant: TcpStream, target: u16, link: Arc<Link>, rewrite
         }
         let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await?;
         server.write_all(&early).await?;
-        link.connections.send_modify(|connections| *connections += 1);
         participant.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (from_participant, to_participant) = participant.into_split();

@@ -28,6 +28,7 @@ use crate::{
         packet,
         participants::Participants,
         peer_connection::{Error, Locals},
+        simulate::Scenario,
     },
 };
 
@@ -143,6 +144,13 @@ impl Joined {
             self.mending.probe = true;
         }
         end
+    }
+
+    pub(super) fn simulate(&mut self, scenario: Scenario) {
+        match scenario.request() {
+            Some(request) => self.signal.say(request),
+            None => self.resume.handle_wanted(Instant::now(), chance()),
+        }
     }
 
     pub(super) fn handle_asked_to_resume(&mut self, reason: &str) {
