@@ -45,6 +45,7 @@ pub(super) struct PeerConnection {
     rtc: Rtc,
     sockets: Sockets,
     udp: bool,
+    tcp: bool,
     relay_only: bool,
     /// ICE is to begin anew.
     stranded: bool,
@@ -104,8 +105,13 @@ pub(super) enum Admit {
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 impl PeerConnection {
-    /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP.
-    pub(super) fn new(now: Instant, bind: Option<IpAddr>, udp: bool) -> Result<(Self, String), Error> {
+    /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP, without `tcp` only UDP.
+    pub(super) fn new(
+        now: Instant,
+        bind: Option<IpAddr>,
+        udp: bool,
+        tcp: bool,
+    ) -> Result<(Self, String), Error> {
         let mut rtc = Rtc::builder()
             .clear_codecs()
             .set_sctp_max_buffered_amount(BUDGET)
@@ -127,6 +133,7 @@ impl PeerConnection {
             rtc,
             sockets: Sockets::new(bind),
             udp,
+            tcp,
             relay_only: false,
             stranded: false,
             reliable,
@@ -168,6 +175,11 @@ impl PeerConnection {
         self.drain()
     }
 
+    /// Whether the server has answered the last offer.
+    pub(super) fn is_answered(&self) -> bool {
+        self.pending.is_none()
+    }
+
     /// What both ends have said last.
     pub(super) fn described(&self) -> &Described {
         &self.described
@@ -200,8 +212,11 @@ impl PeerConnection {
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
         self.chosen = None;
-        // The addresses of the beginning before are forgotten on both sides.
-        self.remotes.clear();
+        // The addresses of the beginning before are forgotten on both sides. Those that led nowhere yet are named
+        // if the join fails.
+        if self.path {
+            self.remotes.clear();
+        }
         match locals {
             Locals::Keep => self.sockets.tcp.begin_anew(),
             Locals::Replace => self.sockets.let_go(),
@@ -245,7 +260,7 @@ impl PeerConnection {
             }
             // A relayed address has no socket of the server's behind it that could be dialled.
             (Protocol::Tcp, Some(TcpType::Passive))
-                if direct && candidate.kind() != CandidateKind::Relayed =>
+                if direct && self.tcp && candidate.kind() != CandidateKind::Relayed =>
             {
                 self.sockets.dial_tcp(remote);
             }
@@ -253,6 +268,8 @@ impl PeerConnection {
         }
         self.remotes.push(remote);
         self.rtc.add_remote_candidate(candidate);
+        // The stack begins with it when it is next told the time, and wanted to be told that up to 3 s later.
+        self.wake_at = Instant::now();
     }
 
     fn open_udp_towards(&mut self, remote: SocketAddr) {

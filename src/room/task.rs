@@ -189,7 +189,16 @@ mod tests {
                 }
             }
         });
-        (Door { url, roots: Vec::new(), bind: None, udp: true, relay_only: false, policy: POLICY }, seen)
+        let door = Door {
+            url,
+            roots: Vec::new(),
+            bind: None,
+            udp: true,
+            tcp: true,
+            relay_only: false,
+            policy: POLICY,
+        };
+        (door, seen)
     }
 
     fn source(token: &str) -> TokenSource {

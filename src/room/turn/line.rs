@@ -21,7 +21,7 @@ use super::{
     frame,
     url::{IceUrl, Kind},
 };
-use crate::room::websocket::{self, DialFailure};
+use crate::room::tls;
 
 /// How long a name may take to be found.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(4);
@@ -100,10 +100,7 @@ async fn connect(
     let stream: Box<dyn Stream> = if url.kind == Kind::TurnTls {
         let failed = |error: &dyn std::error::Error| RelayError::Tls(error.to_string());
         let name = ServerName::try_from(url.host.clone()).map_err(|error| failed(&error))?;
-        let config = websocket::tls_config(roots.to_vec()).await.map_err(|failure| match failure {
-            DialFailure::Tls(text) | DialFailure::Unreachable(text) => RelayError::Tls(text),
-            DialFailure::Status(status) => RelayError::Tls(status.to_string()),
-        })?;
+        let config = tls::config(roots).await.map_err(RelayError::Tls)?;
         let connector = TlsConnector::from(Arc::new(config));
         Box::new(connector.connect(name, stream).await.map_err(|error| failed(&error))?)
     } else {
