@@ -154,6 +154,11 @@ impl PeerConnection {
         self.drain()
     }
 
+    /// Whether the server has answered the last offer.
+    pub(super) fn is_answered(&self) -> bool {
+        self.pending.is_none()
+    }
+
     /// What both ends have said last.
     pub(super) fn described(&self) -> &Described {
         &self.described
@@ -185,8 +190,11 @@ impl PeerConnection {
         let answer = SdpAnswer::from_sdp_string(sdp)?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
-        // The addresses of the beginning before are forgotten on both sides.
-        self.remotes.clear();
+        // The addresses of the beginning before are forgotten on both sides. Those that led nowhere yet are named
+        // if the join fails.
+        if self.path {
+            self.remotes.clear();
+        }
         match locals {
             Locals::Keep => self.sockets.tcp.begin_anew(),
             Locals::Replace => self.sockets.let_go(),
