@@ -124,6 +124,7 @@ pub struct RoomOptions {
     udp: bool,
     tcp: bool,
     relay_only: bool,
+    direct_only: bool,
     rejoin_wait: [Duration; 2],
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
@@ -138,6 +139,7 @@ impl Default for RoomOptions {
             udp: true,
             tcp: true,
             relay_only: false,
+            direct_only: false,
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
@@ -211,6 +213,13 @@ impl RoomOptions {
     /// signalling is a WebSocket all the same. Default: both.
     pub fn udp_only(mut self) -> Self {
         (self.udp, self.tcp) = (true, false);
+        self
+    }
+
+    /// Uses no relay, to see whether packets pass without, unless the server demands one.
+    #[cfg(feature = "cli")]
+    pub(crate) fn direct_only(mut self) -> Self {
+        self.direct_only = true;
         self
     }
 
@@ -294,6 +303,7 @@ impl RoomOptions {
             udp: self.udp,
             tcp: self.tcp,
             relay_only: self.relay_only,
+            direct_only: self.direct_only,
             policy,
         };
         let start = Instant::now();

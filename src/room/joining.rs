@@ -38,6 +38,7 @@ pub(super) struct Door {
     pub(super) udp: bool,
     pub(super) tcp: bool,
     pub(super) relay_only: bool,
+    pub(super) direct_only: bool,
     pub(super) policy: Policy,
 }
 
@@ -50,8 +51,10 @@ impl Door {
         let dial = Dial::new(self.roots.clone());
         let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server took the join");
-        let demanded = demands_relays(response.client_configuration.as_ref());
-        peer.use_relays(&response.ice_servers, self.relay_only || demanded, &self.roots);
+        let only = self.relay_only || demands_relays(response.client_configuration.as_ref());
+        if only || !self.direct_only {
+            peer.use_relays(&response.ice_servers, only, &self.roots);
+        }
         let mut joining = Joining::new(signal, peer, token, response);
         joining.open(start, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "both channels are open");

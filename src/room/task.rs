@@ -196,6 +196,7 @@ mod tests {
             udp: true,
             tcp: true,
             relay_only: false,
+            direct_only: false,
             policy: POLICY,
         };
         (door, seen)
