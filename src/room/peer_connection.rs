@@ -193,6 +193,11 @@ impl PeerConnection {
         numbers.into_iter().filter_map(|(label, number)| Some((label, number?))).collect()
     }
 
+    /// Whether the system has refused to send since this was asked last.
+    pub(super) fn take_unsent(&self) -> bool {
+        self.sockets.take_unsent()
+    }
+
     /// Whether the address that the connection stands on is not ours any more, and another leads to the server.
     pub(super) fn has_moved(&self) -> bool {
         self.sockets.have_moved(&self.remotes)

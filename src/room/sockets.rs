@@ -1,6 +1,7 @@
 //! The sockets under a peer connection: UDP on each address of ours that leads to the server, TCP, and relays.
 
 use std::{
+    cell::Cell,
     future::poll_fn,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -27,6 +28,7 @@ pub(super) struct Sockets {
     bind: Option<IpAddr>,
     udp: Vec<Udp>,
     pub(super) tcp: IceTcp,
+    unsent: Cell<bool>,
     pub(super) relays: Relays,
     pub(super) reflexive: Reflexive,
 }
@@ -55,6 +57,7 @@ impl Sockets {
             bind,
             udp: Vec::new(),
             tcp: IceTcp::new(),
+            unsent: Cell::new(false),
             relays: Relays::new(bind),
             reflexive: Reflexive::default(),
         }
@@ -96,6 +99,11 @@ impl Sockets {
             }
         }
         !none && self.bind.is_none() && remotes.iter().any(|remote| route_to(*remote).is_ok())
+    }
+
+    /// Whether the system has refused to send since this was asked last: the way may be gone.
+    pub(super) fn take_unsent(&self) -> bool {
+        self.unsent.take()
     }
 
     /// Lets go of all sockets: others are opened as addresses of the server come. Relays are asked anew at once.
@@ -141,6 +149,10 @@ impl Sockets {
         };
         if let Err(error) = udp.socket.try_send_to(&transmit.contents, transmit.destination) {
             tracing::trace!(remote = %transmit.destination, %error, "a datagram was not sent");
+            // A full queue is any network's, and a refusal is the answer to an earlier datagram.
+            let passing =
+                matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused);
+            self.unsent.set(self.unsent.get() || !passing);
         }
     }
 

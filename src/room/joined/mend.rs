@@ -36,6 +36,8 @@ use crate::{
 /// How long the server is silent before it is looked whether the address that the connection stands on is still
 /// ours, and how often then.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often while the system refuses to send.
+const LOOK_UNSENT: Duration = Duration::from_millis(100);
 /// How often ICE begins anew while the connection moves to another address.
 const MOVE_AGAIN: Duration = Duration::from_millis(1_500);
 /// How many participants are noted as listed after a resume: as many as are known at most, twice over.
@@ -49,6 +51,8 @@ pub(super) struct Mending {
     /// Since when the connection moves to another address, and when it is tried again.
     moving: Option<(Instant, Instant)>,
     looked: Instant,
+    /// The system has refused to send since then.
+    unsent: bool,
     /// Who was listed since the signalling was resumed, until everybody was.
     listed: Option<HashSet<String>>,
     /// Something is to be written that the server must acknowledge: whether it lives is not known.
@@ -64,6 +68,7 @@ impl Mending {
             restart: None,
             moving: None,
             looked: now,
+            unsent: false,
             listed: None,
             probe: false,
             again: VecDeque::new(),
@@ -228,10 +233,11 @@ impl Joined {
 
     /// An address that went away says nothing: no packet comes, and none of ours leaves.
     fn look_for_another_address(&mut self, now: Instant, desk: &mut Desk) {
+        self.mending.unsent |= self.peer.take_unsent();
         if self.mending.is_moving() || now < self.look_at() {
             return;
         }
-        self.mending.looked = now;
+        (self.mending.looked, self.mending.unsent) = (now, false);
         if self.peer.has_moved() {
             tracing::debug!("the address that the connection stood on is gone");
             self.mending.moving = Some((now, now));
@@ -240,6 +246,9 @@ impl Joined {
     }
 
     fn look_at(&self) -> Instant {
+        if self.mending.unsent {
+            return self.mending.looked + LOOK_UNSENT;
+        }
         self.mending.looked.max(self.health.heard()) + LOOK
     }
 
