@@ -142,9 +142,13 @@ const PACKETS: usize = 128;
 const SIZE: usize = 4_096;
 
 /// 128 packets of 4,096 B each way while something happens: none is lost, none comes twice, all come in order.
-async fn crosses(room: &str, options: &RoomOptions, each: impl AsyncFn(usize, &Relay)) -> anyhow::Result<()> {
-    let server = shared()?;
-    let [(one, one_relay), (two, two_relay)] = pair(&server, room, options).await?;
+pub(crate) async fn crosses(
+    server: &Server,
+    room: &str,
+    options: &RoomOptions,
+    each: impl AsyncFn(usize, &Relay),
+) -> anyhow::Result<()> {
+    let [(one, one_relay), (two, two_relay)] = pair(server, room, options).await?;
     let sids = [one.local(), two.local()];
     let flow = async |mut room: Room, relay: &Relay, other: &'static str| {
         let (mut sent, mut heard) = (0, 0);
@@ -186,7 +190,7 @@ fn one_packet(room: &Room, other: &'static str, n: usize) -> Sending {
 }
 
 /// The signalling of both is severed again and again, and the next packet waits until it is back.
-async fn sever(n: usize, relay: &Relay) {
+pub(crate) async fn sever(n: usize, relay: &Relay) {
     if n.is_multiple_of(16) {
         let connections = relay.signalling().connections();
         relay.signalling().sever();
@@ -195,15 +199,15 @@ async fn sever(n: usize, relay: &Relay) {
 }
 
 async fn a_reliable_stream_crosses_resumes_of_both_sides_over_udp() -> anyhow::Result<()> {
-    crosses("stream-udp", &RoomOptions::new(), sever).await
+    crosses(&*shared()?, "stream-udp", &RoomOptions::new(), sever).await
 }
 
 async fn a_reliable_stream_crosses_resumes_of_both_sides_over_tcp() -> anyhow::Result<()> {
-    crosses("stream-tcp", &RoomOptions::new().tcp_only(), sever).await
+    crosses(&*shared()?, "stream-tcp", &RoomOptions::new().tcp_only(), sever).await
 }
 
 async fn a_reliable_stream_crosses_short_cuts_of_the_media() -> anyhow::Result<()> {
-    crosses("stream-cut", &RoomOptions::new(), async |n, relay: &Relay| {
+    crosses(&*shared()?, "stream-cut", &RoomOptions::new(), async |n, relay: &Relay| {
         if n % 64 == 32 {
             relay.media().cut();
             tokio::time::sleep(Duration::from_millis(500)).await;

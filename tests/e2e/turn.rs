@@ -19,6 +19,7 @@ use toolbridge::{
 use crate::{
     ends::{assistant, client, double},
     program::Program,
+    resume::{crosses, sever},
     room::{packet, to, until},
     server::{self, Server},
     trial_with,
@@ -38,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_relay_that_dies_is_used_again_when_it_is_back,
         a_relay_that_nobody_uses_may_die,
         a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin,
+        a_reliable_stream_crosses_resumes_of_both_sides_through_a_relay,
         a_relay_over_udp_is_enough,
         a_relay_over_tcp_is_enough,
         a_relay_over_tls_is_enough_with_its_root,
@@ -70,6 +72,16 @@ async fn a_relay_over_tcp_is_enough() -> anyhow::Result<()> {
 
 async fn a_relay_over_tls_is_enough_with_its_root() -> anyhow::Result<()> {
     passes("tls", |relay| Ok(RoomOptions::new().root_certificates(relay.root.as_bytes())?)).await
+}
+
+async fn a_reliable_stream_crosses_resumes_of_both_sides_through_a_relay() -> anyhow::Result<()> {
+    let relay = TurnServer::start(&[])?;
+    for protocol in ["udp", "tcp", "tls"] {
+        let server = Server::start(&relay.config(&[protocol], PASSWORD))?;
+        let options = RoomOptions::new().root_certificates(relay.root.as_bytes())?.relay_only();
+        crosses(&server, protocol, &options, sever).await?;
+    }
+    Ok(())
 }
 
 /// Packets of every size pass both ways, and calls, through the relay alone: without it there is no way.
