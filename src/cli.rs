@@ -14,6 +14,7 @@ mod clock;
 mod connect;
 mod consent;
 mod demo;
+mod dev;
 mod export;
 mod file;
 mod frame;
@@ -53,6 +54,8 @@ struct Arguments {
 enum Verb {
     /// Show a client with four tools and an assistant that calls them
     Demo(demo::Arguments),
+    /// Run a LiveKit-compatible server for development, on this machine only
+    Dev(dev::Arguments),
     /// Make a token for a room
     Token(token::Arguments),
     /// Join as a client whose tools are programs on this machine
@@ -160,6 +163,7 @@ impl Verb {
     async fn run(self) -> Result<(), Failure> {
         match self {
             Self::Demo(arguments) => demo::run(arguments).await,
+            Self::Dev(arguments) => dev::run(arguments).await,
             Self::Token(arguments) => token::run(&arguments),
             Self::Client(arguments) => client::run(arguments).await,
             Self::Call(arguments) => call::run(arguments).await,
