@@ -30,6 +30,7 @@ use crate::{
 mod address;
 mod backlog;
 mod desk;
+mod dial;
 mod error;
 mod health;
 mod ice_tcp;
@@ -39,6 +40,7 @@ mod packet;
 mod participants;
 mod peer_connection;
 mod rejoin;
+mod resume;
 mod sequence;
 mod signal;
 mod sockets;
@@ -76,7 +78,6 @@ use view::View;
 /// sender was not announced yet is delivered all the same. Who is there, and who we are, changes as the
 /// events are read that tell of it.
 pub struct Room {
-    name: String,
     view: View,
     shared: Arc<Shared>,
     ends: Ends,
@@ -236,7 +237,7 @@ impl RoomOptions {
         }
         let [first, longest] = self.rejoin_wait;
         let policy = Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout };
-        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp };
+        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp, policy };
         let start = Instant::now();
         let joined = door.enter(token, self.join_timeout).await?;
 
@@ -246,7 +247,7 @@ impl RoomOptions {
             token: joined.token.clone(),
             closed: None,
         });
-        let room = Room { name: joined.room.clone(), view: joined.view(), shared: desk.shared.clone(), ends };
+        let room = Room { view: joined.view(), shared: desk.shared.clone(), ends };
         let rejoin = Rejoin::new(Instant::now(), policy, start.elapsed());
         let (name, local) = (joined.room.clone(), joined.local.clone());
         let task = Task { desk, door, source: self.source, rejoin, room: name, local };
@@ -289,7 +290,7 @@ impl Transport for Room {
     }
 
     fn room(&self) -> String {
-        self.name.clone()
+        self.view.room().to_owned()
     }
 
     fn present(&self) -> Vec<Participant> {
@@ -390,6 +391,12 @@ impl Room {
     }
 }
 
+/// Any number, so that not all who were lost together come back together.
+fn chance() -> u32 {
+    // Without the system's chance there is still the order in which they come.
+    getrandom::u32().unwrap_or(u32::MAX / 2)
+}
+
 fn check_size(size: usize, limit: usize) -> Result<(), SendError> {
     if size > limit { Err(SendError::TooLarge { size, limit }) } else { Ok(()) }
 }
@@ -397,7 +404,7 @@ fn check_size(size: usize, limit: usize) -> Result<(), SendError> {
 impl fmt::Debug for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Room")
-            .field("name", &self.name)
+            .field("name", &self.view.room())
             .field("local", self.local().peer())
             .finish_non_exhaustive()
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     future::Future,
+    mem,
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
@@ -17,7 +18,7 @@ use super::{
     view::{Told, View},
 };
 use crate::{
-    link::{CloseReason, Lane, Participant, Sid},
+    link::{CloseReason, Lane, LinkState, Participant, Sid},
     transport::{SendError, TransportEvent},
 };
 
@@ -103,6 +104,8 @@ pub(super) struct Desk {
     /// In the order in which they are served.
     pub(super) lanes: Lanes,
     pub(super) inbox: Inbox,
+    /// What the user was told last.
+    link: LinkState,
     pub(super) leave: mpsc::Receiver<Leave>,
     pub(super) events: mpsc::Sender<Told>,
     /// The user has asked to leave in order.
@@ -136,6 +139,7 @@ impl Desk {
                 Outbox::new(Lane::Reliable, reliable_queue),
             ],
             inbox: Inbox::default(),
+            link: LinkState::Up,
             leave: leave_queue,
             events,
             leaving: None,
@@ -152,12 +156,20 @@ impl Desk {
         self.leaving = Some(Leaving { left, until });
     }
 
+    /// Packets cannot pass now, or can again in the same join. Told once.
+    pub(super) fn tell_link(&mut self, state: LinkState) {
+        if mem::replace(&mut self.link, state) != state {
+            self.inbox.tell(TransportEvent::Link(state));
+        }
+    }
+
     /// There is a join again, in which packets can be sent.
     pub(super) fn resume(&mut self, sid: Sid, can_publish_data: bool, view: View) {
         self.shared.with(|state| {
             state.sid = Some(sid);
             state.can_publish_data = can_publish_data;
         });
+        self.link = LinkState::Up;
         self.inbox.push(Told::Rejoined(view));
     }
 

@@ -1,4 +1,9 @@
 //! Whether a join still lives: decided from what was heard and when, without a clock or a socket.
+//!
+//! A hole in the media has three stages. First it may be that only the way has changed, as when a router between
+//! forgets us: ICE begins anew, if the server can be told. Then the join is lost. In between it may end by itself:
+//! then what was sent into it must be acknowledged soon, or a new join is faster than the old connection, which
+//! sends again only after as long as the hole was.
 
 use std::{
     fmt,
@@ -14,6 +19,19 @@ pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// The same while something of ours waits to be acknowledged, which takes a round trip and a fifth of a
 /// second: by then a new join is faster than whatever else may come.
 pub(super) const SILENCE_WAITING: Duration = Duration::from_millis(2_500);
+/// The same while the signalling is lost, too.
+const SILENCE_ALONE: Duration = Duration::from_millis(3_500);
+/// A hole this long is one that ICE's own checks have fallen into: now it may begin anew.
+const SUSPECT: Duration = Duration::from_millis(3_500);
+/// The same while something of ours waits to be acknowledged. A packet that was lost is sent again after a second.
+const SUSPECT_WAITING: Duration = Duration::from_millis(1_500);
+/// How long after a restart of ICE the next one may follow.
+pub(super) const RESTART_AGAIN: Duration = Duration::from_secs(3);
+/// After a hole at least this long, what waits should be acknowledged within [`PROGRESS`] from its end. In a shorter
+/// one the old connection has sent again at most once, and soon does so again.
+const HOLE: Duration = Duration::from_secs(2);
+/// How long it may take then.
+const PROGRESS: Duration = Duration::from_secs(1);
 /// When the server ends a connection, the channels close before the word that says why. Joining anew
 /// without having heard it would put out whoever has put us out.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
@@ -24,8 +42,23 @@ pub(super) struct Health {
     heard: Instant,
     /// Since when something of ours waits to be acknowledged.
     waiting: Option<Instant>,
+    /// When a long hole ended while something waited that is not acknowledged yet.
+    healed: Option<Instant>,
+    /// Whether the signalling is lost, too.
+    alone: bool,
+    /// When ICE last began anew.
+    restarted: Option<Instant>,
     /// The peer connection ended, and the server's word is awaited until then.
     ending: Option<(Instant, Loss)>,
+}
+
+/// What the time has brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// The way may have changed: ICE should begin anew. Said until [`Health::handle_restarted`].
+    Suspect,
+    /// It is over.
+    End(End),
 }
 
 /// How a join ended.
@@ -46,6 +79,8 @@ pub(super) enum Loss {
     PeerConnection(String),
     /// Nothing was heard for so long.
     Silence(Duration),
+    /// The server is heard, and what waits is not acknowledged.
+    Stalled,
     /// The server asks for it, for this reason.
     Asked(&'static str),
     /// An attempt of ours that was given up has put us out.
@@ -58,6 +93,7 @@ impl fmt::Display for Loss {
             Self::Signalling(how) => write!(f, "the signalling connection ended ({how})"),
             Self::PeerConnection(how) => f.write_str(how),
             Self::Silence(limit) => write!(f, "nothing was heard from the server for {limit:?}"),
+            Self::Stalled => f.write_str("nothing was acknowledged after a hole in the connection"),
             Self::Asked(reason) => write!(f, "the server asks for a new join ({reason})"),
             Self::Ghost => f.write_str("an earlier attempt of ours reached the server late"),
         }
@@ -67,12 +103,33 @@ impl fmt::Display for Loss {
 impl Health {
     /// A connection that was just made.
     pub(super) fn new(now: Instant) -> Self {
-        Self { heard: now, waiting: None, ending: None }
+        Self { heard: now, waiting: None, healed: None, alone: false, restarted: None, ending: None }
     }
 
     /// The server was last heard at this time.
     pub(super) fn handle_heard(&mut self, at: Instant) {
-        self.heard = self.heard.max(at);
+        if at <= self.heard {
+            return;
+        }
+        if at - self.heard >= HOLE && self.waiting.is_some() {
+            self.healed = Some(at);
+        }
+        self.heard = at;
+    }
+
+    /// When the server was last heard.
+    pub(super) fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// Something of ours was acknowledged.
+    pub(super) fn handle_progress(&mut self) {
+        self.healed = None;
+    }
+
+    /// ICE begins anew, or will as soon as the server can be told.
+    pub(super) fn handle_restarted(&mut self, now: Instant) {
+        self.restarted = Some(now);
     }
 
     /// Whether something of ours waits to be acknowledged. What has ended to wait while nothing was heard was given up,
@@ -83,12 +140,20 @@ impl Health {
             self.waiting = self.waiting.or(Some(now));
         } else {
             self.waiting = None;
+            self.healed = None;
         }
     }
 
     /// Nothing is read now, and so no acknowledgement either.
     pub(super) fn handle_full(&mut self) {
         self.waiting = None;
+        self.healed = None;
+    }
+
+    /// Whether there is a signalling connection. Without one a hole is more likely to be the end: a server that was
+    /// killed ends it, and says nothing on the other.
+    pub(super) fn handle_signalling(&mut self, up: bool) {
+        self.alone = !up;
     }
 
     /// The peer connection ended. That counts unless the server says why at once.
@@ -96,28 +161,49 @@ impl Health {
         self.ending.get_or_insert_with(|| (now + FAREWELL, Loss::PeerConnection(why.into())));
     }
 
-    /// The signalling ended: there is nothing more to wait for. The first loss counts.
-    pub(super) fn handle_signal_lost(&mut self, why: &str) -> End {
-        End::Lost(self.ending.take().map_or_else(|| Loss::Signalling(why.into()), |(_, loss)| loss))
+    /// The signalling ended. With the peer connection gone as well there is nothing more to wait for.
+    pub(super) fn handle_signal_lost(&mut self) -> Option<End> {
+        self.ending.take().map(|(_, loss)| End::Lost(loss))
     }
 
     /// What the time alone has brought.
-    pub(super) fn poll(&self, now: Instant) -> Option<End> {
-        let (due, limit) = self.silence();
-        match &self.ending {
-            Some((until, loss)) => (now >= *until).then(|| End::Lost(loss.clone())),
-            None => (now >= due).then_some(End::Lost(Loss::Silence(limit))),
+    pub(super) fn poll(&self, now: Instant) -> Option<Sign> {
+        if let Some((until, loss)) = &self.ending {
+            return (now >= *until).then(|| Sign::End(End::Lost(loss.clone())));
         }
+        let (due, limit) = self.silence();
+        if now >= due {
+            return Some(Sign::End(End::Lost(Loss::Silence(limit))));
+        }
+        if self.healed.is_some_and(|at| now >= at + PROGRESS) {
+            return Some(Sign::End(End::Lost(Loss::Stalled)));
+        }
+        (now >= self.suspicion()).then_some(Sign::Suspect)
     }
 
     /// When to ask again.
     pub(super) fn poll_timeout(&self) -> Instant {
-        self.ending.as_ref().map_or_else(|| self.silence().0, |(until, _)| *until)
+        if let Some((until, _)) = &self.ending {
+            return *until;
+        }
+        let due = self.silence().0.min(self.suspicion());
+        self.healed.map_or(due, |at| due.min(at + PROGRESS))
+    }
+
+    /// When the way is suspected to have changed; not for a while after ICE began anew.
+    fn suspicion(&self) -> Instant {
+        let waiting = self.waiting.map(|since| self.heard.max(since) + SUSPECT_WAITING);
+        let at = waiting.map_or(self.heard + SUSPECT, |waiting| waiting.min(self.heard + SUSPECT));
+        match self.restarted {
+            Some(restarted) if restarted > self.heard => at.max(restarted + RESTART_AGAIN),
+            _ => at,
+        }
     }
 
     /// When the silence is too long, and how long it is then.
     fn silence(&self) -> (Instant, Duration) {
-        let idle = (self.heard + SILENCE, SILENCE);
+        let limit = if self.alone { SILENCE_ALONE } else { SILENCE };
+        let idle = (self.heard + limit, limit);
         let waiting = self.waiting.map(|since| (self.heard.max(since) + SILENCE_WAITING, SILENCE_WAITING));
         waiting.map_or(idle, |waiting| waiting.min(idle))
     }
@@ -128,16 +214,23 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn lost(loss: Loss) -> Option<Sign> {
+        Some(Sign::End(End::Lost(loss)))
+    }
 
     #[test]
     fn a_silence_of_5_s_is_a_loss_and_a_shorter_one_is_none() {
         let start = Instant::now();
         let mut health = Health::new(start);
-        assert_eq!(health.poll(start + SILENCE - Duration::from_millis(1)), None);
+        health.handle_restarted(start + SUSPECT);
+        assert_eq!(health.poll(start + SILENCE - MS), None);
         health.handle_heard(start + 4 * SECOND);
-        assert_eq!(health.poll(start + 8 * SECOND), None);
+        assert_eq!(health.poll(start + 7 * SECOND), None);
+        health.handle_restarted(start + 4 * SECOND + SUSPECT);
         assert_eq!(health.poll_timeout(), start + 9 * SECOND);
-        assert_eq!(health.poll(start + 9 * SECOND), Some(End::Lost(Loss::Silence(SILENCE))));
+        assert_eq!(health.poll(start + 9 * SECOND), lost(Loss::Silence(SILENCE)));
         assert!(Loss::Silence(SILENCE).to_string().contains("5s"));
     }
 
@@ -145,17 +238,17 @@ mod tests {
     fn while_something_waits_to_be_acknowledged_a_silence_is_a_loss_earlier() {
         let start = Instant::now();
         let mut health = Health::new(start);
+        let due = |health: &Health| health.silence().0;
         health.handle_waiting(start + SECOND, true);
         health.handle_waiting(start + 2 * SECOND, true);
-        assert_eq!(health.poll_timeout(), start + SECOND + SILENCE_WAITING, "it waits since the first");
+        assert_eq!(due(&health), start + SECOND + SILENCE_WAITING, "it waits since the first");
         health.handle_heard(start + 3 * SECOND);
-        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE_WAITING);
-        let lost = End::Lost(Loss::Silence(SILENCE_WAITING));
-        assert_eq!(health.poll(start + 3 * SECOND + SILENCE_WAITING), Some(lost));
+        assert_eq!(due(&health), start + 3 * SECOND + SILENCE_WAITING);
+        assert_eq!(health.poll(start + 3 * SECOND + SILENCE_WAITING), lost(Loss::Silence(SILENCE_WAITING)));
         health.handle_waiting(start + 4 * SECOND, false);
-        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE, "nothing waits any more");
+        assert_eq!(due(&health), start + 3 * SECOND + SILENCE, "nothing waits any more");
         health.handle_waiting(start + 7 * SECOND, true);
-        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE, "a late one makes it no longer");
+        assert_eq!(due(&health), start + 3 * SECOND + SILENCE, "a late one makes it no longer");
     }
 
     /// The lossy lane gives up after 100 ms what nobody acknowledged.
@@ -163,13 +256,67 @@ mod tests {
     fn what_was_given_up_while_nothing_was_heard_waits_still() {
         let start = Instant::now();
         let mut health = Health::new(start);
+        let due = |health: &Health| health.silence().0;
         health.handle_waiting(start + SECOND, true);
         health.handle_waiting(start + 2 * SECOND, false);
         health.handle_waiting(start + 3 * SECOND, true);
-        assert_eq!(health.poll_timeout(), start + SECOND + SILENCE_WAITING);
+        assert_eq!(due(&health), start + SECOND + SILENCE_WAITING);
         health.handle_heard(start + 3 * SECOND);
         health.handle_waiting(start + 3 * SECOND, false);
-        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE);
+        assert_eq!(due(&health), start + 3 * SECOND + SILENCE);
+    }
+
+    #[test]
+    fn without_signalling_a_silence_is_a_loss_earlier() {
+        let start = Instant::now();
+        let mut health = Health::new(start);
+        health.handle_signalling(false);
+        assert_eq!(health.poll(start + SILENCE_ALONE), lost(Loss::Silence(SILENCE_ALONE)));
+        health.handle_signalling(true);
+        assert_eq!(health.poll(start + SILENCE_ALONE), Some(Sign::Suspect));
+    }
+
+    #[test]
+    fn before_a_silence_is_a_loss_the_way_is_suspected() {
+        let start = Instant::now();
+        let mut health = Health::new(start);
+        assert_eq!(health.poll_timeout(), start + SUSPECT);
+        assert_eq!(
+            (health.poll(start + SUSPECT - MS), health.poll(start + SUSPECT)),
+            (None, Some(Sign::Suspect))
+        );
+        health.handle_waiting(start, true);
+        assert_eq!(health.poll_timeout(), start + SUSPECT_WAITING);
+        assert_eq!(health.poll(start + SUSPECT_WAITING), Some(Sign::Suspect));
+        health.handle_restarted(start + SUSPECT_WAITING);
+        assert_eq!(health.poll(start + SUSPECT_WAITING), None, "once, for a while");
+        assert_eq!(health.poll_timeout(), start + SILENCE_WAITING);
+        // It has helped: the next hole is one of its own.
+        health.handle_heard(start + 2 * SECOND);
+        health.handle_waiting(start + 2 * SECOND, false);
+        assert_eq!(health.poll_timeout(), start + 2 * SECOND + SUSPECT);
+    }
+
+    #[test]
+    fn after_a_long_hole_what_waits_is_acknowledged_soon_or_never() {
+        let start = Instant::now();
+        let after = |hole: Duration| {
+            let mut health = Health::new(start);
+            health.handle_waiting(start + 10 * MS, true);
+            health.handle_restarted(start + SUSPECT_WAITING);
+            health.handle_heard(start + hole);
+            health
+        };
+        assert_eq!(after(HOLE - MS).healed, None, "so short a one is mended by the connection");
+        let mut health = after(HOLE);
+        assert_eq!(health.poll_timeout(), start + HOLE + PROGRESS);
+        health.handle_heard(start + HOLE + PROGRESS - MS);
+        assert_eq!(health.poll(start + HOLE + PROGRESS), lost(Loss::Stalled), "what is heard is no progress");
+        health.handle_progress();
+        assert_eq!(health.poll(start + HOLE + PROGRESS), None);
+        let mut health = after(HOLE);
+        health.handle_waiting(start + HOLE + 10 * MS, false);
+        assert_eq!(health.healed, None, "nothing waits");
     }
 
     #[test]
@@ -179,8 +326,7 @@ mod tests {
         health.handle_peer_lost(start, "a channel closed");
         assert_eq!(health.poll(start), None);
         assert_eq!(health.poll_timeout(), start + FAREWELL);
-        let loss = Loss::PeerConnection("a channel closed".into());
-        assert_eq!(health.poll(start + FAREWELL), Some(End::Lost(loss)));
+        assert_eq!(health.poll(start + FAREWELL), lost(Loss::PeerConnection("a channel closed".into())));
     }
 
     #[test]
@@ -190,12 +336,13 @@ mod tests {
         health.handle_peer_lost(start, "a channel closed");
         health.handle_peer_lost(start + SECOND, "the connection closed");
         let first = End::Lost(Loss::PeerConnection("a channel closed".into()));
-        assert_eq!(health.poll(start + FAREWELL), Some(first.clone()));
-        assert_eq!(health.handle_signal_lost("ping timeout"), first);
+        assert_eq!(health.poll(start + FAREWELL), Some(Sign::End(first.clone())));
+        assert_eq!(health.handle_signal_lost(), Some(first));
+    }
 
-        let mut health = Health::new(start);
-        let lost = health.handle_signal_lost("ping timeout");
-        assert_eq!(lost, End::Lost(Loss::Signalling("ping timeout".into())));
-        health.handle_heard(start);
+    #[test]
+    fn a_lost_signalling_alone_is_no_loss() {
+        let start = Instant::now();
+        assert_eq!(Health::new(start).handle_signal_lost(), None);
     }
 }

@@ -69,7 +69,12 @@ impl IceTcp {
         Self { writers: HashMap::new(), dialled: HashSet::new(), tasks: JoinSet::new(), events, report }
     }
 
-    /// Opens a connection to an address, once, from this address of ours if one is given.
+    /// The addresses of ours that connections stand on.
+    pub(super) fn locals(&self) -> impl Iterator<Item = IpAddr> {
+        self.writers.keys().map(|pair| pair.local.ip())
+    }
+
+    /// Opens a connection to an address, unless there is one, from this address of ours if one is given.
     pub(super) fn dial(&mut self, remote: SocketAddr, from: Option<IpAddr>) {
         if self.dialled.len() >= MAX_DIALS || !self.dialled.insert(remote) {
             return;
@@ -121,6 +126,7 @@ impl IceTcp {
             }
             TcpEvent::Closed(pair) => {
                 self.writers.remove(pair);
+                self.dialled.remove(&pair.remote);
             }
             TcpEvent::Datagram(..) => {}
         }

@@ -7,21 +7,29 @@ use std::{
 
 use livekit_protocol::{ParticipantInfo, participant_info};
 use prost::Message;
+use rustls::pki_types::CertificateDer;
 
 use super::{
     desk::{Desk, Inbox, Leave, Leaving, Outgoing},
-    health::{End, Health},
+    health::{End, Health, Sign},
     packet::{self, Skipped},
     participants::{self, Participants},
     peer_connection::{Admit, Error, PeerConnection},
+    rejoin::Policy,
+    resume::Resume,
     sequence,
-    signal::{ServerEvent, Signal},
-    view::{Told, View},
+    signal::Signal,
+    view::View,
 };
 use crate::{
-    link::{Lane, Participant},
+    link::{Lane, LinkState, Participant},
     transport::{SendError, TransportEvent},
 };
+
+mod mend;
+mod server;
+
+use mend::Mending;
 
 /// How long leaving waits for what was handed over to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
@@ -38,6 +46,8 @@ pub(super) struct Joined {
     /// The server has told the others of us while the join was still being made.
     announced: bool,
     health: Health,
+    resume: Resume,
+    mending: Mending,
     numbers: sequence::Outgoing,
     heard: sequence::Incoming,
     /// Messages that were no user packets.
@@ -59,7 +69,9 @@ impl Joined {
         peer: PeerConnection,
         participants: Participants,
         (room, local, token): (String, &ParticipantInfo, String),
+        (policy, roots): (Policy, Vec<CertificateDer<'static>>),
     ) -> Self {
+        let now = Instant::now();
         Self {
             signal,
             peer,
@@ -69,7 +81,9 @@ impl Joined {
             can_publish_data: can_publish_data(local),
             token,
             announced: local.state() == participant_info::State::Active,
-            health: Health::new(Instant::now()),
+            health: Health::new(now),
+            resume: Resume::new(now, policy),
+            mending: Mending::new(now, roots),
             numbers: sequence::Outgoing::default(),
             heard: sequence::Incoming::default(),
             skipped: 0,
@@ -78,7 +92,7 @@ impl Joined {
 
     /// The room as it is.
     pub(super) fn view(&self) -> View {
-        View::new(self.local.clone(), self.participants.list())
+        View::new(self.room.clone(), self.local.clone(), self.participants.list())
     }
 
     /// Runs until it is left or lost.
@@ -92,17 +106,18 @@ impl Joined {
                 self.health.handle_peer_lost(Instant::now(), &error.to_string());
             }
             self.take_messages(&mut desk.inbox);
-            if let Some(end) = self.poll_health(desk.inbox.is_full()) {
+            if let Some(end) = self.poll_health(desk) {
                 self.take_messages(&mut desk.inbox);
                 return Ended::End(end);
             }
+            self.mend(desk);
             if let Some(Leaving { until, .. }) = desk.leaving
                 && (self.is_flushed(desk) || Instant::now() >= until)
             {
                 return Ended::Left;
             }
 
-            let due = self.health.poll_timeout();
+            let due = self.health.poll_timeout().min(self.mend_timeout());
             let until = desk.leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
             let (full, waiting) = (desk.inbox.is_full(), !desk.inbox.is_empty());
             let admit = admit(full);
@@ -148,6 +163,14 @@ impl Joined {
 
     /// Writes what there is room for.
     fn write_all(&mut self, desk: &mut Desk) -> Result<(), Error> {
+        let unacknowledged = self.peer.unacknowledged();
+        if self.numbers.handle_unacknowledged(unacknowledged) {
+            self.health.handle_progress();
+        }
+        // What is sent again goes before all that is new, or it would count as known.
+        if !self.write_again()? || self.mending.is_moving() {
+            return Ok(());
+        }
         for lane in &mut desk.lanes {
             loop {
                 lane.abandon_unwanted();
@@ -159,9 +182,10 @@ impl Joined {
                 if lane.lane == Lane::Reliable {
                     packet.sequence = self.numbers.next();
                 }
-                match self.peer.write(lane.lane, &packet.encode_to_vec()) {
+                let encoded = packet.encode_to_vec();
+                match self.peer.write(lane.lane, &encoded) {
                     Ok(false) => break,
-                    Ok(true) if lane.lane == Lane::Reliable => self.numbers.written(),
+                    Ok(true) if lane.lane == Lane::Reliable => self.numbers.written(encoded),
                     Ok(true) => {}
                     Err(error) => {
                         let text = error.to_string();
@@ -209,8 +233,10 @@ impl Joined {
         }
     }
 
-    fn poll_health(&mut self, full: bool) -> Option<End> {
-        self.health.handle_heard(self.peer.heard());
+    fn poll_health(&mut self, desk: &mut Desk) -> Option<End> {
+        let full = desk.inbox.is_full();
+        self.take_note_of_what_was_heard(desk);
+        self.health.handle_signalling(self.resume.is_up());
         // While too much waits for the user, we shut out acknowledgements ourselves.
         if full {
             self.health.handle_full();
@@ -224,39 +250,20 @@ impl Joined {
         if let Err(error) = self.peer.handle(None, admit(full)) {
             self.health.handle_peer_lost(Instant::now(), &error.to_string());
         }
-        self.health.handle_heard(self.peer.heard());
-        self.health.poll(Instant::now())
-    }
-
-    fn handle_server(&mut self, event: ServerEvent, desk: &mut Desk) -> Option<End> {
-        match event {
-            ServerEvent::Participants(infos) => self.handle_participants(&infos, desk),
-            ServerEvent::Token(token) => desk.shared.with(|state| state.token = token),
-            ServerEvent::Candidate(line) => self.peer.handle_candidate(&line),
-            ServerEvent::Leave(end) => return Some(end),
-            ServerEvent::Lost(why) => return Some(self.health.handle_signal_lost(&why)),
-            // We offered once; a second answer answers nothing.
-            ServerEvent::Answer(_) => {}
-        }
-        None
-    }
-
-    fn handle_participants(&mut self, infos: &[ParticipantInfo], desk: &mut Desk) {
-        for info in infos {
-            if *self.local.sid() == *info.sid {
-                self.local = participants::participant(info);
-                desk.shared.with(|state| state.can_publish_data = can_publish_data(info));
-                // The server tells us of ourselves on the same tick as it tells the others.
-                desk.inbox.push(if info.state() == participant_info::State::Active {
-                    Told::Event(TransportEvent::Joined(self.local.clone()))
-                } else {
-                    Told::Local(self.local.clone())
-                });
-            } else if self.local.identity() != &*info.identity {
-                for event in self.participants.update(info) {
-                    desk.inbox.tell(event);
-                }
+        self.take_note_of_what_was_heard(desk);
+        match self.health.poll(Instant::now())? {
+            Sign::End(end) => Some(end),
+            Sign::Suspect => {
+                self.begin_anew();
+                None
             }
+        }
+    }
+
+    fn take_note_of_what_was_heard(&mut self, desk: &mut Desk) {
+        self.health.handle_heard(self.peer.heard());
+        if self.mending.handle_heard(self.peer.heard()) {
+            desk.tell_link(LinkState::Up);
         }
     }
 }

@@ -12,10 +12,11 @@ use tokio::time;
 use super::{
     address::ServerUrl,
     error::{ConnectError, JoinPhase},
-    health::Loss,
+    health::{End, Loss},
     joined::Joined,
     participants::Participants,
     peer_connection::{Admit, PeerConnection},
+    rejoin::Policy,
     signal::{ServerEvent, Signal},
     websocket::Dial,
 };
@@ -32,6 +33,7 @@ pub(super) struct Door {
     pub(super) roots: Vec<CertificateDer<'static>>,
     pub(super) bind: Option<IpAddr>,
     pub(super) udp: bool,
+    pub(super) policy: Policy,
 }
 
 impl Door {
@@ -46,7 +48,7 @@ impl Door {
         let mut joining = Joining::new(signal, peer, token, response);
         joining.open(start, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "both channels are open");
-        Ok(joining.finish())
+        Ok(joining.finish((self.policy, self.roots.clone())))
     }
 }
 
@@ -93,14 +95,16 @@ impl Joining {
         Ok(())
     }
 
-    fn finish(self) -> Joined {
+    fn finish(self, how: (Policy, Vec<CertificateDer<'static>>)) -> Joined {
         let who = (self.room, &self.local, self.token);
-        Joined::new(self.signal, self.peer, self.participants, who)
+        Joined::new(self.signal, self.peer, self.participants, who, how)
     }
 
     fn handle_server(&mut self, event: ServerEvent) -> Result<(), ConnectError> {
         match event {
-            ServerEvent::Answer(sdp) => self.peer.handle_answer(&sdp).map_err(ConnectError::transport)?,
+            ServerEvent::Answer(sdp, number) => {
+                self.peer.handle_answer(&sdp, number).map_err(ConnectError::transport)?;
+            }
             ServerEvent::Candidate(line) => self.peer.handle_candidate(&line),
             ServerEvent::Participants(infos) => {
                 for info in infos {
@@ -114,6 +118,12 @@ impl Joining {
             ServerEvent::Token(token) => self.token = token,
             ServerEvent::Leave(end) => return Err(end.into()),
             ServerEvent::Lost(why) => return Err(lost(&Loss::Signalling(why).to_string())),
+            ServerEvent::AsksToResume(reason) => return Err(End::Lost(Loss::Asked(reason)).into()),
+            // The participants are taken as they are told. The rest is of a join that was made.
+            ServerEvent::Listed
+            | ServerEvent::Moved(_)
+            | ServerEvent::Resumed(_)
+            | ServerEvent::NotResumed(_) => {}
         }
         Ok(())
     }

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use livekit_protocol::{ParticipantInfo, participant_info};
 
-use crate::{link::Participant, transport::TransportEvent};
+use crate::{
+    link::{Participant, Peer},
+    transport::TransportEvent,
+};
 
 /// How many participants are known at most; beyond it they are heard, but not announced.
 const MAX_PARTICIPANTS: usize = 4096;
@@ -70,6 +73,19 @@ impl Participants {
         events
     }
 
+    /// Forgets all others; who that is.
+    pub(super) fn retain(&mut self, stays: impl Fn(&Peer) -> bool) -> Vec<Peer> {
+        let gone: Vec<_> = self
+            .known
+            .values()
+            .map(|known| known.participant.peer())
+            .filter(|peer| !stays(peer))
+            .cloned()
+            .collect();
+        self.known.retain(|_, known| stays(known.participant.peer()));
+        gone
+    }
+
     /// Takes all that the server says is there.
     pub(super) fn update_all(&mut self, infos: &[ParticipantInfo]) -> Vec<TransportEvent> {
         infos.iter().flat_map(|info| self.update(info)).collect()
@@ -90,7 +106,7 @@ mod tests {
     use participant_info::State;
 
     use super::*;
-    use crate::link::{Peer, ROLE_ATTRIBUTE, Role};
+    use crate::link::{ROLE_ATTRIBUTE, Role};
 
     fn info(identity: &str, sid: &str, state: State, version: u32) -> ParticipantInfo {
         ParticipantInfo {

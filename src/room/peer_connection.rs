@@ -43,8 +43,10 @@ pub(super) struct PeerConnection {
     lossy: ChannelId,
     /// Whether each of them is open: reliable, lossy.
     open: [bool; 2],
-    /// Our offer, until it is answered.
-    pending: Option<SdpPendingOffer>,
+    /// Our offer, until it is answered, and whether the answer lets go of our old addresses.
+    pending: Option<(SdpPendingOffer, Locals)>,
+    /// The last offer and the answer to it.
+    described: Described,
     /// The server's addresses that came before its answer.
     early: Vec<String>,
     remotes: Vec<SocketAddr>,
@@ -55,6 +57,24 @@ pub(super) struct PeerConnection {
     lost: Option<&'static str>,
     buffer: Vec<u8>,
     rejected: u64,
+}
+
+/// What both ends have said of themselves.
+#[derive(Debug, Default)]
+pub(super) struct Described {
+    pub(super) offer: String,
+    pub(super) answer: String,
+    /// The offer's number, from 1.
+    pub(super) number: u32,
+}
+
+/// What becomes of our addresses when ICE begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Locals {
+    /// They are tried again.
+    Keep,
+    /// They are gone: others are looked for.
+    Replace,
 }
 
 /// Which datagrams are let in.
@@ -85,6 +105,7 @@ impl PeerConnection {
             ..Default::default()
         });
         let (offer, pending) = api.apply().ok_or("no offer was made")?;
+        let offer = offer.to_sdp_string();
         let connection = Self {
             rtc,
             sockets: Sockets::new(bind),
@@ -92,7 +113,8 @@ impl PeerConnection {
             reliable,
             lossy,
             open: [false; 2],
-            pending: Some(pending),
+            pending: Some((pending, Locals::Keep)),
+            described: Described { offer: offer.clone(), answer: String::new(), number: 1 },
             early: Vec::new(),
             remotes: Vec::new(),
             path: false,
@@ -103,17 +125,64 @@ impl PeerConnection {
             buffer: vec![0; MAX_DATAGRAM],
             rejected: 0,
         };
-        Ok((connection, offer.to_sdp_string()))
+        Ok((connection, offer))
     }
 
-    /// Takes the server's answer.
-    pub(super) fn handle_answer(&mut self, sdp: &str) -> Result<(), Error> {
-        let Some(pending) = self.pending.take() else {
+    /// Offers anew, with ICE from its beginning: for a path that is lost while the connection on it lives. Until
+    /// the answer nothing changes. An earlier offer counts no more.
+    pub(super) fn restart_ice(&mut self, locals: Locals) -> Result<(), Error> {
+        let mut api = self.rtc.sdp_api();
+        api.ice_restart(locals == Locals::Keep);
+        let (offer, pending) = api.apply().ok_or("no offer was made")?;
+        // As at the first time the server learns our addresses from our packets.
+        let lines = offer.to_sdp_string();
+        self.described.offer = lines
+            .split_inclusive('\n')
+            .filter(|line| !line.starts_with("a=candidate:") && !line.starts_with("a=end-of-candidates"))
+            .collect();
+        self.described.number = self.described.number.wrapping_add(1);
+        self.pending = Some((pending, locals));
+        // Addresses that come before the answer are of the new beginning.
+        self.early.clear();
+        self.drain()
+    }
+
+    /// What both ends have said last.
+    pub(super) fn described(&self) -> &Described {
+        &self.described
+    }
+
+    /// The channels as the server numbers them: label and stream.
+    pub(super) fn channels(&mut self) -> Vec<(&'static str, u32)> {
+        let api = self.rtc.direct_api();
+        let number = |id| api.sctp_stream_id_by_channel_id(id).map(u32::from);
+        let numbers = [("_reliable", number(self.reliable)), ("_lossy", number(self.lossy))];
+        numbers.into_iter().filter_map(|(label, number)| Some((label, number?))).collect()
+    }
+
+    /// Whether the address that the connection stands on is not ours any more, and another leads to the server.
+    pub(super) fn has_moved(&self) -> bool {
+        self.sockets.have_moved(&self.remotes)
+    }
+
+    /// Takes the server's answer to the offer of this number; 0 is the last one.
+    pub(super) fn handle_answer(&mut self, sdp: &str, number: u32) -> Result<(), Error> {
+        if number != 0 && number != self.described.number {
+            tracing::debug!(number, "an answer to an earlier offer was skipped");
+            return Ok(());
+        }
+        let Some((pending, locals)) = self.pending.take() else {
             tracing::debug!("an answer to no offer was skipped");
             return Ok(());
         };
         let answer = SdpAnswer::from_sdp_string(sdp)?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
+        self.described.answer = sdp.to_owned();
+        // The addresses of the beginning before are forgotten on both sides.
+        self.remotes.clear();
+        if locals == Locals::Replace {
+            self.sockets.let_go();
+        }
         // Addresses within the answer need sockets too.
         let within = sdp
             .lines()
@@ -270,8 +339,11 @@ impl PeerConnection {
             ) => {
                 self.path = true;
             }
-            // Before the first path it only says that none was found yet.
-            Event::IceConnectionStateChange(IceConnectionState::Disconnected) if self.path => {
+            // Before the first path it only says that none was found yet, and so it does after a restart: whether
+            // that takes too long is told by the silence.
+            Event::IceConnectionStateChange(IceConnectionState::Disconnected)
+                if self.path && self.described.number == 1 =>
+            {
                 self.lose("no network path works any more");
             }
             Event::ChannelOpen(id, _) if id == self.reliable => self.open[0] = true,

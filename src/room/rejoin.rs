@@ -1,7 +1,7 @@
 //! What follows when a join is lost: decided from what happened and when, without a clock, a socket or chance.
 //!
-//! Every loss is followed by a new join. A resume of the old one (same sid, same peer connection) would be
-//! another [`Step`], taken before [`Step::Join`] while the [`Loss`] leaves the peer connection alive.
+//! Every loss is followed by a new join. What can be mended within a join (a lost signalling connection, an address
+//! of ours that went away) is no loss: see [`resume`](super::resume).
 
 use std::{
     fmt,
@@ -11,6 +11,7 @@ use std::{
 use super::{
     error::ConnectError,
     health::{End, Loss},
+    signal::is_passing,
 };
 use crate::link::CloseReason;
 
@@ -18,7 +19,7 @@ use crate::link::CloseReason;
 /// the next one. Each further one has twice as long, up to the limit of a join.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(3);
 /// A join that lasted this long was no false start: the next loss is a first one again.
-const STABLE: Duration = Duration::from_secs(10);
+pub(super) const STABLE: Duration = Duration::from_secs(10);
 /// How long an attempt that was given up may still reach the server: by then its sockets are gone.
 const GHOST: Duration = Duration::from_secs(30);
 
@@ -33,6 +34,23 @@ pub(super) struct Policy {
     pub(super) limit: Option<Duration>,
     /// How long one attempt may take at most.
     pub(super) join_timeout: Duration,
+}
+
+impl Policy {
+    /// How long to wait after so many tries. `chance` is any number.
+    ///
+    /// Half of the wait is fixed and half is chance, lest all that one server lost come back at once. The
+    /// first attempt follows within half of the first wait.
+    pub(super) fn wait(&self, tries: u32, chance: u32) -> Duration {
+        let part = |whole: Duration| whole.mul_f64(f64::from(chance) / f64::from(u32::MAX));
+        match tries.checked_sub(1) {
+            None => part(self.first / 2),
+            Some(doublings) => {
+                let half = doubled(self.first, doublings).min(self.longest) / 2;
+                half + part(half)
+            }
+        }
+    }
 }
 
 /// What is to be done now.
@@ -125,7 +143,7 @@ impl Rejoin {
             self.tries = 0;
         }
         self.lost = Some((now, loss.to_string()));
-        self.due = now + self.wait(chance);
+        self.due = now + self.policy.wait(self.tries, chance);
     }
 
     /// An attempt failed. `chance` is any number.
@@ -146,7 +164,7 @@ impl Rejoin {
             self.ghost_until = Some(now + GHOST);
         }
         // An attempt that hung has waited already.
-        self.due = now.max(self.since + self.wait(chance));
+        self.due = now.max(self.since + self.policy.wait(self.tries, chance));
     }
 
     /// An attempt has led to a join.
@@ -188,19 +206,6 @@ impl Rejoin {
         Step::Join { limit, fresh_token: self.fresh_token }
     }
 
-    /// Half of the wait is fixed and half is chance, lest all that one server lost come back at once. The
-    /// first attempt follows within half of the first wait.
-    fn wait(&self, chance: u32) -> Duration {
-        let part = |whole: Duration| whole.mul_f64(f64::from(chance) / f64::from(u32::MAX));
-        match self.tries.checked_sub(1) {
-            None => part(self.policy.first / 2),
-            Some(doublings) => {
-                let half = doubled(self.policy.first, doublings).min(self.policy.longest) / 2;
-                half + part(half)
-            }
-        }
-    }
-
     /// Whether the one that put us out may be ourselves. Believed once, or two with one name would put each
     /// other out for ever.
     fn excuse(&mut self, now: Instant) -> bool {
@@ -215,15 +220,13 @@ fn doubled(once: Duration, times: u32) -> Duration {
 /// Why it is of no use to try again, if so. A server that is restarting, or a proxy before one, answers 5xx;
 /// a network may answer in its place, and so TLS may fail for a while.
 fn refusal(error: &ConnectError) -> Option<CloseReason> {
-    /// The server, or something before it, has only no time now.
-    const LATER: [u16; 3] = [408, 425, 429];
     match error {
         ConnectError::DuplicateIdentity => Some(CloseReason::DuplicateIdentity),
         ConnectError::RoomDeleted => Some(CloseReason::RoomDeleted),
         ConnectError::Removed => Some(CloseReason::Removed),
         ConnectError::Closed(CloseReason::ConnectionLost(_)) => None,
         ConnectError::Closed(reason) => Some(reason.clone()),
-        ConnectError::Refused { status, .. } if *status >= 500 || LATER.contains(status) => None,
+        ConnectError::Refused { status, .. } if is_passing(*status) => None,
         ConnectError::Refused { .. }
         | ConnectError::Unauthorized { .. }
         | ConnectError::Forbidden { .. }

@@ -4,7 +4,7 @@
 //! again after a resume carries its old number. Lossy packets carry 0.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -13,10 +13,13 @@ const TTL: Duration = Duration::from_secs(30);
 /// How many senders are remembered: a room of LiveKit's usual size, several times over.
 const MAX_SENDERS: usize = 4096;
 
-/// The numbers that we give.
+/// The numbers that we give, and what carries those that the server may not have.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     last: u32,
+    /// What was written and not acknowledged. What may be on its way has a cap, and so has this.
+    kept: VecDeque<(u32, Vec<u8>)>,
+    bytes: usize,
 }
 
 impl Outgoing {
@@ -27,8 +30,27 @@ impl Outgoing {
     }
 
     /// The packet with the next number was written.
-    pub(super) fn written(&mut self) {
+    pub(super) fn written(&mut self, packet: Vec<u8>) {
         self.last = self.next();
+        self.bytes += packet.len();
+        self.kept.push_back((self.last, packet));
+    }
+
+    /// So many bytes wait for the server's acknowledgement: what came before them is there. Whether that is news.
+    pub(super) fn handle_unacknowledged(&mut self, bytes: usize) -> bool {
+        let before = self.kept.len();
+        while let Some((_, first)) = self.kept.front()
+            && self.bytes - first.len() >= bytes
+        {
+            self.bytes -= first.len();
+            self.kept.pop_front();
+        }
+        self.kept.len() < before
+    }
+
+    /// What lies beyond the last number that the server has heard, in order.
+    pub(super) fn beyond(&self, heard: u32) -> impl Iterator<Item = &[u8]> {
+        self.kept.iter().filter(move |(number, _)| *number > heard).map(|(_, packet)| &**packet)
     }
 }
 
@@ -60,6 +82,11 @@ impl Incoming {
         self.make_room(now);
         self.heard.insert(sid.to_owned(), Heard { last: sequence, at: now });
         true
+    }
+
+    /// The last number of each sender.
+    pub(super) fn last(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.heard.iter().map(|(sid, heard)| (&**sid, heard.last))
     }
 
     fn make_room(&mut self, now: Instant) {
@@ -118,7 +145,23 @@ mod tests {
     fn ours_start_at_one() {
         let mut ours = Outgoing::default();
         assert_eq!((ours.next(), ours.next()), (1, 1));
-        ours.written();
+        ours.written(vec![0]);
         assert_eq!(ours.next(), 2);
+    }
+
+    #[test]
+    fn what_was_written_is_kept_until_it_is_acknowledged() {
+        let mut ours = Outgoing::default();
+        for size in [3, 5, 2] {
+            ours.written(vec![0; size]);
+        }
+        let sizes = |ours: &Outgoing, heard| ours.beyond(heard).map(<[u8]>::len).collect::<Vec<_>>();
+        assert!(!ours.handle_unacknowledged(10), "nothing is there");
+        assert!(!ours.handle_unacknowledged(8), "the first is there in part");
+        assert_eq!(sizes(&ours, 0), [3, 5, 2]);
+        assert!(ours.handle_unacknowledged(7));
+        assert_eq!((sizes(&ours, 0), sizes(&ours, 2)), (vec![5, 2], vec![2]));
+        assert!(ours.handle_unacknowledged(0));
+        assert_eq!((sizes(&ours, 0), ours.bytes), (vec![], 0));
     }
 }

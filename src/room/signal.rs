@@ -1,15 +1,17 @@
 //! Signalling: LiveKit's client for it, behind the few words that a data-only participant needs.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use livekit_protocol::{
-    DisconnectReason, JoinResponse, LeaveRequest, ParticipantInfo, SessionDescription, SignalTarget,
-    leave_request, signal_request, signal_response::Message,
+    DisconnectReason, JoinResponse, LeaveRequest, ParticipantInfo, ReconnectReason, ReconnectResponse,
+    RoomMovedResponse, SessionDescription, SignalTarget, SyncState, leave_request, signal_request,
+    signal_response::Message,
 };
 use livekit_signaling::{
     CLIENT_PROTOCOL_DEFAULT, SignalClient, SignalError, SignalEvent, SignalEvents, SignalOptions,
 };
-use tokio::{runtime::Handle, time};
+use rustls::pki_types::CertificateDer;
+use tokio::{runtime::Handle, task::JoinHandle, time};
 
 use super::{
     address::ServerUrl,
@@ -24,26 +26,65 @@ const PROTOCOL: u32 = 17;
 /// How long a goodbye may take: a dead socket must not hold anybody up.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// An open signalling connection. Dropping it leaves the room.
+/// How long a word of ours may take to be on its way: a socket that takes nothing must not gather tasks.
+const SAY: Duration = Duration::from_secs(3);
+
+/// A signalling connection. Dropping it leaves the room.
 pub(super) struct Signal {
     client: Option<Arc<SignalClient>>,
     events: SignalEvents,
+    /// What came on the old connection before a new one was opened.
+    early: VecDeque<ServerEvent>,
+    attempt: Option<Attempt>,
+}
+
+/// A new connection for the same join, under way.
+enum Attempt {
+    /// The old one ends, and its end is no news.
+    Closing { done: JoinHandle<()>, dial: Dial, limit: Duration },
+    /// The server is asked.
+    Asking { answer: JoinHandle<Result<ReconnectResponse, NotResumed>>, dial: Arc<Dial> },
+}
+
+/// What an attempt has come to.
+enum Step {
+    Closed,
+    Answered(Box<Result<ReconnectResponse, NotResumed>>),
+}
+
+/// Why the signalling was not taken up again.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotResumed {
+    /// The server was not reached, or has no time: it can be tried again.
+    Again(String),
+    /// The server knows us no more, or not any longer with this token.
+    Over(End),
 }
 
 /// What the server tells. Not to be shown: a token may be in it.
 pub(super) enum ServerEvent {
-    /// Its half of the peer connection.
-    Answer(String),
+    /// Its half of the peer connection, and the number of the offer that it answers.
+    Answer(String, u32),
     /// An address of its: a candidate line.
     Candidate(String),
     /// What it knows of some participants, ourselves among them.
     Participants(Vec<ParticipantInfo>),
     /// A newer token.
     Token(String),
+    /// It tells of the room, as it does after it has listed all participants.
+    Listed,
+    /// We are in another room now.
+    Moved(Box<RoomMovedResponse>),
     /// It ends the join, or asks for another.
     Leave(End),
+    /// It asks for another connection for the same join, for this reason.
+    AsksToResume(&'static str),
     /// The connection is gone.
     Lost(String),
+    /// Another connection is there for the same join.
+    Resumed(Box<ReconnectResponse>),
+    /// It is not.
+    NotResumed(NotResumed),
 }
 
 impl Signal {
@@ -60,12 +101,12 @@ impl Signal {
         // and the room a participant that nobody drives. `Signal` leaves when it is dropped.
         let joining = tokio::spawn(websocket::scope(dial.clone(), {
             let (url, token) = (url.as_str().to_owned(), token.to_owned());
-            let offer =
-                SessionDescription { r#type: "offer".into(), sdp: offer, id: 1, ..Default::default() };
+            let offer = description("offer", offer, 1);
             async move {
                 let (client, response, events) =
                     SignalClient::connect(&url, &token, options(limit), Some(offer)).await?;
-                Ok((Self { client: Some(Arc::new(client)), events }, response))
+                let client = Some(Arc::new(client));
+                Ok((Self { client, events, early: VecDeque::new(), attempt: None }, response))
             }
         }));
         let joined = match time::timeout(limit, joining).await {
@@ -92,20 +133,84 @@ impl Signal {
     /// A dropped future loses nothing.
     pub(super) async fn next(&mut self) -> ServerEvent {
         loop {
-            match self.events.recv().await {
-                Some(SignalEvent::Message(message)) => {
-                    if let Some(event) = server_event(*message) {
-                        return event;
-                    }
-                }
-                Some(SignalEvent::Close(why)) => return ServerEvent::Lost(why.into_owned()),
-                None => return ServerEvent::Lost("the signalling ended".into()),
+            if let Some(event) = self.early.pop_front() {
+                return event;
             }
+            // What the new connection brings is read after the answer that opens it.
+            let asking = matches!(self.attempt, Some(Attempt::Asking { .. }));
+            tokio::select! {
+                biased;
+                event = self.events.recv(), if !asking => match event {
+                    Some(SignalEvent::Message(message)) => {
+                        if let Some(event) = server_event(*message) {
+                            return event;
+                        }
+                    }
+                    Some(SignalEvent::Close(_)) if self.attempt.is_some() => {}
+                    Some(SignalEvent::Close(why)) => return ServerEvent::Lost(why.into_owned()),
+                    None => return ServerEvent::Lost("the signalling ended".into()),
+                },
+                step = step(&mut self.attempt) => match step {
+                    Step::Closed => self.ask(),
+                    Step::Answered(answer) => {
+                        self.attempt = None;
+                        return match *answer {
+                            Ok(answer) => ServerEvent::Resumed(Box::new(answer)),
+                            Err(why) => ServerEvent::NotResumed(why),
+                        };
+                    }
+                },
+            }
+        }
+    }
+
+    /// Opens another connection for the same join, in place of the present one. What becomes of it is told by
+    /// [`next`](Self::next).
+    pub(super) fn resume(&mut self, roots: Vec<CertificateDer<'static>>, limit: Duration) {
+        let Some(client) = self.client.clone().filter(|_| self.attempt.is_none()) else { return };
+        let done = tokio::spawn(async move {
+            let _ = time::timeout(GOODBYE, client.close()).await;
+        });
+        self.attempt = Some(Attempt::Closing { done, dial: Dial::new(roots), limit });
+    }
+
+    /// The old connection has ended: its last words are kept, and that it ended is no news.
+    fn ask(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            if let SignalEvent::Message(message) = event {
+                self.early.extend(server_event(*message));
+            }
+        }
+        let (Some(client), Some(Attempt::Closing { dial, limit, .. })) =
+            (self.client.clone(), self.attempt.take())
+        else {
+            return;
+        };
+        let dial = Arc::new(dial);
+        let answer = tokio::spawn(restart(client, dial.clone(), limit));
+        self.attempt = Some(Attempt::Asking { answer, dial });
+    }
+
+    /// Tells the server what we know of the join that it resumes.
+    pub(super) fn synchronize(&self, state: SyncState) {
+        self.say(signal_request::Message::SyncState(state));
+    }
+
+    /// Offers the peer connection anew. The answer carries the same number.
+    pub(super) fn offer(&self, sdp: String, number: u32) {
+        self.say(signal_request::Message::Offer(description("offer", sdp, number)));
+    }
+
+    /// Says something. On a connection that is lost it is, too: then it is said anew after the next one is open.
+    fn say(&self, message: signal_request::Message) {
+        if let Some(client) = self.client.clone() {
+            tokio::spawn(time::timeout(SAY, async move { client.send(message).await }));
         }
     }
 
     /// Closes without leaving: the server keeps us for a while, in case that we come back.
     pub(super) fn abandon(mut self) {
+        self.give_up();
         if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
             runtime.spawn(async move { client.close().await });
         }
@@ -113,14 +218,102 @@ impl Signal {
 
     /// Leaves and closes, in a second at most.
     pub(super) async fn leave(mut self) {
-        if let Some(client) = self.client.take() {
-            let _ = time::timeout(GOODBYE, goodbye(client)).await;
+        let Some(client) = self.client.take() else { return };
+        let goodbye = async {
+            // Without a connection nothing can be said: one that is under way is waited for.
+            while self.attempt.is_some() {
+                if let ServerEvent::NotResumed(_) = self.next().await {
+                    break;
+                }
+            }
+            goodbye(client).await;
+        };
+        let _ = time::timeout(GOODBYE, goodbye).await;
+        self.give_up();
+    }
+
+    /// Ends an attempt: its socket must not join after all.
+    fn give_up(&mut self) {
+        if let Some(Attempt::Asking { dial, .. }) = self.attempt.take() {
+            dial.hang_up();
         }
     }
 }
 
+/// What an attempt comes to; never without one.
+async fn step(attempt: &mut Option<Attempt>) -> Step {
+    let gone = |error: tokio::task::JoinError| NotResumed::Again(error.to_string());
+    match attempt {
+        None => std::future::pending().await,
+        Some(Attempt::Closing { done, .. }) => {
+            let _ = done.await;
+            Step::Closed
+        }
+        Some(Attempt::Asking { answer, .. }) => {
+            Step::Answered(Box::new(answer.await.unwrap_or_else(|error| Err(gone(error)))))
+        }
+    }
+}
+
+/// Asks the server to go on with the join.
+async fn restart(
+    client: Arc<SignalClient>,
+    dial: Arc<Dial>,
+    limit: Duration,
+) -> Result<ReconnectResponse, NotResumed> {
+    let mut asking =
+        Box::pin(websocket::scope(dial.clone(), client.restart(ReconnectReason::RrSignalDisconnected)));
+    let answer = match time::timeout(limit, &mut asking).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            // It ends with its socket; dropped, it would leave one behind.
+            dial.hang_up();
+            asking.as_mut().await
+        }
+    };
+    match answer {
+        Ok(answer) => {
+            client.set_reconnected().await;
+            Ok(answer)
+        }
+        Err(error) => Err(not_resumed(error, dial.failure())),
+    }
+}
+
+fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
+    match (error, dialled) {
+        (SignalError::LeaveRequest { reason, action }, _) => {
+            let (reason, action) = (reason.into(), action.into());
+            match server_leave(&LeaveRequest { reason, action, ..Default::default() }) {
+                ServerEvent::Leave(end) => NotResumed::Over(end),
+                _ => NotResumed::Again("the server asks to try again".into()),
+            }
+        }
+        (_, Some(DialFailure::Status(status))) if !is_passing(status) => refused_to_resume(status),
+        (SignalError::Handshake { status }, None) if !is_passing(status.as_u16()) => {
+            refused_to_resume(status.as_u16())
+        }
+        (_, Some(failure)) => NotResumed::Again(failure.to_string()),
+        (error, None) => NotResumed::Again(error.to_string()),
+    }
+}
+
+fn refused_to_resume(status: u16) -> NotResumed {
+    NotResumed::Over(End::Lost(Loss::Signalling(format!("and the server takes no other: status {status}"))))
+}
+
+/// Whether a server, or something before it, has only no time now.
+pub(super) fn is_passing(status: u16) -> bool {
+    status >= 500 || [408, 425, 429].contains(&status)
+}
+
+fn description(kind: &str, sdp: String, id: u32) -> SessionDescription {
+    SessionDescription { r#type: kind.into(), sdp, id, ..Default::default() }
+}
+
 impl Drop for Signal {
     fn drop(&mut self) {
+        self.give_up();
         if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
             runtime.spawn(time::timeout(GOODBYE, goodbye(client)));
         }
@@ -155,17 +348,16 @@ fn options(limit: Duration) -> SignalOptions {
 
 fn server_event(message: Message) -> Option<ServerEvent> {
     match message {
-        Message::Answer(answer) => Some(ServerEvent::Answer(answer.sdp)),
+        Message::Answer(answer) => Some(ServerEvent::Answer(answer.sdp, answer.id)),
         Message::Trickle(trickle) if trickle.target() == SignalTarget::Publisher => {
             candidate(&trickle.candidate_init).map(ServerEvent::Candidate)
         }
         Message::Update(update) => Some(ServerEvent::Participants(update.participants)),
         Message::RefreshToken(token) => Some(ServerEvent::Token(token)),
-        Message::Leave(leave) => Some(ServerEvent::Leave(end(&leave))),
-        // Following would change the room's name under everybody's feet.
-        Message::RoomMoved(_) => {
-            Some(ServerEvent::Leave(End::Closed(CloseReason::Server("ROOM_MOVED".into()))))
-        }
+        Message::Leave(leave) => Some(server_leave(&leave)),
+        // The server lists everybody and then tells of the room itself.
+        Message::RoomUpdate(_) => Some(ServerEvent::Listed),
+        Message::RoomMoved(moved) => Some(ServerEvent::Moved(Box::new(moved))),
         _ => None,
     }
 }
@@ -175,6 +367,16 @@ fn candidate(init: &str) -> Option<String> {
     let init: serde_json::Value = serde_json::from_str(init).ok()?;
     let line = init.get("candidate")?.as_str()?;
     (!line.is_empty()).then(|| line.to_owned())
+}
+
+/// What the server wants when it ends a connection.
+fn server_leave(leave: &LeaveRequest) -> ServerEvent {
+    match end(leave) {
+        End::Lost(Loss::Asked(reason)) if leave.action() == leave_request::Action::Resume => {
+            ServerEvent::AsksToResume(reason)
+        }
+        end => ServerEvent::Leave(end),
+    }
 }
 
 /// Somebody's will is final; what only says that the connection failed is a loss.

@@ -67,6 +67,27 @@ impl Sockets {
         Ok(Some(local))
     }
 
+    /// Whether none of these sockets can reach the server any more because its address is not ours now, while
+    /// another is.
+    pub(super) fn have_moved(&self, remotes: &[SocketAddr]) -> bool {
+        let stays = |local: IpAddr| std::net::UdpSocket::bind((local, 0)).is_ok();
+        let ours = self.udp.iter().map(|udp| udp.local.ip()).chain(self.tcp.locals());
+        let mut none = true;
+        for ip in ours {
+            none = false;
+            if stays(ip) {
+                return false;
+            }
+        }
+        !none && self.bind.is_none() && remotes.iter().any(|remote| route_to(*remote).is_ok())
+    }
+
+    /// Lets go of all sockets: others are opened as addresses of the server come.
+    pub(super) fn let_go(&mut self) {
+        self.udp.clear();
+        self.tcp = IceTcp::new();
+    }
+
     /// The address of the first UDP socket.
     #[cfg(test)]
     pub(super) fn local_udp(&self) -> SocketAddr {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::time;
 
 use super::{
+    chance,
     desk::{Desk, Left},
     error::ConnectError,
     health::End,
@@ -13,10 +14,7 @@ use super::{
     rejoin::{Failure, Rejoin, Step},
     tokens::{self, TokenSource},
 };
-use crate::{
-    link::{CloseReason, LinkState, Participant},
-    transport::TransportEvent,
-};
+use crate::link::{CloseReason, LinkState, Participant};
 
 /// A participant.
 pub(super) struct Task {
@@ -57,9 +55,12 @@ impl Task {
             if let Some(reason) = self.rejoin.is_over(Instant::now()) {
                 return (reason, Some(joined));
             }
+            let room = joined.room.clone();
             joined.abandon();
             self.desk.interrupt();
-            self.desk.inbox.tell(TransportEvent::Link(LinkState::Down));
+            self.desk.tell_link(LinkState::Down);
+            // The server may have put us into another one.
+            self.room.clone_from(&room);
             joined = match self.join_anew().await {
                 Ok(Ok(joined)) => joined,
                 Ok(Err(reason)) => return (reason, None),
@@ -143,12 +144,6 @@ fn reason(end: End) -> CloseReason {
     }
 }
 
-/// Any number, so that not all who were lost together come back together.
-fn chance() -> u32 {
-    // Without the system's chance there is still the order in which they come.
-    getrandom::u32().unwrap_or(u32::MAX / 2)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
@@ -159,11 +154,16 @@ mod tests {
     };
 
     use super::*;
-    use crate::{room::address::ServerUrl, token::AccessKey};
+    use crate::{
+        room::{address::ServerUrl, rejoin::Policy},
+        token::AccessKey,
+    };
 
     /// Its claims: `{"exp":1,"iss":"a","nbf":0}`.
     const EXPIRED: &str = "eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjEsImlzcyI6ImEiLCJuYmYiOjB9.c2ln";
     const LIMIT: Duration = Duration::from_secs(10);
+    const POLICY: Policy =
+        Policy { first: Duration::ZERO, longest: Duration::ZERO, limit: None, join_timeout: LIMIT };
 
     fn valid() -> String {
         let key = AccessKey::new("devkey", "secretsecretsecretsecretsecretsecret");
@@ -189,7 +189,7 @@ mod tests {
                 }
             }
         });
-        (Door { url, roots: Vec::new(), bind: None, udp: true }, seen)
+        (Door { url, roots: Vec::new(), bind: None, udp: true, policy: POLICY }, seen)
     }
 
     fn source(token: &str) -> TokenSource {

@@ -25,15 +25,16 @@ pub(super) enum Told {
 /// Ourselves and the others.
 #[derive(Clone, Debug)]
 pub(super) struct View {
+    room: String,
     local: Participant,
     present: BTreeMap<Identity, Participant>,
 }
 
 impl View {
     /// The room at the join.
-    pub(super) fn new(local: Participant, present: Vec<Participant>) -> Self {
+    pub(super) fn new(room: String, local: Participant, present: Vec<Participant>) -> Self {
         let present = present.into_iter().map(|who| (who.identity().clone(), who)).collect();
-        Self { local, present }
+        Self { room, local, present }
     }
 
     /// Takes what is read; the event that it is to the user, if it is one.
@@ -67,6 +68,11 @@ impl View {
         }
     }
 
+    /// The room's name.
+    pub(super) fn room(&self) -> &str {
+        &self.room
+    }
+
     /// Ourselves.
     pub(super) fn local(&self) -> &Participant {
         &self.local
@@ -89,7 +95,7 @@ mod tests {
     use crate::link::Peer;
 
     fn view() -> View {
-        View::new(Participant::new("me", "PA_1"), vec![Participant::new("phone", "PA_2")])
+        View::new("kitchen".into(), Participant::new("me", "PA_1"), vec![Participant::new("phone", "PA_2")])
     }
 
     #[test]
@@ -118,7 +124,7 @@ mod tests {
     #[test]
     fn a_new_join_is_seen_when_its_link_is_read_to_be_up() {
         let mut view = view();
-        let again = View::new(Participant::new("me", "PA_9"), Vec::new());
+        let again = View::new("kitchen".into(), Participant::new("me", "PA_9"), Vec::new());
         view.read(Told::Event(TransportEvent::Link(LinkState::Down)));
         assert_eq!((view.local().sid().as_str(), view.others().count()), ("PA_1", 1));
         assert_eq!(view.read(Told::Rejoined(again)), Some(TransportEvent::Link(LinkState::Up)));

@@ -5,7 +5,7 @@
 //! [`scope`] (a task-local value holds what the join wants) and passes everything else on.
 
 use std::{
-    env,
+    env, fmt,
     future::Future,
     io,
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -39,6 +39,8 @@ use tokio_tungstenite::{
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
+use super::dial;
+
 /// The longest signalling frame, in bytes: the first one lists the whole room.
 const MAX_FRAME: usize = 16 << 20;
 
@@ -59,6 +61,16 @@ pub(super) enum DialFailure {
     Tls(String),
     /// The server answered with this HTTP status.
     Status(u16),
+}
+
+impl fmt::Display for DialFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(text) => f.write_str(text),
+            Self::Tls(text) => write!(f, "TLS: {text}"),
+            Self::Status(status) => write!(f, "status {status}"),
+        }
+    }
 }
 
 impl Dial {
@@ -186,12 +198,11 @@ async fn open(
     let host = url.host().ok_or_else(|| DialFailure::Unreachable("no host".into()))?;
     let port = url.port_or_known_default().unwrap_or(443);
     let tcp = match &host {
-        Host::Domain(name) => TcpStream::connect((*name, port)).await,
-        Host::Ipv4(ip) => TcpStream::connect((*ip, port)).await,
-        Host::Ipv6(ip) => TcpStream::connect((*ip, port)).await,
+        Host::Domain(name) => dial::connect(name, port).await,
+        Host::Ipv4(ip) => dial::connect(&ip.to_string(), port).await,
+        Host::Ipv6(ip) => dial::connect(&ip.to_string(), port).await,
     }
     .map_err(unreachable)?;
-    tcp.set_nodelay(true).map_err(unreachable)?;
 
     let stream = if url.scheme() == "wss" {
         let name = match host {

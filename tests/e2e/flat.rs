@@ -57,7 +57,7 @@ async fn forced_rejoins_leave_nothing_behind() -> anyhow::Result<()> {
             relay.media().cut();
             one.send(to("two", "lost")).await?;
         } else {
-            relay.signalling().sever();
+            relay.evict();
         }
         for wanted in [LinkState::Down, LinkState::Up] {
             until(&mut one, |event| (event == TransportEvent::Link(wanted)).then_some(())).await?;

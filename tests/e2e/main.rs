@@ -43,6 +43,7 @@ mod report;
 #[path = "../it/report_sample.rs"]
 mod report_sample;
 mod restart;
+mod resume;
 mod room;
 mod server;
 mod several;
@@ -65,6 +66,7 @@ fn main() {
         flat::trials(),
         storm::trials(),
         rejoin::trials(),
+        resume::trials(),
         survival::trials(),
         room::trials(),
         endings::trials(),

@@ -314,7 +314,7 @@ async fn an_observer_whose_connection_is_lost_goes_on_in_the_same_file() -> anyh
         all.iter().find(|who| *who.identity() == *"eye").map(|who| who.sid().clone())
     };
     let before = sid_of(&ends.brain);
-    relay.signalling().sever();
+    relay.evict();
     let joins = |entries: &[Entry]| {
         entries.iter().filter(|it| matches!(it.what, Happened::Event(RoomEvent::Here { .. }))).count()
     };

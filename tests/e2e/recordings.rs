@@ -376,7 +376,7 @@ async fn rejoin(stage: Stage) -> anyhow::Result<()> {
     let mut call = brain.call("wait", ()).start();
     started(&mut call).await?;
     let mut events = brain.events();
-    relay.signalling().sever();
+    relay.evict();
     for state in [LinkState::Down, LinkState::Up] {
         event(&mut events, "the link", |event| matches!(event, Event::Link(it) if it == state).then_some(()))
             .await?;

@@ -29,14 +29,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![rejoin:
         a_cut_of_both_for_20_s_is_survived,
         a_cut_of_the_media_for_20_s_is_survived,
-        a_cut_of_the_signalling_for_20_s_is_survived,
+        a_cut_of_the_signalling_for_20_s_costs_no_rejoin,
         a_cut_of_both_for_8_s_is_survived,
         a_cut_of_both_for_3_s_is_survived,
         a_cut_of_both_for_1_s_costs_no_rejoin,
         a_cut_over_tcp_is_survived_over_tcp,
         who_leaves_while_the_link_is_down_is_gone,
         who_is_dropped_while_the_link_is_down_is_gone,
-        a_severed_signalling_is_joined_anew,
+        who_is_put_out_is_joined_anew,
         a_server_that_was_restarted_is_joined_anew,
         what_waits_is_interrupted_and_never_leaves_later,
         nothing_passes_between_down_and_up,
@@ -133,9 +133,9 @@ async fn a_cut_of_the_media_for_20_s_is_survived() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_cut_of_the_signalling_for_20_s_is_survived() -> anyhow::Result<()> {
+async fn a_cut_of_the_signalling_for_20_s_costs_no_rejoin() -> anyhow::Result<()> {
     let signalling = |relay: &Relay| relay.signalling().cut();
-    ensure!(cut("signalling-20", RoomOptions::new(), signalling, Duration::from_secs(20)).await?);
+    ensure!(!cut("signalling-20", RoomOptions::new(), signalling, Duration::from_secs(20)).await?);
     Ok(())
 }
 
@@ -159,12 +159,12 @@ async fn a_cut_over_tcp_is_survived_over_tcp() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_severed_signalling_is_joined_anew() -> anyhow::Result<()> {
+async fn who_is_put_out_is_joined_anew() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     let (mut one, mut two) = one_and_two(&server, &relay, "severed", RoomOptions::new()).await?;
     let before = one.local();
-    relay.signalling().sever();
+    relay.evict();
     let now = rejoined(&mut one).await?;
     ensure!(left(&mut two, "one").await? == *before.peer());
     one.send(to("two", "back")).await?;
@@ -256,7 +256,7 @@ async fn nothing_passes_between_down_and_up() -> anyhow::Result<()> {
                         return Ok(());
                     }
                     if heard == 20 {
-                        relay.signalling().sever();
+                        relay.evict();
                     }
                 }
             }

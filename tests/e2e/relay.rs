@@ -73,6 +73,12 @@ impl Relay {
         &self.media
     }
 
+    /// Ends the signalling and takes no other for the same join: whoever is behind it must join anew.
+    pub(crate) fn evict(&self) {
+        self.signalling.to_refuse.store(1, Ordering::Relaxed);
+        self.signalling.sever();
+    }
+
     /// Cuts both ways.
     pub(crate) fn cut(&self) {
         self.signalling.cut();
@@ -98,6 +104,13 @@ pub(crate) struct Link {
     severed: watch::Sender<u64>,
     delay_us: AtomicU64,
     to_lose: AtomicU32,
+    to_refuse: AtomicU32,
+    /// How many TCP connections were carried to the server.
+    connections: watch::Sender<usize>,
+    /// Counts how often the ways of all datagrams were forgotten.
+    rebound: watch::Sender<u64>,
+    /// How many datagrams came from the server since then.
+    answered: watch::Sender<u64>,
 }
 
 impl Link {
@@ -107,6 +120,10 @@ impl Link {
             severed: watch::Sender::new(0),
             delay_us: AtomicU64::new(0),
             to_lose: AtomicU32::new(0),
+            to_refuse: AtomicU32::new(0),
+            connections: watch::Sender::new(0),
+            rebound: watch::Sender::new(0),
+            answered: watch::Sender::new(0),
         }
     }
 
@@ -135,6 +152,28 @@ impl Link {
         self.to_lose.store(datagrams, Ordering::Relaxed);
     }
 
+    /// How many TCP connections were carried to the server.
+    pub(crate) fn connections(&self) -> usize {
+        *self.connections.borrow()
+    }
+
+    /// Waits until there were so many.
+    pub(crate) async fn until_connections(&self, wanted: usize) {
+        let _ = self.connections.subscribe().wait_for(|connections| *connections >= wanted).await;
+    }
+
+    /// As a router that forgets: from now on the server hears every participant's datagrams from another port, and
+    /// what it sends to the port before is lost.
+    pub(crate) fn rebind(&self) {
+        self.answered.send_replace(0);
+        self.rebound.send_modify(|times| *times += 1);
+    }
+
+    /// Waits until a datagram of the server's has passed since then.
+    pub(crate) async fn until_heard_from_server(&self) {
+        let _ = self.answered.subscribe().wait_for(|answered| *answered > 0).await;
+    }
+
     fn is_open(&self) -> bool {
         *self.open.borrow()
     }
@@ -148,13 +187,18 @@ impl Link {
         if !self.is_open() {
             return true;
         }
-        self.to_lose.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        take_one(&self.to_lose)
     }
 
     async fn until_open(&self) {
         // The sender lives in `self`, so it cannot end.
         let _ = self.open.subscribe().wait_for(|open| *open).await;
     }
+}
+
+/// Whether there was one left.
+fn take_one(left: &AtomicU32) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
 /// What is to be replaced in the server's signalling frames: by the same number of bytes.
@@ -173,8 +217,12 @@ async fn carry(mut participant: TcpStream, target: u16, link: Arc<Link>, rewrite
     let mut severed = link.severed.subscribe();
     let carried = async {
         let Some(early) = hold_until_open(&mut participant, &link).await? else { return Ok(()) };
+        if take_one(&link.to_refuse) {
+            return refuse(participant, early).await;
+        }
         let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await?;
         server.write_all(&early).await?;
+        link.connections.send_modify(|connections| *connections += 1);
         participant.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (from_participant, to_participant) = participant.into_split();
@@ -191,6 +239,13 @@ async fn carry(mut participant: TcpStream, target: u16, link: Arc<Link>, rewrite
         _ = carried => {}
         _ = severed.changed() => {}
     }
+}
+
+/// Answers a request as somebody who has nothing there.
+async fn refuse(mut participant: TcpStream, mut request: Vec<u8>) -> std::io::Result<()> {
+    while !request.ends_with(b"\r\n\r\n") && participant.read_buf(&mut request).await? > 0 {}
+    participant.write_all(b"HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n").await?;
+    participant.shutdown().await
 }
 
 /// A connection that is opened while the way is cut: what it says is held, unless it is given up. On a real
@@ -311,9 +366,18 @@ impl<R: AsyncRead + Unpin> Pieces<R> {
 async fn relay_udp(socket: UdpSocket, target: u16, link: Arc<Link>) {
     let (socket, mut buffer) = (Arc::new(socket), vec![0; READ]);
     let mut ways: VecDeque<Way> = VecDeque::new();
+    let mut rebound = link.rebound.subscribe();
     loop {
+        let received = tokio::select! {
+            received = socket.recv_from(&mut buffer) => received,
+            _ = rebound.changed() => {
+                ways.clear();
+                link.answered.send_replace(0);
+                continue;
+            }
+        };
         // An error is the answer to an earlier datagram to a socket that is gone.
-        let Ok((size, from)) = socket.recv_from(&mut buffer).await else { continue };
+        let Ok((size, from)) = received else { continue };
         if link.loses() {
             continue;
         }
@@ -376,6 +440,7 @@ async fn answers(from: Arc<UdpSocket>, socket: Arc<UdpSocket>, to: SocketAddr, l
             match from.recv(&mut buffer).await {
                 Ok(size) if !link.loses() => {
                     let _ = queue.try_send((link.due(), buffer[..size].to_vec()));
+                    link.answered.send_modify(|answered| *answered += 1);
                 }
                 Ok(_) => {}
                 Err(_) => tokio::task::yield_now().await,

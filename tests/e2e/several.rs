@@ -222,7 +222,7 @@ async fn plain_clients_are_unharmed_by_what_others_do() -> anyhow::Result<()> {
     }
 
     let mut events = brain.events();
-    relay.signalling().sever();
+    relay.evict();
     for wanted in [LinkState::Down, LinkState::Up] {
         event(&mut events, "the link", |event| match event {
             Event::Link(state) if state == wanted => Some(()),

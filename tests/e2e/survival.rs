@@ -146,7 +146,7 @@ async fn a_call_survives_the_rejoin_of_its_caller() -> anyhow::Result<()> {
     let relay = Relay::start(&server).await?;
     let world = World::begin(&server, "caller-anew", &server.url(), &relay.url()).await?;
     let mut events = world.brain.events();
-    relay.signalling().sever();
+    relay.evict();
     link(&mut events, LinkState::Down).await?;
     world.end().await
 }
@@ -156,7 +156,7 @@ async fn a_call_survives_the_rejoin_of_its_owner() -> anyhow::Result<()> {
     let relay = Relay::start(&server).await?;
     let world = World::begin(&server, "owner-anew", &relay.url(), &server.url()).await?;
     let mut events = world.phone.events();
-    relay.signalling().sever();
+    relay.evict();
     link(&mut events, LinkState::Down).await?;
     world.end().await
 }

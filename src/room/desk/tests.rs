@@ -48,7 +48,7 @@ fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
 #[test]
 fn joins_that_nobody_reads_of_fill_the_inbox_by_their_participants() {
     let crowd = (0..1000).map(|n| Participant::new(format!("p{n}"), "PA")).collect();
-    let (view, mut inbox) = (View::new(Participant::new("me", "PA"), crowd), Inbox::default());
+    let (view, mut inbox) = (View::new(String::new(), Participant::new("me", "PA"), crowd), Inbox::default());
     while !inbox.is_full() {
         inbox.push(Told::Rejoined(view.clone()));
     }

@@ -65,7 +65,7 @@ async fn candidates_before_the_answer_wait_for_it() {
         connection.handle_candidate(&format!("candidate:1 1 udp 1 127.0.0.1 {port} typ host"));
     }
     assert_eq!((connection.early.len(), connection.remotes().len()), (MAX_CANDIDATES, 0));
-    assert!(connection.handle_answer("v=0").is_err(), "an answer that is none");
+    assert!(connection.handle_answer("v=0", 1).is_err(), "an answer that is none");
 }
 
 /// The other end: answers an offer, takes what comes on the channels.
@@ -142,7 +142,7 @@ async fn drive(
 async fn connected() -> (PeerConnection, Remote) {
     let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true).unwrap();
     let (mut remote, answer) = Remote::answer(&offer).await;
-    connection.handle_answer(&answer).unwrap();
+    connection.handle_answer(&answer, 0).unwrap();
     drive(&mut connection, &mut remote, Admit::All, |it, remote| it.is_open() && remote.channels.len() == 2)
         .await;
     (connection, remote)

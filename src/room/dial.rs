@@ -1,0 +1,194 @@
+//! Opening a TCP connection on a network that comes and goes.
+//!
+//! A first packet that is lost is sent again after 1, 3, 7 and 15 s, whatever happens in between: who dials on a dead
+//! network and waits finds out late that it is alive again. So the same address is dialled anew each second, and
+//! whichever connection is there first is taken; so is a name asked for. Several addresses of one name are tried a quarter of a second
+//! apart, the families in turn ([RFC 8305](https://www.rfc-editor.org/rfc/rfc8305)).
+
+use std::{collections::VecDeque, future::Future, io, net::SocketAddr, time::Duration};
+
+use tokio::{
+    net::{TcpStream, lookup_host},
+    task::JoinSet,
+    time::{self, Instant},
+};
+
+/// How long an address has before the next one is tried beside it.
+const NEXT_ADDRESS: Duration = Duration::from_millis(250);
+/// How long all of them have before they are dialled again beside themselves.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How many addresses of one name are tried.
+const MAX_ADDRESSES: usize = 6;
+/// How many connections are under way at once; beyond that the oldest is given up.
+const MAX_DIALS: usize = 12;
+
+/// Opens a connection to a name or an address, without an end of its own.
+///
+/// # Errors
+/// The name is not known, or every address refuses.
+pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    // A question for a name is as lost as any packet.
+    let addresses = race(&[()], |()| {
+        let host = host.to_owned();
+        async move { Ok(in_turn(lookup_host((host, port)).await?)) }
+    })
+    .await?;
+    let stream = race(&addresses, TcpStream::connect).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// The families in turn, the system's first one first.
+fn in_turn(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let addresses: Vec<_> = addresses.collect();
+    let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
+    let (first, second): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv4() == first_is_v4);
+    let mut second = second.into_iter();
+    let mut turns: Vec<_> = first.into_iter().flat_map(|one| [Some(one), second.next()]).flatten().collect();
+    turns.extend(second);
+    turns.truncate(MAX_ADDRESSES);
+    turns
+}
+
+/// The first one that succeeds of what is begun with each of these, and anew with all of them each second.
+async fn race<A, T, F>(addresses: &[A], connect: impl Fn(A) -> F) -> io::Result<T>
+where
+    A: Copy,
+    T: Send + 'static,
+    F: Future<Output = io::Result<T>> + Send + 'static,
+{
+    let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    if addresses.is_empty() {
+        return Err(error);
+    }
+    let (mut dials, mut handles) = (JoinSet::new(), VecDeque::new());
+    let (mut round, mut next) = (addresses.iter(), Instant::now());
+    loop {
+        tokio::select! {
+            biased;
+            Some(done) = dials.join_next() => match done {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(why)) => error = why,
+                Err(why) if why.is_panic() => error = io::Error::other(why),
+                // Given up in favour of a newer one.
+                Err(_) => continue,
+            },
+            () = time::sleep_until(next) => {
+                if round.len() == 0 {
+                    round = addresses.iter();
+                }
+                if let Some(address) = round.next() {
+                    handles.push_back(dials.spawn(connect(*address)));
+                }
+                if handles.len() > MAX_DIALS
+                    && let Some(oldest) = handles.pop_front()
+                {
+                    oldest.abort();
+                }
+                next = Instant::now() + if round.len() == 0 { AGAIN } else { NEXT_ADDRESS };
+                continue;
+            }
+        }
+        // One has failed. Another need not wait for it; without another nothing is left to wait for.
+        if round.len() > 0 {
+            next = Instant::now();
+        } else if dials.is_empty() {
+            return Err(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// What each dial comes to, by its address's port, and when it began in milliseconds.
+    type Log = Arc<Mutex<Vec<(u16, u128)>>>;
+
+    fn addresses(ports: &[u16]) -> Vec<SocketAddr> {
+        ports.iter().map(|port| ([127, 0, 0, 1], *port).into()).collect()
+    }
+
+    /// Races where a dial at `now` (since the beginning, in milliseconds) to a port ends after so long, or hangs.
+    async fn raced(
+        ports: &[u16],
+        dial: impl Fn(u16, u128) -> Option<(u64, bool)> + Copy + Send + 'static,
+    ) -> (io::Result<u16>, u128, Vec<(u16, u128)>) {
+        let (start, log) = (Instant::now(), Log::default());
+        let won = race(&addresses(ports), |address| {
+            let (port, at) = (address.port(), start.elapsed().as_millis());
+            log.lock().unwrap().push((port, at));
+            async move {
+                let Some((after, works)) = dial(port, at) else { std::future::pending().await };
+                time::sleep(Duration::from_millis(after)).await;
+                if works { Ok(port) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
+            }
+        })
+        .await;
+        let log = log.lock().unwrap().clone();
+        (won, start.elapsed().as_millis(), log)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_network_is_dialled_anew_each_second() {
+        // It is alive again 3.2 s later; what was said before that is lost.
+        let (won, took, log) = raced(&[1], |_, at| (at >= 3_200).then_some((30, true))).await;
+        assert_eq!((won.unwrap(), took, log.len()), (1, 4_030, 5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_connection_is_not_given_up() {
+        let (won, took, _) = raced(&[1], |_, at| (at == 0).then_some((2_500, true))).await;
+        assert_eq!((won.unwrap(), took), (1, 2_500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_address_is_tried_beside_a_silent_one_and_at_once_after_a_refusal() {
+        let (won, took, log) = raced(&[1, 2], |port, _| (port == 2).then_some((10, true))).await;
+        assert_eq!((won.unwrap(), took, log), (2, 260, vec![(1, 0), (2, 250)]));
+        let (won, took, _) = raced(&[1, 2], |port, _| Some((10, port == 2))).await;
+        assert_eq!((won.unwrap(), took), (2, 20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_fails_when_all_have_refused_and_only_then() {
+        let (won, took, log) = raced(&[1, 2], |_, _| Some((10, false))).await;
+        assert_eq!((won.unwrap_err().kind(), took), (io::ErrorKind::ConnectionRefused, 20));
+        assert_eq!(log.len(), 2);
+        let (won, _, log) = raced(&[1, 2], |port, at| match port {
+            1 => Some((10, false)),
+            _ => (at > 2_000).then_some((0, true)),
+        })
+        .await;
+        assert_eq!((won.unwrap(), log.len()), (2, 6), "one that is silent may still answer");
+        let (won, ..) = raced(&[], |_, _| None).await;
+        assert_eq!(won.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_under_way_has_a_cap() {
+        let (one, under_way) = (addresses(&[1]), Arc::new(()));
+        let racing = race(&one, |_| {
+            let held = under_way.clone();
+            async move {
+                let _held = held;
+                std::future::pending::<io::Result<()>>().await
+            }
+        });
+        let mut racing = std::pin::pin!(racing);
+        assert!(time::timeout(Duration::from_secs(3600), &mut racing).await.is_err());
+        assert!((2..=MAX_DIALS + 2).contains(&Arc::strong_count(&under_way)));
+    }
+
+    #[test]
+    fn the_families_take_turns() {
+        let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let found =
+            in_turn(["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "1.1.1.2:1"].map(parse).into_iter());
+        assert_eq!(found, ["[::1]:1", "1.1.1.1:1", "[::2]:1", "1.1.1.2:1", "[::3]:1"].map(parse));
+        assert_eq!(in_turn((0..99).map(|port| ([127, 0, 0, 1], port).into())).len(), MAX_ADDRESSES);
+    }
+}

@@ -1,0 +1,247 @@
+//! What is mended within a join: a signalling connection that is lost, a way that changes.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use anyhow::{bail, ensure};
+use libtest_mimic::Trial;
+use serde_json::json;
+use toolbridge::{CloseReason, LinkState, Room, RoomOptions, SendError, Transport, TransportEvent};
+
+use crate::{
+    relay::Relay,
+    room::{closed, packet, to, until},
+    server::{Server, shared},
+    soon,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![resume:
+        a_severed_signalling_is_taken_up_again_and_nobody_is_told,
+        who_left_meanwhile_is_told_as_gone,
+        a_server_that_wants_us_gone_is_heard_after_a_resume,
+        who_leaves_while_the_signalling_is_down_leaves,
+        a_reliable_stream_crosses_resumes_of_both_sides_over_udp,
+        a_reliable_stream_crosses_resumes_of_both_sides_over_tcp,
+        a_reliable_stream_crosses_short_cuts_of_the_media,
+        a_way_that_changes_is_found_again_without_a_new_join,
+        a_way_that_changes_under_traffic_is_found_again,
+    ]
+}
+
+async fn pair(server: &Server, room: &str, options: &RoomOptions) -> anyhow::Result<[(Room, Relay); 2]> {
+    let join = async |who: &str| {
+        let relay = Relay::start(server).await?;
+        let token = server.key().client(room, who).sign()?;
+        anyhow::Ok((options.clone().join(&relay.url(), &token).await?, relay))
+    };
+    Ok([join("one").await?, join("two").await?])
+}
+
+/// Changes what the room knows of somebody, and waits until this participant has heard of it by signalling.
+async fn hears_by_signalling(server: &Server, one: &mut Room, of: &str) -> anyhow::Result<()> {
+    let (room, value) = (one.room(), format!("{:?}", std::time::Instant::now()));
+    let change = json!({"room": room, "identity": of, "attributes": {"seen": value}});
+    server.room_service("UpdateParticipant", &room, change).await?;
+    until(one, |event| match event {
+        TransportEvent::Joined(who) if who.identity() == of && who.attribute("seen") == Some(&value) => {
+            Some(Ok(()))
+        }
+        TransportEvent::Link(_) | TransportEvent::Left(_) => Some(Err(format!("{event:?}"))),
+        _ => None,
+    })
+    .await?
+    .map_err(anyhow::Error::msg)
+}
+
+async fn a_severed_signalling_is_taken_up_again_and_nobody_is_told() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "severed", &RoomOptions::new()).await?;
+    let before = one.local();
+    for n in 0..5_u8 {
+        let connections = relay.signalling().connections();
+        relay.signalling().sever();
+        // Nothing is held up meanwhile.
+        one.send(to("two", vec![n])).await?;
+        ensure!(packet(&mut two).await?.payload[..] == [n]);
+        soon("another connection", relay.signalling().until_connections(connections + 1)).await?;
+        hears_by_signalling(&server, &mut one, "two").await?;
+    }
+    ensure!(one.local().sid() == before.sid());
+    hears_by_signalling(&server, &mut two, "one").await
+}
+
+/// The server does not tell a participant without signalling who leaves, but lists who is there afterwards.
+async fn who_left_meanwhile_is_told_as_gone() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, relay), (two, _relay)] = pair(&server, "left-meanwhile", &RoomOptions::new()).await?;
+    let token = server.key().client("left-meanwhile", "three").sign()?;
+    let mut three = Room::join(&server.url(), &token).await?;
+    until(&mut one, |event| {
+        matches!(event, TransportEvent::Joined(who) if who.identity() == "three").then_some(())
+    })
+    .await?;
+    relay.signalling().cut();
+    relay.signalling().sever();
+    let gone = three.local();
+    three.close().await;
+    let listed = async {
+        let list = json!({"room": "left-meanwhile"});
+        while server
+            .room_service("ListParticipants", "left-meanwhile", list.clone())
+            .await?
+            .contains("\"three\"")
+        {}
+        anyhow::Ok(())
+    };
+    soon("its end", listed).await??;
+    relay.signalling().restore();
+    let left = until(&mut one, |event| match event {
+        TransportEvent::Left(who) => Some(who),
+        _ => None,
+    })
+    .await?;
+    ensure!(left == *gone.peer(), "{left:?}");
+    ensure!(one.present().len() == 1 && one.present()[0].peer() == two.local().peer());
+    Ok(())
+}
+
+async fn a_server_that_wants_us_gone_is_heard_after_a_resume() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, relay), _two] = pair(&server, "gone-then", &RoomOptions::new()).await?;
+    relay.signalling().sever();
+    soon("another connection", relay.signalling().until_connections(2)).await?;
+    hears_by_signalling(&server, &mut one, "two").await?;
+    let remove = json!({"room": "gone-then", "identity": "one"});
+    server.room_service("RemoveParticipant", "gone-then", remove).await?;
+    ensure!(closed(&mut one).await? == CloseReason::Removed);
+    Ok(())
+}
+
+async fn who_leaves_while_the_signalling_is_down_leaves() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "leaves-then", &RoomOptions::new()).await?;
+    relay.signalling().sever();
+    one.send(to("two", "bye")).await?;
+    one.close().await;
+    ensure!(packet(&mut two).await?.payload == "bye");
+    let left = until(&mut two, |event| match event {
+        TransportEvent::Left(who) => Some(who),
+        _ => None,
+    });
+    ensure!(*left.await?.identity() == *"one");
+    Ok(())
+}
+
+const PACKETS: usize = 128;
+const SIZE: usize = 4_096;
+
+/// 128 packets of 4,096 B each way while something happens: none is lost, none comes twice, all come in order.
+async fn crosses(room: &str, options: &RoomOptions, each: impl AsyncFn(usize, &Relay)) -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(one, one_relay), (two, two_relay)] = pair(&server, room, options).await?;
+    let sids = [one.local(), two.local()];
+    let flow = async |mut room: Room, relay: &Relay, other: &'static str| {
+        let (mut sent, mut heard) = (0, 0);
+        let mut sending = one_packet(&room, other, sent);
+        while heard < PACKETS || sent < PACKETS {
+            tokio::select! {
+                done = &mut sending, if sent < PACKETS => {
+                    done?;
+                    sent += 1;
+                    each(sent, relay).await;
+                    if sent < PACKETS {
+                        sending = one_packet(&room, other, sent);
+                    }
+                }
+                event = room.recv() => match event {
+                    Some(TransportEvent::Packet(packet)) => {
+                        ensure!(packet.payload.len() == SIZE && packet.payload[0] as usize == heard,
+                            "packet {} after {heard}", packet.payload[0]);
+                        heard += 1;
+                    }
+                    Some(TransportEvent::Joined(_)) => {}
+                    other => bail!("{other:?}"),
+                },
+            }
+        }
+        drop(sending);
+        Ok(room)
+    };
+    let both = async { tokio::try_join!(flow(one, &one_relay, "two"), flow(two, &two_relay, "one")) };
+    let (one, two) = soon("all of them", both).await??;
+    ensure!(sids == [one.local(), two.local()]);
+    Ok(())
+}
+
+type Sending = Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>;
+
+fn one_packet(room: &Room, other: &'static str, n: usize) -> Sending {
+    Box::pin(room.send(to(other, vec![n as u8; SIZE])))
+}
+
+/// The signalling of both is severed again and again, and the next packet waits until it is back.
+async fn sever(n: usize, relay: &Relay) {
+    if n.is_multiple_of(16) {
+        let connections = relay.signalling().connections();
+        relay.signalling().sever();
+        relay.signalling().until_connections(connections + 1).await;
+    }
+}
+
+async fn a_reliable_stream_crosses_resumes_of_both_sides_over_udp() -> anyhow::Result<()> {
+    crosses("stream-udp", &RoomOptions::new(), sever).await
+}
+
+async fn a_reliable_stream_crosses_resumes_of_both_sides_over_tcp() -> anyhow::Result<()> {
+    crosses("stream-tcp", &RoomOptions::new().tcp_only(), sever).await
+}
+
+async fn a_reliable_stream_crosses_short_cuts_of_the_media() -> anyhow::Result<()> {
+    crosses("stream-cut", &RoomOptions::new(), async |n, relay: &Relay| {
+        if n % 64 == 32 {
+            relay.media().cut();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            relay.media().restore();
+        }
+    })
+    .await
+}
+
+/// As when a router forgets a connection that was silent: our packets come from another address, and what is sent to
+/// the old one is lost.
+async fn a_way_that_changes_is_found_again_without_a_new_join() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "rebound", &RoomOptions::new()).await?;
+    let before = one.local();
+    for n in 0..2_u8 {
+        relay.media().rebind();
+        soon("another beginning", relay.media().until_heard_from_server()).await?;
+        two.send(to("one", vec![n])).await?;
+        ensure!(packet(&mut one).await?.payload[..] == [n]);
+        one.send(to("two", vec![n])).await?;
+        ensure!(packet(&mut two).await?.payload[..] == [n]);
+    }
+    ensure!(one.local() == before);
+    Ok(())
+}
+
+async fn a_way_that_changes_under_traffic_is_found_again() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "rebound-busy", &RoomOptions::new()).await?;
+    relay.media().rebind();
+    one.send(to("two", "is there a way?")).await?;
+    ensure!(packet(&mut two).await?.payload == "is there a way?");
+    two.send(to("one", "there is")).await?;
+    let mut told = Vec::new();
+    let answer = until(&mut one, |event| match event {
+        TransportEvent::Packet(packet) => Some(packet),
+        TransportEvent::Link(state) => {
+            told.push(state);
+            None
+        }
+        _ => None,
+    });
+    ensure!(answer.await?.payload == "there is");
+    ensure!(!told.contains(&LinkState::Down), "{told:?}");
+    Ok(())
+}
