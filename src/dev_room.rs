@@ -1,8 +1,8 @@
 //! A small LiveKit-compatible server inside the process: for our own participants, for development and tests, on loopback only.
 //!
 //! It carries data and no media, speaks the newer signalling alone (`/rtc/v1`, one peer connection), and keeps nothing.
-//! What a participant of ours can tell apart it does as livekit-server does it, with two differences: it announces
-//! who comes, goes and changes at once, where the real one may take 3 s, and whoever reads so slowly that 32 MiB
+//! What a participant of ours can tell apart it does as livekit-server does it, with two differences: it tells at once
+//! who comes, and after 200 ms who has left, where the real one may take 3 s; and whoever reads so slowly that 32 MiB
 //! wait for it is asked to join anew, where the real one drops packets.
 //!
 //! `room` is state alone; `server` is the one task around it; `door`, `http`, `signal` and `twirp` are the ways in, `peer` is
@@ -15,6 +15,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
 };
 
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use tokio::{
     net::{TcpListener, UdpSocket},
     sync::mpsc,
@@ -43,6 +44,8 @@ use door::Door;
 use ice_tcp::IceTcp;
 use server::{Server, Sockets};
 
+/// How many bytes of datagrams wait to be read, if the system allows it: several participants' at once.
+const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 /// What it calls itself: of the version that it follows.
 const VERSION: &str = "1.13.5";
 
@@ -90,6 +93,10 @@ impl DevRoom {
         let listener = TcpListener::bind(at(0)).await.map_err(failed(0))?;
         let tcp = TcpListener::bind(at(1)).await.map_err(failed(1))?;
         let udp = UdpSocket::bind(at(2)).await.map_err(failed(2))?;
+        // All participants send to this one; what does not fit is lost, and lost packets cost a second each.
+        if let Err(error) = set_socket_recv_buffer_size(&udp, RECEIVE_BUFFER) {
+            tracing::debug!(%error, "the UDP socket keeps its small buffer");
+        }
         let address = listener.local_addr().map_err(failed(0))?;
         let addresses = [udp.local_addr().map_err(failed(2))?, tcp.local_addr().map_err(failed(1))?];
         let (orders, queue) = mpsc::channel(server::MAX_ORDERS);

@@ -30,6 +30,8 @@ pub(super) struct Peer {
     /// Where we are reached, over UDP and over TCP.
     addresses: [SocketAddr; 2],
     candidates: usize,
+    /// Where the client was last heard, over UDP.
+    heard: Option<SocketAddr>,
     reliable: Option<ChannelId>,
     lossy: Option<ChannelId>,
     queue: VecDeque<Vec<u8>>,
@@ -65,6 +67,7 @@ impl Peer {
             rtc: Rtc::builder().clear_codecs().set_sctp_max_buffered_amount(BUDGET).build(now),
             addresses,
             candidates: 0,
+            heard: None,
             reliable: None,
             lossy: None,
             queue: VecDeque::new(),
@@ -91,6 +94,7 @@ impl Peer {
         let sdp =
             SdpOffer::from_sdp_string(&offer.sdp).map_err(|error| RtcError::RemoteSdp(error.to_string()))?;
         let answer = self.rtc.sdp_api().accept_offer(sdp)?.to_sdp_string();
+        self.drain();
         let lines = answer.split_inclusive("\r\n");
         let sdp = lines
             .filter(|line| !line.starts_with("a=candidate:") && !line.starts_with("a=end-of-candidates"));
@@ -106,6 +110,7 @@ impl Peer {
                 Ok(candidate) => {
                     candidates.push(candidate.to_sdp_string());
                     self.rtc.add_local_candidate(candidate);
+                    self.drain();
                 }
                 Err(error) => tracing::debug!(%error, "an address of ours is unusable"),
             }
@@ -148,14 +153,14 @@ impl Peer {
         known: bool,
         datagram: &[u8],
     ) -> bool {
-        /// The first byte of a STUN message ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
-        const STUN: RangeInclusive<u8> = 0..=3;
         let local = self.addresses[usize::from(protocol != Protocol::Udp)];
         let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return false };
         let input = Input::Receive(now, receive);
-        let is_check = datagram.first().is_some_and(|first| STUN.contains(first));
-        if (!known || is_check) && !self.rtc.accepts(&input) {
+        if (!known || is_check(datagram)) && !self.rtc.accepts(&input) {
             return false;
+        }
+        if protocol == Protocol::Udp {
+            self.heard = Some(from);
         }
         if let Err(error) = self.rtc.handle_input(input) {
             // One datagram is no reason to end a connection; if it was, the next poll says so.
@@ -196,7 +201,6 @@ impl Peer {
         }
         self.queued += packet.len();
         self.queue.push_back(packet);
-        self.flush();
         self.drain();
         if self.queued > MAX_QUEUED {
             self.queue.clear();
@@ -205,13 +209,16 @@ impl Peer {
         }
     }
 
-    fn flush(&mut self) {
-        while let Some(packet) = self.queue.pop_front() {
-            if !self.write(Lane::Reliable, &packet) {
-                return self.queue.push_front(packet);
-            }
+    /// Writes the next reliable packet that waits, if there is room for it.
+    fn write_next(&mut self) -> bool {
+        let Some(packet) = self.queue.pop_front() else { return false };
+        let written = self.write(Lane::Reliable, &packet);
+        if written {
             self.queued -= packet.len();
+        } else {
+            self.queue.push_front(packet);
         }
+        written
     }
 
     fn write(&mut self, lane: Lane, packet: &[u8]) -> bool {
@@ -240,18 +247,25 @@ impl Peer {
             match self.rtc.poll_output() {
                 Ok(Output::Timeout(at)) => {
                     self.wake_at = at;
-                    // An acknowledgement has made room.
-                    let waiting = self.queue.len();
-                    self.flush();
-                    if self.queue.len() == waiting {
+                    // An acknowledgement may have made room. After each packet the stack has its say again.
+                    if !self.write_next() {
                         return;
                     }
                 }
-                Ok(Output::Transmit(transmit)) => self.transmits.push_back(transmit),
+                Ok(Output::Transmit(transmit)) => self.transmit(transmit),
                 Ok(Output::Event(event)) => self.handle_event(event),
                 Err(error) => return self.fail(&error),
             }
         }
+    }
+
+    /// The stack keeps to an address for 20 s after the client was heard from another one, as happens behind a router
+    /// that forgets; the real server follows at once. Checks go where they are meant to.
+    fn transmit(&mut self, mut transmit: Transmit) {
+        if transmit.proto == Protocol::Udp && !is_check(&transmit.contents) {
+            transmit.destination = self.heard.unwrap_or(transmit.destination);
+        }
+        self.transmits.push_back(transmit);
     }
 
     fn fail(&mut self, error: &RtcError) {
@@ -290,4 +304,11 @@ impl Peer {
             _ => {}
         }
     }
+}
+
+/// Whether a datagram is one of ICE's.
+fn is_check(datagram: &[u8]) -> bool {
+    /// The first byte of a STUN message ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
+    const STUN: RangeInclusive<u8> = 0..=3;
+    datagram.first().is_some_and(|first| STUN.contains(first))
 }

@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    mem,
     time::{Duration, Instant},
 };
 
@@ -29,9 +30,9 @@ pub(super) use service::ServiceError;
 use participant::Participant;
 
 /// How many rooms there may be at once.
-pub(super) const MAX_ROOMS: usize = 64;
-/// How many participants all rooms together may have.
-pub(super) const MAX_PARTICIPANTS: usize = 64;
+const MAX_ROOMS: usize = 256;
+/// How many participants all rooms together may have. Those that were killed count for 20 s.
+const MAX_PARTICIPANTS: usize = 256;
 /// The longest room name or identity, in bytes: LiveKit's own limit.
 pub(super) const MAX_NAME: usize = 256;
 /// The largest metadata, and the largest attributes in all, in bytes: LiveKit's own limits.
@@ -46,6 +47,9 @@ const KEPT: Duration = Duration::from_secs(5);
 const RESUME_LIMIT: Duration = Duration::from_secs(20);
 /// How often a newer token is given.
 const RENEWAL: Duration = Duration::from_secs(300);
+/// How long the others are told nothing of somebody who left: what it has said last travels another way, and comes
+/// first. The real server takes up to 3 s.
+const FAREWELL: Duration = Duration::from_millis(200);
 /// How long a room waits for its first participant who keeps it open, in seconds.
 const EMPTY: u32 = 300;
 /// How long it waits for another one after its last, in seconds.
@@ -117,6 +121,8 @@ struct Room {
     info: proto::Room,
     participants: BTreeMap<String, Participant>,
     nonces: Nonces,
+    /// Who has left, and when the others are told.
+    gone: Vec<(Instant, ParticipantInfo)>,
     /// When it ends, while nobody is there who keeps it open.
     ends: Option<Instant>,
     /// Whether anybody was there who kept it open.
@@ -149,7 +155,8 @@ impl Rooms {
         };
         let participants = self.rooms.values().flat_map(|room| room.participants.values()).map(of);
         let ends = self.rooms.values().filter_map(|room| room.ends);
-        participants.chain(ends).min()
+        let gone = self.rooms.values().flat_map(|room| room.gone.iter().map(|(due, _)| *due));
+        participants.chain(ends).chain(gone).min()
     }
 
     /// Somebody wants to join, or to go on.
@@ -165,7 +172,7 @@ impl Rooms {
         if self.places.len() >= MAX_PARTICIPANTS && known.is_none() {
             return Err(Refusal(503, "this server has no place for another participant"));
         }
-        if self.rooms.len() >= MAX_ROOMS && !self.rooms.contains_key(name) {
+        if self.rooms.len() >= MAX_ROOMS && !self.rooms.contains_key(name) && !self.forget_an_empty_room() {
             return Err(Refusal(503, "this server has no place for another room"));
         }
         if let Some(old) = known {
@@ -203,8 +210,10 @@ impl Rooms {
         self.outputs.push_back(Output::Renew(connection, Box::new(participant.claims.clone())));
         room.participants.insert(identity.clone(), participant);
         room.settle(now);
-        self.places.insert(key, Place { room: name, identity });
+        let place = Place { room: name, identity };
         self.connections.insert(connection, key);
+        tracing::debug!(?place, "a participant joins");
+        self.places.insert(key, place);
         self.announce(key, DisconnectReason::UnknownReason);
         if let Some(offer) = request.publisher_offer {
             self.outputs.push_back(Output::Offer(key, offer));
@@ -267,6 +276,10 @@ impl Rooms {
                 self.renew(key);
             }
         }
+        let names: Vec<_> = self.rooms.keys().cloned().collect();
+        for name in names {
+            self.tell_who_is_gone(now, &name);
+        }
         let over = self.rooms.iter().filter(|(_, room)| room.ends.is_some_and(|ends| now >= ends));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
         for name in over {
@@ -282,6 +295,13 @@ impl Rooms {
         }
     }
 
+    /// Makes room for another room: one in which nobody is ends before its time. Whether there was one.
+    fn forget_an_empty_room(&mut self) -> bool {
+        let empty = self.rooms.iter().filter(|(_, room)| room.participants.is_empty());
+        let first = empty.min_by_key(|(_, room)| room.ends).map(|(name, _)| name.clone());
+        first.is_some_and(|name| self.rooms.remove(&name).is_some())
+    }
+
     /// Puts everybody out and forgets the room.
     fn end_room(&mut self, now: Instant, name: &str, reason: DisconnectReason) {
         let keys: Vec<_> = self.rooms.get(name).into_iter().flat_map(|room| room.keys()).collect();
@@ -295,12 +315,17 @@ impl Rooms {
     fn remove(&mut self, now: Instant, key: Key, reason: DisconnectReason, told: Option<Action>) {
         let Some(participant) = self.participant_mut(key) else { return };
         participant.advance(State::Disconnected);
+        tracing::debug!(
+            identity = participant.identity(),
+            sid = participant.sid,
+            ?reason,
+            "a participant is out"
+        );
+        let info = participant.info(reason);
+        // Of whom the same identity has put out, the others learn by the newer sid.
+        let is_told = !participant.is_hidden() && reason != DisconnectReason::DuplicateIdentity;
         if let (Some(connection), Some(action)) = (participant.connection, told) {
             self.tell_leave(connection, action, reason);
-        }
-        // Of whom the same identity has put out, the others learn by the newer sid.
-        if reason != DisconnectReason::DuplicateIdentity {
-            self.announce(key, reason);
         }
         self.hang_up(key);
         self.outputs.push_back(Output::Close(key));
@@ -309,7 +334,29 @@ impl Rooms {
         if room.participants.remove(&place.identity).is_some_and(|it| !it.is_hidden()) {
             room.info.num_participants = room.info.num_participants.saturating_sub(1);
         }
+        if is_told {
+            // So many at once need not wait.
+            let wait = if room.gone.len() < MAX_PARTICIPANTS { FAREWELL } else { Duration::ZERO };
+            room.gone.push((now + wait, info));
+        }
         room.settle(now);
+    }
+
+    /// Tells those who are in a room who has left it.
+    fn tell_who_is_gone(&mut self, now: Instant, name: &str) {
+        let Some(room) = self.rooms.get_mut(name) else { return };
+        let (due, later): (Vec<_>, Vec<_>) =
+            mem::take(&mut room.gone).into_iter().partition(|it| now >= it.0);
+        room.gone = later;
+        // Who is back by then was told with its newer sid.
+        let left = due.into_iter().map(|(_, info)| info);
+        let infos: Vec<_> = left.filter(|info| !room.participants.contains_key(&info.identity)).collect();
+        if infos.is_empty() {
+            return;
+        }
+        for connection in room.participants.values().filter_map(|it| it.connection) {
+            self.outputs.push_back(Output::Signal(connection, Box::new(update(infos.clone()))));
+        }
     }
 
     /// Ends somebody's signalling, after what was told.
@@ -377,7 +424,14 @@ impl Room {
             ..Default::default()
         };
         let ends = Some(now + Duration::from_secs(EMPTY.into()));
-        Self { info, participants: BTreeMap::new(), nonces: Nonces::default(), ends, visited: false }
+        Self {
+            info,
+            participants: BTreeMap::new(),
+            nonces: Nonces::default(),
+            gone: Vec::new(),
+            ends,
+            visited: false,
+        }
     }
 
     /// Those whom others may see.

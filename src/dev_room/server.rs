@@ -77,7 +77,7 @@ pub(super) struct Server {
     told: HashMap<ConnectionId, mpsc::Sender<Box<Message>>>,
     sockets: Sockets,
     /// Which connection an address was last heard of.
-    routes: HashMap<SocketAddr, Key>,
+    routes: HashMap<(Protocol, SocketAddr), Key>,
     orders: mpsc::Receiver<Order>,
     /// The last number that was given to a participant or a connection.
     last: u64,
@@ -106,7 +106,12 @@ impl Server {
             tokio::select! {
                 () = stop.cancelled() => break,
                 order = self.orders.recv() => match order {
-                    Some(order) => self.handle_order(order),
+                    Some(order) => {
+                        // Whoever says goodbye has sent all that it wanted to: it goes on first.
+                        self.handle_timeout();
+                        self.settle();
+                        self.handle_order(order);
+                    }
                     None => break,
                 },
                 ready = self.sockets.udp.readable(), if hears => {
@@ -195,7 +200,7 @@ impl Server {
         match event {
             TcpEvent::Datagram(from, datagram) => self.receive(Protocol::Tcp, from, &datagram),
             TcpEvent::Closed(from) => {
-                self.routes.remove(&from);
+                self.routes.remove(&(Protocol::Tcp, from));
             }
         }
     }
@@ -203,7 +208,7 @@ impl Server {
     /// Gives a datagram to the peer connection that it is for. One of a stranger is dropped.
     fn receive(&mut self, protocol: Protocol, from: SocketAddr, datagram: &[u8]) {
         let now = Instant::now();
-        if let Some(peer) = self.routes.get(&from).and_then(|key| self.peers.get_mut(key))
+        if let Some(peer) = self.routes.get(&(protocol, from)).and_then(|key| self.peers.get_mut(key))
             && peer.receive(now, protocol, from, true, datagram)
         {
             return;
@@ -218,7 +223,7 @@ impl Server {
         if self.routes.len() >= MAX_ROUTES {
             self.routes.clear();
         }
-        self.routes.insert(from, key);
+        self.routes.insert((protocol, from), key);
     }
 
     /// Lets rooms and peer connections talk until neither has anything to say.
@@ -299,8 +304,8 @@ impl Server {
     /// Tells a client something. Who takes nothing is cut off.
     fn tell(&mut self, connection: ConnectionId, message: Box<Message>) {
         let Some(tell) = self.told.get(&connection) else { return };
-        if tell.try_send(message).is_err() {
-            tracing::debug!(connection, limit = MAX_WAITING, "a client that takes nothing was cut off");
+        if let Err(error) = tell.try_send(message) {
+            tracing::debug!(connection, %error, limit = MAX_WAITING, "a client that takes nothing was cut off");
             self.told.remove(&connection);
             self.rooms.handle_signal_closed(Instant::now(), connection);
         }

@@ -31,6 +31,8 @@ const MAX_FRAME: usize = 256 * 1024;
 pub(super) const MAX_WAITING: usize = 256;
 /// How long one frame may take to be sent.
 const SEND_LIMIT: Duration = Duration::from_secs(10);
+/// How long a client has to close its end after ours.
+const LINGER: Duration = Duration::from_secs(2);
 /// A client asks every few seconds whether we are there. One that does not is gone.
 const SILENCE: Duration = Duration::from_secs(PING[1] as u64);
 
@@ -91,6 +93,9 @@ pub(super) async fn carry(stream: TcpStream, entry: Entry, orders: &mpsc::Sender
             }
         }
         let _ = time::timeout(SEND_LIMIT, writer.close()).await;
+        // A socket that is closed with something unread in it takes back what it has sent: the last word, here. So the
+        // client is read until it has closed its end.
+        time::sleep(LINGER).await;
     };
     tokio::select! {
         () = reading => {}

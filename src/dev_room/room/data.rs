@@ -37,6 +37,7 @@ impl Rooms {
             }
             sender.last_sequence = packet.sequence;
         }
+        tracing::trace!(identity = sender.identity(), ?lane, sequence = packet.sequence, "a packet came");
         if packet::stamp(&mut packet, lane, sender.sender()) {
             if self.faults.restart_numbers {
                 packet.sequence = 1;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use livekit_protocol::{
-    DisconnectReason, ReconnectResponse, leave_request::Action, participant_info::State,
+    DisconnectReason, ReconnectResponse, RoomUpdate, leave_request::Action, participant_info::State,
     signal_response::Message,
 };
 
@@ -26,6 +26,7 @@ impl Rooms {
         let sequences = self.faults.forget_sequences;
         let Some(participant) = self.participant_mut(key) else { return Ok(()) };
         let old = participant.connection.replace(knock.connection);
+        tracing::debug!(identity = participant.identity(), sid = participant.sid, "a participant is back");
         if participant.refuse_resume.take_if(|until| now < *until).is_some() {
             participant.connection = None;
             self.disconnect(old);
@@ -43,8 +44,10 @@ impl Rooms {
             last_message_seq,
             ..Default::default()
         };
-        let everybody = self.room_of(key).map(|room| room.visible().collect()).unwrap_or_default();
-        let told = [Message::Reconnect(response), update(everybody)];
+        let Some(room) = self.room_of(key) else { return Ok(()) };
+        // The room behind the list of everybody says that the list is whole.
+        let whole = Message::RoomUpdate(RoomUpdate { room: Some(room.info.clone()) });
+        let told = [Message::Reconnect(response), update(room.visible().collect()), whole];
         self.outputs.extend(told.map(|message| Output::Signal(knock.connection, Box::new(message))));
         self.outputs.push_back(Output::Renew(knock.connection, Box::new(claims)));
         if cut {

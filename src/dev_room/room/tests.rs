@@ -156,6 +156,7 @@ fn all_are_told_of_each_state_with_a_higher_version() {
     let two = world.join("two");
     world.rooms.handle_connected(two.key);
     world.rooms.handle_request(world.now, two.connection, Request::Leave(LeaveRequest::default()));
+    world.rooms.handle_timeout(world.rooms.poll_timeout().unwrap());
     let (told, _) = world.told(one.connection);
     let seen: Vec<_> = updates(&told).iter().map(|info| (info.state(), info.version)).collect();
     assert_eq!(seen, [(State::Joined, 1), (State::Active, 2), (State::Disconnected, 3)]);
@@ -237,6 +238,8 @@ fn the_same_identity_puts_the_older_out_and_nobody_else_is_told() {
         _ => None,
     });
     assert_eq!(leave, Some((Action::Disconnect, DisconnectReason::DuplicateIdentity)));
+    world.rooms.handle_timeout(world.now + FAREWELL);
+    assert!(world.read().is_empty());
     let told_other: Vec<_> = outputs
         .iter()
         .filter_map(|output| match output {
@@ -314,6 +317,8 @@ fn a_lost_path_is_kept_for_5_s_and_a_resume_gives_it_time() {
     let due = world.rooms.poll_timeout().unwrap();
     assert_eq!(due, world.now + KEPT);
     world.rooms.handle_timeout(due);
+    assert!(updates(&world.told(other.connection).0).is_empty(), "its last packets go first");
+    world.rooms.handle_timeout(due + FAREWELL);
     let (told, _) = world.told(other.connection);
     assert_eq!(updates(&told)[0].state(), State::Disconnected);
 }
@@ -461,15 +466,18 @@ fn rooms_and_participants_have_caps() {
     assert_eq!(world.rooms.list_participants("kitchen").len(), MAX_PARTICIPANTS);
 
     let mut world = World::new();
-    for n in 0..=MAX_ROOMS {
+    let join = |world: &mut World, n: usize| {
         let mut claims = claims("one");
         claims.video.room = format!("room {n}");
-        let (who, joined) = world.knock(claims, JoinRequest::default());
-        assert_eq!(joined.is_err(), n == MAX_ROOMS);
-        // It leaves, and its room stays for a while.
-        world.rooms.handle_signal_closed(world.now, who.connection);
-        world.read();
-    }
+        world.knock(claims, JoinRequest::default())
+    };
+    let all: Vec<_> = (0..MAX_ROOMS).map(|n| join(&mut world, n)).collect();
+    assert!(all.iter().all(|(_, joined)| joined.is_ok()) && MAX_PARTICIPANTS >= MAX_ROOMS);
+    world.rooms.handle_signal_closed(world.now, all[7].0.connection);
+    assert_eq!(world.rooms.list_rooms(&[]).len(), MAX_ROOMS, "an empty room stays for a while");
+    assert_eq!(join(&mut world, MAX_ROOMS).1, Ok(()));
+    let names: Vec<_> = world.rooms.list_rooms(&[]).into_iter().map(|room| room.name).collect();
+    assert!(names.len() == MAX_ROOMS && !names.contains(&"room 7".to_owned()));
 }
 
 #[test]
