@@ -13,8 +13,8 @@ pub(super) struct Faults {
     pub(super) restart_numbers: bool,
     /// How many answers to its offers a participant is sent; later ones get lost.
     pub(super) answers: Option<u32>,
-    /// It reads no more datagrams.
-    pub(super) deaf: bool,
+    /// It neither reads nor sends datagrams.
+    pub(super) frozen: bool,
     /// It reads nothing more of what is said by signalling.
     pub(super) deaf_to_requests: bool,
 }

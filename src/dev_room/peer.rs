@@ -312,3 +312,44 @@ fn is_check(datagram: &[u8]) -> bool {
     const STUN: RangeInclusive<u8> = 0..=3;
     datagram.first().is_some_and(|first| STUN.contains(first))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> Peer {
+        Peer::new(Instant::now(), ["127.0.0.1:9".parse().unwrap(), "127.0.0.1:10".parse().unwrap()])
+    }
+
+    #[test]
+    fn who_reads_nothing_is_told_apart_and_costs_a_capped_queue() {
+        let mut peer = peer();
+        for _ in 0..MAX_QUEUED / 60_000 {
+            peer.send(Lane::Reliable, vec![0; 60_000]);
+        }
+        assert!(peer.poll_event().is_none());
+        peer.send(Lane::Reliable, vec![0; 60_000]);
+        assert!(matches!(peer.poll_event(), Some(PeerEvent::Overflow)));
+        assert!(peer.queue.is_empty() && peer.queued == 0);
+    }
+
+    #[test]
+    fn what_is_no_offer_is_an_error() {
+        let mut peer = peer();
+        for sdp in ["", "v=0\r\n", "nonsense"] {
+            let offer = SessionDescription { sdp: sdp.into(), ..Default::default() };
+            assert!(peer.answer(Instant::now(), &offer).is_err(), "{sdp}");
+        }
+        peer.close();
+        assert!(peer.answer(Instant::now(), &SessionDescription::default()).is_err());
+    }
+
+    #[test]
+    fn a_datagram_of_nobody_is_not_taken() {
+        let mut peer = peer();
+        for datagram in [&[][..], &[0; 20], &[22; 40], &[255; 1200]] {
+            let from = "127.0.0.1:11".parse().unwrap();
+            assert!(!peer.receive(Instant::now(), Protocol::Udp, from, false, datagram));
+        }
+    }
+}

@@ -18,6 +18,8 @@ use super::{faults::Faults, packet::Nonces};
 use crate::link::Lane;
 
 mod data;
+#[cfg(test)]
+mod injected;
 mod participant;
 mod requests;
 mod resume;

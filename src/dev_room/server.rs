@@ -102,7 +102,7 @@ impl Server {
         let mut buffer = [0; MAX_DATAGRAM];
         loop {
             let due = self.poll_timeout().unwrap_or_else(|| Instant::now() + IDLE);
-            let hears = !self.rooms.faults.deaf;
+            let hears = !self.rooms.faults.frozen;
             tokio::select! {
                 () = stop.cancelled() => break,
                 order = self.orders.recv() => match order {
@@ -241,9 +241,12 @@ impl Server {
                 self.perform();
             }
         }
+        let frozen = self.rooms.faults.frozen;
         for peer in self.peers.values_mut() {
             while let Some(transmit) = peer.poll_transmit() {
-                self.sockets.send(transmit);
+                if !frozen {
+                    self.sockets.send(transmit);
+                }
             }
         }
     }

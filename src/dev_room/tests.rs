@@ -14,6 +14,7 @@ use crate::{
 
 mod data;
 mod ends;
+mod faults;
 
 /// When a test has failed because what it waits for does not come.
 const BOUND: Duration = Duration::from_secs(30);
@@ -32,7 +33,9 @@ impl DevRoom {
     }
 
     async fn join(&self, identity: &str) -> Room {
-        self.join_with(RoomOptions::new(), identity).await
+        // Nobody else is hurt by one who is soon back.
+        let options = RoomOptions::new().rejoin_wait(Duration::from_millis(10), Duration::from_millis(50));
+        self.join_with(options, identity).await
     }
 
     async fn join_with(&self, options: RoomOptions, identity: &str) -> Room {

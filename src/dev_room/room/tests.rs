@@ -481,6 +481,17 @@ fn rooms_and_participants_have_caps() {
 }
 
 #[test]
+fn who_reads_too_slowly_is_asked_to_join_anew() {
+    let mut world = World::new();
+    let one = world.active("one");
+    world.rooms.handle_overflow(world.now, one.key);
+    assert_eq!(world.leave(one.connection), (Action::Reconnect, DisconnectReason::StateMismatch));
+    let two = world.active("two");
+    world.rooms.handle_bad_offer(world.now, two.key);
+    assert_eq!(world.leave(two.connection), (Action::Reconnect, DisconnectReason::StateMismatch));
+}
+
+#[test]
 fn a_newer_token_is_given_every_5_minutes() {
     let mut world = World::new();
     let one = world.active("one");
