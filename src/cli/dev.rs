@@ -4,7 +4,11 @@ use std::io::{self, Write as _};
 
 use clap::Args;
 
-use super::{Failure, hint, interrupt::interrupted, text};
+use super::{
+    Failure,
+    interrupt::{interrupted, unless_interrupted},
+    text,
+};
 use crate::dev_room::{DevRoom, Key};
 
 /// The key and the secret of LiveKit's `--dev` mode, which everybody knows.
@@ -29,16 +33,20 @@ fn key(text: &str) -> Result<Key, &'static str> {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let server = DevRoom::start(arguments.port, arguments.key).await.map_err(|error| {
-        let taken = if error.is_taken() { ": another server has this port; choose with --port" } else { "" };
-        Failure::failed(format!("{error}{taken}"))
-    })?;
-    // Also when nobody reads what we show: who is in a room should hear that it ends.
+    let starting = async {
+        DevRoom::start(arguments.port, arguments.key).await.map_err(|error| {
+            let taken =
+                if error.is_taken() { ": another server has this port; choose one with --port" } else { "" };
+            Failure::failed(format!("{error}{taken}"))
+        })
+    };
+    // From here on Ctrl-C is an order, and no end by itself.
+    let server = unless_interrupted(starting).await?;
     let shown = show(&server);
     if shown.is_ok() {
         interrupted().await;
-        hint("everybody is put out");
     }
+    // Also when nobody reads what we show: who is in a room should hear that it ends.
     server.close().await;
     Ok(shown?)
 }
