@@ -4,7 +4,7 @@
 //! connection (`str0m`), the sockets under it, and the queues to and from its [`Room`]. All queues
 //! have caps: who sends too much waits, and who reads too slowly slows the sender down.
 //!
-//! A lost connection is followed by a new join: the task is older than any of its joins.
+//! A join is mended where that can be, and followed by a new one where not: the task is older than any of its joins.
 
 #![expect(clippy::disallowed_methods, reason = "the room owns its clock and ends its tasks itself")]
 
@@ -43,6 +43,7 @@ mod rejoin;
 mod resume;
 mod sequence;
 mod signal;
+mod simulate;
 mod sockets;
 mod stream;
 mod task;
@@ -51,6 +52,7 @@ mod view;
 mod websocket;
 
 pub use error::{ConnectError, JoinPhase};
+pub use simulate::Scenario;
 
 use address::ServerUrl;
 use desk::{Desk, Ends, Leave, Outgoing, Shared, State};
@@ -67,8 +69,14 @@ use view::View;
 /// works ([`RoomOptions::rejoin_wait`]), is of no use any more, or [`RoomOptions::rejoin_limit`] is over. `Up`
 /// is told in the new join: with another sid, and nothing kept. Packets that had not left are told as
 /// [`SendError::Interrupted`], as is all that is sent meanwhile; what had left may have arrived or not.
-/// Lost is what is silent for 5 s, too. Somebody's will (a removal, a deleted room, another participant with
-/// the same identity) and a refused token end it: [`TransportEvent::Closed`] says why.
+/// Lost is what is silent for 5 s, or for 2.5 s while something waits to be acknowledged. Somebody's will (a removal,
+/// a deleted room, another participant with the same identity) and a refused token end it:
+/// [`TransportEvent::Closed`] says why.
+///
+/// A lost signalling connection is no lost join: packets pass without it, and another one is opened beside them, for
+/// as long as the server lives. Nor is a network address of ours that goes away while another one is there: then `Down`
+/// and `Up` are told under the same sid, packets that are sent in between wait, and nothing reliable is lost. A server
+/// that puts us into another room is followed: that is told as a new join is.
 ///
 /// What waits to be received has a cap (4 MiB); beyond it the network's own brakes are used, and it can
 /// take seconds until a sender that was slowed down is fast again. So receive without delay.
@@ -281,6 +289,24 @@ impl Room {
     /// The newest token: the server renews it every few minutes, with what the participant may do by then.
     pub fn token(&self) -> String {
         self.shared.with(|state| state.token.clone())
+    }
+}
+
+impl Room {
+    /// Makes something go wrong, to see how an app bears it. What comes of it is told as of anything else that goes
+    /// wrong. The server needs to take part in most of it, and does so for everybody who asks.
+    ///
+    /// ```no_run
+    /// # async fn f(mut room: toolbridge::room::Room) {
+    /// use toolbridge::{Transport, room::Scenario};
+    ///
+    /// room.simulate(Scenario::NodeFailure);
+    /// println!("{:?}", room.recv().await); // Link(Down)
+    /// # }
+    /// ```
+    pub fn simulate(&self, scenario: Scenario) {
+        // Only what no join has had the time to do yet finds no place, and it is a wish.
+        let _ = self.ends.simulate.try_send(scenario);
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     backlog::{Backlog, Queued},
+    simulate::Scenario,
     stream::{self, Outflow},
     view::{Told, View},
 };
@@ -64,6 +65,7 @@ pub(super) struct Ends {
     pub(super) reliable: mpsc::Sender<Outgoing>,
     pub(super) lossy: mpsc::Sender<Outgoing>,
     pub(super) leave: mpsc::Sender<Leave>,
+    pub(super) simulate: mpsc::Sender<Scenario>,
     pub(super) events: mpsc::Receiver<Told>,
 }
 
@@ -107,6 +109,7 @@ pub(super) struct Desk {
     /// What the user was told last.
     link: LinkState,
     pub(super) leave: mpsc::Receiver<Leave>,
+    pub(super) simulate: mpsc::Receiver<Scenario>,
     pub(super) events: mpsc::Sender<Told>,
     /// The user has asked to leave in order.
     pub(super) leaving: Option<Leaving>,
@@ -130,6 +133,7 @@ impl Desk {
         let (reliable, reliable_queue) = mpsc::channel(LANE_QUEUE);
         let (lossy, lossy_queue) = mpsc::channel(LANE_QUEUE);
         let (leave, leave_queue) = mpsc::channel(1);
+        let (simulate, simulate_queue) = mpsc::channel(4);
         let (events, events_queue) = mpsc::channel(EVENT_QUEUE);
         let desk = Self {
             shared: Arc::new(Shared { state: Mutex::new(state), backlog: Backlog::default() }),
@@ -141,10 +145,11 @@ impl Desk {
             inbox: Inbox::default(),
             link: LinkState::Up,
             leave: leave_queue,
+            simulate: simulate_queue,
             events,
             leaving: None,
         };
-        (desk, Ends { urgent, reliable, lossy, leave, events: events_queue })
+        (desk, Ends { urgent, reliable, lossy, leave, simulate, events: events_queue })
     }
 
     /// The user wants to leave: nothing more can be handed over, and what was is flushed until then.

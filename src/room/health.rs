@@ -19,8 +19,10 @@ pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// The same while something of ours waits to be acknowledged, which takes a round trip and a fifth of a
 /// second: by then a new join is faster than whatever else may come.
 pub(super) const SILENCE_WAITING: Duration = Duration::from_millis(2_500);
-/// The same while the signalling is lost, too.
+/// The same two while the signalling is lost, too: then it is less likely that only packets are.
 const SILENCE_ALONE: Duration = Duration::from_millis(3_500);
+/// Longer than a packet takes that is lost and sent again.
+const SILENCE_ALONE_WAITING: Duration = Duration::from_millis(1_500);
 /// A hole this long is one that ICE's own checks have fallen into: now it may begin anew.
 const SUSPECT: Duration = Duration::from_millis(3_500);
 /// The same while something of ours waits to be acknowledged. A packet that was lost is sent again after a second.
@@ -202,9 +204,10 @@ impl Health {
 
     /// When the silence is too long, and how long it is then.
     fn silence(&self) -> (Instant, Duration) {
-        let limit = if self.alone { SILENCE_ALONE } else { SILENCE };
-        let idle = (self.heard + limit, limit);
-        let waiting = self.waiting.map(|since| (self.heard.max(since) + SILENCE_WAITING, SILENCE_WAITING));
+        let (idle, waiting) =
+            if self.alone { (SILENCE_ALONE, SILENCE_ALONE_WAITING) } else { (SILENCE, SILENCE_WAITING) };
+        let idle = (self.heard + idle, idle);
+        let waiting = self.waiting.map(|since| (self.heard.max(since) + waiting, waiting));
         waiting.map_or(idle, |waiting| waiting.min(idle))
     }
 }
@@ -272,8 +275,13 @@ mod tests {
         let mut health = Health::new(start);
         health.handle_signalling(false);
         assert_eq!(health.poll(start + SILENCE_ALONE), lost(Loss::Silence(SILENCE_ALONE)));
+        health.handle_waiting(start, true);
+        let lost = lost(Loss::Silence(SILENCE_ALONE_WAITING));
+        assert_eq!(health.poll(start + SILENCE_ALONE_WAITING), lost);
+        health.handle_heard(start + SILENCE_ALONE_WAITING);
+        health.handle_waiting(start + SILENCE_ALONE_WAITING, false);
         health.handle_signalling(true);
-        assert_eq!(health.poll(start + SILENCE_ALONE), Some(Sign::Suspect));
+        assert_eq!(health.poll(start + SILENCE_ALONE_WAITING + SUSPECT), Some(Sign::Suspect));
     }
 
     #[test]

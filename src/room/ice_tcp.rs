@@ -79,6 +79,7 @@ impl IceTcp {
         if self.dialled.len() >= MAX_DIALS || !self.dialled.insert(remote) {
             return;
         }
+        while self.tasks.try_join_next().is_some() {}
         let report = self.report.clone();
         self.tasks.spawn(async move {
             match time::timeout(CONNECT_LIMIT, connect(remote, from)).await {
@@ -89,6 +90,11 @@ impl IceTcp {
                 }
             }
         });
+    }
+
+    /// Every address may be dialled once more: the server takes a connection for the ICE that it was opened in.
+    pub(super) fn begin_anew(&mut self) {
+        self.dialled.clear();
     }
 
     /// The next thing that a connection tells.

@@ -137,6 +137,7 @@ impl Joined {
                     None => return Ended::Left,
                     Some(Leave { left }) => desk.begin_to_leave(left, Instant::now() + FLUSH_LIMIT),
                 },
+                Some(scenario) = desk.simulate.recv() => self.simulate(scenario),
                 more = urgent.queue.recv(), if urgent.is_idle() => urgent.take(more),
                 more = reliable.queue.recv(), if reliable.is_idle() => reliable.take(more),
                 more = lossy.queue.recv(), if lossy.is_idle() => lossy.take(more),

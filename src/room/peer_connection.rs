@@ -180,8 +180,9 @@ impl PeerConnection {
         self.described.answer = sdp.to_owned();
         // The addresses of the beginning before are forgotten on both sides.
         self.remotes.clear();
-        if locals == Locals::Replace {
-            self.sockets.let_go();
+        match locals {
+            Locals::Keep => self.sockets.tcp.begin_anew(),
+            Locals::Replace => self.sockets.let_go(),
         }
         // Addresses within the answer need sockets too.
         let within = sdp

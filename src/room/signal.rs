@@ -202,7 +202,7 @@ impl Signal {
     }
 
     /// Says something. On a connection that is lost it is, too: then it is said anew after the next one is open.
-    fn say(&self, message: signal_request::Message) {
+    pub(super) fn say(&self, message: signal_request::Message) {
         if let Some(client) = self.client.clone() {
             tokio::spawn(time::timeout(SAY, async move { client.send(message).await }));
         }

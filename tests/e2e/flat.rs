@@ -1,4 +1,4 @@
-//! A participant that is lost again and again: what it needs stays the same.
+//! A participant that is lost, or comes and goes, again and again: what it needs stays the same.
 
 use std::{env, fs, process::Command, time::Duration};
 
@@ -15,11 +15,15 @@ use crate::{
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    trials![flat: forced_rejoins_leave_nothing_behind]
+    trials![flat:
+        forced_rejoins_leave_nothing_behind,
+        forced_resumes_leave_nothing_behind,
+        joins_and_leaves_leave_nothing_behind,
+    ]
 }
 
-/// How often it is lost: 20 times, or as this variable says (200 take a minute and a half).
-const TIMES: &str = "TOOLBRIDGE_REJOINS";
+/// How often each is done: 20 times, or as this variable says (200 rejoins take a minute and a half).
+const TIMES: &str = "TOOLBRIDGE_TIMES";
 /// Says that the test is in a process of its own, where nobody else opens files.
 const ALONE: &str = "TOOLBRIDGE_ALONE";
 /// After so many everything that is set up once has been: the relay keeps its last eight ways open.
@@ -27,54 +31,104 @@ const WARM: usize = 12;
 /// What memory may grow by, in KiB, whatever the number: the allocator's own ups and downs.
 const SLACK: usize = 6 * 1024;
 
-async fn forced_rejoins_leave_nothing_behind() -> anyhow::Result<()> {
+/// Does something again and again, in a process of its own, and looks whether it needs more and more.
+async fn flat<F, Fut>(test: &str, begin: F) -> anyhow::Result<()>
+where
+    F: AsyncFnOnce(&Server, &Relay) -> anyhow::Result<Fut>,
+    Fut: AsyncFnMut(&Server, &Relay, usize) -> anyhow::Result<()>,
+{
     if env::var_os(ALONE).is_none() {
         let mut alone = Command::new(env::current_exe()?);
-        alone.args(["--exact", "flat::forced_rejoins_leave_nothing_behind", "--nocapture"]).env(ALONE, "1");
+        alone.args(["--exact", &format!("flat::{test}"), "--nocapture"]).env(ALONE, "1");
         let output = tokio::task::spawn_blocking(move || alone.output()).await??;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        print!("{}", said.lines().filter(|line| line.contains("rejoins")).collect::<Vec<_>>().join("\n"));
-        println!();
+        println!("{}", said.lines().filter(|line| line.contains("before")).collect::<Vec<_>>().join("\n"));
         ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
         return Ok(());
     }
     let times: usize = env::var(TIMES).ok().map_or(Ok(20), |text| text.parse())?;
     let server = Server::start("")?;
     let relay = Relay::start(&server).await?;
-    let quick = RoomOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(20));
-    let mut one = quick.join(&relay.url(), &server.key().client("flat", "one").sign()?).await?;
-    let two = Room::join(&server.url(), &server.key().client("flat", "two").sign()?).await?;
-    let reading = tokio::spawn(async move {
-        let mut two = two;
-        while let Ok(heard) = packet(&mut two).await {
-            let _ = two.send(to("one", heard.payload)).await;
-        }
-    });
+    let mut once = begin(&server, &relay).await?;
     let mut warm = None;
     for n in 1..=WARM + times {
-        // Now and then it is the media that are gone, with something on its way: that takes 2.5 s to see.
-        if n % 8 == 0 {
-            relay.media().cut();
-            one.send(to("two", "lost")).await?;
-        } else {
-            relay.evict();
-        }
-        for wanted in [LinkState::Down, LinkState::Up] {
-            until(&mut one, |event| (event == TransportEvent::Link(wanted)).then_some(())).await?;
-            relay.restore();
-        }
-        one.send(to("two", "still there?")).await?;
-        while packet(&mut one).await?.payload != "still there?" {}
+        once(&server, &relay, n).await?;
         if n == WARM {
             warm = Some(Needs::settled(Needs { files: 0, tasks: 0, memory: 0 }).await?);
         }
     }
     let warm = warm.context("never warm")?;
     let now = Needs::settled(warm).await?;
-    println!("{times} rejoins: {warm:?} before, {now:?} after");
+    println!("{test}, {times} times: {warm:?} before, {now:?} after");
     ensure!(now.memory <= warm.memory + SLACK, "{warm:?}, then {now:?}");
-    reading.abort();
     Ok(())
+}
+
+/// Somebody behind the relay, and somebody who says again what he hears.
+async fn with_an_echo(server: &Server, relay: &Relay) -> anyhow::Result<Room> {
+    let quick = RoomOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(20));
+    let one = quick.join(&relay.url(), &server.key().client("flat", "one").sign()?).await?;
+    let mut two = Room::join(&server.url(), &server.key().client("flat", "two").sign()?).await?;
+    tokio::spawn(async move {
+        while let Ok(heard) = packet(&mut two).await {
+            let _ = two.send(to("one", heard.payload)).await;
+        }
+    });
+    Ok(one)
+}
+
+async fn still_there(one: &mut Room) -> anyhow::Result<()> {
+    one.send(to("two", "still there?")).await?;
+    while packet(one).await?.payload != "still there?" {}
+    Ok(())
+}
+
+async fn forced_rejoins_leave_nothing_behind() -> anyhow::Result<()> {
+    flat("forced_rejoins_leave_nothing_behind", async |server, relay| {
+        let mut one = with_an_echo(server, relay).await?;
+        Ok(async move |_: &Server, relay: &Relay, n: usize| {
+            // Now and then it is the media that are gone, with something on its way: that takes 2.5 s to see.
+            if n.is_multiple_of(8) {
+                relay.media().cut();
+                one.send(to("two", "lost")).await?;
+            } else {
+                relay.evict();
+            }
+            for wanted in [LinkState::Down, LinkState::Up] {
+                until(&mut one, |event| (event == TransportEvent::Link(wanted)).then_some(())).await?;
+                relay.restore();
+            }
+            still_there(&mut one).await
+        })
+    })
+    .await
+}
+
+async fn forced_resumes_leave_nothing_behind() -> anyhow::Result<()> {
+    flat("forced_resumes_leave_nothing_behind", async |server, relay| {
+        let mut one = with_an_echo(server, relay).await?;
+        let sid = one.local().sid().clone();
+        Ok(async move |_: &Server, relay: &Relay, _: usize| {
+            let connections = relay.signalling().connections();
+            relay.signalling().sever();
+            soon("another connection", relay.signalling().until_connections(connections + 1)).await?;
+            still_there(&mut one).await?;
+            ensure!(*one.local().sid() == sid, "it joined anew");
+            Ok(())
+        })
+    })
+    .await
+}
+
+async fn joins_and_leaves_leave_nothing_behind() -> anyhow::Result<()> {
+    flat("joins_and_leaves_leave_nothing_behind", async |_, _| {
+        Ok(async move |server: &Server, relay: &Relay, _: usize| {
+            let mut one = Room::join(&relay.url(), &server.key().client("flat", "one").sign()?).await?;
+            one.close().await;
+            Ok(())
+        })
+    })
+    .await
 }
 
 /// What this process needs.

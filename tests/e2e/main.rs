@@ -30,6 +30,8 @@ mod endings;
 mod ends;
 mod flat;
 mod judges;
+mod matrix;
+mod moves;
 mod network;
 mod observe;
 mod peers;
@@ -67,7 +69,9 @@ fn main() {
         flat::trials(),
         storm::trials(),
         rejoin::trials(),
+        matrix::trials(),
         resume::trials(),
+        moves::trials(),
         survival::trials(),
         room::trials(),
         endings::trials(),
@@ -107,11 +111,20 @@ fn trial_with<F: Future<Output = anyhow::Result<()>>>(
     missing: impl FnOnce() -> Option<&'static str> + Send + 'static,
     test: impl FnOnce() -> F + Send + 'static,
 ) -> Trial {
+    let required = env::var_os("TOOLBRIDGE_REQUIRE_PARTS").is_some_and(|value| value == "1");
+    trial_where(name, move || missing().filter(|_| !required), test)
+}
+
+/// A test with a runtime of its own, that needs what cannot be installed; where it is not allowed it is skipped.
+fn trial_where<F: Future<Output = anyhow::Result<()>>>(
+    name: &str,
+    impossible: impl FnOnce() -> Option<&'static str> + Send + 'static,
+    test: impl FnOnce() -> F + Send + 'static,
+) -> Trial {
     let kind = server::kind();
     Trial::ignorable_test(dev::name(name), move || {
         server::set_kind(kind);
-        let required = env::var_os("TOOLBRIDGE_REQUIRE_PARTS").is_some_and(|value| value == "1");
-        if !required && let Some(part) = missing() {
+        if let Some(part) = impossible() {
             return Ok(Completion::ignored_with(format!("skipped: {part}")));
         }
         let mut runtime = tokio::runtime::Builder::new_multi_thread();

@@ -104,8 +104,11 @@ pub(crate) struct Link {
     severed: watch::Sender<u64>,
     delay_us: AtomicU64,
     to_lose: AtomicU32,
+    /// So many of a thousand datagrams are lost, by a chance that is the same each time.
+    loss: AtomicU32,
+    chance: AtomicU64,
     to_refuse: AtomicU32,
-    /// How many TCP connections were carried to the server.
+    /// How many TCP connections were taken.
     connections: watch::Sender<usize>,
     /// Counts how often the ways of all datagrams were forgotten.
     rebound: watch::Sender<u64>,
@@ -120,6 +123,8 @@ impl Link {
             severed: watch::Sender::new(0),
             delay_us: AtomicU64::new(0),
             to_lose: AtomicU32::new(0),
+            loss: AtomicU32::new(0),
+            chance: AtomicU64::new(1),
             to_refuse: AtomicU32::new(0),
             connections: watch::Sender::new(0),
             rebound: watch::Sender::new(0),
@@ -147,12 +152,17 @@ impl Link {
         self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
     }
 
+    /// From now on so many of a thousand datagrams are lost, each way.
+    pub(crate) fn lose(&self, permille: u32) {
+        self.loss.store(permille, Ordering::Relaxed);
+    }
+
     /// The next so many datagrams are lost, whichever way they go.
     pub(crate) fn lose_next(&self, datagrams: u32) {
         self.to_lose.store(datagrams, Ordering::Relaxed);
     }
 
-    /// How many TCP connections were carried to the server.
+    /// How many TCP connections were taken, though the way may be cut.
     pub(crate) fn connections(&self) -> usize {
         *self.connections.borrow()
     }
@@ -187,7 +197,17 @@ impl Link {
         if !self.is_open() {
             return true;
         }
-        take_one(&self.to_lose)
+        take_one(&self.to_lose) || self.chance() < self.loss.load(Ordering::Relaxed)
+    }
+
+    /// The next number below 1,000: xorshift.
+    fn chance(&self) -> u32 {
+        let mut x = self.chance.load(Ordering::Relaxed);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.chance.store(x, Ordering::Relaxed);
+        (x % 1_000) as u32
     }
 
     async fn until_open(&self) {
@@ -207,6 +227,7 @@ type Rewrites = Arc<[(Vec<u8>, Vec<u8>); 2]>;
 async fn relay_tcp(listener: TcpListener, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {
     let mut connections = JoinSet::new();
     while let Ok((inside, _)) = listener.accept().await {
+        link.connections.send_modify(|connections| *connections += 1);
         while connections.try_join_next().is_some() {}
         connections.spawn(carry(inside, target, link.clone(), rewrites.clone()));
     }
@@ -222,7 +243,6 @@ async fn carry(mut participant: TcpStream, target: u16, link: Arc<Link>, rewrite
         }
         let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await?;
         server.write_all(&early).await?;
-        link.connections.send_modify(|connections| *connections += 1);
         participant.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (from_participant, to_participant) = participant.into_split();

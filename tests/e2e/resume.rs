@@ -5,7 +5,9 @@ use std::{future::Future, pin::Pin, time::Duration};
 use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
-use toolbridge::{CloseReason, LinkState, Room, RoomOptions, SendError, Transport, TransportEvent};
+use toolbridge::{
+    CloseReason, LinkState, Room, RoomOptions, SendError, Transport, TransportEvent, room::Scenario,
+};
 
 use crate::{
     relay::Relay,
@@ -25,6 +27,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_reliable_stream_crosses_short_cuts_of_the_media,
         a_way_that_changes_is_found_again_without_a_new_join,
         a_way_that_changes_under_traffic_is_found_again,
+        a_signalling_that_ends_as_soon_as_it_is_open_is_opened_again,
+        a_participant_that_its_server_lost_joins_anew,
+        a_server_that_lets_us_go_ends_it,
+        a_server_that_wants_tcp_gets_it_at_the_next_beginning,
     ]
 }
 
@@ -243,5 +249,64 @@ async fn a_way_that_changes_under_traffic_is_found_again() -> anyhow::Result<()>
     });
     ensure!(answer.await?.payload == "there is");
     ensure!(!told.contains(&LinkState::Down), "{told:?}");
+    Ok(())
+}
+
+/// What the server simulates for whoever asks.
+async fn a_signalling_that_ends_as_soon_as_it_is_open_is_opened_again() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, relay), _two] = pair(&server, "ends-again", &RoomOptions::new()).await?;
+    let before = one.local();
+    for (scenario, tries) in [(Scenario::SignalLostAtResume, 2), (Scenario::SignalLostBeforeResume, 1)] {
+        let connections = relay.signalling().connections();
+        one.simulate(scenario);
+        // What was asked is done before the end of the connection is seen.
+        hears_by_signalling(&server, &mut one, "two").await?;
+        one.simulate(Scenario::SignalLost);
+        soon("the last connection", relay.signalling().until_connections(connections + tries)).await?;
+        hears_by_signalling(&server, &mut one, "two").await?;
+    }
+    ensure!(one.local().sid() == before.sid());
+    Ok(())
+}
+
+async fn a_participant_that_its_server_lost_joins_anew() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, _ways), (mut two, _relay)] = pair(&server, "lost-there", &RoomOptions::new()).await?;
+    for (n, scenario) in [Scenario::NodeFailure, Scenario::Migration].into_iter().enumerate() {
+        let before = one.local();
+        one.simulate(scenario);
+        for wanted in [LinkState::Down, LinkState::Up] {
+            until(&mut one, |event| (event == TransportEvent::Link(wanted)).then_some(())).await?;
+        }
+        ensure!(one.local().sid() != before.sid());
+        one.send(to("two", vec![n as u8])).await?;
+        ensure!(packet(&mut two).await?.payload[..] == [n as u8]);
+    }
+    Ok(())
+}
+
+async fn a_server_that_lets_us_go_ends_it() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, _relay), _two] = pair(&server, "let-go", &RoomOptions::new()).await?;
+    one.simulate(Scenario::ServerLeave);
+    let reason = closed(&mut one).await?;
+    ensure!(matches!(reason, CloseReason::Server(_) | CloseReason::ServerShutdown), "{reason:?}");
+    Ok(())
+}
+
+async fn a_server_that_wants_tcp_gets_it_at_the_next_beginning() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "to-tcp", &RoomOptions::new()).await?;
+    let before = one.local();
+    one.simulate(Scenario::SwitchToTcp);
+    hears_by_signalling(&server, &mut one, "two").await?;
+    let connections = relay.media().connections();
+    relay.media().cut();
+    soon("TCP", relay.media().until_connections(connections + 1)).await?;
+    relay.media().restore();
+    one.send(to("two", "over TCP")).await?;
+    ensure!(packet(&mut two).await?.payload == "over TCP");
+    ensure!(one.local() == before);
     Ok(())
 }

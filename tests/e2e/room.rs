@@ -55,7 +55,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_grant_that_is_taken_away_counts_at_once,
         a_deleted_room_says_so,
         a_removed_participant_is_told,
-        a_killed_server_is_noticed_at_once,
+        a_killed_server_is_noticed,
         without_a_rejoin_a_killed_server_ends_it,
         a_server_that_shuts_down_says_so,
         a_join_that_fails_leaves_nobody_behind,
@@ -430,7 +430,7 @@ async fn a_removed_participant_is_told() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_killed_server_is_noticed_at_once() -> anyhow::Result<()> {
+async fn a_killed_server_is_noticed() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let (mut one, mut two) = pair(&server, "killed").await?;
     let start = Instant::now();

@@ -10,21 +10,25 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use livekit_protocol::{
     DataChannelInfo, DataChannelReceiveState, ReconnectResponse, SessionDescription, SignalTarget, SyncState,
     UpdateSubscription,
 };
+use prost::Message;
 use rustls::pki_types::CertificateDer;
 
 use super::Joined;
 use crate::{
-    link::{Lane, LinkState, Peer, Sid},
+    link::{Lane, LinkState, Packet, Peer, Sid},
     room::{
         chance,
         desk::Desk,
         health::End,
+        packet,
         participants::Participants,
         peer_connection::{Error, Locals},
+        simulate::Scenario,
     },
 };
 
@@ -46,13 +50,23 @@ pub(super) struct Mending {
     looked: Instant,
     /// Who was listed since the signalling was resumed, until everybody was.
     listed: Option<HashSet<String>>,
+    /// Something is to be written that the server must acknowledge: whether it lives is not known.
+    probe: bool,
     /// What goes again, before anything new.
     again: VecDeque<Vec<u8>>,
 }
 
 impl Mending {
     pub(super) fn new(now: Instant, roots: Vec<CertificateDer<'static>>) -> Self {
-        Self { roots, restart: None, moving: None, looked: now, listed: None, again: VecDeque::new() }
+        Self {
+            roots,
+            restart: None,
+            moving: None,
+            looked: now,
+            listed: None,
+            probe: false,
+            again: VecDeque::new(),
+        }
     }
 
     /// Whether the connection is without a way.
@@ -126,8 +140,17 @@ impl Joined {
         if end.is_none() {
             tracing::debug!(%why, "the signalling was lost");
             self.resume.handle_lost(Instant::now(), chance());
+            // A server that was killed ends the signalling, and the peer connection only falls silent.
+            self.mending.probe = true;
         }
         end
+    }
+
+    pub(super) fn simulate(&mut self, scenario: Scenario) {
+        match scenario.request() {
+            Some(request) => self.signal.say(request),
+            None => self.resume.handle_wanted(Instant::now(), chance()),
+        }
     }
 
     pub(super) fn handle_asked_to_resume(&mut self, reason: &str) {
@@ -151,7 +174,8 @@ impl Joined {
         self.signal.synchronize(state);
     }
 
-    /// Writes again what the server has not heard. Whether that is all.
+    /// Writes what goes before all that is new: what the server has not heard, and a question whether it lives.
+    /// Whether that is all.
     pub(super) fn write_again(&mut self) -> Result<bool, Error> {
         while let Some(packet) = self.mending.again.front() {
             if !self.peer.write(Lane::Reliable, packet)? {
@@ -159,7 +183,23 @@ impl Joined {
             }
             self.mending.again.pop_front();
         }
-        Ok(true)
+        if self.mending.probe && !self.mending.is_moving() {
+            self.mending.probe = !self.write_probe()?;
+        }
+        Ok(!self.mending.probe)
+    }
+
+    /// Writes a packet to ourselves, which the server acknowledges and delivers to nobody.
+    fn write_probe(&mut self) -> Result<bool, Error> {
+        let to_us = Packet::new([self.local.identity().clone()], Bytes::new());
+        let mut probe = packet::outgoing(to_us, self.local.sid());
+        probe.sequence = self.numbers.next();
+        let probe = probe.encode_to_vec();
+        let written = self.peer.write(Lane::Reliable, &probe)?;
+        if written {
+            self.numbers.written(probe);
+        }
+        Ok(written)
     }
 
     fn restart_ice(&mut self) {

@@ -1,0 +1,278 @@
+//! How soon calls work again after the network of a client was cut, with LiveKit's own RPC beside it.
+//!
+//! `scripts/bench-cuts` makes the network (two hosts, with this machine's own TCP and UDP between them), starts the
+//! server and runs this. The clients are in a process of their own at the other end of the network. Both ends call all
+//! the time, and every cut is the same for all of them.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a benchmark owns its clock and may fail"
+)]
+
+mod rpc;
+mod soak;
+mod table;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    env,
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::{io::AsyncReadExt, time::sleep};
+use toolbridge::{AccessKey, Assistant, CallError, Client, State, ToolError, Tools};
+
+use table::Row;
+
+/// Pairs of ours and of the official SDK's.
+const PAIRS: [usize; 2] = [8, 4];
+/// How long each cut lasts, in seconds; CUTS changes it.
+const LENGTHS: [f64; 5] = [0.5, 2.0, 5.0, 12.0, 30.0];
+/// What is cut.
+const CLASSES: [&str; 3] = ["media", "signalling", "all"];
+/// How often each is cut; TIMES changes it.
+const TIMES: usize = 3;
+/// Between the calls of one pair.
+const PERIOD: Duration = Duration::from_millis(100);
+/// How long a call may take: longer than the longest cut and what follows.
+const LIMIT: Duration = Duration::from_secs(45);
+/// How long calls are watched after a cut.
+const WATCH: Duration = Duration::from_secs(12);
+/// Each way, as between a phone and a server that is not far, in seconds.
+const DELAY: f64 = 0.02;
+
+/// What became of a call, with the system's time in seconds.
+#[derive(Clone, Debug)]
+struct Call {
+    pair: usize,
+    began: f64,
+    ended: f64,
+    error: Option<String>,
+}
+
+/// Whatever happened in this run: calls that ended, and how often each ran.
+#[derive(Default)]
+struct Log {
+    calls: Vec<Call>,
+    open: usize,
+    /// By pair and number, the last of each pair.
+    runs: HashMap<(usize, u64), usize>,
+    twice: usize,
+    /// How many calls came to what.
+    outcomes: BTreeMap<String, usize>,
+    /// Calls are not kept: there would be too many.
+    counts_only: bool,
+    /// Nobody calls any more.
+    over: bool,
+}
+
+type Shared = Arc<Mutex<Log>>;
+
+impl Log {
+    /// So many runs of a pair are remembered: what runs a second time does so within minutes.
+    const REMEMBERED: u64 = 5_000;
+
+    fn ran(&mut self, pair: usize, number: u64) {
+        let times = self.runs.entry((pair, number)).or_default();
+        *times += 1;
+        self.twice += usize::from(*times == 2);
+        self.runs.remove(&(pair, number.wrapping_sub(Self::REMEMBERED)));
+    }
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Echo {
+    number: u64,
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    if env::var_os("TOKENS").is_some() {
+        return runtime.block_on(clients());
+    }
+    if env::var_os("TOOLBRIDGE_NETWORK").is_none() || env::var_os("LIVEKIT_URL").is_none() {
+        eprintln!("skipped: network (run scripts/bench-cuts)");
+        return;
+    }
+    runtime.block_on(run());
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+/// The other end: a client a token. Says `ready`, and `ran PAIR NUMBER` for each call; ends with its input.
+async fn clients() {
+    let url = env::var("LIVEKIT_URL").unwrap();
+    let mut here = Vec::new();
+    for (pair, token) in env::var("TOKENS").unwrap().split(',').enumerate() {
+        let echo = async |State(pair): State<usize>, call: Echo| {
+            println!("ran {pair} {}", call.number);
+            Ok::<_, ToolError>(call)
+        };
+        let client = Client::builder()
+            .tools(Tools::with_state(pair).tool("echo", "Says it again", echo))
+            .assistant("assistant")
+            .configure(|config| {
+                config.caps.open_per_peer = 1_000;
+                config.caps.calls_per_second = 1_000;
+            });
+        here.push(client.join(&url, token).await.expect("joined"));
+    }
+    println!("ready");
+    let _ = tokio::io::stdin().read(&mut [0]).await;
+    for client in here {
+        client.close().await;
+    }
+}
+
+async fn run() {
+    let variable = |name| env::var(name).expect(name);
+    let key = AccessKey::new(variable("LIVEKIT_API_KEY"), variable("LIVEKIT_API_SECRET"));
+    let url = variable("LIVEKIT_URL");
+    let mut network = Network::open();
+    let (ours, theirs) = (Shared::default(), Shared::default());
+
+    let rooms: Vec<_> = (0..PAIRS[0]).map(|pair| format!("cuts-{pair}")).collect();
+    let tokens: Vec<_> = rooms.iter().map(|room| key.client(room, "phone").sign().unwrap()).collect();
+    let phones = near(&[env::current_exe().unwrap().to_str().unwrap()], &tokens, {
+        let log = ours.clone();
+        move |line| {
+            let mut words = line.split(' ').skip(1).map(|word| word.parse::<u64>().unwrap());
+            let (pair, number) = (words.next().unwrap() as usize, words.next().unwrap());
+            log.lock().unwrap().ran(pair, number);
+        }
+    });
+    let mut assistants = Vec::new();
+    for room in &rooms {
+        let token = key.assistant(room, "assistant").sign().unwrap();
+        let assistant =
+            Assistant::builder().client("phone").configure(|config| config.caps.open_per_peer = 1_000);
+        assistants.push(assistant.join(&url, &token).await.expect("joined"));
+    }
+    for assistant in &assistants {
+        assistant.call("echo", Echo { number: u64::MAX }).to("phone").await.expect("a result");
+    }
+    let minutes = env::var("SOAK").ok().map(|minutes| minutes.parse::<f64>().unwrap());
+    ours.lock().unwrap().counts_only = minutes.is_some();
+    for (pair, assistant) in assistants.into_iter().enumerate() {
+        tokio::spawn(call_all_the_time(pair, assistant, ours.clone()));
+    }
+    network.order(&json!({"class": "all", "delay": DELAY}));
+    if let Some(minutes) = minutes {
+        soak::run(minutes, network, &ours, phones.id()).await;
+        std::process::exit(0);
+    }
+    let _rpc = rpc::start(&key, PAIRS[1], LIMIT, &theirs);
+    println!("{}", table::HEAD);
+
+    let number =
+        |name: &str| env::var(name).ok().map(|text| text.split(',').map(|it| it.parse().unwrap()).collect());
+    let lengths: Vec<f64> = number("CUTS").unwrap_or_else(|| LENGTHS.to_vec());
+    let times = number("TIMES").map_or(TIMES, |it: Vec<f64>| it[0] as usize);
+    for class in CLASSES {
+        for length in &lengths {
+            let mut rows = [Row::default(), Row::default()];
+            for _ in 0..times {
+                sleep(Duration::from_secs(3)).await;
+                let began = now();
+                network.order(&json!({"class": class, "cut": true}));
+                sleep(Duration::from_secs_f64(*length)).await;
+                let back = now();
+                network.order(&json!({"class": class, "cut": false}));
+                sleep(WATCH).await;
+                for (row, (log, pairs)) in rows.iter_mut().zip([(&ours, PAIRS[0]), (&theirs, PAIRS[1])]) {
+                    row.take(&log.lock().unwrap(), pairs, began, back);
+                }
+            }
+            for (row, name) in rows.iter_mut().zip(["toolbridge", "official RPC"]) {
+                println!("{}", row.show(class, *length, name));
+            }
+        }
+    }
+    for (log, name) in [(&ours, "toolbridge"), (&theirs, "official RPC")] {
+        let log = log.lock().unwrap();
+        let (calls, open, twice) = (log.calls.len(), log.open, log.twice);
+        println!("{name}: {calls} calls with an outcome, {open} open at the end, {twice} ran twice");
+    }
+    std::process::exit(0);
+}
+
+async fn call_all_the_time(pair: usize, assistant: Assistant, log: Shared) {
+    let mut tick = tokio::time::interval(PERIOD);
+    for number in 0.. {
+        tick.tick().await;
+        if log.lock().unwrap().over {
+            return;
+        }
+        let (assistant, log) = (assistant.clone(), log.clone());
+        log.lock().unwrap().open += 1;
+        tokio::spawn(async move {
+            let began = now();
+            let result = assistant.call("echo", Echo { number }).to("phone").timeout(LIMIT).await;
+            let error = result.err().map(|error| match error {
+                CallError::Lost { .. } => "lost".to_owned(),
+                CallError::UnknownTool { .. } => "nobody there".to_owned(),
+                other => other.to_string(),
+            });
+            let mut log = log.lock().unwrap();
+            log.open -= 1;
+            if log.counts_only {
+                *log.outcomes.entry(error.unwrap_or_else(|| "ok".into())).or_default() += 1;
+                return;
+            }
+            log.calls.push(Call { pair, began, ended: now(), error });
+        });
+    }
+}
+
+/// A process at the near end of the network; it ends with its input, which is this value.
+fn near(command: &[&str], tokens: &[String], heard: impl Fn(&str) + Send + 'static) -> Child {
+    let mut child = Command::new("ip")
+        .args(["netns", "exec", "tb-near"])
+        .args(command)
+        .env("TOKENS", tokens.join(","))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("ip netns exec");
+    listen(&mut child, heard);
+    child
+}
+
+/// Waits until a child is ready, and hears what it says from then on.
+fn listen(child: &mut Child, heard: impl Fn(&str) + Send + 'static) {
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for line in lines.by_ref() {
+        if line.expect("text").contains("ready") {
+            break;
+        }
+    }
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| heard(&line)));
+}
+
+/// The network's own program.
+struct Network(BufReader<UnixStream>);
+
+impl Network {
+    fn open() -> Self {
+        let path = env::var_os("TOOLBRIDGE_NETWORK").unwrap();
+        Self(BufReader::new(UnixStream::connect(path).expect("scripts/network.py")))
+    }
+
+    fn order(&mut self, order: &serde_json::Value) {
+        writeln!(self.0.get_mut(), "{order}").unwrap();
+        let mut answer = String::new();
+        self.0.read_line(&mut answer).unwrap();
+        assert_eq!(answer, "ok\n");
+    }
+}
