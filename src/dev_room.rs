@@ -2,7 +2,7 @@
 //!
 //! It carries data and no media, speaks the newer signalling alone (`/rtc/v1`, one peer connection), and keeps nothing.
 //! What a participant of ours can tell apart it does as livekit-server does it, with two differences: it tells at once
-//! who comes, and after 200 ms who has left, where the real one may take 3 s; and whoever reads so slowly that 32 MiB
+//! who comes, and after 500 ms who has left, where the real one may take 3 s; and whoever reads so slowly that 32 MiB
 //! wait for it is asked to join anew, where the real one drops packets.
 //!
 //! `room` is state alone; `server` is the one task around it; `door`, `http`, `signal` and `twirp` are the ways in, `peer` is

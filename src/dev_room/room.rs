@@ -51,7 +51,7 @@ const RESUME_LIMIT: Duration = Duration::from_secs(20);
 const RENEWAL: Duration = Duration::from_secs(300);
 /// How long the others are told nothing of somebody who left: what it has said last travels another way, and comes
 /// first. The real server takes up to 3 s.
-const FAREWELL: Duration = Duration::from_millis(200);
+const FAREWELL: Duration = Duration::from_millis(500);
 /// How long a room waits for its first participant who keeps it open, in seconds.
 const EMPTY: u32 = 300;
 /// How long it waits for another one after its last, in seconds.
@@ -237,9 +237,13 @@ impl Rooms {
         &mut self,
         key: Key,
         answer: proto::SessionDescription,
-        candidates: Vec<String>,
+        mut candidates: Vec<String>,
     ) {
-        let Some(connection) = self.participant(key).and_then(|it| it.connection) else { return };
+        let Some(participant) = self.participant(key) else { return };
+        let Some(connection) = participant.connection else { return };
+        if participant.prefers_tcp {
+            candidates.retain(|line| line.contains(" tcp "));
+        }
         let last = candidates.len().saturating_sub(1);
         let lines = candidates.into_iter().enumerate().map(|(n, line)| {
             let init = serde_json::json!({

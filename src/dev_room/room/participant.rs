@@ -38,6 +38,8 @@ pub(super) struct Participant {
     pub(super) due: Option<(Instant, DisconnectReason)>,
     /// When it is given a newer token.
     pub(super) renewal: Instant,
+    /// It is told of our address over TCP only.
+    pub(super) prefers_tcp: bool,
     /// Until when its signalling is cut right after a resume.
     pub(super) cut_after_resume: Option<Instant>,
     /// Until when a resume is refused without a word.
@@ -69,6 +71,7 @@ impl Participant {
             last_sequence: 0,
             due: Some(due),
             renewal,
+            prefers_tcp: false,
             cut_after_resume: None,
             refuse_resume: None,
         }

@@ -6,9 +6,9 @@ use std::{
 };
 
 use livekit_protocol::{
-    self as proto, DisconnectReason, RequestResponse, SignalTarget, UpdateParticipantMetadata,
-    leave_request::Action, request_response::Reason, signal_request::Message as Request,
-    signal_response::Message, simulate_scenario::Scenario,
+    self as proto, CandidateProtocol, DisconnectReason, RequestResponse, SignalTarget,
+    UpdateParticipantMetadata, leave_request::Action, request_response::Reason,
+    signal_request::Message as Request, signal_response::Message, simulate_scenario::Scenario,
 };
 
 use super::{ConnectionId, Key, MAX_METADATA, MAX_NAME, Output, Rooms};
@@ -71,10 +71,13 @@ impl Rooms {
                     participant.refuse_resume = Some(now + SIMULATED);
                 }
             }
-            // Media, or ways to the server that it does not have.
-            Scenario::SpeakerUpdate(_)
-            | Scenario::SwitchCandidateProtocol(_)
-            | Scenario::SubscriberBandwidth(_) => {}
+            Scenario::SwitchCandidateProtocol(protocol) => {
+                if let Some(participant) = self.participant_mut(key) {
+                    participant.prefers_tcp = protocol == i32::from(CandidateProtocol::Tcp);
+                }
+            }
+            // These concern media.
+            Scenario::SpeakerUpdate(_) | Scenario::SubscriberBandwidth(_) => {}
         }
     }
 

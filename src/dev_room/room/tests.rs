@@ -1,7 +1,7 @@
 //! The rooms without any I/O.
 
 use livekit_protocol::{
-    ClientInfo, DataPacket, SimulateScenario, TrickleRequest, UpdateParticipantMetadata,
+    CandidateProtocol, ClientInfo, DataPacket, SimulateScenario, TrickleRequest, UpdateParticipantMetadata,
     UpdateParticipantRequest, UserPacket, data_packet::Value, request_response::Reason,
     signal_request::Message as Request, simulate_scenario::Scenario,
 };
@@ -391,6 +391,30 @@ fn a_resume_is_cut_off_once_if_that_is_simulated() {
     world.read();
     let (back, _) = world.resume("one", "PA_1");
     assert!(!world.told(back.connection).1, "a fault waits for 5 s");
+}
+
+#[test]
+fn whoever_is_to_use_tcp_is_told_of_no_other_way() {
+    let mut world = World::new();
+    let one = world.active("one");
+    let lines = ["candidate:1 1 udp 9 127.0.0.1 9 typ host", "candidate:2 1 tcp 8 127.0.0.1 8 typ host"];
+    for (protocol, told) in [(CandidateProtocol::Tcp, 1), (CandidateProtocol::Udp, 2)] {
+        let scenario = Scenario::SwitchCandidateProtocol(protocol.into());
+        let simulate = Request::Simulate(SimulateScenario { scenario: Some(scenario) });
+        world.rooms.handle_request(world.now, one.connection, simulate);
+        let answer = livekit_protocol::SessionDescription::default();
+        world.rooms.handle_answer(one.key, answer, lines.map(str::to_owned).to_vec());
+        let (messages, _) = world.told(one.connection);
+        let trickled: Vec<_> = messages
+            .iter()
+            .filter_map(|it| match it {
+                Message::Trickle(trickle) => Some(trickle.r#final),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(trickled.len(), told);
+        assert!(trickled.ends_with(&[true]) && trickled.iter().filter(|it| **it).count() == 1);
+    }
 }
 
 #[test]
