@@ -15,6 +15,7 @@ mod connect;
 mod consent;
 mod demo;
 mod dev;
+mod doctor;
 mod export;
 mod file;
 mod frame;
@@ -56,6 +57,8 @@ enum Verb {
     Demo(demo::Arguments),
     /// Run a LiveKit-compatible server for development, on this machine only
     Dev(dev::Arguments),
+    /// Check step by step whether a server can be used from here, and say what to do
+    Doctor(doctor::Arguments),
     /// Make a token for a room
     Token(token::Arguments),
     /// Join as a client whose tools are programs on this machine
@@ -104,6 +107,8 @@ enum Failure {
     Usage(String),
     /// It was asked rightly and failed: status 1.
     Failed(String),
+    /// It failed, and what it printed says so already: status 1.
+    Told,
     /// It was done, and something is wrong in the file that it was asked about: status 3.
     Found,
     /// It was stopped by Ctrl-C: status 130, as shells have it.
@@ -131,6 +136,7 @@ impl Failure {
                 hint(&format!("toolbridge: {text}"));
                 ExitCode::from(1)
             }
+            Self::Told => ExitCode::from(1),
             Self::Found => ExitCode::from(3),
             Self::Interrupted => ExitCode::from(130),
             Self::ClosedPipe => ExitCode::SUCCESS,
@@ -164,6 +170,7 @@ impl Verb {
         match self {
             Self::Demo(arguments) => demo::run(arguments).await,
             Self::Dev(arguments) => dev::run(arguments).await,
+            Self::Doctor(arguments) => doctor::run(arguments).await,
             Self::Token(arguments) => token::run(&arguments),
             Self::Client(arguments) => client::run(arguments).await,
             Self::Call(arguments) => call::run(arguments).await,

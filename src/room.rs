@@ -33,12 +33,15 @@ mod desk;
 mod dial;
 mod error;
 mod health;
+#[cfg(test)]
+mod hostile;
 mod ice_tcp;
 mod joined;
 mod joining;
 mod packet;
 mod participants;
 mod peer_connection;
+pub(crate) mod proxy;
 mod rejoin;
 mod resume;
 mod sequence;
@@ -47,6 +50,7 @@ mod simulate;
 mod sockets;
 mod stream;
 mod task;
+pub(crate) mod tls;
 mod tokens;
 mod view;
 mod websocket;
@@ -62,6 +66,13 @@ use stream::Outflow;
 use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
 use view::View;
+
+/// The address of a server, checked as a join checks it.
+#[cfg(feature = "cli")]
+pub(crate) fn server_url(text: &str) -> Result<url::Url, ConnectError> {
+    let checked = ServerUrl::parse(text)?;
+    url::Url::parse(checked.as_str()).map_err(|error| ConnectError::Url { reason: error.to_string() })
+}
 
 /// A joined room. Dropping it leaves, without waiting; [`close`](Transport::close) leaves in order.
 ///
@@ -109,6 +120,7 @@ pub struct RoomOptions {
     join_timeout: Duration,
     bind: Option<IpAddr>,
     udp: bool,
+    tcp: bool,
     rejoin_wait: [Duration; 2],
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
@@ -121,6 +133,7 @@ impl Default for RoomOptions {
             join_timeout: Self::JOIN_TIMEOUT,
             bind: None,
             udp: true,
+            tcp: true,
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
@@ -144,7 +157,6 @@ impl RoomOptions {
     }
 
     /// Trusts these root certificates beside the system's: PEM, one or several, or one in DER.
-    /// With one of them no HTTP proxy is used.
     ///
     /// # Errors
     /// [`ConnectError::Tls`] if there is no certificate in it.
@@ -187,8 +199,21 @@ impl RoomOptions {
 
     /// Uses TCP only, for networks that let UDP begin and then choke it. Default: both.
     pub fn tcp_only(mut self) -> Self {
-        self.udp = false;
+        (self.udp, self.tcp) = (false, true);
         self
+    }
+
+    /// Uses UDP only, to see whether it gets through at all; a room to stay in is better off with both. The
+    /// signalling is a WebSocket all the same. Default: both.
+    pub fn udp_only(mut self) -> Self {
+        (self.udp, self.tcp) = (true, false);
+        self
+    }
+
+    /// The root certificates that are trusted beside the system's.
+    #[cfg(feature = "cli")]
+    pub(crate) fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.roots
     }
 
     /// How long to wait between two attempts to join anew after a lost connection, counted from the
@@ -230,6 +255,10 @@ impl RoomOptions {
 
     /// Joins a room. The address is `wss://HOST` or `ws://HOST:PORT`; the token names the room.
     ///
+    /// The signalling goes through the HTTP proxy that the environment names, if it does: `HTTPS_PROXY` for `wss`,
+    /// `HTTP_PROXY` for `ws`, `ALL_PROXY` for both, in capitals or not; not for what `NO_PROXY` lists, and never for
+    /// this machine. Packets never go through it.
+    ///
     /// # Errors
     /// Each kind of failure has its variant of [`ConnectError`]. The first join is tried once.
     ///
@@ -245,7 +274,7 @@ impl RoomOptions {
         }
         let [first, longest] = self.rejoin_wait;
         let policy = Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout };
-        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp, policy };
+        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp, tcp: self.tcp, policy };
         let start = Instant::now();
         let joined = door.enter(token, self.join_timeout).await?;
 
@@ -284,6 +313,11 @@ impl Room {
     /// A dropped future leaves the room again.
     pub async fn join(url: &str, token: &str) -> Result<Self, ConnectError> {
         RoomOptions::new().join(url, token).await
+    }
+
+    /// Whether the server lets us send data: without that right it drops what we send, without a word.
+    pub fn can_publish_data(&self) -> bool {
+        self.shared.with(|state| state.can_publish_data)
     }
 
     /// The newest token: the server renews it every few minutes, with what the participant may do by then.

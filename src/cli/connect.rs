@@ -203,13 +203,7 @@ impl Server {
                 token.to_owned()
             }
             None => {
-                let key = self.key.access_key()?;
-                if self.key.name() == Some(DEV_KEY) && !is_loopback(&url) {
-                    let text = format!(
-                        "the key {DEV_KEY:?} is known to everybody; it is used with servers on this machine only"
-                    );
-                    return Err(Failure::usage(text));
-                }
+                let key = self.key_for(&url)?;
                 let room = room.ok_or_else(|| without(&[NO_ROOM]))?;
                 let made_up = || format!("toolbridge-{word}-{}", nanoid::nanoid!(6));
                 let identity = identity.map_or_else(made_up, str::to_owned);
@@ -217,6 +211,29 @@ impl Server {
             }
         };
         Ok(Way { url, token, options: self.room_options()? })
+    }
+
+    /// What signs tokens for this server.
+    pub(super) fn key_for(&self, url: &str) -> Result<AccessKey, Failure> {
+        let key = self.key.access_key()?;
+        if self.key.name() == Some(DEV_KEY) && !is_loopback(url) {
+            let text = format!(
+                "the key {DEV_KEY:?} is known to everybody; it is used with servers on this machine only"
+            );
+            return Err(Failure::usage(text));
+        }
+        Ok(key)
+    }
+
+    /// Who would sign tokens, and the secret: to look at the signature of a finished one.
+    pub(super) fn signer(&self) -> Option<(&str, &str)> {
+        Some((self.key.name()?, given(&self.key.api_secret)?))
+    }
+
+    /// Complains unless server and token, or server and key, are there. No room is needed.
+    pub(super) fn is_enough(&self) -> Result<(), Failure> {
+        let missing = self.missing(Some(""));
+        if missing.is_empty() { Ok(()) } else { Err(without(&missing)) }
     }
 
     fn missing(&self, room: Option<&str>) -> Vec<&'static str> {
@@ -237,7 +254,7 @@ impl Server {
         missing
     }
 
-    fn room_options(&self) -> Result<RoomOptions, Failure> {
+    pub(super) fn room_options(&self) -> Result<RoomOptions, Failure> {
         let Some(path) = &self.root_certificate else { return Ok(RoomOptions::default()) };
         let pem =
             std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
@@ -271,7 +288,7 @@ fn token_for(
 
 /// A token says which room and who, so a flag that says something else is a mistake, and not a small one:
 /// the call would go to another room.
-fn agrees(token: &str, room: Option<&str>, identity: Option<&str>) -> Result<(), Failure> {
+pub(super) fn agrees(token: &str, room: Option<&str>, identity: Option<&str>) -> Result<(), Failure> {
     // What cannot be read here is told by whoever reads it next.
     let Ok(claims) = Claims::from_unverified(token) else { return Ok(()) };
     for (what, flag, says) in [("room", room, &claims.video.room), ("identity", identity, &claims.sub)] {
@@ -285,7 +302,7 @@ fn agrees(token: &str, room: Option<&str>, identity: Option<&str>) -> Result<(),
 }
 
 /// Whether a URL names this machine.
-fn is_loopback(url: &str) -> bool {
+pub(super) fn is_loopback(url: &str) -> bool {
     match Url::parse(url).ok().as_ref().and_then(Url::host) {
         Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
         Some(Host::Ipv4(address)) => address.is_loopback(),

@@ -69,6 +69,19 @@ pub enum ConnectError {
         /// What TLS said.
         reason: String,
     },
+    /// The platform names a proxy, and there is no way through it.
+    #[error(
+        "no way to {server} through the proxy {proxy}: {reason}; set the variable right, or name the server's host in \
+         `NO_PROXY` to reach it without"
+    )]
+    Proxy {
+        /// Host and port of the server.
+        server: String,
+        /// Host and port of the proxy, and the variable that names it.
+        proxy: String,
+        /// What the proxy or the system said.
+        reason: String,
+    },
     /// The server cannot carry data over one peer connection.
     #[error("the server is too old (version {version}); LiveKit 1.9.11 or newer is needed")]
     ServerTooOld {

@@ -15,7 +15,7 @@ use super::{
     health::{End, Loss},
     joined::Joined,
     participants::Participants,
-    peer_connection::{Admit, PeerConnection},
+    peer_connection::{Admit, Locals, PeerConnection},
     rejoin::Policy,
     signal::{ServerEvent, Signal},
     websocket::Dial,
@@ -24,6 +24,9 @@ use crate::link::CloseReason;
 
 /// How long a refusal is waited for after the peer connection ended.
 const FAREWELL: Duration = Duration::from_millis(300);
+/// How long ICE is tried before it begins anew. The longer it finds nothing the less often it asks, and the network
+/// may have come back.
+const BEGIN_ANEW: Duration = Duration::from_secs(2);
 /// How many of the tried addresses an error names.
 const NAMED: usize = 8;
 
@@ -33,6 +36,7 @@ pub(super) struct Door {
     pub(super) roots: Vec<CertificateDer<'static>>,
     pub(super) bind: Option<IpAddr>,
     pub(super) udp: bool,
+    pub(super) tcp: bool,
     pub(super) policy: Policy,
 }
 
@@ -41,7 +45,7 @@ impl Door {
     pub(super) async fn enter(&self, token: &str, limit: Duration) -> Result<Joined, ConnectError> {
         let (server, start) = (&self.url, Instant::now());
         let (peer, offer) =
-            PeerConnection::new(start, self.bind, self.udp).map_err(ConnectError::transport)?;
+            PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
         let dial = Dial::new(self.roots.clone());
         let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server took the join");
@@ -80,17 +84,31 @@ impl Joining {
     /// Waits until both channels are open.
     async fn open(&mut self, start: Instant, limit: Duration) -> Result<(), ConnectError> {
         let until = start + limit;
+        let mut anew = Instant::now() + BEGIN_ANEW;
         while !self.peer.is_open() {
             if Instant::now() >= until {
                 return Err(self.too_late(limit));
             }
+            if !self.peer.has_path() && Instant::now() >= anew {
+                anew = Instant::now() + BEGIN_ANEW;
+                self.begin_anew()?;
+            }
             tokio::select! {
                 event = self.signal.next() => self.handle_server(event)?,
-                woken = self.peer.wait(until) => self.peer.handle(woken, Admit::All).map_err(ConnectError::transport)?,
+                woken = self.peer.wait(if self.peer.has_path() { until } else { until.min(anew) }) => self.peer.handle(woken, Admit::All).map_err(ConnectError::transport)?,
             }
             if let Some(why) = self.peer.lost() {
                 return Err(self.farewell(why).await);
             }
+        }
+        Ok(())
+    }
+
+    fn begin_anew(&mut self) -> Result<(), ConnectError> {
+        if self.peer.is_answered() {
+            self.peer.restart_ice(Locals::Keep).map_err(ConnectError::transport)?;
+            let said = self.peer.described();
+            self.signal.offer(said.offer.clone(), said.number);
         }
         Ok(())
     }

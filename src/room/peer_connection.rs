@@ -39,6 +39,7 @@ pub(super) struct PeerConnection {
     rtc: Rtc,
     sockets: Sockets,
     udp: bool,
+    tcp: bool,
     reliable: ChannelId,
     lossy: ChannelId,
     /// Whether each of them is open: reliable, lossy.
@@ -91,8 +92,13 @@ pub(super) enum Admit {
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 impl PeerConnection {
-    /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP.
-    pub(super) fn new(now: Instant, bind: Option<IpAddr>, udp: bool) -> Result<(Self, String), Error> {
+    /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP, without `tcp` only UDP.
+    pub(super) fn new(
+        now: Instant,
+        bind: Option<IpAddr>,
+        udp: bool,
+        tcp: bool,
+    ) -> Result<(Self, String), Error> {
         let mut rtc = Rtc::builder().clear_codecs().set_sctp_max_buffered_amount(BUDGET).build(now);
         let mut api = rtc.sdp_api();
         let reliable =
@@ -110,6 +116,7 @@ impl PeerConnection {
             rtc,
             sockets: Sockets::new(bind),
             udp,
+            tcp,
             reliable,
             lossy,
             open: [false; 2],
@@ -147,6 +154,11 @@ impl PeerConnection {
         self.drain()
     }
 
+    /// Whether the server has answered the last offer.
+    pub(super) fn is_answered(&self) -> bool {
+        self.pending.is_none()
+    }
+
     /// What both ends have said last.
     pub(super) fn described(&self) -> &Described {
         &self.described
@@ -178,8 +190,11 @@ impl PeerConnection {
         let answer = SdpAnswer::from_sdp_string(sdp)?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
-        // The addresses of the beginning before are forgotten on both sides.
-        self.remotes.clear();
+        // The addresses of the beginning before are forgotten on both sides. Those that led nowhere yet are named
+        // if the join fails.
+        if self.path {
+            self.remotes.clear();
+        }
         match locals {
             Locals::Keep => self.sockets.tcp.begin_anew(),
             Locals::Replace => self.sockets.let_go(),
@@ -218,13 +233,17 @@ impl PeerConnection {
                 Err(error) => return tracing::debug!(%remote, %error, "no way to a candidate"),
             },
             // A relayed address has no socket of the server's behind it that could be dialled.
-            (Protocol::Tcp, Some(TcpType::Passive)) if candidate.kind() != CandidateKind::Relayed => {
+            (Protocol::Tcp, Some(TcpType::Passive))
+                if self.tcp && candidate.kind() != CandidateKind::Relayed =>
+            {
                 self.sockets.dial_tcp(remote);
             }
             _ => return,
         }
         self.remotes.push(remote);
         self.rtc.add_remote_candidate(candidate);
+        // The stack begins with it when it is next told the time, and wanted to be told that up to 3 s later.
+        self.wake_at = Instant::now();
     }
 
     fn add_local(&mut self, candidate: Result<Candidate, IceError>) {

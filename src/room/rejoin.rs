@@ -235,6 +235,7 @@ fn refusal(error: &ConnectError) -> Option<CloseReason> {
         | ConnectError::MalformedToken => Some(CloseReason::Refused(error.to_string().into())),
         ConnectError::Unreachable { .. }
         | ConnectError::Tls { .. }
+        | ConnectError::Proxy { .. }
         | ConnectError::NoNetworkPath { .. }
         | ConnectError::Timeout { .. }
         | ConnectError::Socket(_)

@@ -17,7 +17,7 @@ use super::{
     address::ServerUrl,
     error::{ConnectError, JoinPhase},
     health::{End, Loss},
-    websocket::{self, Dial, DialFailure},
+    websocket::{self, Dial, DialFailure, Unread},
 };
 use crate::link::CloseReason;
 
@@ -35,6 +35,7 @@ pub(super) struct Signal {
     events: SignalEvents,
     /// What came on the old connection before a new one was opened.
     early: VecDeque<ServerEvent>,
+    unread: Arc<Unread>,
     attempt: Option<Attempt>,
 }
 
@@ -102,11 +103,12 @@ impl Signal {
         let joining = tokio::spawn(websocket::scope(dial.clone(), {
             let (url, token) = (url.as_str().to_owned(), token.to_owned());
             let offer = description("offer", offer, 1);
+            let unread = dial.unread();
             async move {
                 let (client, response, events) =
                     SignalClient::connect(&url, &token, options(limit), Some(offer)).await?;
                 let client = Some(Arc::new(client));
-                Ok((Self { client, events, early: VecDeque::new(), attempt: None }, response))
+                Ok((Self { client, events, early: VecDeque::new(), unread, attempt: None }, response))
             }
         }));
         let joined = match time::timeout(limit, joining).await {
@@ -127,6 +129,12 @@ impl Signal {
         Ok((signal, response))
     }
 
+    /// What came over the present connection and was not read yet.
+    #[cfg(test)]
+    pub(super) fn unread(&self) -> Arc<Unread> {
+        self.unread.clone()
+    }
+
     /// The next thing that concerns us.
     ///
     /// # Cancel safety
@@ -142,6 +150,7 @@ impl Signal {
                 biased;
                 event = self.events.recv(), if !asking => match event {
                     Some(SignalEvent::Message(message)) => {
+                        self.unread.handle_read();
                         if let Some(event) = server_event(*message) {
                             return event;
                         }
@@ -171,7 +180,7 @@ impl Signal {
         let done = tokio::spawn(async move {
             let _ = time::timeout(GOODBYE, client.close()).await;
         });
-        self.attempt = Some(Attempt::Closing { done, dial: Dial::new(roots), limit });
+        self.attempt = Some(Attempt::Closing { done, dial: Dial::new(roots).resuming(), limit });
     }
 
     /// The old connection has ended: its last words are kept, and that it ended is no news.
@@ -187,6 +196,7 @@ impl Signal {
             return;
         };
         let dial = Arc::new(dial);
+        self.unread = dial.unread();
         let answer = tokio::spawn(restart(client, dial.clone(), limit));
         self.attempt = Some(Attempt::Asking { answer, dial });
     }
@@ -418,7 +428,12 @@ fn join_error(
             end(&LeaveRequest { reason, action, ..Default::default() }).into()
         }
         (_, Some(DialFailure::Status(status))) => refused(server, status),
+        (_, Some(DialFailure::Refused(leave))) => end(&leave).into(),
+        (_, Some(DialFailure::Unfit(reason))) => ConnectError::transport(reason),
         (_, Some(DialFailure::Tls(reason))) => ConnectError::Tls { server, reason },
+        (_, Some(DialFailure::Proxy(error))) => {
+            ConnectError::Proxy { server, proxy: error.proxy, reason: error.reason }
+        }
         (_, Some(DialFailure::Unreachable(reason))) => ConnectError::Unreachable { server, reason },
         // The body is left out: the server repeats the token in it.
         (
@@ -549,7 +564,11 @@ mod tests {
     fn response() -> JoinResponse {
         let info = ServerInfo { version: "1.9.8".into(), ..Default::default() };
         JoinResponse {
-            participant: Some(ParticipantInfo::default()),
+            participant: Some(ParticipantInfo {
+                sid: "PA_1".into(),
+                identity: "phone".into(),
+                ..Default::default()
+            }),
             server_info: Some(info),
             ping_interval: 5,
             ping_timeout: 15,

@@ -189,7 +189,7 @@ mod tests {
                 }
             }
         });
-        (Door { url, roots: Vec::new(), bind: None, udp: true, policy: POLICY }, seen)
+        (Door { url, roots: Vec::new(), bind: None, udp: true, tcp: true, policy: POLICY }, seen)
     }
 
     fn source(token: &str) -> TokenSource {

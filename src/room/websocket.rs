@@ -5,7 +5,7 @@
 //! [`scope`] (a task-local value holds what the join wants) and passes everything else on.
 
 use std::{
-    env, fmt,
+    fmt,
     future::Future,
     io,
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -20,15 +20,19 @@ use futures_util::{
 use livekit_net::{
     Header, HttpClient, HttpMethod, HttpResponse, TransportError, WsClient, WsConnectResult, WsConnection,
 };
+use livekit_protocol::LeaveRequest;
 use rustls::{
-    ClientConfig, RootCertStore,
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, ServerName},
+    pki_types::CertificateDer,
 };
-use tokio::{net::TcpStream, sync, time};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    sync, time,
+};
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::{
-    MaybeTlsStream, WebSocketStream, client_async_with_config,
+    WebSocketStream, client_async_with_config,
     tungstenite::{
         Error as WsError, Message,
         client::IntoClientRequest,
@@ -39,7 +43,18 @@ use tokio_tungstenite::{
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
-use super::dial;
+use super::{
+    dial,
+    proxy::{Proxy, ProxyError},
+    tls,
+};
+
+mod intake;
+mod thin;
+
+use intake::{Intake, Taken};
+
+pub(super) use intake::Unread;
 
 /// The longest signalling frame, in bytes: the first one lists the whole room.
 const MAX_FRAME: usize = 16 << 20;
@@ -48,6 +63,8 @@ const MAX_FRAME: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Dial {
     roots: Vec<CertificateDer<'static>>,
+    resumes: bool,
+    unread: Arc<Unread>,
     failure: Mutex<Option<DialFailure>>,
     hung_up: CancellationToken,
 }
@@ -59,8 +76,14 @@ pub(super) enum DialFailure {
     Unreachable(String),
     /// TLS failed.
     Tls(String),
+    /// There is a proxy before the server, and no way through it.
+    Proxy(ProxyError),
     /// The server answered with this HTTP status.
     Status(u16),
+    /// The server opened the socket and then did not take the join.
+    Refused(LeaveRequest),
+    /// What the server said cannot be worked with.
+    Unfit(&'static str),
 }
 
 impl fmt::Display for DialFailure {
@@ -68,7 +91,10 @@ impl fmt::Display for DialFailure {
         match self {
             Self::Unreachable(text) => f.write_str(text),
             Self::Tls(text) => write!(f, "TLS: {text}"),
+            Self::Proxy(error) => write!(f, "proxy {}: {}", error.proxy, error.reason),
             Self::Status(status) => write!(f, "status {status}"),
+            Self::Refused(_) => f.write_str("the server ended the join"),
+            Self::Unfit(text) => f.write_str(text),
         }
     }
 }
@@ -79,9 +105,23 @@ impl Dial {
         Self { roots, ..Self::default() }
     }
 
+    /// One that goes on with a join.
+    pub(super) fn resuming(self) -> Self {
+        Self { resumes: true, ..self }
+    }
+
+    /// What came over it and was not read yet.
+    pub(super) fn unread(&self) -> Arc<Unread> {
+        self.unread.clone()
+    }
+
     /// Ends the join's socket, open or not, without a word: what comes late must not join after all.
     pub(super) fn hang_up(&self) {
         self.hung_up.cancel();
+    }
+
+    fn fail(&self, failure: DialFailure) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 
     /// Why the last attempt failed, if one of ours did.
@@ -121,9 +161,8 @@ impl WsClient for ScopedClient {
     ) -> Result<WsConnectResult, TransportError> {
         let url = Url::parse(&url).map_err(|_| TransportError::Other("malformed address".into()))?;
         let dial = match DIAL.try_with(Arc::clone) {
-            // Proxies are the library's business; it cannot take our roots through one.
-            Ok(dial) if !(dial.roots.is_empty() && has_proxy(&url)) => dial,
-            _ => {
+            Ok(dial) => dial,
+            Err(_) => {
                 return livekit_net::testing::native_ws_client()
                     .connect(url.into(), headers, timeout_ms)
                     .await;
@@ -131,23 +170,21 @@ impl WsClient for ScopedClient {
         };
         let limit = Duration::from_millis(timeout_ms);
         let opened = tokio::select! {
-            opened = open(&url, &headers, &dial.roots) => opened,
+            opened = open(&url, &headers, &dial.roots, limit) => opened,
             () = time::sleep(limit) => Err(DialFailure::Unreachable(format!("no answer within {limit:?}"))),
             () = dial.hung_up.cancelled() => Err(DialFailure::Unreachable("given up".into())),
         };
         match opened {
             Ok(socket) => {
-                let connection = Connection::new(socket, dial.hung_up.clone());
+                let connection = Connection::new(socket, dial);
                 Ok(WsConnectResult { connection: Arc::new(connection) })
             }
             Err(failure) => {
                 let error = match &failure {
                     DialFailure::Status(status) => TransportError::Http { status: *status },
-                    DialFailure::Unreachable(text) | DialFailure::Tls(text) => {
-                        TransportError::Connection(text.clone())
-                    }
+                    other => TransportError::Connection(other.to_string()),
                 };
-                *dial.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+                dial.fail(failure);
                 Err(error)
             }
         }
@@ -172,56 +209,78 @@ impl HttpClient for ScopedClient {
     }
 }
 
-fn has_proxy(url: &Url) -> bool {
-    let loopback = match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback(),
-        None => true,
-    };
-    if loopback {
-        return false;
-    }
-    let names =
-        if url.scheme() == "wss" { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
-    names.iter().any(|name| env::var_os(name).is_some_and(|value| !value.is_empty()))
-}
+/// What a WebSocket runs over: TCP, TLS over it, or TLS through a proxy that speaks TLS itself.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+type Socket = WebSocketStream<Box<dyn Stream>>;
 
 async fn open(
     url: &Url,
     headers: &[Header],
     roots: &[CertificateDer<'static>],
+    limit: Duration,
 ) -> Result<Socket, DialFailure> {
-    let unreachable = |error: io::Error| DialFailure::Unreachable(error.to_string());
     let host = url.host().ok_or_else(|| DialFailure::Unreachable("no host".into()))?;
-    let port = url.port_or_known_default().unwrap_or(443);
-    let tcp = match &host {
-        Host::Domain(name) => dial::connect(name, port).await,
-        Host::Ipv4(ip) => dial::connect(&ip.to_string(), port).await,
-        Host::Ipv6(ip) => dial::connect(&ip.to_string(), port).await,
-    }
-    .map_err(unreachable)?;
-
-    let stream = if url.scheme() == "wss" {
-        let name = match host {
-            Host::Domain(name) => ServerName::try_from(name.to_owned()).map_err(tls_failure)?,
-            Host::Ipv4(ip) => ServerName::from(std::net::IpAddr::from(ip)),
-            Host::Ipv6(ip) => ServerName::from(std::net::IpAddr::from(ip)),
-        };
-        let connector = TlsConnector::from(Arc::new(tls_config(roots.to_vec()).await?));
-        MaybeTlsStream::Rustls(connector.connect(name, tcp).await.map_err(tls_failure)?)
-    } else {
-        MaybeTlsStream::Plain(tcp)
+    let mut stream: Box<dyn Stream> = match Proxy::of_environment(url).map_err(DialFailure::Proxy)? {
+        Some(proxy) => through(&proxy, url, roots, limit).await.map_err(DialFailure::Proxy)?,
+        None => {
+            let tcp = reach(&host, url.port_or_known_default().unwrap_or(443)).await;
+            Box::new(tcp.map_err(|error| DialFailure::Unreachable(error.to_string()))?)
+        }
     };
-
+    if url.scheme() == "wss" {
+        stream = encrypt(&host, stream, roots).await.map_err(DialFailure::Tls)?;
+    }
     let config = WebSocketConfig::default().max_message_size(Some(MAX_FRAME)).max_frame_size(Some(MAX_FRAME));
     match client_async_with_config(request(url, headers)?, stream, Some(config)).await {
         Ok((socket, _)) => Ok(socket),
         Err(WsError::Http(response)) => Err(DialFailure::Status(response.status().as_u16())),
         Err(error) => Err(DialFailure::Unreachable(error.to_string())),
     }
+}
+
+/// A connection through a proxy. It has four fifths of the time, so that it is the proxy that is named.
+async fn through(
+    proxy: &Proxy,
+    url: &Url,
+    roots: &[CertificateDer<'static>],
+    limit: Duration,
+) -> Result<Box<dyn Stream>, ProxyError> {
+    tracing::debug!(%proxy, "the signalling goes through a proxy");
+    let limit = limit * 4 / 5;
+    let reached = async {
+        let tcp = reach(&proxy.host(), proxy.port()).await.map_err(|error| proxy.failed(error))?;
+        let stream: Box<dyn Stream> = Box::new(tcp);
+        if !proxy.is_tls() {
+            return Ok(stream);
+        }
+        encrypt(&proxy.host(), stream, roots).await.map_err(|reason| proxy.failed(reason))
+    };
+    let reached = time::timeout(limit, reached).await;
+    let mut stream =
+        reached.unwrap_or_else(|_| Err(proxy.failed(format_args!("it did not answer within {limit:?}"))))?;
+    proxy.open(&mut stream, url, limit).await?;
+    Ok(stream)
+}
+
+async fn reach(host: &Host<&str>, port: u16) -> io::Result<TcpStream> {
+    match host {
+        Host::Domain(name) => dial::connect(name, port).await,
+        Host::Ipv4(ip) => dial::connect(&ip.to_string(), port).await,
+        Host::Ipv6(ip) => dial::connect(&ip.to_string(), port).await,
+    }
+}
+
+async fn encrypt(
+    host: &Host<&str>,
+    stream: Box<dyn Stream>,
+    roots: &[CertificateDer<'static>],
+) -> Result<Box<dyn Stream>, String> {
+    let connector = TlsConnector::from(Arc::new(tls::config(roots).await?));
+    let connected = connector.connect(tls::name(host)?, stream).await;
+    Ok(Box::new(connected.map_err(|error| error.to_string())?))
 }
 
 fn request(url: &Url, headers: &[Header]) -> Result<Request<()>, DialFailure> {
@@ -238,54 +297,43 @@ fn request(url: &Url, headers: &[Header]) -> Result<Request<()>, DialFailure> {
     Ok(request)
 }
 
-async fn tls_config(own: Vec<CertificateDer<'static>>) -> Result<ClientConfig, DialFailure> {
-    // Reading the system's certificates touches the disk.
-    let native =
-        tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await.map_err(tls_failure)?;
-    for error in &native.errors {
-        tracing::debug!(%error, "a system certificate could not be read");
-    }
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(native.certs);
-    for root in own {
-        roots
-            .add(root)
-            .map_err(|error| DialFailure::Tls(format!("the given root certificate is unusable: {error}")))?;
-    }
-    if roots.is_empty() {
-        return Err(DialFailure::Tls(
-            "this system has no root certificates (package `ca-certificates`)".into(),
-        ));
-    }
-    let provider =
-        CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    Ok(config.map_err(tls_failure)?.with_root_certificates(roots).with_no_client_auth())
-}
-
-fn tls_failure(error: impl std::error::Error) -> DialFailure {
-    DialFailure::Tls(error.to_string())
-}
-
 /// An open socket. The library sends and receives from different tasks.
 struct Connection {
     writer: sync::Mutex<SplitSink<Socket, Message>>,
-    reader: sync::Mutex<SplitStream<Socket>>,
-    hung_up: CancellationToken,
+    reader: sync::Mutex<(SplitStream<Socket>, Intake)>,
+    dial: Arc<Dial>,
 }
 
 impl Connection {
-    fn new(socket: Socket, hung_up: CancellationToken) -> Self {
+    fn new(socket: Socket, dial: Arc<Dial>) -> Self {
         let (writer, reader) = socket.split();
-        Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new(reader), hung_up }
+        let intake = Intake::new(dial.resumes, dial.unread());
+        Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new((reader, intake)), dial }
     }
 
-    /// The next binary frame.
+    /// The next binary frame that is let through.
     async fn frame(&self) -> Result<Option<Vec<u8>>, TransportError> {
         let mut reader = self.reader.lock().await;
+        let (reader, intake) = &mut *reader;
         loop {
+            if intake.is_over() {
+                return Ok(None);
+            }
+            // Whoever reads too slowly slows the server down.
+            self.dial.unread.room().await;
             match reader.next().await {
-                Some(Ok(Message::Binary(frame))) => return Ok(Some(frame.into())),
+                Some(Ok(Message::Binary(frame))) => match intake.take(&frame) {
+                    Taken::Frame(frame) => return Ok(Some(frame)),
+                    Taken::Nothing => {}
+                    Taken::Refusal(frame, leave) => {
+                        self.dial.fail(DialFailure::Refused(leave));
+                        return Ok(Some(frame));
+                    }
+                    Taken::Unfit(why) => {
+                        self.dial.fail(DialFailure::Unfit(why));
+                        return Err(TransportError::Other(why.into()));
+                    }
+                },
                 // Pings are answered by the WebSocket itself; text means nothing here.
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Text(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) | None => return Ok(None),
@@ -305,12 +353,12 @@ impl WsConnection for Connection {
     async fn recv(&self) -> Result<Option<Vec<u8>>, TransportError> {
         tokio::select! {
             frame = self.frame() => frame,
-            () = self.hung_up.cancelled() => Err(TransportError::Connection("given up".into())),
+            () = self.dial.hung_up.cancelled() => Err(TransportError::Connection("given up".into())),
         }
     }
 
     async fn close(&self) {
-        if self.hung_up.is_cancelled() {
+        if self.dial.hung_up.is_cancelled() {
             return;
         }
         // A peer that is gone cannot be told.

@@ -26,6 +26,7 @@ mod assistant;
 mod calls;
 mod cli;
 mod dev;
+mod doctor;
 mod endings;
 mod ends;
 mod flat;
@@ -36,6 +37,7 @@ mod network;
 mod observe;
 mod peers;
 mod program;
+mod proxy;
 #[path = "../it/recorded.rs"]
 mod recorded;
 mod recordings;
@@ -81,8 +83,10 @@ fn main() {
         streams::trials(),
         calls::trials(),
         cli::trials(),
+        doctor::trials(),
         assistant::trials(),
         network::trials(),
+        proxy::trials(),
         observe::trials(),
         report::trials(),
         judges::trials(),

@@ -277,6 +277,12 @@ impl Planned {
         self
     }
 
+    /// With this in its environment.
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
     /// Without key and secret in its environment.
     pub(crate) fn without_key(mut self) -> Self {
         self.0.env_remove("LIVEKIT_API_KEY").env_remove("LIVEKIT_API_SECRET");

@@ -28,7 +28,7 @@ impl TlsProxy {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let root = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let key = KeyPair::generate()?;
-        let leaf = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?
+        let leaf = CertificateParams::new(["localhost", "127.0.0.1", "livekit.test"].map(str::to_owned))?
             .signed_by(&key, &root)?;
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -49,6 +49,10 @@ impl TlsProxy {
             }
         });
         Ok(Self { root: root.pem(), port, task })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn url(&self) -> String {

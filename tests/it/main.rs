@@ -32,6 +32,8 @@ mod cli_report;
 #[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 mod consent;
+#[cfg(all(feature = "cli", unix))]
+mod doctor;
 mod golden;
 mod hostile;
 mod layers;

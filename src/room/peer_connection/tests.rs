@@ -14,12 +14,12 @@ const DTLS: &[u8] = &[22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 const RTP: &[u8] = &[0x80, 96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn connection() -> PeerConnection {
-    PeerConnection::new(Instant::now(), None, true).unwrap().0
+    PeerConnection::new(Instant::now(), None, true, true).unwrap().0
 }
 
 #[tokio::test]
 async fn both_channels_are_offered_and_no_media() {
-    let (connection, offer) = PeerConnection::new(Instant::now(), None, true).unwrap();
+    let (connection, offer) = PeerConnection::new(Instant::now(), None, true, true).unwrap();
     assert_eq!(offer.matches("m=").count(), 1, "{offer}");
     assert!(offer.contains("m=application") && offer.contains("a=setup:actpass"), "{offer}");
     assert!(!connection.is_open() && !connection.has_path());
@@ -66,6 +66,20 @@ async fn candidates_before_the_answer_wait_for_it() {
     }
     assert_eq!((connection.early.len(), connection.remotes().len()), (MAX_CANDIDATES, 0));
     assert!(connection.handle_answer("v=0", 1).is_err(), "an answer that is none");
+}
+
+#[tokio::test]
+async fn a_candidate_that_comes_late_is_tried_at_once() {
+    let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true, true).unwrap();
+    let (_remote, answer) = Remote::answer(&offer).await;
+    let without: Vec<_> = answer.split("\r\n").filter(|line| !line.starts_with("a=candidate:")).collect();
+    connection.handle_answer(&without.join("\r\n"), 0).unwrap();
+    // Whatever is due is done, until there is nothing but waiting.
+    while connection.wake_at <= Instant::now() {
+        connection.handle(None, Admit::All).unwrap();
+    }
+    connection.handle_candidate("candidate:1 1 udp 1 127.0.0.1 9 typ host");
+    assert!(connection.wake_at <= Instant::now());
 }
 
 /// The other end: answers an offer, takes what comes on the channels.
@@ -140,7 +154,7 @@ async fn drive(
 }
 
 async fn connected() -> (PeerConnection, Remote) {
-    let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true).unwrap();
+    let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true, true).unwrap();
     let (mut remote, answer) = Remote::answer(&offer).await;
     connection.handle_answer(&answer, 0).unwrap();
     drive(&mut connection, &mut remote, Admit::All, |it, remote| it.is_open() && remote.channels.len() == 2)

@@ -1,0 +1,318 @@
+//! `toolbridge doctor`: one way into a room, step by step, with what is wrong and what to do about it.
+//!
+//! `find` and `joins` look, `judge` knows what it means, and `show` says it. A step that needs one that failed is
+//! skipped.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use clap::Args;
+use livekit_token::Claims;
+use tokio::time::{Instant, timeout};
+use url::{Host, Url};
+
+use super::{
+    Failure, clock,
+    connect::{Server, agrees, is_loopback},
+    interrupt::unless_interrupted,
+};
+use crate::{
+    ConnectError, Transport as _,
+    room::{self, proxy::Proxy, tls},
+};
+
+mod find;
+mod joins;
+mod judge;
+mod show;
+mod step;
+mod token;
+
+use find::{Line, TlsFault, WayFault, http};
+use joins::Pass;
+use judge::{network, room::Path, room::Refusal};
+use show::Show;
+use step::{Report, State, Step};
+
+/// What is good to know before.
+const AFTERWORD: &str = "\
+With a token it joins as the token's identity, and so puts out whoever is in
+the room with it; with key and secret as participants of its own, in a room of
+its own if none is named. Status: 0 it works, 1 it does not, 2 wrong usage.";
+
+/// How much longer than its own attempts a step may take before it is given up: joins are left in order.
+const GRACE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTERWORD)]
+pub(super) struct Arguments {
+    /// The room to try; one of its own, unless a token names it
+    #[arg(long, value_name = "ROOM")]
+    room: Option<String>,
+
+    #[command(flatten)]
+    server: Server,
+
+    /// How long one attempt may take: 1ms to 10m
+    #[arg(long, default_value = "10s", value_parser = clock::limit, value_name = "TIME")]
+    limit: Duration,
+
+    /// One JSON object a line: a step each, then the verdict
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    arguments.server.is_enough()?;
+    let address = arguments.server.url()?;
+    let url = room::server_url(address).map_err(Failure::usage)?;
+    let token = arguments.server.token().map(str::to_owned);
+    if let Some(token) = &token {
+        agrees(token, arguments.room.as_deref(), None)?;
+    }
+    let claims = token.as_ref().and_then(|token| Claims::from_unverified(token).ok());
+    let key = match (&token, &claims) {
+        (None, _) => Some(arguments.server.key_for(address)?),
+        // A second participant comes from the token's own key, or not at all.
+        (Some(token), Some(claims)) => {
+            let signature = token::signature(token, claims, arguments.server.signer());
+            let key = arguments.server.key_for(address).ok();
+            key.filter(|_| signature == token::Signature::Right)
+        }
+        (Some(_), None) => None,
+    };
+    let named = claims.as_ref().map(|claims| claims.video.room.clone());
+    let own = || format!("toolbridge-doctor-{}", nanoid::nanoid!(8));
+    let room = named.or_else(|| arguments.room.clone()).unwrap_or_else(own);
+    let (limit, options) = (arguments.limit, arguments.server.room_options()?);
+    let pass = Pass { url: address.to_owned(), options, room, token, key, limit };
+    let show = Show { json: arguments.json };
+    let mut visit = Visit { show, limit, steps: Vec::new(), blocked: Vec::new() };
+    unless_interrupted(visit.examine(&arguments.server, &url, claims.as_ref(), &pass)).await
+}
+
+/// A check under way.
+struct Visit {
+    show: Show,
+    limit: Duration,
+    steps: Vec<(Step, Report)>,
+    /// What failed, and what could not be tried for that.
+    blocked: Vec<Step>,
+}
+
+impl Visit {
+    async fn examine(
+        &mut self,
+        server: &Server,
+        url: &Url,
+        claims: Option<&Claims>,
+        pass: &Pass,
+    ) -> Result<(), Failure> {
+        self.show.title(url.as_str())?;
+        let (line, addresses) = self.reach(url, pass).await?;
+        let ahead = self.meet(&line).await?;
+        let now = seconds() + ahead.unwrap_or(0);
+        self.take(Step::Token, async {
+            let report = match (&pass.token, &pass.key) {
+                (Some(token), _) => {
+                    let looked = claims.map(|claims| token::signature(token, claims, server.signer()));
+                    let signature = looked.unwrap_or(token::Signature::NotLookedAt);
+                    judge::token::given(claims, &signature, now)
+                }
+                (None, key) => judge::token::made(key.as_ref().map_or("", |key| key.key()), &pass.room),
+            };
+            (report, ())
+        })
+        .await?;
+        self.enter(&line, &addresses, pass).await?;
+        let verdict = judge::verdict::verdict(&self.steps);
+        self.show.verdict(&verdict)?;
+        if verdict.works { Ok(()) } else { Err(Failure::Told) }
+    }
+
+    /// Name, connection, TLS: the way to the server, or to a proxy before it.
+    async fn reach(&mut self, url: &Url, pass: &Pass) -> Result<(Line, Vec<SocketAddr>), Failure> {
+        let limit = self.limit;
+        let (proxy, fault) = match Proxy::of_environment(url) {
+            Ok(proxy) => (proxy, None),
+            Err(error) => (None, Some(error)),
+        };
+        let encrypted = find::is_encrypted(url);
+        let trusts = encrypted || proxy.as_ref().is_some_and(Proxy::is_tls);
+        let (trust, untrusting) = match trusts {
+            true => match tls::config(pass.options.roots()).await {
+                Ok(trust) => (Some(Arc::new(trust)), None),
+                Err(reason) => (None, Some(reason)),
+            },
+            false => (None, None),
+        };
+        let mut line = Line { url: url.clone(), proxy, address: None, trust, limit };
+        let shown = line.proxy.as_ref().map(ToString::to_string);
+
+        let named = self.take(Step::Name, async {
+            if let Some(error) = fault {
+                return (network::way(&WayFault::Proxy(error), limit), Vec::new());
+            }
+            let (host, port) = line.first();
+            let found = find::addresses(&host, port, limit).await;
+            let is_address = !matches!(host, Host::Domain(_));
+            let report = network::name(&host.to_string(), is_address, shown.as_deref(), &found, limit);
+            (report, found.unwrap_or_default())
+        });
+        let addresses = named.await?.unwrap_or_default();
+
+        let reached = self.take(Step::Connection, async {
+            let tried = find::connect_each(&addresses, limit).await;
+            let open = tried.iter().find(|(_, result)| result.is_ok()).map(|(address, _)| *address);
+            line.address = open;
+            let report = network::connection(&tried, shown.as_deref(), limit);
+            match (&line.proxy, open) {
+                (Some(proxy), Some(_)) => match line.is_reached().await {
+                    Ok(()) => (Report::ok(format!("through the proxy {proxy}")), ()),
+                    Err(fault) => (network::way(&fault, limit), ()),
+                },
+                _ => (report, ()),
+            }
+        });
+        reached.await?;
+
+        self.take(Step::Tls, async {
+            if !encrypted {
+                return (plain(url), ());
+            }
+            let found = match untrusting {
+                Some(reason) => Err(TlsFault::Way(WayFault::Trust(reason))),
+                None => line.encrypt().await.map(|(_, found)| found),
+            };
+            (network::tls(&line.host().to_string(), &found, seconds(), limit), ())
+        })
+        .await?;
+        let direct = line.proxy.is_none();
+        Ok((line, if direct { addresses } else { Vec::new() }))
+    }
+
+    /// Who answers, and what time it is there.
+    async fn meet(&mut self, line: &Line) -> Result<Option<i64>, Failure> {
+        let (limit, encrypted) = (self.limit, find::is_encrypted(&line.url));
+        let asked = self.take(Step::Http, async {
+            let (front, check) =
+                tokio::join!(http::get(line, "/", None), http::get(line, "/rtc/validate", None));
+            let ahead = [&check, &front].into_iter().find_map(|it| it.as_ref().ok().and_then(|it| it.ahead));
+            (network::http(&front, &check, encrypted, limit), ahead)
+        });
+        let ahead = asked.await?.flatten();
+        self.take(Step::Clock, async { (network::clock(ahead), ()) }).await?;
+        Ok(ahead)
+    }
+
+    /// The room itself.
+    async fn enter(&mut self, line: &Line, addresses: &[SocketAddr], pass: &Pass) -> Result<(), Failure> {
+        let made_here = pass.token.is_none();
+        let joined = self.take(Step::Signalling, async {
+            match pass.join("joins", pass.options.clone()).await {
+                Ok(room) => (judge::room::joined(&room.room(), room.local().identity().as_str()), Some(room)),
+                Err(error) => {
+                    let why = match &error {
+                        ConnectError::Unauthorized { .. } => refusal(line, pass).await,
+                        _ => Refusal::Unknown,
+                    };
+                    (judge::room::not_joined(&error, why, made_here), None)
+                }
+            }
+        });
+        let room = joined.await?.flatten();
+        let works = room.is_some();
+        let rights = room.as_ref().map(joins::rights);
+        self.take(Step::Permissions, async {
+            let report = match &rights {
+                Some(rights) => judge::room::permissions(rights, made_here),
+                None => Report::skipped("they are known once packets pass"),
+            };
+            // Whoever joins next may do so under the same identity.
+            if let Some(mut room) = room {
+                room.close().await;
+            }
+            (report, ())
+        })
+        .await?;
+
+        let ips: Vec<_> = addresses.iter().map(SocketAddr::ip).collect();
+        for (step, path, word, options) in [
+            (Step::Udp, Path::Udp, "udp", pass.options.clone().udp_only()),
+            (Step::Tcp, Path::Tcp, "tcp", pass.options.clone().tcp_only()),
+        ] {
+            self.take(step, async {
+                let result = pass.try_path(word, options).await;
+                (judge::room::path(path, &result, works, &ips), ())
+            })
+            .await?;
+        }
+
+        self.take(Step::Echo, async {
+            let report = match (&pass.key, &rights) {
+                (_, None) => Report::skipped("no packets pass"),
+                (_, Some(rights)) if !rights.may_send => Report::skipped("nothing may be sent"),
+                (None, _) => {
+                    Report::skipped("it needs the token's API key and secret, for a second participant")
+                }
+                (Some(key), _) => match pass.echo(key).await {
+                    Ok(echoes) => judge::room::echo(&echoes),
+                    Err(error) => judge::room::no_echo(&error),
+                },
+            };
+            (report, ())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Takes a step, unless one that it needs went wrong, and says what came of it.
+    async fn take<T>(
+        &mut self,
+        step: Step,
+        work: impl Future<Output = (Report, T)>,
+    ) -> Result<Option<T>, Failure> {
+        let began = Instant::now();
+        let (report, value) = match step.needs().iter().find(|need| self.blocked.contains(need)) {
+            Some(need) => {
+                self.blocked.push(step);
+                (Report::skipped(format!("it needs the step `{}`", need.title())), None)
+            }
+            // Three attempts at most are made one after the other.
+            None => match timeout(3 * self.limit + GRACE, work).await {
+                Ok((report, value)) => (report, Some(value)),
+                Err(_) => {
+                    let advice = "try again, or allow more time with --limit";
+                    (Report::failed("this step came to no end in time", advice), None)
+                }
+            },
+        };
+        if report.state == State::Failed {
+            self.blocked.push(step);
+        }
+        self.show.step(step, &report, began.elapsed())?;
+        self.steps.push((step, report));
+        Ok(value)
+    }
+}
+
+/// The server's reason for a refused token, which it gives when asked.
+async fn refusal(line: &Line, pass: &Pass) -> Refusal {
+    let Some(token) = pass.any_token() else { return Refusal::Unknown };
+    let answer = http::get(line, "/rtc/validate", Some(&token)).await;
+    answer.map_or(Refusal::Unknown, |answer| Refusal::read(&answer.body))
+}
+
+fn plain(url: &Url) -> Report {
+    if is_loopback(url.as_str()) {
+        return Report::skipped("ws:// is not encrypted, which is fine on this machine");
+    }
+    Report::warning(
+        "ws:// is not encrypted: whoever is on the way can read the token, and use it",
+        "use wss:// with a certificate, except within a network that you trust",
+    )
+}
+
+/// Seconds since 1970.
+fn seconds() -> i64 {
+    i64::try_from(clock::unix_millis() / 1000).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,186 @@
+//! One request for one page, read no further than is needed to know who answers.
+
+use std::{io, str};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time,
+};
+use url::Url;
+
+use super::Line;
+use crate::cli::clock;
+
+/// The longest answer that is read, in bytes: more than LiveKit's, and enough to know a web page.
+const MAX_ANSWER: usize = 16 * 1024;
+
+/// What answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::cli::doctor) struct Answer {
+    pub(in crate::cli::doctor) status: u16,
+    /// By how many seconds the server's clock is ahead of ours, if it tells the time.
+    pub(in crate::cli::doctor) ahead: Option<i64>,
+    /// Where it sends us instead: the host alone.
+    pub(in crate::cli::doctor) elsewhere: Option<String>,
+    /// Whether it is a page for people.
+    pub(in crate::cli::doctor) is_page: bool,
+    /// As much of it as was read. It may hold the token, and so is never shown.
+    pub(in crate::cli::doctor) body: String,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli::doctor) enum HttpFault {
+    /// No connection, or one that ended too early.
+    Ended(String),
+    /// What came is no HTTP.
+    NotHttp,
+    /// Nothing came in time.
+    Silent,
+}
+
+/// Asks for a path below the server's address, with the token or without.
+pub(in crate::cli::doctor) async fn get(
+    line: &Line,
+    path: &str,
+    token: Option<&str>,
+) -> Result<Answer, HttpFault> {
+    let before = clock::unix_millis();
+    let asked = async {
+        let mut stream = line.open().await.map_err(io::Error::other)?;
+        stream.write_all(request(&line.url, path, token).as_bytes()).await?;
+        stream.flush().await?;
+        let mut answer = Vec::new();
+        let read = stream.take(MAX_ANSWER as u64).read_to_end(&mut answer).await;
+        // Some end a connection without the farewell that TLS wants; what came is an answer all the same.
+        if answer.is_empty() { read.map(|_| answer) } else { Ok(answer) }
+    };
+    let bytes = match time::timeout(line.limit, asked).await {
+        Err(_) => return Err(HttpFault::Silent),
+        Ok(Err(error)) => return Err(HttpFault::Ended(error.to_string())),
+        Ok(Ok(bytes)) if bytes.is_empty() => {
+            return Err(HttpFault::Ended("the connection was closed without an answer".into()));
+        }
+        Ok(Ok(bytes)) => bytes,
+    };
+    let middle = before.midpoint(clock::unix_millis()) / 1000;
+    read(&bytes, i64::try_from(middle).unwrap_or(i64::MAX)).ok_or(HttpFault::NotHttp)
+}
+
+fn request(url: &Url, path: &str, token: Option<&str>) -> String {
+    let host = match url.port() {
+        Some(port) => format!("{}:{port}", url.host_str().unwrap_or_default()),
+        None => url.host_str().unwrap_or_default().to_owned(),
+    };
+    let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    format!(
+        "GET {}{path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: toolbridge-doctor/{}\r\nAccept: */*\r\n\
+         Connection: close\r\n{bearer}\r\n",
+        url.path().trim_end_matches('/'),
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+fn read(bytes: &[u8], now: i64) -> Option<Answer> {
+    let end = bytes.windows(4).position(|it| it == b"\r\n\r\n");
+    let head = String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]);
+    let body = String::from_utf8_lossy(end.map_or(&[][..], |end| &bytes[end + 4..])).into_owned();
+    let mut lines = head.split("\r\n");
+    let mut first = lines.next()?.split(' ');
+    first.next().filter(|version| version.starts_with("HTTP/"))?;
+    let mut answer = Answer { status: first.next()?.parse().ok()?, body, ..Answer::default() };
+    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        let value = value.trim();
+        match name.to_ascii_lowercase().as_str() {
+            "date" => answer.ahead = date(value).map(|date| date - now),
+            "content-type" => answer.is_page = value.to_ascii_lowercase().starts_with("text/html"),
+            "location" => {
+                let host = Url::parse(value).ok().and_then(|url| url.host_str().map(str::to_owned));
+                answer.elsewhere = Some(host.unwrap_or_else(|| "another page".to_owned()));
+            }
+            _ => {}
+        }
+    }
+    Some(answer)
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT` in seconds since 1970
+/// ([RFC 9110](https://www.rfc-editor.org/rfc/rfc9110#section-5.6.7)).
+fn date(text: &str) -> Option<i64> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let mut words = text.split_once(", ")?.1.split(' ');
+    let day = number(words.next()?, 2)?;
+    let month = words.next().and_then(|name| MONTHS.iter().position(|month| *month == name))?;
+    let year = number(words.next()?, 4)?;
+    let mut time = words.next()?.split(':').map(|part| number(part, 2));
+    let (hours, minutes, seconds) = (time.next()??, time.next()??, time.next()??);
+    let days = days_since_1970(year, i64::try_from(month).ok()? + 1, day);
+    Some(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+}
+
+fn number(text: &str, digits: usize) -> Option<i64> {
+    let all_digits = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
+    all_digits.then(|| text.parse().ok()).flatten()
+}
+
+/// Days from the first of January 1970 to a day of the Gregorian calendar.
+pub(super) fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    // A year that begins in March has its leap day at the end.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    // From the first of March of the year 0 to 1970.
+    const BEFORE: i64 = 719_468;
+    year * 365 + leap_days + (153 * month + 2) / 5 + day - 1 - BEFORE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_read() {
+        assert_eq!(date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+        assert_eq!(date("Thu, 29 Feb 2024 23:59:59 GMT"), Some(1_709_251_199));
+        for wrong in [
+            "",
+            "now",
+            "Sun, 6 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 99999999999999999999 08:49:37 GMT",
+            "Sun, 06 Non 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49 GMT",
+        ] {
+            assert_eq!(date(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_read_as_far_as_it_goes() {
+        let answer =
+            read(b"HTTP/1.1 401 Unauthorized\r\nDate: Thu, 01 Jan 1970 00:01:40 GMT\r\n\r\nno", 40).unwrap();
+        assert_eq!((answer.status, answer.ahead, answer.body.as_str()), (401, Some(60), "no"));
+        let page = read(b"HTTP/1.0 302 Found\r\nLOCATION: http://login.hotel.example/?x\r\ncontent-type: Text/HTML; charset=x\r\n\r\n", 0);
+        let page = page.unwrap();
+        assert_eq!((page.elsewhere.as_deref(), page.is_page), (Some("login.hotel.example"), true));
+        assert_eq!(
+            read(b"HTTP/1.1 302 x\r\nLocation: /login?a=b", 0).unwrap().elsewhere.as_deref(),
+            Some("another page")
+        );
+        assert_eq!(read(b"HTTP/1.1 200", 0).unwrap().status, 200);
+        for wrong in [&b""[..], b"SSH-2.0-x\r\n", b"HTTP/1.1\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x15\x03\x01"] {
+            assert_eq!(read(wrong, 0), None);
+        }
+    }
+
+    #[test]
+    fn a_path_is_asked_for_below_the_servers_own() {
+        let url = Url::parse("wss://sfu.example.com/lk/").unwrap();
+        assert!(
+            request(&url, "/rtc/validate", None)
+                .starts_with("GET /lk/rtc/validate HTTP/1.1\r\nHost: sfu.example.com\r\n")
+        );
+        let url = Url::parse("ws://[::1]:7880").unwrap();
+        assert!(request(&url, "/", None).starts_with("GET / HTTP/1.1\r\nHost: [::1]:7880\r\n"));
+    }
+}

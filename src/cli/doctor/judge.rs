@@ -1,0 +1,58 @@
+//! From findings to what is wrong and what to do: no socket, no clock.
+
+pub(super) mod network;
+pub(super) mod room;
+pub(super) mod token;
+pub(super) mod verdict;
+
+/// How many things are named one by one.
+const NAMED: usize = 4;
+
+/// `a, b and c`; of many only the first.
+fn list<T: ToString>(items: &[T]) -> String {
+    let mut words: Vec<_> = items.iter().take(NAMED).map(ToString::to_string).collect();
+    if items.len() > NAMED {
+        words.push(format!("{} more", items.len() - NAMED));
+    }
+    match words.as_slice() {
+        [] => "none".to_owned(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// A span as people say it, in its largest unit.
+fn span(seconds: i64) -> String {
+    let (count, unit) = match seconds.unsigned_abs() {
+        seconds if seconds >= 2 * 86_400 => (seconds / 86_400, "days"),
+        seconds if seconds >= 2 * 3600 => (seconds / 3600, "hours"),
+        seconds if seconds >= 120 => (seconds / 60, "minutes"),
+        1 => (1, "second"),
+        seconds => (seconds, "seconds"),
+    };
+    format!("{count} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_spans_are_plain_english() {
+        assert_eq!(list::<u8>(&[]), "none");
+        assert_eq!(list(&[1]), "1");
+        assert_eq!(list(&[1, 2, 3]), "1, 2 and 3");
+        assert_eq!(list(&[1, 2, 3, 4, 5, 6]), "1, 2, 3, 4 and 2 more");
+        for (seconds, text) in [
+            (0, "0 seconds"),
+            (-1, "1 second"),
+            (119, "119 seconds"),
+            (120, "2 minutes"),
+            (7200, "2 hours"),
+            (-172_800, "2 days"),
+            (i64::MIN, "106751991167300 days"),
+        ] {
+            assert_eq!(span(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+use super::*;
+use crate::{cli::doctor::step::State, room::proxy::ProxyError};
+
+const LIMIT: Duration = Duration::from_secs(5);
+const DAY: i64 = 86_400;
+
+/// That a report fails (or warns), and says this of what is wrong and of what to do.
+#[track_caller]
+fn says(report: &Report, state: State, wrong: &str, advice: &str) {
+    let (said, advised) = (report.wrong.as_deref().unwrap_or(""), report.advice.as_deref().unwrap_or(""));
+    assert_eq!(report.state, state, "{report:?}");
+    assert!(said.contains(wrong), "{said:?} without {wrong:?}");
+    assert!(advised.contains(advice), "{advised:?} without {advice:?}");
+}
+
+#[track_caller]
+fn fails(report: &Report, wrong: &str, advice: &str) {
+    says(report, State::Failed, wrong, advice);
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_name_has_addresses_or_is_wrong() {
+    let two = Ok(vec![at("192.0.2.7:443"), at("[2001:db8::7]:443")]);
+    let report = name("sfu.example", false, None, &two, LIMIT);
+    assert_eq!(report, Report::ok("sfu.example is 192.0.2.7 and 2001:db8::7"));
+    let literal = name("192.0.2.7", true, None, &Ok(vec![at("192.0.2.7:443")]), LIMIT);
+    assert_eq!(literal, Report::ok("192.0.2.7 is an address; there is no name to look up"));
+    let unknown = Err(NameFault::Unknown("Name or service not known".into()));
+    fails(&name("sfu.exmaple", false, None, &unknown, LIMIT), "sfu.exmaple is not known", "spelling");
+    fails(
+        &name("p", false, Some("p:1 (HTTPS_PROXY)"), &unknown, LIMIT),
+        "proxy's name p (from p:1 (HTTPS_PROXY))",
+        "that variable",
+    );
+    fails(
+        &name("a", false, None, &Err(NameFault::Silent), LIMIT),
+        "said nothing about a within 5s",
+        "resolv.conf",
+    );
+    fails(&name("a", false, None, &Ok(Vec::new()), LIMIT), "no address", "DNS");
+}
+
+#[test]
+fn each_way_to_be_shut_has_its_advice() {
+    for (fault, wrong, advice) in [
+        (ConnectFault::Refused, "192.0.2.7:7880 refuses it", "nothing listens at port 7880"),
+        (ConnectFault::Silent, "says nothing within 5s", "open TCP port 7880 of the server"),
+        (ConnectFault::NoWay, "cannot be reached", "VPN"),
+        (ConnectFault::Other("boom".into()), "fails: boom", "network"),
+    ] {
+        fails(&connection(&[(at("192.0.2.7:7880"), Err(fault.clone()))], None, LIMIT), wrong, advice);
+        let behind = connection(&[(at("192.0.2.7:3128"), Err(fault))], Some("p:3128 (ALL_PROXY)"), LIMIT);
+        assert!(behind.wrong.unwrap().starts_with("no connection to the proxy"));
+    }
+    fails(&connection(&[], None, LIMIT), "no address", "address");
+}
+
+#[test]
+fn some_addresses_that_do_not_answer_are_a_warning() {
+    let mixed = [(at("192.0.2.7:443"), Ok(())), (at("[2001:db8::7]:443"), Err(ConnectFault::NoWay))];
+    let report = connection(&mixed, None, LIMIT);
+    says(&report, State::Warning, "[2001:db8::7]:443 cannot be reached", "AAAA");
+    assert_eq!(report.found.unwrap(), "192.0.2.7:443 takes connections");
+    let old = [(at("192.0.2.7:443"), Ok(())), (at("192.0.2.8:443"), Err(ConnectFault::Silent))];
+    says(&connection(&old, None, LIMIT), State::Warning, "192.0.2.8:443 says nothing", "out of DNS");
+    assert_eq!(connection(&old[..1], None, LIMIT), Report::ok("192.0.2.7:443 takes connections"));
+}
+
+#[test]
+fn a_proxy_that_refuses_is_named() {
+    let refused = |reason: &str| {
+        WayFault::Proxy(ProxyError { proxy: "p:3128 (HTTPS_PROXY)".into(), reason: reason.into() })
+    };
+    fails(
+        &way(&refused("it refused: 407 x"), LIMIT),
+        "the proxy p:3128 (HTTPS_PROXY): it refused: 407",
+        "USER:PASSWORD",
+    );
+    fails(&way(&refused("it refused: 403 x"), LIMIT), "403", "NO_PROXY");
+    fails(&way(&WayFault::Trust("no roots".into()), LIMIT), "no roots", "ca-certificates");
+    fails(&way(&WayFault::Connect(ConnectFault::Silent), LIMIT), "says nothing", "log");
+}
+
+#[test]
+fn each_fault_of_a_certificate_has_its_advice() {
+    for (fault, wrong, advice) in [
+        (TlsFault::Expired(Some(0)), "ended 30 days ago", "renew"),
+        (TlsFault::Expired(None), "ended", "renew"),
+        (TlsFault::NotYet, "not valid yet", "clock"),
+        (TlsFault::UnknownIssuer, "nobody whom this machine trusts", "--root-certificate"),
+        (
+            TlsFault::OtherName(vec!["a.example".into(), "b.example".into()]),
+            "for a.example and b.example, not for host",
+            "address",
+        ),
+        (TlsFault::OtherName(Vec::new()), "not for host", "address"),
+        (TlsFault::Certificate("odd".into()), "odd", "Let's Encrypt"),
+        (TlsFault::NotTls, "does not encrypt", "ws://"),
+        (TlsFault::Ended("eof".into()), "eof", "log"),
+        (TlsFault::Way(WayFault::Connect(ConnectFault::Refused)), "refuses", "log"),
+    ] {
+        fails(&tls("host", &Err(fault), 30 * DAY, LIMIT), wrong, advice);
+    }
+}
+
+#[test]
+fn a_certificate_that_ends_soon_is_a_warning() {
+    let until = |until| Ok(Encrypted { version: "TLS 1.3", chain: 2, until });
+    let good = tls("host", &until(Some(90 * DAY)), 0, LIMIT);
+    assert_eq!(
+        good,
+        Report::ok("TLS 1.3, a certificate for host that is trusted here, valid for another 90 days")
+    );
+    says(&tls("host", &until(Some(5 * DAY)), 0, LIMIT), State::Warning, "ends in 5 days", "renew");
+    assert_eq!(tls("host", &until(None), 0, LIMIT).state, State::Ok);
+}
+
+fn answer(status: u16) -> Result<Answer, HttpFault> {
+    Ok(Answer { status, ..Answer::default() })
+}
+
+#[test]
+fn a_livekit_server_is_told_from_others() {
+    assert_eq!(http(&answer(200), &answer(401), true, LIMIT), Report::ok("a LiveKit server answers"));
+    assert_eq!(http(&answer(404), &answer(401), true, LIMIT).state, State::Ok, "only /rtc need be passed on");
+    says(&http(&answer(406), &answer(401), true, LIMIT), State::Warning, "not ready", "load");
+    says(&http(&answer(200), &answer(403), true, LIMIT), State::Warning, "HTTP 403", "pass /rtc on");
+    let page = |status| Ok(Answer { status, is_page: true, ..Answer::default() });
+    let moved =
+        Ok(Answer { status: 302, elsewhere: Some("login.hotel.example".into()), ..Answer::default() });
+    let wants_tls = Ok(Answer {
+        status: 400,
+        body: "Client sent an HTTP request to an HTTPS server.".into(),
+        ..Answer::default()
+    });
+    for (check, wrong, advice) in [
+        (page(200), "web page", "sign in"),
+        (answer(200), "not as LiveKit does", "address"),
+        (answer(404), "no LiveKit server", "/rtc"),
+        (moved, "redirection to login.hotel.example", "browser"),
+        (answer(407), "407", "HTTPS_PROXY"),
+        (answer(502), "cannot reach it (HTTP 502)", "start the LiveKit server"),
+        (wants_tls, "wants encryption", "wss://"),
+        (Err(HttpFault::NotHttp), "no web server", "port"),
+        (Err(HttpFault::Silent), "nothing is answered within 5s", "hangs"),
+        (Err(HttpFault::Ended("reset".into())), "without an answer (reset)", "log"),
+    ] {
+        fails(&http(&answer(200), &check, true, LIMIT), wrong, advice);
+    }
+    fails(&http(&answer(200), &Err(HttpFault::NotHttp), false, LIMIT), "no web server", "wss://");
+}
+
+#[test]
+fn clocks_that_differ_are_warned_of_by_what_it_does() {
+    assert_eq!(clock(None).state, State::Skipped);
+    for same in [0, 3, -3] {
+        assert_eq!(clock(Some(same)).state, State::Ok);
+    }
+    says(&clock(Some(30)), State::Warning, "30 seconds ahead of ours: it is borne so far", "NTP");
+    says(
+        &clock(Some(600)),
+        State::Warning,
+        "10 minutes ahead of ours: tokens that are made here end too early",
+        "NTP",
+    );
+    says(
+        &clock(Some(-7200)),
+        State::Warning,
+        "2 hours behind ours: tokens that are made here are not valid yet",
+        "NTP",
+    );
+}

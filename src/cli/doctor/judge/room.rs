@@ -1,0 +1,346 @@
+//! The room itself: the join, what we may do, packets over UDP and TCP, data there and back.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use super::list;
+use crate::{
+    ConnectError, Role,
+    cli::doctor::{
+        joins::{Echoes, Rights},
+        step::Report,
+    },
+    room::JoinPhase,
+};
+
+/// Why the server refused a token, as it said when asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli::doctor) enum Refusal {
+    /// It does not know the key.
+    Key,
+    /// The signature is not of its secret.
+    Signature,
+    /// Its time is over.
+    Expired,
+    /// Its time has not begun.
+    NotYet,
+    /// It does not let into the room.
+    NoJoin,
+    /// It did not say.
+    Unknown,
+}
+
+impl Refusal {
+    /// Reads the server's words. They repeat the token, and so go no further.
+    pub(in crate::cli::doctor) fn read(body: &str) -> Self {
+        let words = body.rsplit_once("error: ").map_or(body, |(_, words)| words).to_ascii_lowercase();
+        let says = |any: &[&str]| any.iter().any(|word| words.contains(word));
+        if says(&["invalid api key"]) {
+            Self::Key
+        } else if says(&["expired"]) {
+            Self::Expired
+        } else if says(&["not valid yet", "nbf", "before issued"]) {
+            Self::NotYet
+        } else if says(&["signature", "cryptographic", "verification"]) {
+            Self::Signature
+        } else if says(&["permission"]) {
+            Self::NoJoin
+        } else {
+            Self::Unknown
+        }
+    }
+}
+
+/// The join that the server took, by a path or without one.
+pub(in crate::cli::doctor) fn joined(room: &str, identity: &str) -> Report {
+    Report::ok(format!("the server let us into the room {room} as {identity}"))
+}
+
+/// A join that failed. Without a path for packets it was still taken.
+pub(in crate::cli::doctor) fn not_joined(error: &ConnectError, why: Refusal, made_here: bool) -> Report {
+    match error {
+        ConnectError::NoNetworkPath { .. } | ConnectError::Timeout { phase: JoinPhase::Channels, .. } => {
+            Report::ok("the server takes the join (whether packets pass comes below)")
+        }
+        ConnectError::Unauthorized { .. } => refused(why, made_here),
+        ConnectError::Forbidden { status, .. } => Report::failed(
+            format!("the server takes the token, but not this join (HTTP {status})"),
+            "ask whoever runs it: it may limit rooms, participants or regions",
+        ),
+        ConnectError::Refused { status, .. } => status_of(*status),
+        ConnectError::ServerTooOld { version } => Report::failed(
+            format!("the LiveKit server is too old: version {version}"),
+            "update it to 1.9.11 or newer",
+        ),
+        ConnectError::Timeout { limit, .. } => Report::failed(
+            format!("the server did not answer the join within {limit:?}"),
+            "a web server or firewall in between may hold WebSockets up: have it pass `Upgrade: websocket` on; or the \
+             server is overloaded: look at its log",
+        ),
+        ConnectError::DuplicateIdentity => Report::failed(
+            "somebody else joined with the same identity at this moment",
+            "give each participant an identity of its own; an app that joins again and again would do this, too",
+        ),
+        ConnectError::RoomDeleted | ConnectError::Removed => Report::failed(
+            error.to_string(),
+            "somebody with the server's API key did that: look for a program that cleans rooms up",
+        ),
+        other => Report::failed(
+            format!("the WebSocket for the join did not come about: {other}"),
+            "a web server in front of LiveKit must pass WebSockets on (`Upgrade: websocket`) for /rtc",
+        ),
+    }
+}
+
+fn refused(why: Refusal, made_here: bool) -> Report {
+    let (wrong, advice) = match why {
+        Refusal::Key => (
+            "the server does not know the API key",
+            "compare the key with `keys` in the LiveKit server's configuration, or with its project in the cloud",
+        ),
+        Refusal::Signature if made_here => (
+            "the server knows the API key, but has another secret for it",
+            "set LIVEKIT_API_SECRET to the secret in the LiveKit server's configuration (`keys`); look for a space or line \
+             end in it",
+        ),
+        Refusal::Signature => (
+            "the token was not signed with the secret that the server has for its key",
+            "give the token server the secret in the LiveKit server's configuration (`keys`); look for a space or line end",
+        ),
+        Refusal::Expired if made_here => {
+            ("the server takes a token of this moment for expired", "set both clocks by NTP")
+        }
+        Refusal::Expired => ("the token's time is over", "have the token server make a new one"),
+        Refusal::NotYet => (
+            "the server takes the token for one of the future",
+            "set the clocks of the server and of the machine that makes tokens by NTP",
+        ),
+        Refusal::NoJoin => (
+            "the token does not let anybody into this room",
+            "have the token server grant `roomJoin` and the room's name",
+        ),
+        Refusal::Unknown => (
+            "the server refused the token (HTTP 401)",
+            "compare key and secret with the server's configuration, and both clocks; the server's log names the reason",
+        ),
+    };
+    Report::failed(wrong, advice)
+}
+
+fn status_of(status: u16) -> Report {
+    let (wrong, advice) = match status {
+        404 => (
+            "the room does not exist, or the server has no place for joins under this path (HTTP 404)",
+            "this server may not create rooms by itself (`room.auto_create`): name one that exists with --room; or correct \
+             the path in the server's address",
+        ),
+        429 => (
+            "the server is asked too often (HTTP 429)",
+            "wait a minute; then look for an app that joins all the time",
+        ),
+        503 => (
+            "the server is full, or has no free node (HTTP 503)",
+            "look at its load and at `limit` in its configuration",
+        ),
+        500.. => (
+            "the server, or what stands in front of it, has trouble of its own",
+            "look at the log of the LiveKit server and of the web server in front of it",
+        ),
+        _ => (
+            "the server answered as LiveKit does not",
+            "have the web server in front of LiveKit pass /rtc on as it is, WebSockets included",
+        ),
+    };
+    let wrong = if wrong.contains("HTTP") { wrong.to_owned() } else { format!("{wrong} (HTTP {status})") };
+    Report::failed(wrong, advice)
+}
+
+/// What we may do, as the server sees it.
+pub(in crate::cli::doctor) fn permissions(rights: &Rights, made_here: bool) -> Report {
+    let role = match rights.role {
+        Some(role) => format!("as {} (its role)", role.as_str()),
+        None if rights.is_agent => "as an agent".to_owned(),
+        None => "without a role".to_owned(),
+    };
+    match (rights.may_send, rights.role) {
+        (true, Some(Role::Observer)) => Report::warning(
+            "an observer that may send data",
+            "take `canPublishData` out of its token: an observer has nothing to say",
+        ),
+        (true, _) if made_here => Report::ok("data may be sent and heard"),
+        (true, _) => Report::ok(format!("data may be sent and heard, {role}")),
+        (false, Some(Role::Observer)) => Report::ok("data may be heard and not sent, as an observer should"),
+        (false, _) => Report::failed(
+            format!("no data may be sent, {role}: it can neither call tools nor answer"),
+            "have the token server grant `canPublishData`",
+        ),
+    }
+}
+
+/// What packets go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli::doctor) enum Path {
+    Udp,
+    Tcp,
+}
+
+/// Packets over one kind of path alone.
+pub(in crate::cli::doctor) fn path(
+    path: Path,
+    result: &Result<(), ConnectError>,
+    works_otherwise: bool,
+    server: &[IpAddr],
+) -> Report {
+    let tried = match result {
+        Ok(()) => {
+            let name = if path == Path::Udp { "UDP" } else { "TCP" };
+            return Report::ok(format!("packets pass over {name} alone"));
+        }
+        Err(ConnectError::NoNetworkPath { tried, .. }) => tried,
+        Err(ConnectError::Timeout { phase: JoinPhase::Channels, .. }) => {
+            return Report::failed(
+                "packets pass, but so badly that no channel opened in time",
+                "the network loses or delays most of them: measure it, and try another one; --limit allows more time",
+            );
+        }
+        Err(other) => {
+            return Report::failed(
+                format!("the join for this check failed: {other}"),
+                "try again; it worked a moment ago",
+            );
+        }
+    };
+    let report = if tried.contains(':') { blocked(path, tried, server) } else { not_offered(path) };
+    if works_otherwise {
+        let (wrong, advice) = (report.wrong.unwrap_or_default(), report.advice.unwrap_or_default());
+        let meanwhile = match path {
+            Path::Udp => "calls work over TCP meanwhile, slower where packets are lost",
+            Path::Tcp => "calls work over UDP meanwhile, but not from networks that block it",
+        };
+        return Report::warning(wrong, format!("{advice}; {meanwhile}"));
+    }
+    report
+}
+
+fn not_offered(path: Path) -> Report {
+    match path {
+        Path::Udp => Report::failed(
+            "the server offers no address for UDP",
+            "it is set to TCP only (`rtc.force_tcp`), or it saw UDP fail for this identity within the last five minutes: \
+             try again then",
+        ),
+        Path::Tcp => Report::failed(
+            "the server offers no address for packets over TCP",
+            "set `rtc.tcp_port: 7881` in its configuration and open that port: networks that block UDP need it",
+        ),
+    }
+}
+
+fn blocked(path: Path, tried: &str, server: &[IpAddr]) -> Report {
+    let named: Vec<SocketAddr> = tried.split([',', ' ']).filter_map(|word| word.parse().ok()).collect();
+    let name = if path == Path::Udp { "UDP" } else { "TCP" };
+    let wrong = format!("nothing comes back over {name} from {tried}");
+    let hidden = !named.is_empty()
+        && named.iter().all(|it| is_inner(it.ip()))
+        && server.iter().any(|ip| !is_inner(*ip));
+    if hidden {
+        return Report::failed(
+            format!("{wrong}: these are addresses of the server's own network"),
+            "set `rtc.use_external_ip: true`, or `rtc.node_ip` to its public address, in the LiveKit server's configuration",
+        );
+    }
+    let mut ports: Vec<_> = named.iter().map(SocketAddr::port).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    let ports = if ports.is_empty() { "the ports above".to_owned() } else { list(&ports) };
+    Report::failed(
+        wrong,
+        format!(
+            "{name} {ports} is blocked between here and the server: open it in the server's firewall or security group, and \
+             outwards in the network here{}",
+            if path == Path::Udp {
+                " (LiveKit's `rtc.udp_port`, or 50000 to 60000)"
+            } else {
+                " (LiveKit's `rtc.tcp_port`)"
+            }
+        ),
+    )
+}
+
+/// Whether an address means something only within one network, or one machine.
+fn is_inner(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            // 100.64.0.0/10 is between a provider and its customers.
+            let shared = ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64;
+            ip.is_private() || ip.is_loopback() || ip.is_link_local() || shared
+        }
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
+/// Round trips that take longer than this make conversations halt.
+const SLOW: Duration = Duration::from_millis(300);
+
+/// Data from one participant to another and back.
+pub(in crate::cli::doctor) fn echo(echoes: &Echoes) -> Report {
+    let Echoes { reliable, sent_reliable, lossy, sent_lossy } = echoes;
+    if reliable.is_empty() {
+        return Report::failed(
+            "two participants are in the room, but nothing that one says reaches the other",
+            "look at the LiveKit server's log; behind several nodes, at the connection between them",
+        );
+    }
+    let mut sorted = reliable.clone();
+    sorted.sort_unstable();
+    let median = sorted[sorted.len() / 2];
+    let longest = sorted[sorted.len() - 1];
+    let found = format!(
+        "{} of {sent_reliable} reliable and {} of {sent_lossy} fast packets came back; round trip {}, longest {}",
+        reliable.len(),
+        lossy.len(),
+        millis(median),
+        millis(longest)
+    );
+    if reliable.len() < *sent_reliable {
+        return Report::failed(
+            "reliable packets did not come back in time",
+            "the network loses or delays most packets: try another one, or a server that is nearer",
+        )
+        .found(found);
+    }
+    let lost = sent_lossy - lossy.len();
+    if lost * 20 > *sent_lossy {
+        return Report::warning(
+            format!("{lost} of {sent_lossy} fast packets were lost"),
+            "calls are slow at that: prefer a cable to Wi-Fi, and look for a full uplink",
+        )
+        .found(found);
+    }
+    if median > SLOW {
+        return Report::warning(
+            format!("a round trip takes {}", millis(median)),
+            "a server or region that is nearer makes calls quicker",
+        )
+        .found(found);
+    }
+    Report::ok(found)
+}
+
+/// Why there is no echo.
+pub(in crate::cli::doctor) fn no_echo(error: &ConnectError) -> Report {
+    Report::failed(
+        format!("the two participants for this check could not join: {error}"),
+        "try again; a single one could join a moment ago. The server may limit participants (`room.max_participants`)",
+    )
+}
+
+pub(in crate::cli::doctor) fn millis(time: Duration) -> String {
+    let ms = time.as_secs_f64() * 1e3;
+    if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! The last paragraph: whether it works, and what to do first.
+
+use crate::cli::doctor::step::{Report, State, Step};
+
+/// What all steps together mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli::doctor) struct Verdict {
+    /// Whether a room can be used from here.
+    pub(in crate::cli::doctor) works: bool,
+    pub(in crate::cli::doctor) text: String,
+}
+
+/// Judges them.
+pub(in crate::cli::doctor) fn verdict(steps: &[(Step, Report)]) -> Verdict {
+    let of = |state: State| steps.iter().filter(move |(_, report)| report.state == state);
+    let was = |step: Step| steps.iter().find(|(it, _)| *it == step).map(|(_, report)| report);
+    let mut failed = of(State::Failed);
+    if let Some((step, report)) = failed.next() {
+        let others: Vec<_> = failed.map(|(step, _)| step.title()).collect();
+        let also = if others.is_empty() {
+            String::new()
+        } else {
+            format!(" Failed as well: {}.", others.join("; "))
+        };
+        let (wrong, advice) = (said(report.wrong.as_deref()), said(report.advice.as_deref()));
+        let text =
+            format!("It does not work from here ({}): {wrong}.{also} What to do: {advice}.", step.title());
+        return Verdict { works: false, text };
+    }
+    let echo = was(Step::Echo).filter(|report| report.state != State::Skipped);
+    let mut text = match echo {
+        Some(_) => {
+            "It works: the server lets us in, and data comes back from another participant.".to_owned()
+        }
+        None => "It works as far as one token can show: the server lets us in, and packets pass.".to_owned(),
+    };
+    let warned: Vec<_> = of(State::Warning).collect();
+    if !warned.is_empty() {
+        text.push_str(" To be mended all the same:");
+        for (at, (step, report)) in warned.iter().enumerate() {
+            let sign = if at == 0 { ' ' } else { ';' };
+            let space = if at == 0 { "" } else { " " };
+            text.push_str(&format!("{sign}{space}{} ({})", said(report.wrong.as_deref()), step.title()));
+        }
+        text.push('.');
+    }
+    if let Some(report) = was(Step::Echo).filter(|report| report.state == State::Skipped) {
+        text.push_str(&format!(
+            " Not checked: data between two participants ({}).",
+            said(report.found.as_deref())
+        ));
+    }
+    Verdict { works: true, text }
+}
+
+fn said(text: Option<&str>) -> &str {
+    text.unwrap_or("nothing was said").trim_end_matches('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_is_what_to_begin_with() {
+        let steps = [
+            (Step::Name, Report::ok("x is 192.0.2.1")),
+            (Step::Clock, Report::warning("a bit", "mend it")),
+            (Step::Token, Report::failed("it is old", "make a new one.")),
+            (Step::Udp, Report::failed("blocked", "open it")),
+            (Step::Echo, Report::skipped("because")),
+        ];
+        let verdict = verdict(&steps);
+        assert!(!verdict.works);
+        assert_eq!(
+            verdict.text,
+            "It does not work from here (token): it is old. Failed as well: packets, UDP. What to do: make a new one."
+        );
+    }
+
+    #[test]
+    fn warnings_are_said_beside_what_works() {
+        let steps = [
+            (Step::Clock, Report::warning("one", "a")),
+            (Step::Tcp, Report::warning("two", "b")),
+            (Step::Echo, Report::ok("there and back")),
+        ];
+        let verdict = verdict(&steps);
+        assert!(verdict.works);
+        assert!(verdict.text.starts_with("It works: "));
+        assert!(
+            verdict.text.ends_with(" To be mended all the same: one (clock); two (packets, TCP)."),
+            "{}",
+            verdict.text
+        );
+    }
+
+    #[test]
+    fn what_was_not_checked_is_said() {
+        let verdict = verdict(&[(Step::Echo, Report::skipped("needs a key"))]);
+        assert!(verdict.works && verdict.text.contains("as far as one token can show"));
+        assert!(verdict.text.ends_with("Not checked: data between two participants (needs a key)."));
+    }
+}

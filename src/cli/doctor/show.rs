@@ -1,0 +1,129 @@
+//! Reports on the screen, as lines for people or JSON for programs.
+
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use serde_json::json;
+
+use super::{
+    judge::verdict::Verdict,
+    step::{Report, Step},
+};
+use crate::cli::text;
+
+/// How wide the text is, in columns.
+const WIDTH: usize = 100;
+/// Where what a step says begins.
+const INDENT: usize = 34;
+
+/// Where reports go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Show {
+    pub(super) json: bool,
+}
+
+impl Show {
+    /// What is going to be checked.
+    pub(super) fn title(self, server: &str) -> io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        writeln!(io::stdout(), "Checking {} step by step, as an app would take it.\n", text::plain(server))
+    }
+
+    /// One step, and how long it took.
+    pub(super) fn step(self, step: Step, report: &Report, took: Duration) -> io::Result<()> {
+        let ms = (took.as_secs_f64() * 1e4).round() / 10.0;
+        if self.json {
+            let line = json!({
+                "step": step.word(),
+                "state": report.state.word(),
+                "ms": ms,
+                "found": report.found,
+                "wrong": report.wrong,
+                "advice": report.advice,
+            });
+            return writeln!(io::stdout(), "{}", text::json(&line));
+        }
+        writeln!(io::stdout(), "{}", lines(step, report, took))
+    }
+
+    /// The last word.
+    pub(super) fn verdict(self, verdict: &Verdict) -> io::Result<()> {
+        if self.json {
+            let line = json!({"verdict": verdict.text, "works": verdict.works});
+            return writeln!(io::stdout(), "{}", text::json(&line));
+        }
+        writeln!(io::stdout(), "\n{}", wrapped(&text::plain(&verdict.text), 0))
+    }
+}
+
+fn lines(step: Step, report: &Report, took: Duration) -> String {
+    let mut said = Vec::new();
+    said.extend(report.found.clone());
+    said.extend(report.wrong.clone());
+    let time = match took.as_secs_f64() {
+        seconds if seconds >= 1.0 => format!("{seconds:.1} s"),
+        // What was not tried, or only thought about, took no time.
+        seconds if seconds < 0.000_5 => String::new(),
+        seconds => format!("{:.0} ms", seconds * 1e3),
+    };
+    let mut text = format!("  {:<8} {:<13} {time:>7}  ", report.state, step.title());
+    let said: Vec<_> = said.iter().map(|line| wrapped(&text::plain(line), INDENT)).collect();
+    let pause = format!("\n{}", " ".repeat(INDENT));
+    text.push_str(&said.join(&pause));
+    if let Some(advice) = &report.advice {
+        text.push_str(&format!("{pause}→ {}", wrapped(&text::plain(advice), INDENT + 2)));
+    }
+    text
+}
+
+/// Breaks a text between words; the lines after the first begin at `indent`.
+fn wrapped(text: &str, indent: usize) -> String {
+    let (mut lines, mut used) = (String::new(), indent);
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if used > indent && used + 1 + length > WIDTH {
+            lines.push('\n');
+            lines.push_str(&" ".repeat(indent));
+            used = indent;
+        } else if used > indent {
+            lines.push(' ');
+            used += 1;
+        }
+        lines.push_str(word);
+        used += length;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_broken_between_words() {
+        let text = "word ".repeat(60);
+        let lines = wrapped(text.trim(), 30);
+        assert!(lines.lines().count() > 3);
+        for (at, line) in lines.lines().enumerate() {
+            assert!(line.len() <= if at == 0 { WIDTH - 30 } else { WIDTH }, "{line}");
+            assert!(at == 0 || line.starts_with(&format!("{}word", " ".repeat(30))));
+        }
+        assert_eq!(wrapped(&"x".repeat(300), 30), "x".repeat(300));
+    }
+
+    #[test]
+    fn a_step_is_a_row_with_its_advice_below() {
+        let report = Report::failed("it is shut", "open it").found("an address");
+        let text = lines(Step::Udp, &report, Duration::from_millis(8040));
+        let expected = "  failed   packets, UDP    8.0 s  an address\n                                  it is shut\n                                  → open it";
+        assert_eq!(text, expected);
+        let skipped = lines(Step::Tls, &Report::skipped("no need"), Duration::ZERO);
+        assert_eq!(skipped, "  skipped  encryption             no need");
+        let hostile = lines(Step::Http, &Report::ok("a\u{1b}[31mb"), Duration::ZERO);
+        assert!(!hostile.contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,44 @@
+//! Whom a TLS connection of ours trusts: the system's root certificates, and those of the user's.
+
+use std::sync::Arc;
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, ServerName},
+};
+use url::Host;
+
+/// What a connection needs that trusts the system's roots and these.
+pub(crate) async fn config(own: &[CertificateDer<'static>]) -> Result<ClientConfig, String> {
+    // Reading the system's certificates touches the disk.
+    let native = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs)
+        .await
+        .map_err(|error| error.to_string())?;
+    for error in &native.errors {
+        tracing::debug!(%error, "a system certificate could not be read");
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(native.certs);
+    for root in own {
+        roots
+            .add(root.clone())
+            .map_err(|error| format!("the given root certificate is unusable: {error}"))?;
+    }
+    if roots.is_empty() {
+        return Err("this system has no root certificates (package `ca-certificates`)".into());
+    }
+    let provider =
+        CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    Ok(config.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// The name that a certificate must have.
+pub(crate) fn name(host: &Host<&str>) -> Result<ServerName<'static>, String> {
+    match host {
+        Host::Domain(name) => ServerName::try_from((*name).to_owned()).map_err(|error| error.to_string()),
+        Host::Ipv4(ip) => Ok(ServerName::from(std::net::IpAddr::from(*ip))),
+        Host::Ipv6(ip) => Ok(ServerName::from(std::net::IpAddr::from(*ip))),
+    }
+}

@@ -1,0 +1,116 @@
+use livekit_protocol::{DisconnectReason, JoinResponse, ParticipantInfo, ReconnectResponse};
+
+use super::*;
+
+fn frame(message: Message) -> Vec<u8> {
+    SignalResponse { message: Some(message) }.encode_to_vec()
+}
+
+fn join() -> JoinResponse {
+    let participant = ParticipantInfo { sid: "PA_1".into(), identity: "phone".into(), ..Default::default() };
+    JoinResponse { participant: Some(participant), ping_interval: 5, ping_timeout: 15, ..Default::default() }
+}
+
+fn token(text: &str) -> Vec<u8> {
+    frame(Message::RefreshToken(text.into()))
+}
+
+fn fresh() -> Intake {
+    Intake::new(false, Arc::default())
+}
+
+fn opened() -> Intake {
+    let mut intake = fresh();
+    assert!(matches!(intake.take(&frame(Message::Join(join()))), Taken::Frame(_)));
+    intake
+}
+
+#[test]
+fn nothing_is_passed_on_before_the_answer() {
+    let mut intake = fresh();
+    for early in
+        [token("t"), frame(Message::Answer(Default::default())), frame(Message::Update(Default::default()))]
+    {
+        assert_eq!(intake.take(&early), Taken::Nothing);
+    }
+    assert!(matches!(intake.take(&frame(Message::Join(join()))), Taken::Frame(_)));
+    assert_eq!(intake.take(&token("t")), Taken::Frame(token("t")));
+    assert_eq!(intake.take(&frame(Message::Join(join()))), Taken::Nothing, "one is enough");
+}
+
+#[test]
+fn an_incomplete_answer_does_not_reach_the_library() {
+    let nobody = ParticipantInfo::default();
+    for broken in [
+        JoinResponse { ping_interval: 0, ..join() },
+        JoinResponse { ping_interval: -1, ..join() },
+        JoinResponse { ping_timeout: 0, ..join() },
+        JoinResponse { ping_timeout: i32::MIN, ..join() },
+        JoinResponse { participant: None, ..join() },
+        JoinResponse { participant: Some(nobody), ..join() },
+        JoinResponse::default(),
+    ] {
+        assert_eq!(
+            fresh().take(&frame(Message::Join(broken))),
+            Taken::Unfit("the server's answer to the join is incomplete")
+        );
+    }
+    let huge = JoinResponse { ping_interval: i32::MAX, ping_timeout: i32::MAX, ..join() };
+    assert!(matches!(fresh().take(&frame(Message::Join(huge))), Taken::Frame(_)));
+}
+
+#[test]
+fn the_answer_is_to_our_question() {
+    let resumed = frame(Message::Reconnect(ReconnectResponse::default()));
+    assert!(matches!(fresh().take(&resumed), Taken::Unfit(_)));
+    let mut intake = Intake::new(true, Arc::default());
+    assert!(matches!(intake.take(&resumed), Taken::Frame(_)));
+    assert_eq!(intake.take(&resumed), Taken::Nothing);
+    let mut intake = Intake::new(true, Arc::default());
+    assert!(matches!(intake.take(&frame(Message::Join(join()))), Taken::Unfit(_)));
+}
+
+#[test]
+fn a_refusal_ends_it_and_a_leave_later_is_a_frame() {
+    let leave = LeaveRequest { reason: DisconnectReason::RoomDeleted.into(), ..Default::default() };
+    let bytes = frame(Message::Leave(leave.clone()));
+    let mut intake = fresh();
+    assert_eq!(intake.take(&bytes), Taken::Refusal(bytes.clone(), leave));
+    assert!(intake.is_over());
+    assert_eq!(opened().take(&bytes), Taken::Frame(bytes));
+}
+
+#[test]
+fn what_the_library_cannot_read_does_not_count() {
+    let mut intake = opened();
+    let broken = [&[0x82, 0x01, 0x02][..], &[0xff, 0xfe]].concat();
+    assert_eq!(intake.take(&broken), Taken::Nothing, "a token that is no UTF-8");
+    assert_eq!(intake.take(b"\xff\xff\xff"), Taken::Nothing);
+    assert_eq!(intake.unread.bytes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_has_a_limit_and_goes_on_when_read() {
+    let mut intake = opened();
+    let unread = intake.unread.clone();
+    let frame = token(&"t".repeat(60_000));
+    let mut waiting = 0;
+    while unread.bytes() < MAX_UNREAD {
+        unread.room().await;
+        assert!(matches!(intake.take(&frame), Taken::Frame(_)));
+        waiting += 1;
+    }
+    assert!(waiting <= MAX_UNREAD / 60_000 + 1, "{waiting}");
+    let room = tokio::spawn({
+        let unread = unread.clone();
+        async move { unread.room().await }
+    });
+    tokio::task::yield_now().await;
+    assert!(!room.is_finished());
+    unread.handle_read();
+    room.await.unwrap();
+    for _ in 0..2 * waiting {
+        unread.handle_read();
+    }
+    assert_eq!(unread.bytes(), 0, "reading more than came is harmless");
+}

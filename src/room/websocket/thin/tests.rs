@@ -1,0 +1,173 @@
+use livekit_protocol::{
+    IceServer, JoinResponse, ParticipantInfo, ParticipantPermission, ParticipantUpdate, Pong, Room,
+    ServerInfo, SessionDescription, SignalResponse, TrackInfo, TrickleRequest, signal_response::Message,
+};
+use prost::Message as _;
+
+use super::*;
+
+fn frame(message: Message) -> Vec<u8> {
+    SignalResponse { message: Some(message) }.encode_to_vec()
+}
+
+fn through(bytes: &[u8]) -> Option<Message> {
+    SignalResponse::decode(&*thin(bytes)?.frame).unwrap().message
+}
+
+fn participant() -> ParticipantInfo {
+    ParticipantInfo {
+        sid: "PA_1".into(),
+        identity: "phone".into(),
+        state: 2,
+        version: 7,
+        kind: 4,
+        permission: Some(ParticipantPermission { can_publish_data: true, ..Default::default() }),
+        attributes: [("toolbridge.role".to_owned(), "client".to_owned())].into(),
+        client_protocol: 2,
+        ..Default::default()
+    }
+}
+
+fn join(others: usize) -> JoinResponse {
+    JoinResponse {
+        room: Some(Room { sid: "RM_1".into(), name: "kitchen".into(), ..Default::default() }),
+        participant: Some(participant()),
+        other_participants: vec![participant(); others],
+        ice_servers: vec![IceServer {
+            urls: vec!["turn:192.0.2.7:3478".into()],
+            username: "u".into(),
+            credential: "c".into(),
+        }],
+        ping_interval: 5,
+        ping_timeout: 15,
+        server_info: Some(ServerInfo { version: "1.13.5".into(), ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn what_a_data_only_participant_reads_is_let_through_as_it_is() {
+    let answer =
+        SessionDescription { r#type: "answer".into(), sdp: "v=0".into(), id: 3, ..Default::default() };
+    let trickle = TrickleRequest { candidate_init: "{}".into(), target: 1, r#final: true };
+    for message in [
+        Message::Join(join(2)),
+        Message::Answer(answer),
+        Message::Trickle(trickle),
+        Message::Update(ParticipantUpdate { participants: vec![participant(), ParticipantInfo::default()] }),
+        Message::RefreshToken("a.b.c".into()),
+        Message::PongResp(Pong { last_ping_timestamp: 1, timestamp: 2 }),
+    ] {
+        assert_eq!(through(&frame(message.clone())), Some(message));
+    }
+}
+
+#[test]
+fn tracks_and_metadata_stay_outside() {
+    let busy =
+        ParticipantInfo { tracks: vec![TrackInfo::default(); 9], metadata: "m".repeat(99), ..participant() };
+    let update = Message::Update(ParticipantUpdate { participants: vec![busy] });
+    let expected = Message::Update(ParticipantUpdate { participants: vec![participant()] });
+    assert_eq!(through(&frame(update)), Some(expected));
+}
+
+#[test]
+fn messages_that_are_of_no_concern_stay_outside() {
+    for other in [
+        Message::SpeakersChanged(Default::default()),
+        Message::ConnectionQuality(Default::default()),
+        Message::Offer(Default::default()),
+        Message::Pong(1),
+        Message::RequestResponse(Default::default()),
+    ] {
+        assert_eq!(thin(&frame(other)), None);
+    }
+    assert_eq!(thin(b""), None);
+}
+
+#[test]
+fn several_messages_in_one_frame_are_none() {
+    let token = frame(Message::RefreshToken("t".into()));
+    assert_eq!(thin(&[&token[..], &token].concat()), None);
+    assert_eq!(thin(&[&frame(Message::Join(join(0)))[..], &token].concat()), None);
+}
+
+/// Participants of two bytes each, as many as one frame of 16 MiB can hold.
+fn eight_million() -> Vec<u8> {
+    let inner = [0x0a, 0x00].repeat((16 << 20) / 2 - 8);
+    let mut bytes = vec![0x2a];
+    varint(&mut bytes, inner.len() as u64);
+    bytes.extend(inner);
+    bytes
+}
+
+#[test]
+fn a_frame_lists_no_more_than_8192() {
+    let thin = thin(&eight_million()).unwrap();
+    assert!(thin.frame.len() < 20_000);
+    let Some(Message::Join(joined)) = through(&frame(Message::Join(join(100_000)))) else { panic!() };
+    assert_eq!(joined.other_participants.len(), 8_192);
+    assert_eq!(joined.ping_timeout, 15, "what follows them is there");
+    let many = JoinResponse { ice_servers: vec![join(0).ice_servers[0].clone(); 500], ..join(0) };
+    let Some(Message::Join(joined)) = through(&frame(Message::Join(many))) else { panic!() };
+    assert_eq!(joined.ice_servers.len(), ICE_SERVERS);
+}
+
+#[test]
+fn attributes_are_counted_over_all_participants() {
+    let attributes = |count: usize| (0..count).map(|n| (n.to_string(), String::new())).collect();
+    let crowded = ParticipantInfo { attributes: attributes(1000), ..participant() };
+    let crowd = Message::Update(ParticipantUpdate { participants: vec![crowded; 1000] });
+    let Some(Message::Update(update)) = through(&frame(crowd)) else { panic!() };
+    assert!(update.participants.iter().all(|one| one.attributes.len() <= ATTRIBUTES));
+    let total: usize = update.participants.iter().map(|one| 1 + one.attributes.len()).sum();
+    assert!(total <= MESSAGES, "{total}");
+}
+
+#[test]
+fn texts_beyond_their_length_are_left_out() {
+    let update = |identity: usize| {
+        let long = ParticipantInfo { identity: "i".repeat(identity), ..participant() };
+        through(&frame(Message::Update(ParticipantUpdate { participants: vec![long] })))
+    };
+    let Some(Message::Update(kept)) = update(NAME) else { panic!() };
+    assert_eq!(kept.participants[0].identity.len(), NAME);
+    let Some(Message::Update(cut)) = update(NAME + 1) else { panic!() };
+    assert_eq!((&*cut.participants[0].identity, &*cut.participants[0].sid), ("", "PA_1"));
+    assert_eq!(thin(&frame(Message::RefreshToken("t".repeat(VALUE + 1)))), None);
+}
+
+#[test]
+fn times_before_the_beginning_are_left_out() {
+    let pong = Pong { last_ping_timestamp: i64::MIN, timestamp: -1 };
+    assert_eq!(through(&frame(Message::PongResp(pong))), Some(Message::PongResp(Pong::default())));
+}
+
+#[test]
+fn malformed_bytes_are_nothing_and_never_a_panic() {
+    let whole = frame(Message::Join(join(3)));
+    for end in 1..whole.len() {
+        assert_eq!(thin(&whole[..end]), None, "{end}");
+    }
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    for _ in 0..20_000 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + random() % 4 {
+            let at = random() as usize % bytes.len();
+            bytes[at] = random() as u8;
+        }
+        if let Some(thin) = thin(&bytes) {
+            assert!(thin.frame.len() <= bytes.len() + 16, "it only gets less");
+            // What is left may hold no UTF-8, and nothing else that cannot be decoded.
+            if let Err(error) = SignalResponse::decode(&*thin.frame) {
+                assert!(error.to_string().contains("UTF-8"), "{error}");
+            }
+        }
+    }
+}

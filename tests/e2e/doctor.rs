@@ -1,0 +1,242 @@
+//! `toolbridge doctor` before a real server, which is well or has one of the usual faults.
+
+use anyhow::{Context, ensure};
+use hmac::{Hmac, KeyInit, Mac};
+use libtest_mimic::Trial;
+use livekit_token::{AccessToken, VideoGrants};
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use crate::{
+    program::{Output, Planned, Program},
+    relay::Relay,
+    server::{KEY, SECRET, Server, shared},
+    tls::TlsProxy,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![doctor:
+        a_server_that_is_well_passes_every_step,
+        a_token_is_enough_for_all_but_the_echo,
+        a_wrong_secret_is_named,
+        a_token_that_does_not_let_in_is_named,
+        a_token_that_may_not_send_is_named,
+        an_expired_token_is_named,
+        a_server_over_tcp_only_is_a_warning,
+        blocked_udp_is_a_warning_with_its_port,
+        blocked_packets_are_a_failure,
+        a_room_that_must_exist_is_named,
+        own_roots_are_trusted,
+        ctrl_c_ends_a_check,
+    ]
+}
+
+/// The steps of a check, and how it ended.
+struct Check {
+    output: Output,
+    lines: Vec<Value>,
+}
+
+impl Check {
+    async fn of(planned: Planned) -> anyhow::Result<Self> {
+        let output = planned.run().await?;
+        ensure!(output.stderr.is_empty() && !output.stdout.contains(SECRET), "{output:?}");
+        ensure!(!output.stdout.contains("eyJ"), "a token is shown: {output:?}");
+        let lines = output.stdout.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        Ok(Self { output, lines })
+    }
+
+    fn step(&self, word: &str) -> anyhow::Result<&Value> {
+        self.lines.iter().find(|line| line["step"] == word).with_context(|| format!("{:#?}", self.lines))
+    }
+
+    fn is(&self, state: &str, words: &[&str]) -> anyhow::Result<()> {
+        for word in words {
+            ensure!(self.step(word)?["state"] == state, "{word}: {:#?}", self.lines);
+        }
+        Ok(())
+    }
+
+    fn says(&self, word: &str, state: &str, wrong: &str, advice: &str) -> anyhow::Result<()> {
+        self.is(state, &[word])?;
+        let step = self.step(word)?;
+        ensure!(step["wrong"].as_str().is_some_and(|it| it.contains(wrong)), "{step}");
+        ensure!(step["advice"].as_str().is_some_and(|it| it.contains(advice)), "{step}");
+        Ok(())
+    }
+
+    fn ends(&self, works: bool) -> anyhow::Result<()> {
+        let verdict = self.lines.last().context("nothing")?;
+        ensure!(
+            verdict["works"] == works && self.output.code == Some(i32::from(!works)),
+            "{:#?}",
+            self.lines
+        );
+        Ok(())
+    }
+}
+
+fn doctor(server: &Server, more: &[&str]) -> Planned {
+    Program::toolbridge(server, &[&["doctor", "--json"], more].concat())
+}
+
+async fn a_server_that_is_well_passes_every_step() -> anyhow::Result<()> {
+    let server = shared()?;
+    let check = Check::of(doctor(&server, &[])).await?;
+    check.is(
+        "ok",
+        &["name", "connection", "http", "clock", "token", "signalling", "permissions", "udp", "tcp", "echo"],
+    )?;
+    check.is("skipped", &["tls"])?;
+    let echo = check.step("echo")?["found"].as_str().context("nothing")?.to_owned();
+    ensure!(echo.starts_with("20 of 20 reliable and "), "{echo}");
+    check.ends(true)
+}
+
+async fn a_token_is_enough_for_all_but_the_echo() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().assistant("doctor-token", "brain").sign()?;
+    let check = Check::of(doctor(&server, &["--token", &token]).without_key()).await?;
+    check.is("ok", &["token", "signalling", "permissions", "udp", "tcp"])?;
+    check.is("skipped", &["echo"])?;
+    ensure!(
+        check.step("token")?["found"]
+            == "for brain in the room doctor-token, role assistant, from the key devkey"
+    );
+    ensure!(
+        check.step("echo")?["found"].as_str().is_some_and(|it| it.contains("the token's API key and secret"))
+    );
+    check.ends(true)?;
+    // A key of elsewhere does no harm.
+    let elsewhere =
+        doctor(&server, &["--token", &token, "--api-secret", "another secret of 32 characters and more"]);
+    let check = Check::of(elsewhere).await?;
+    check.says("token", "warning", "one of the two is wrong", "If the join below works")?;
+    check.is("ok", &["signalling", "udp"])?;
+    check.is("skipped", &["echo"])?;
+    check.ends(true)?;
+    // With key and secret beside it, somebody is there to answer.
+    let check = Check::of(doctor(&server, &["--token", &token])).await?;
+    check.is("ok", &["token", "echo"])?;
+    check.ends(true)
+}
+
+async fn a_wrong_secret_is_named() -> anyhow::Result<()> {
+    let server = shared()?;
+    let check =
+        Check::of(doctor(&server, &["--api-secret", "another secret of at least 32 characters"])).await?;
+    check.says("signalling", "failed", "has another secret for it", "LIVEKIT_API_SECRET")?;
+    check.is("skipped", &["permissions", "udp", "tcp", "echo"])?;
+    check.ends(false)?;
+    let check = Check::of(doctor(&server, &["--api-key", "APIunknown"])).await?;
+    check.says("signalling", "failed", "does not know the API key", "keys")?;
+    check.ends(false)
+}
+
+async fn a_token_that_does_not_let_in_is_named() -> anyhow::Result<()> {
+    let server = shared()?;
+    let grants = VideoGrants { room: "doctor-no-join".into(), ..Default::default() };
+    let token = AccessToken::with_api_key(KEY, SECRET).with_identity("phone").with_grants(grants).to_jwt()?;
+    let check = Check::of(doctor(&server, &["--token", &token])).await?;
+    check.says("token", "failed", "`roomJoin`", "grant `roomJoin`")?;
+    check.is("skipped", &["signalling", "udp", "echo"])?;
+    check.ends(false)
+}
+
+async fn a_token_that_may_not_send_is_named() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().client("doctor-mute", "phone").listen_only().sign()?;
+    let check = Check::of(doctor(&server, &["--token", &token])).await?;
+    check.is("ok", &["signalling", "udp", "tcp"])?;
+    check.says("permissions", "failed", "no data may be sent, as client", "canPublishData")?;
+    check.is("skipped", &["echo"])?;
+    check.ends(false)?;
+    // For whoever only watches this is as it should be.
+    let token = server.key().observer("doctor-mute", "eyes").sign()?;
+    let check = Check::of(doctor(&server, &["--token", &token])).await?;
+    check.is("ok", &["permissions"])?;
+    check.ends(true)
+}
+
+async fn an_expired_token_is_named() -> anyhow::Result<()> {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+    let server = shared()?;
+    let claims = json!({
+        "iss": KEY, "sub": "phone", "nbf": 1_600_000_000, "exp": 1_600_000_600,
+        "video": {"room": "doctor-old", "roomJoin": true},
+    });
+    let part = |json: Value| URL_SAFE_NO_PAD.encode(json.to_string());
+    let signed = format!("{}.{}", part(json!({"alg": "HS256", "typ": "JWT"})), part(claims));
+    let code =
+        Hmac::<Sha256>::new_from_slice(SECRET.as_bytes())?.chain_update(&signed).finalize().into_bytes();
+    let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(code));
+    let check = Check::of(doctor(&server, &["--token", &token])).await?;
+    check.says("token", "failed", "the token's time has been over for", "new one")?;
+    check.ends(false)
+}
+
+async fn a_server_over_tcp_only_is_a_warning() -> anyhow::Result<()> {
+    let server = Server::start("  force_tcp: true")?;
+    let check = Check::of(doctor(&server, &["--limit", "3s"])).await?;
+    check.says("udp", "warning", "offers no address for UDP", "force_tcp")?;
+    check.is("ok", &["signalling", "tcp", "echo"])?;
+    check.ends(true)
+}
+
+async fn blocked_udp_is_a_warning_with_its_port() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    relay.media().lose_next(u32::MAX);
+    let check = Check::of(doctor(&server, &["--url", &relay.url(), "--limit", "4s"])).await?;
+    check.says(
+        "udp",
+        "warning",
+        "nothing comes back over UDP from 127.0.0.1:",
+        "is blocked between here and the server",
+    )?;
+    check.says("udp", "warning", "", "calls work over TCP meanwhile")?;
+    check.is("ok", &["signalling", "tcp", "echo"])?;
+    check.ends(true)
+}
+
+async fn blocked_packets_are_a_failure() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    relay.media().cut();
+    let check = Check::of(doctor(&server, &["--url", &relay.url(), "--limit", "2s"])).await?;
+    check.is("ok", &["signalling"])?;
+    check.says("udp", "failed", "nothing comes back over UDP", "open it")?;
+    check.says("tcp", "failed", "nothing comes back over TCP", "open it")?;
+    check.is("skipped", &["permissions", "echo"])?;
+    check.ends(false)
+}
+
+async fn a_room_that_must_exist_is_named() -> anyhow::Result<()> {
+    let server = Server::start("room: {auto_create: false}")?;
+    let check = Check::of(doctor(&server, &[])).await?;
+    check.says("signalling", "failed", "the room does not exist", "--room")?;
+    check.ends(false)
+}
+
+async fn own_roots_are_trusted() -> anyhow::Result<()> {
+    let server = shared()?;
+    let proxy = TlsProxy::start(server.port()).await?;
+    let file = crate::program::folder("doctor")?.join("root.pem");
+    std::fs::write(&file, &proxy.root)?;
+    let root = file.to_str().context("a path")?;
+    let check = Check::of(doctor(&server, &["--url", &proxy.url(), "--root-certificate", root])).await?;
+    check.is("ok", &["name", "tls", "http", "signalling", "echo"])?;
+    check.ends(true)
+}
+
+async fn ctrl_c_ends_a_check() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relay = Relay::start(&server).await?;
+    relay.media().cut();
+    let mut program = doctor(&server, &["--url", &relay.url(), "--limit", "10m"]).start()?;
+    program.json(json!({"step": "token", "state": "ok"})).await?;
+    program.interrupt()?;
+    let output = program.finish().await?;
+    ensure!(output.code == Some(130), "{output:?}");
+    Ok(())
+}
