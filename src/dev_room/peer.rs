@@ -209,6 +209,11 @@ impl Peer {
         }
     }
 
+    /// How many bytes wait for the client.
+    pub(super) fn queued(&self) -> usize {
+        self.queued
+    }
+
     /// Writes the next reliable packet that waits, if there is room for it.
     fn write_next(&mut self) -> bool {
         let Some(packet) = self.queue.pop_front() else { return false };

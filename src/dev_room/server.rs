@@ -37,6 +37,10 @@ const MAX_DATAGRAM: usize = 2048;
 const READ_BATCH: usize = 64;
 /// How many addresses are remembered with the connection that they belong to.
 const MAX_ROUTES: usize = 1024;
+/// How many bytes wait for all who read slowly; beyond it the slowest is put out.
+const MAX_QUEUED: usize = 256 * 1024 * 1024;
+/// Who has less than this waiting is not slow, in bytes.
+const FEW_QUEUED: usize = 1024 * 1024;
 /// How long it sleeps when nothing is due.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -288,6 +292,9 @@ impl Server {
                 Output::Data(key, lane, packet) => {
                     if let Some(peer) = self.peers.get_mut(&key) {
                         peer.send(lane, packet);
+                        if peer.queued() > FEW_QUEUED {
+                            self.put_out_the_slowest();
+                        }
                     }
                 }
                 Output::Close(key) => {
@@ -302,6 +309,17 @@ impl Server {
             }
         }
         any
+    }
+
+    /// Puts out whoever has the most waiting, if all have too much.
+    fn put_out_the_slowest(&mut self) {
+        if self.peers.values().map(Peer::queued).sum::<usize>() <= MAX_QUEUED {
+            return;
+        }
+        let slowest = self.peers.iter().max_by_key(|(_, peer)| peer.queued()).map(|(key, _)| *key);
+        if let Some(key) = slowest {
+            self.rooms.handle_overflow(Instant::now(), key);
+        }
     }
 
     /// Tells a client something. Who takes nothing is cut off.
