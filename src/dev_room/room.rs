@@ -4,7 +4,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    mem,
     time::{Duration, Instant},
 };
 
@@ -18,6 +17,7 @@ use super::{faults::Faults, packet::Nonces};
 use crate::link::Lane;
 
 mod data;
+mod ends;
 #[cfg(test)]
 mod injected;
 mod participant;
@@ -269,100 +269,11 @@ impl Rooms {
         }
     }
 
-    /// The time has come.
-    pub(super) fn handle_timeout(&mut self, now: Instant) {
-        let all: Vec<_> =
-            self.rooms.values().flat_map(|room| room.participants.values()).map(|it| it.key).collect();
-        for key in all {
-            let Some(participant) = self.participant_mut(key) else { continue };
-            if let Some((_, reason)) = participant.due.filter(|(due, _)| now >= *due) {
-                self.remove(now, key, reason, Some(Action::Disconnect));
-            } else if now >= participant.renewal {
-                participant.renewal = now + RENEWAL;
-                self.renew(key);
-            }
-        }
-        let names: Vec<_> = self.rooms.keys().cloned().collect();
-        for name in names {
-            self.tell_who_is_gone(now, &name);
-        }
-        let over = self.rooms.iter().filter(|(_, room)| room.ends.is_some_and(|ends| now >= ends));
-        let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
-        for name in over {
-            self.end_room(now, &name, DisconnectReason::RoomClosed);
-        }
-    }
-
-    /// The server ends: all are told.
-    pub(super) fn close(&mut self, now: Instant) {
-        let names: Vec<_> = self.rooms.keys().cloned().collect();
-        for name in names {
-            self.end_room(now, &name, DisconnectReason::ServerShutdown);
-        }
-    }
-
     /// Makes room for another room: one in which nobody is ends before its time. Whether there was one.
     fn forget_an_empty_room(&mut self) -> bool {
         let empty = self.rooms.iter().filter(|(_, room)| room.participants.is_empty());
         let first = empty.min_by_key(|(_, room)| room.ends).map(|(name, _)| name.clone());
         first.is_some_and(|name| self.rooms.remove(&name).is_some())
-    }
-
-    /// Puts everybody out and forgets the room.
-    fn end_room(&mut self, now: Instant, name: &str, reason: DisconnectReason) {
-        let keys: Vec<_> = self.rooms.get(name).into_iter().flat_map(|room| room.keys()).collect();
-        for key in keys {
-            self.remove(now, key, reason, Some(Action::Disconnect));
-        }
-        self.rooms.remove(name);
-    }
-
-    /// Puts somebody out; with an action, with a word to it.
-    fn remove(&mut self, now: Instant, key: Key, reason: DisconnectReason, told: Option<Action>) {
-        let Some(participant) = self.participant_mut(key) else { return };
-        participant.advance(State::Disconnected);
-        tracing::debug!(
-            identity = participant.identity(),
-            sid = participant.sid,
-            ?reason,
-            "a participant is out"
-        );
-        let info = participant.info(reason);
-        // Of whom the same identity has put out, the others learn by the newer sid.
-        let is_told = !participant.is_hidden() && reason != DisconnectReason::DuplicateIdentity;
-        if let (Some(connection), Some(action)) = (participant.connection, told) {
-            self.tell_leave(connection, action, reason);
-        }
-        self.hang_up(key);
-        self.outputs.push_back(Output::Close(key));
-        let Some(place) = self.places.remove(&key) else { return };
-        let Some(room) = self.rooms.get_mut(&place.room) else { return };
-        if room.participants.remove(&place.identity).is_some_and(|it| !it.is_hidden()) {
-            room.info.num_participants = room.info.num_participants.saturating_sub(1);
-        }
-        if is_told {
-            // So many at once need not wait.
-            let wait = if room.gone.len() < MAX_PARTICIPANTS { FAREWELL } else { Duration::ZERO };
-            room.gone.push((now + wait, info));
-        }
-        room.settle(now);
-    }
-
-    /// Tells those who are in a room who has left it.
-    fn tell_who_is_gone(&mut self, now: Instant, name: &str) {
-        let Some(room) = self.rooms.get_mut(name) else { return };
-        let (due, later): (Vec<_>, Vec<_>) =
-            mem::take(&mut room.gone).into_iter().partition(|it| now >= it.0);
-        room.gone = later;
-        // Who is back by then was told with its newer sid.
-        let left = due.into_iter().map(|(_, info)| info);
-        let infos: Vec<_> = left.filter(|info| !room.participants.contains_key(&info.identity)).collect();
-        if infos.is_empty() {
-            return;
-        }
-        for connection in room.participants.values().filter_map(|it| it.connection) {
-            self.outputs.push_back(Output::Signal(connection, Box::new(update(infos.clone()))));
-        }
     }
 
     /// Ends somebody's signalling, after what was told.
