@@ -52,11 +52,13 @@ mod stream;
 mod task;
 pub(crate) mod tls;
 mod tokens;
+mod turn;
 mod view;
 mod websocket;
 
 pub use error::{ConnectError, JoinPhase};
 pub use simulate::Scenario;
+pub use turn::{RelayError, RelayFailure};
 
 use address::ServerUrl;
 use desk::{Desk, Ends, Leave, Outgoing, Shared, State};
@@ -121,6 +123,8 @@ pub struct RoomOptions {
     bind: Option<IpAddr>,
     udp: bool,
     tcp: bool,
+    relay_only: bool,
+    direct_only: bool,
     rejoin_wait: [Duration; 2],
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
@@ -134,6 +138,8 @@ impl Default for RoomOptions {
             bind: None,
             udp: true,
             tcp: true,
+            relay_only: false,
+            direct_only: false,
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
@@ -210,10 +216,26 @@ impl RoomOptions {
         self
     }
 
+    /// Uses no relay, to see whether packets pass without, unless the server demands one.
+    #[cfg(feature = "cli")]
+    pub(crate) fn direct_only(mut self) -> Self {
+        self.direct_only = true;
+        self
+    }
+
     /// The root certificates that are trusted beside the system's.
     #[cfg(feature = "cli")]
     pub(crate) fn roots(&self) -> &[CertificateDer<'static>] {
         &self.roots
+    }
+
+    /// Sends packets through the relays (TURN servers) that the room's server names, and nothing directly: for
+    /// networks that let nothing else out, and for who must not show where he is. The signalling is not concerned.
+    /// With [`tcp_only`](RoomOptions::tcp_only) only relays over TCP and TLS are used. Default: relays are used
+    /// where no direct path is, unless the server demands them.
+    pub fn relay_only(mut self) -> Self {
+        self.relay_only = true;
+        self
     }
 
     /// How long to wait between two attempts to join anew after a lost connection, counted from the
@@ -274,7 +296,16 @@ impl RoomOptions {
         }
         let [first, longest] = self.rejoin_wait;
         let policy = Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout };
-        let door = Door { url, roots: self.roots, bind: self.bind, udp: self.udp, tcp: self.tcp, policy };
+        let door = Door {
+            url,
+            roots: self.roots,
+            bind: self.bind,
+            udp: self.udp,
+            tcp: self.tcp,
+            relay_only: self.relay_only,
+            direct_only: self.direct_only,
+            policy,
+        };
         let start = Instant::now();
         let joined = door.enter(token, self.join_timeout).await?;
 

@@ -39,6 +39,10 @@ pub(super) struct Server {
     /// A PEM file of certificates to trust beside the system's
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(super) root_certificate: Option<PathBuf>,
+
+    /// Send packets through the server's relays (TURN) only, and nothing directly
+    #[arg(long, help_heading = "Server")]
+    pub(super) relay_only: bool,
 }
 
 /// A place in a room: which one, as whom, on which server.
@@ -255,10 +259,12 @@ impl Server {
     }
 
     pub(super) fn room_options(&self) -> Result<RoomOptions, Failure> {
-        let Some(path) = &self.root_certificate else { return Ok(RoomOptions::default()) };
+        let options = RoomOptions::default();
+        let options = if self.relay_only { options.relay_only() } else { options };
+        let Some(path) = &self.root_certificate else { return Ok(options) };
         let pem =
             std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        RoomOptions::default().root_certificates(&pem).map_err(Failure::usage)
+        options.root_certificates(&pem).map_err(Failure::usage)
     }
 }
 
@@ -326,7 +332,8 @@ mod tests {
     fn server(token: Option<&str>) -> Server {
         let text = |text: &str| Some(text.to_owned());
         let key = Key { api_key: text("devkey\n"), api_secret: text("a secret of some length\r\n") };
-        Server { url: text("ws://127.0.0.1\n"), key, token: token.map(str::to_owned), root_certificate: None }
+        let token = token.map(str::to_owned);
+        Server { url: text("ws://127.0.0.1\n"), key, token, root_certificate: None, relay_only: false }
     }
 
     fn way(server: &Server, room: &str, identity: &str) -> Result<Way, Failure> {

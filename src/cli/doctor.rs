@@ -123,7 +123,7 @@ impl Visit {
             (report, ())
         })
         .await?;
-        self.enter(&line, &addresses, pass).await?;
+        self.enter(server, &line, &addresses, pass).await?;
         let verdict = judge::verdict::verdict(&self.steps);
         self.show.verdict(&verdict)?;
         if verdict.works { Ok(()) } else { Err(Failure::Told) }
@@ -205,7 +205,13 @@ impl Visit {
     }
 
     /// The room itself.
-    async fn enter(&mut self, line: &Line, addresses: &[SocketAddr], pass: &Pass) -> Result<(), Failure> {
+    async fn enter(
+        &mut self,
+        server: &Server,
+        line: &Line,
+        addresses: &[SocketAddr],
+        pass: &Pass,
+    ) -> Result<(), Failure> {
         let made_here = pass.token.is_none();
         let joined = self.take(Step::Signalling, async {
             match pass.join("joins", pass.options.clone()).await {
@@ -235,17 +241,27 @@ impl Visit {
         })
         .await?;
 
+        let mut works_directly = false;
         let ips: Vec<_> = addresses.iter().map(SocketAddr::ip).collect();
         for (step, path, word, options) in [
-            (Step::Udp, Path::Udp, "udp", pass.options.clone().udp_only()),
-            (Step::Tcp, Path::Tcp, "tcp", pass.options.clone().tcp_only()),
+            (Step::Udp, Path::Udp, "udp", pass.options.clone().udp_only().direct_only()),
+            (Step::Tcp, Path::Tcp, "tcp", pass.options.clone().tcp_only().direct_only()),
         ] {
-            self.take(step, async {
+            let tried = self.take(step, async {
+                if server.relay_only {
+                    return (Report::skipped("--relay-only was given"), false);
+                }
                 let result = pass.try_path(word, options).await;
-                (judge::room::path(path, &result, works, &ips), ())
-            })
-            .await?;
+                (judge::room::path(path, &result, works, &ips), result.is_ok())
+            });
+            works_directly |= tried.await?.unwrap_or_default();
         }
+
+        self.take(Step::Relay, async {
+            let result = pass.try_path("relay", pass.options.clone().relay_only()).await;
+            (judge::room::relay(&result, works_directly), ())
+        })
+        .await?;
 
         self.take(Step::Echo, async {
             let report = match (&pass.key, &rights) {

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, time::Duration};
 
-use super::health::End;
+use super::{health::End, turn::RelayFailure};
 use crate::link::CloseReason;
 
 /// Why a room could not be joined. Each message says what to do about it; none shows the token.
@@ -99,6 +99,16 @@ pub enum ConnectError {
         /// The addresses that were tried.
         tried: String,
     },
+    /// Only relays may be used, and none can be.
+    #[error(
+        "packets may go through relays only, and {}; look at the `turn` part of the server's configuration, and \
+         whether a firewall keeps the relay away (`RoomOptions::relay_only`)",
+        relays_in_words(relays)
+    )]
+    NoRelay {
+        /// Those that the server named, and why each cannot be used.
+        relays: Vec<RelayFailure>,
+    },
     /// Another participant joined with our identity meanwhile.
     #[error("another participant joined with the same identity; give each its own")]
     DuplicateIdentity,
@@ -127,6 +137,14 @@ pub enum ConnectError {
     /// The server or the WebRTC stack did something that it should not.
     #[error("the peer connection could not be set up: {0}")]
     Transport(Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn relays_in_words(relays: &[RelayFailure]) -> String {
+    if relays.is_empty() {
+        return "the server names none that we could use".into();
+    }
+    let relays: Vec<_> = relays.iter().map(ToString::to_string).collect();
+    format!("none can be used ({})", relays.join("; "))
 }
 
 impl ConnectError {

@@ -92,6 +92,17 @@ impl IceTcp {
         });
     }
 
+    /// Whether a connection that is open has this end.
+    pub(super) fn has(&self, local: SocketAddr) -> bool {
+        self.writers.keys().any(|pair| pair.local == local)
+    }
+
+    /// Whether nothing was dialled.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.dialled.is_empty()
+    }
+
     /// Every address may be dialled once more: the server takes a connection for the ICE that it was opened in.
     pub(super) fn begin_anew(&mut self) {
         self.dialled.clear();

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use livekit_protocol::{JoinResponse, ParticipantInfo};
+use livekit_protocol::{ClientConfigSetting, ClientConfiguration, JoinResponse, ParticipantInfo};
 use rustls::pki_types::CertificateDer;
 use tokio::time;
 
@@ -37,6 +37,8 @@ pub(super) struct Door {
     pub(super) bind: Option<IpAddr>,
     pub(super) udp: bool,
     pub(super) tcp: bool,
+    pub(super) relay_only: bool,
+    pub(super) direct_only: bool,
     pub(super) policy: Policy,
 }
 
@@ -44,11 +46,15 @@ impl Door {
     /// Joins. A dropped future leaves again.
     pub(super) async fn enter(&self, token: &str, limit: Duration) -> Result<Joined, ConnectError> {
         let (server, start) = (&self.url, Instant::now());
-        let (peer, offer) =
+        let (mut peer, offer) =
             PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
         let dial = Dial::new(self.roots.clone());
         let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server took the join");
+        let only = self.relay_only || demands_relays(response.client_configuration.as_ref());
+        if only || !self.direct_only {
+            peer.use_relays(&response.ice_servers, only, &self.roots);
+        }
         let mut joining = Joining::new(signal, peer, token, response);
         joining.open(start, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "both channels are open");
@@ -89,6 +95,9 @@ impl Joining {
             if Instant::now() >= until {
                 return Err(self.too_late(limit));
             }
+            if let Some(relays) = self.peer.without_relay(start.elapsed()) {
+                return Err(ConnectError::NoRelay { relays });
+            }
             if !self.peer.has_path() && Instant::now() >= anew {
                 anew = Instant::now() + BEGIN_ANEW;
                 self.begin_anew()?;
@@ -96,6 +105,9 @@ impl Joining {
             tokio::select! {
                 event = self.signal.next() => self.handle_server(event)?,
                 woken = self.peer.wait(if self.peer.has_path() { until } else { until.min(anew) }) => self.peer.handle(woken, Admit::All).map_err(ConnectError::transport)?,
+            }
+            while let Some(line) = self.peer.poll_candidate() {
+                self.signal.tell_candidate(&line);
             }
             if let Some(why) = self.peer.lost() {
                 return Err(self.farewell(why).await);
@@ -164,6 +176,10 @@ impl Joining {
         if self.peer.has_path() {
             return ConnectError::Timeout { limit, phase: JoinPhase::Channels };
         }
+        let relays = self.peer.relay_failures(limit);
+        if !relays.is_empty() {
+            return ConnectError::NoRelay { relays };
+        }
         let mut tried: Vec<_> = self.peer.remotes().iter().map(ToString::to_string).collect();
         tried.dedup();
         let more = tried.len().saturating_sub(NAMED);
@@ -174,6 +190,11 @@ impl Joining {
         }
         ConnectError::NoNetworkPath { limit, tried }
     }
+}
+
+/// Whether the server lets nobody send to it directly.
+pub(super) fn demands_relays(configuration: Option<&ClientConfiguration>) -> bool {
+    configuration.is_some_and(|it| it.force_relay() == ClientConfigSetting::Enabled)
 }
 
 fn lost(why: &str) -> ConnectError {

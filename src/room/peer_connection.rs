@@ -3,7 +3,8 @@
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
-    time::Instant,
+    ops::RangeInclusive,
+    time::{Duration, Instant},
 };
 
 use str0m::{
@@ -12,6 +13,7 @@ use str0m::{
     channel::{ChannelConfig, ChannelId, Reliability},
     error::IceError,
     net::{Protocol, Receive, TcpType},
+    stats::PeerStats,
 };
 use tokio::time;
 
@@ -20,6 +22,8 @@ use super::{
     sockets::{MAX_DATAGRAM, Readable, Sockets},
 };
 use crate::link::Lane;
+
+mod relays;
 
 /// How many bytes of both channels may be on their way. A larger budget was measured to cost five
 /// times the processor time and to gain nothing.
@@ -31,6 +35,8 @@ const LOSSY_RESERVE: usize = 16 * 1024;
 const LOSSY_LIFETIME: u16 = 100;
 /// How many datagrams are read before somebody else has a turn.
 const READ_BATCH: usize = 64;
+/// How often the stack is asked which path it has chosen.
+const CHOICE: Duration = Duration::from_secs(1);
 /// How many addresses of the server are tried.
 const MAX_CANDIDATES: usize = 64;
 
@@ -40,6 +46,9 @@ pub(super) struct PeerConnection {
     sockets: Sockets,
     udp: bool,
     tcp: bool,
+    relay_only: bool,
+    /// ICE is to begin anew.
+    stranded: bool,
     reliable: ChannelId,
     lossy: ChannelId,
     /// Whether each of them is open: reliable, lossy.
@@ -51,7 +60,11 @@ pub(super) struct PeerConnection {
     /// The server's addresses that came before its answer.
     early: Vec<String>,
     remotes: Vec<SocketAddr>,
+    /// Addresses of ours that the server does not know yet: candidate lines.
+    untold: Vec<String>,
     path: bool,
+    /// Our end and theirs of the path that ICE has chosen.
+    chosen: Option<(SocketAddr, SocketAddr)>,
     heard: Instant,
     wake_at: Instant,
     messages: VecDeque<(Lane, Vec<u8>)>,
@@ -99,7 +112,11 @@ impl PeerConnection {
         udp: bool,
         tcp: bool,
     ) -> Result<(Self, String), Error> {
-        let mut rtc = Rtc::builder().clear_codecs().set_sctp_max_buffered_amount(BUDGET).build(now);
+        let mut rtc = Rtc::builder()
+            .clear_codecs()
+            .set_sctp_max_buffered_amount(BUDGET)
+            .set_stats_interval(Some(CHOICE))
+            .build(now);
         let mut api = rtc.sdp_api();
         let reliable =
             api.add_channel_with_config(ChannelConfig { label: "_reliable".into(), ..Default::default() });
@@ -117,6 +134,8 @@ impl PeerConnection {
             sockets: Sockets::new(bind),
             udp,
             tcp,
+            relay_only: false,
+            stranded: false,
             reliable,
             lossy,
             open: [false; 2],
@@ -124,7 +143,9 @@ impl PeerConnection {
             described: Described { offer: offer.clone(), answer: String::new(), number: 1 },
             early: Vec::new(),
             remotes: Vec::new(),
+            untold: Vec::new(),
             path: false,
+            chosen: None,
             heard: now,
             wake_at: now,
             messages: VecDeque::new(),
@@ -190,6 +211,7 @@ impl PeerConnection {
         let answer = SdpAnswer::from_sdp_string(sdp)?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
+        self.chosen = None;
         // The addresses of the beginning before are forgotten on both sides. Those that led nowhere yet are named
         // if the join fails.
         if self.path {
@@ -219,22 +241,26 @@ impl PeerConnection {
             return self.early.push(line.to_owned());
         }
         match Candidate::from_sdp_string(line) {
+            Ok(candidate) if !is_reachable(candidate.addr()) => {
+                tracing::debug!(remote = %candidate.addr(), "a candidate was skipped: nothing can be there");
+            }
             Ok(candidate) => self.try_remote(candidate),
             Err(error) => tracing::debug!(%error, "a candidate was skipped"),
         }
     }
 
     fn try_remote(&mut self, candidate: Candidate) {
-        let remote = candidate.addr();
+        let (remote, direct) = (candidate.addr(), !self.relay_only);
         match (candidate.proto(), candidate.tcptype()) {
-            (Protocol::Udp, _) if self.udp => match self.sockets.open_udp_towards(remote) {
-                Ok(Some(local)) => self.add_local(Candidate::host(local, Protocol::Udp)),
-                Ok(None) => {}
-                Err(error) => return tracing::debug!(%remote, %error, "no way to a candidate"),
-            },
+            (Protocol::Udp, _) if self.udp || self.sockets.relays.is_asked() => {
+                self.sockets.relays.permit(remote);
+                if direct && self.udp {
+                    self.open_udp_towards(remote);
+                }
+            }
             // A relayed address has no socket of the server's behind it that could be dialled.
             (Protocol::Tcp, Some(TcpType::Passive))
-                if self.tcp && candidate.kind() != CandidateKind::Relayed =>
+                if direct && self.tcp && candidate.kind() != CandidateKind::Relayed =>
             {
                 self.sockets.dial_tcp(remote);
             }
@@ -244,6 +270,14 @@ impl PeerConnection {
         self.rtc.add_remote_candidate(candidate);
         // The stack begins with it when it is next told the time, and wanted to be told that up to 3 s later.
         self.wake_at = Instant::now();
+    }
+
+    fn open_udp_towards(&mut self, remote: SocketAddr) {
+        match self.sockets.open_udp_towards(remote) {
+            Ok(Some(local)) => self.add_local(Candidate::host(local, Protocol::Udp)),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%remote, %error, "no way to a candidate"),
+        }
     }
 
     fn add_local(&mut self, candidate: Result<Candidate, IceError>) {
@@ -265,8 +299,10 @@ impl PeerConnection {
 
     /// Does what is to be done: reads what has come, and lets the time pass.
     pub(super) fn handle(&mut self, woken: Option<Readable>, admit: Admit) -> Result<(), Error> {
-        if let Some(Readable::Tcp(event)) = woken {
-            self.handle_tcp(event, admit)?;
+        match woken {
+            Some(Readable::Tcp(event)) => self.handle_tcp(event, admit)?,
+            Some(Readable::Relay(event)) => self.handle_relay(event, admit)?,
+            Some(Readable::Udp) | None => {}
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         let read = self.read(&mut buffer, admit);
@@ -284,6 +320,10 @@ impl PeerConnection {
         for _ in 0..READ_BATCH {
             let Some(event) = self.sockets.tcp.try_next() else { break };
             self.handle_tcp(event, admit)?;
+        }
+        for _ in 0..READ_BATCH {
+            let Some(event) = self.sockets.relays.try_next() else { break };
+            self.handle_relay(event, admit)?;
         }
         Ok(())
     }
@@ -312,17 +352,21 @@ impl PeerConnection {
         datagram: &[u8],
         admit: Admit,
     ) -> Result<(), Error> {
-        /// The first byte of a STUN message ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
-        const STUN: std::ops::RangeInclusive<u8> = 0..=3;
         let now = Instant::now();
+        if let Some(mapped) = self.sockets.reflexive.hear(local, datagram) {
+            return self.handle_reflexive(mapped, local);
+        }
         let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return self.reject(from) };
         let input = Input::Receive(now, receive);
         // The stack itself takes a DTLS record from anybody; this asks whether ICE knows the address.
         if !self.rtc.accepts(&input) {
             return self.reject(from);
         }
-        self.heard = now;
-        if admit == Admit::KeepAlive && !datagram.first().is_some_and(|first| STUN.contains(first)) {
+        // Another path that can be checked is no sign that this one lives.
+        if is_data(datagram) || self.chosen.is_none_or(|chosen| chosen == (local, from)) {
+            self.heard = now;
+        }
+        if admit == Admit::KeepAlive && is_data(datagram) {
             return Ok(());
         }
         if let Err(error) = self.rtc.handle_input(input) {
@@ -334,7 +378,10 @@ impl PeerConnection {
 
     fn reject(&mut self, from: SocketAddr) -> Result<(), Error> {
         self.rejected += 1;
-        tracing::debug!(%from, rejected = self.rejected, "a datagram from elsewhere was dropped");
+        // Who floods us must not flood our logs.
+        if self.rejected.is_power_of_two() {
+            tracing::debug!(%from, rejected = self.rejected, "datagrams from elsewhere were dropped");
+        }
         Ok(())
     }
 
@@ -346,7 +393,12 @@ impl PeerConnection {
                     self.wake_at = at;
                     return Ok(());
                 }
-                Output::Transmit(transmit) => self.sockets.transmit(transmit),
+                Output::Transmit(transmit) => {
+                    if is_data(&transmit.contents) {
+                        self.chosen = Some((transmit.source, transmit.destination));
+                    }
+                    self.sockets.transmit(transmit);
+                }
                 Output::Event(event) => self.handle_event(event),
             }
         }
@@ -362,9 +414,16 @@ impl PeerConnection {
             // Before the first path it only says that none was found yet, and so it does after a restart: whether
             // that takes too long is told by the silence.
             Event::IceConnectionStateChange(IceConnectionState::Disconnected)
-                if self.path && self.described.number == 1 =>
+                if self.path && self.described.number == 1 && !self.sockets.relays.is_awaited() =>
             {
                 self.lose("no network path works any more");
+            }
+            Event::PeerStats(PeerStats { selected_candidate_pair: Some(pair), .. }) => {
+                let chosen = (pair.local.addr, pair.remote.addr);
+                if self.chosen.replace(chosen) != Some(chosen) {
+                    let relayed = self.sockets.relays.gave(chosen.0);
+                    tracing::debug!(local = %chosen.0, remote = %chosen.1, protocol = %pair.protocol, relayed, "a path was chosen");
+                }
             }
             Event::ChannelOpen(id, _) if id == self.reliable => self.open[0] = true,
             Event::ChannelOpen(id, _) if id == self.lossy => self.open[1] = true,
@@ -448,6 +507,23 @@ impl PeerConnection {
             tracing::debug!(%error, "the peer connection ended without a goodbye");
         }
     }
+}
+
+/// Whether a datagram is none of ICE's ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)): it goes by the path that
+/// was chosen alone.
+fn is_data(datagram: &[u8]) -> bool {
+    /// The first byte of a STUN message.
+    const STUN: RangeInclusive<u8> = 0..=3;
+    !datagram.first().is_some_and(|first| STUN.contains(first))
+}
+
+/// Whether something of the server's can be at this address. One that counts on a single link needs to know which.
+fn is_reachable(address: SocketAddr) -> bool {
+    let is_odd = match address.ip() {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some(),
+    };
+    !(is_odd || address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0)
 }
 
 #[cfg(test)]

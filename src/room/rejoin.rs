@@ -237,6 +237,7 @@ fn refusal(error: &ConnectError) -> Option<CloseReason> {
         | ConnectError::Tls { .. }
         | ConnectError::Proxy { .. }
         | ConnectError::NoNetworkPath { .. }
+        | ConnectError::NoRelay { .. }
         | ConnectError::Timeout { .. }
         | ConnectError::Socket(_)
         | ConnectError::Transport(_) => None,

@@ -4,8 +4,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use livekit_protocol::{
     DisconnectReason, JoinResponse, LeaveRequest, ParticipantInfo, ReconnectReason, ReconnectResponse,
-    RoomMovedResponse, SessionDescription, SignalTarget, SyncState, leave_request, signal_request,
-    signal_response::Message,
+    RoomMovedResponse, SessionDescription, SignalTarget, SyncState, TrickleRequest, leave_request,
+    signal_request, signal_response::Message,
 };
 use livekit_signaling::{
     CLIENT_PROTOCOL_DEFAULT, SignalClient, SignalError, SignalEvent, SignalEvents, SignalOptions,
@@ -216,6 +216,17 @@ impl Signal {
         if let Some(client) = self.client.clone() {
             tokio::spawn(time::timeout(SAY, async move { client.send(message).await }));
         }
+    }
+
+    /// Tells the server an address of ours: a candidate line.
+    pub(super) fn tell_candidate(&self, line: &str) {
+        // One section, and so nothing else that it could be for.
+        let init = serde_json::json!({"candidate": line, "sdpMLineIndex": 0});
+        self.say(signal_request::Message::Trickle(TrickleRequest {
+            candidate_init: init.to_string(),
+            target: SignalTarget::Publisher.into(),
+            ..Default::default()
+        }));
     }
 
     /// Closes without leaving: the server keeps us for a while, in case that we come back.

@@ -1,16 +1,20 @@
-//! The sockets under a peer connection: UDP on each address of ours that leads to the server, and TCP.
+//! The sockets under a peer connection: UDP on each address of ours that leads to the server, TCP, and relays.
 
 use std::{
     future::poll_fn,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
     task::Poll,
 };
 
 use str0m::net::{Protocol, Transmit};
 use tokio::net::UdpSocket;
 
-use super::ice_tcp::{IceTcp, Pair, TcpEvent};
+use super::{
+    ice_tcp::{IceTcp, Pair, TcpEvent},
+    turn::{Reflexive, RelayEvent, Relays},
+};
 
 /// How many UDP sockets one peer connection opens: one for each address of ours that leads to the server.
 const MAX_UDP: usize = 8;
@@ -23,11 +27,13 @@ pub(super) struct Sockets {
     bind: Option<IpAddr>,
     udp: Vec<Udp>,
     pub(super) tcp: IceTcp,
+    pub(super) relays: Relays,
+    pub(super) reflexive: Reflexive,
 }
 
 #[derive(Debug)]
 struct Udp {
-    socket: UdpSocket,
+    socket: Arc<UdpSocket>,
     local: SocketAddr,
 }
 
@@ -38,12 +44,20 @@ pub(super) enum Readable {
     Udp,
     /// A TCP connection tells something.
     Tcp(TcpEvent),
+    /// A relay tells something.
+    Relay(RelayEvent),
 }
 
 impl Sockets {
     /// None yet. With `bind`, only that address of ours is used.
     pub(super) fn new(bind: Option<IpAddr>) -> Self {
-        Self { bind, udp: Vec::new(), tcp: IceTcp::new() }
+        Self {
+            bind,
+            udp: Vec::new(),
+            tcp: IceTcp::new(),
+            relays: Relays::new(bind),
+            reflexive: Reflexive::default(),
+        }
     }
 
     /// Sees to a UDP socket on the address of ours that leads to `remote`; its address if it is new.
@@ -61,8 +75,9 @@ impl Sockets {
         }
         let socket = std::net::UdpSocket::bind(SocketAddr::new(ip, 0))?;
         socket.set_nonblocking(true)?;
-        let socket = UdpSocket::from_std(socket)?;
+        let socket = Arc::new(UdpSocket::from_std(socket)?);
         let local = socket.local_addr()?;
+        self.reflexive.ask(&socket, local, remote);
         self.udp.push(Udp { socket, local });
         Ok(Some(local))
     }
@@ -71,7 +86,8 @@ impl Sockets {
     /// another is.
     pub(super) fn have_moved(&self, remotes: &[SocketAddr]) -> bool {
         let stays = |local: IpAddr| std::net::UdpSocket::bind((local, 0)).is_ok();
-        let ours = self.udp.iter().map(|udp| udp.local.ip()).chain(self.tcp.locals());
+        let ours =
+            self.udp.iter().map(|udp| udp.local.ip()).chain(self.tcp.locals()).chain(self.relays.locals());
         let mut none = true;
         for ip in ours {
             none = false;
@@ -82,16 +98,28 @@ impl Sockets {
         !none && self.bind.is_none() && remotes.iter().any(|remote| route_to(*remote).is_ok())
     }
 
-    /// Lets go of all sockets: others are opened as addresses of the server come.
+    /// Lets go of all sockets: others are opened as addresses of the server come. Relays are asked anew at once.
     pub(super) fn let_go(&mut self) {
         self.udp.clear();
         self.tcp = IceTcp::new();
+        self.relays.ask_anew();
+    }
+
+    /// Whether this is our end of a way that is open.
+    pub(super) fn have(&self, local: SocketAddr) -> bool {
+        self.udp.iter().any(|udp| udp.local == local) || self.tcp.has(local) || self.relays.gave(local)
     }
 
     /// The address of the first UDP socket.
     #[cfg(test)]
     pub(super) fn local_udp(&self) -> SocketAddr {
         self.udp[0].local
+    }
+
+    /// Whether there is no direct way at all.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.udp.is_empty() && self.tcp.is_idle()
     }
 
     /// Opens a TCP connection to a passive candidate.
@@ -108,9 +136,10 @@ impl Sockets {
             let pair = Pair { local: transmit.source, remote: transmit.destination };
             return self.tcp.send(pair, transmit.contents.into());
         }
-        if let Some(udp) = self.udp.iter().find(|udp| udp.local == transmit.source)
-            && let Err(error) = udp.socket.try_send_to(&transmit.contents, transmit.destination)
-        {
+        let Some(udp) = self.udp.iter().find(|udp| udp.local == transmit.source) else {
+            return self.relays.send(transmit.source, transmit.destination, transmit.contents.into());
+        };
+        if let Err(error) = udp.socket.try_send_to(&transmit.contents, transmit.destination) {
             tracing::trace!(remote = %transmit.destination, %error, "a datagram was not sent");
         }
     }
@@ -128,6 +157,7 @@ impl Sockets {
         tokio::select! {
             () = datagrams => Readable::Udp,
             event = self.tcp.next() => Readable::Tcp(event),
+            event = self.relays.next() => Readable::Relay(event),
         }
     }
 

@@ -189,7 +189,17 @@ mod tests {
                 }
             }
         });
-        (Door { url, roots: Vec::new(), bind: None, udp: true, tcp: true, policy: POLICY }, seen)
+        let door = Door {
+            url,
+            roots: Vec::new(),
+            bind: None,
+            udp: true,
+            tcp: true,
+            relay_only: false,
+            direct_only: false,
+            policy: POLICY,
+        };
+        (door, seen)
     }
 
     fn source(token: &str) -> TokenSource {

@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         blocked_udp_is_a_warning_with_its_port,
         blocked_packets_are_a_failure,
         a_room_that_must_exist_is_named,
+        a_relay_is_told_with_what_keeps_it,
         own_roots_are_trusted,
         ctrl_c_ends_a_check,
     ]
@@ -87,7 +88,7 @@ async fn a_server_that_is_well_passes_every_step() -> anyhow::Result<()> {
         "ok",
         &["name", "connection", "http", "clock", "token", "signalling", "permissions", "udp", "tcp", "echo"],
     )?;
-    check.is("skipped", &["tls"])?;
+    check.is("skipped", &["tls", "relay"])?;
     let echo = check.step("echo")?["found"].as_str().context("nothing")?.to_owned();
     ensure!(echo.starts_with("20 of 20 reliable and "), "{echo}");
     check.ends(true)
@@ -194,7 +195,7 @@ async fn blocked_udp_is_a_warning_with_its_port() -> anyhow::Result<()> {
         "nothing comes back over UDP from 127.0.0.1:",
         "is blocked between here and the server",
     )?;
-    check.says("udp", "warning", "", "calls work over TCP meanwhile")?;
+    check.says("udp", "warning", "", "calls work over TCP or a relay meanwhile")?;
     check.is("ok", &["signalling", "tcp", "echo"])?;
     check.ends(true)
 }
@@ -216,6 +217,31 @@ async fn a_room_that_must_exist_is_named() -> anyhow::Result<()> {
     let check = Check::of(doctor(&server, &[])).await?;
     check.says("signalling", "failed", "the room does not exist", "--room")?;
     check.ends(false)
+}
+
+async fn a_relay_is_told_with_what_keeps_it() -> anyhow::Result<()> {
+    let port = std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port();
+    let config = |more: &str| {
+        format!(
+            "turn: {{enabled: true, udp_port: {port}, relay_range_start: 30000, relay_range_end: 32000, \
+             bind_addresses: [127.0.0.1]{more}}}"
+        )
+    };
+    let server = Server::start(&config(", allow_restricted_peer_cidrs: [127.0.0.0/8]"))?;
+    let check = Check::of(doctor(&server, &[])).await?;
+    check.is("ok", &["udp", "tcp", "relay", "echo"])?;
+    let check = Check::of(doctor(&server, &["--relay-only"])).await?;
+    check.is("ok", &["signalling", "relay", "echo"])?;
+    check.is("skipped", &["udp", "tcp"])?;
+    check.ends(true)?;
+    drop(server);
+
+    // As it is configured by default it reaches no private address, not even its own.
+    let server = Server::start(&config(""))?;
+    let check = Check::of(doctor(&server, &["--limit", "3s"])).await?;
+    check.says("relay", "warning", "no relay can be used", "as a peer")?;
+    check.is("ok", &["udp", "tcp", "echo"])?;
+    check.ends(true)
 }
 
 async fn own_roots_are_trusted() -> anyhow::Result<()> {

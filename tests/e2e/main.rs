@@ -30,6 +30,7 @@ mod doctor;
 mod endings;
 mod ends;
 mod flat;
+mod forged;
 mod judges;
 mod matrix;
 mod moves;
@@ -56,6 +57,8 @@ mod storm;
 mod streams;
 mod survival;
 mod tls;
+mod turn;
+mod turn_server;
 
 /// Tests that mostly wait: more of them at once than there are processors.
 const THREADS: usize = 8;
@@ -92,6 +95,8 @@ fn main() {
         judges::trials(),
         recordings::trials(),
         replay::trials(),
+        turn::trials(),
+        forged::trials(),
     ];
     let trials = files.into_iter().flatten().chain(dev::trials()).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -93,6 +93,8 @@ async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<(
     let (key, room) = (AccessKey::new(KEY, SECRET), "moves");
     let file = tools_file("moves", &[("where_is", r#"echo "{\"room\": \"kitchen\"}""#)])?;
     let near = format!("{}-near", Hosts::NAME);
+    // Before the phone, whose coming it waits for.
+    let mut watcher = Room::join(&hosts.url, &key.observer(room, "watcher").sign()?).await?;
     let _phone = tokio::process::Command::new("ip")
         .args(["netns", "exec", &near, env!("CARGO_BIN_EXE_toolbridge"), "client", "--tools"])
         .arg(&file)
@@ -103,7 +105,6 @@ async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<(
         .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    let mut watcher = Room::join(&hosts.url, &key.observer(room, "watcher").sign()?).await?;
     let phone = joined(&mut watcher, "phone").await?;
     let assistant = Assistant::builder().join(&hosts.url, &key.assistant(room, "assistant").sign()?).await?;
     let call = async || {

@@ -1,6 +1,6 @@
 //! That the relay is what the other tests take it for.
 
-use std::time::Duration;
+use std::{net::Ipv6Addr, time::Duration};
 
 use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         packets_pass_through_the_relay_over_tcp,
         a_severed_connection_ends_and_another_is_taken,
         a_restarted_server_is_at_the_same_address,
+        packets_pass_over_ipv6,
     ]
 }
 
@@ -91,5 +92,18 @@ async fn a_restarted_server_is_at_the_same_address() -> anyhow::Result<()> {
     let before = Room::join(&relay.url(), &token).await?.local();
     server.restart()?;
     ensure!(Room::join(&relay.url(), &token).await?.local().sid() != before.sid());
+    Ok(())
+}
+
+async fn packets_pass_over_ipv6() -> anyhow::Result<()> {
+    for (room, options) in [("v6-udp", RoomOptions::new()), ("v6-tcp", RoomOptions::new().tcp_only())] {
+        let server = shared()?;
+        // All addresses of the server's that we see are of the other family.
+        let relay = Relay::start_for(&server, Ipv6Addr::LOCALHOST.into()).await?;
+        let mut one = options.join(&relay.url(), &server.key().client(room, "one").sign()?).await?;
+        let two = Room::join(&server.url(), &server.key().client(room, "two").sign()?).await?;
+        two.send(to("one", room)).await?;
+        ensure!(packet(&mut one).await?.payload == room);
+    }
     Ok(())
 }

@@ -6,7 +6,7 @@
 
 use std::{
     collections::VecDeque,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -42,13 +42,19 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(crate) async fn start(server: &Server) -> anyhow::Result<Self> {
-        let any = (Ipv4Addr::LOCALHOST, 0);
-        let (signal, tcp) = (TcpListener::bind(any).await?, TcpListener::bind(any).await?);
-        let udp = UdpSocket::bind(any).await?;
+        Self::start_for(server, Ipv4Addr::LOCALHOST.into()).await
+    }
+
+    /// One whose packets come to and go from this address, of either family: 127.0.0.1 or ::1.
+    pub(crate) async fn start_for(server: &Server, packets: IpAddr) -> anyhow::Result<Self> {
+        let signal = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let (tcp, udp) = (TcpListener::bind((packets, 0)).await?, UdpSocket::bind((packets, 0)).await?);
         let (signalling, media) = (Arc::new(Link::new()), Arc::new(Link::new()));
         let announced =
             [(server.udp_port(), udp.local_addr()?.port()), (server.tcp_port(), tcp.local_addr()?.port())]
-                .map(|(theirs, ours)| (candidate(theirs), candidate(ours)));
+                .map(|(theirs, ours)| {
+                    (candidate(Ipv4Addr::LOCALHOST.into(), theirs), candidate(packets, ours))
+                });
         ensure!(announced.iter().all(|(theirs, ours)| theirs.len() == ours.len()), "ports of other lengths");
         let port = signal.local_addr()?.port();
         let mut tasks = JoinSet::new();
@@ -92,9 +98,10 @@ impl Relay {
     }
 }
 
-/// An address and a port as a candidate has them.
-fn candidate(port: u16) -> Vec<u8> {
-    format!(" 127.0.0.1 {port} ").into_bytes()
+/// An address and a port as a candidate has them, in the same number of bytes for both families.
+fn candidate(address: IpAddr, port: u16) -> Vec<u8> {
+    let address = if address.is_ipv4() { "127.0.0.1" } else { "::0:0:0:1" };
+    format!(" {address} {port} ").into_bytes()
 }
 
 /// One way through the relay, both directions of it.

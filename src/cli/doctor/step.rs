@@ -25,6 +25,8 @@ pub(super) enum Step {
     Udp,
     /// Packets over TCP.
     Tcp,
+    /// Packets through a relay.
+    Relay,
     /// Data from one participant to another and back.
     Echo,
 }
@@ -43,6 +45,7 @@ impl Step {
             Self::Permissions => "permissions",
             Self::Udp => "udp",
             Self::Tcp => "tcp",
+            Self::Relay => "relay",
             Self::Echo => "echo",
         }
     }
@@ -60,6 +63,7 @@ impl Step {
             Self::Permissions => "permissions",
             Self::Udp => "packets, UDP",
             Self::Tcp => "packets, TCP",
+            Self::Relay => "relay (TURN)",
             Self::Echo => "data echo",
         }
     }
@@ -73,7 +77,7 @@ impl Step {
             Self::Http => &[Self::Tls],
             Self::Clock => &[Self::Http],
             Self::Signalling => &[Self::Http, Self::Token],
-            Self::Permissions | Self::Udp | Self::Tcp | Self::Echo => &[Self::Signalling],
+            Self::Permissions | Self::Udp | Self::Tcp | Self::Relay | Self::Echo => &[Self::Signalling],
         }
     }
 }

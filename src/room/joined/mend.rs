@@ -25,6 +25,7 @@ use crate::{
         chance,
         desk::Desk,
         health::End,
+        joining::demands_relays,
         packet,
         participants::Participants,
         peer_connection::{Error, Locals},
@@ -107,6 +108,9 @@ impl Joined {
     pub(super) fn mend(&mut self, desk: &mut Desk) {
         let now = Instant::now();
         self.look_for_another_address(now, desk);
+        if self.peer.wants_restart() {
+            self.begin_anew();
+        }
         if let Some((_, again)) = &mut self.mending.moving
             && now >= *again
         {
@@ -169,6 +173,11 @@ impl Joined {
         tracing::debug!(heard = answer.last_message_seq, "the signalling is resumed");
         self.resume.handle_resumed(Instant::now());
         self.mending.listed = Some(HashSet::new());
+        self.peer.use_relays(
+            &answer.ice_servers,
+            demands_relays(answer.client_configuration.as_ref()),
+            &self.mending.roots,
+        );
         self.mending.again = self.numbers.beyond(answer.last_message_seq).map(<[u8]>::to_vec).collect();
         let state = self.sync_state();
         self.signal.synchronize(state);

@@ -48,6 +48,15 @@ async fn unusable_candidates_are_skipped_and_their_number_has_a_cap() {
         "candidate:",
         "candidate:1 1 udp 1 some-name.local 9 typ host",
         "candidate:1 1 tcp 1 127.0.0.1 9 typ host",
+        "candidate:1 1 udp 1 127.0.0.1 0 typ host",
+        "candidate:1 1 udp 1 169.254.1.1 9 typ host",
+        "candidate:1 1 udp 1 255.255.255.255 9 typ host",
+        "candidate:1 1 udp 1 224.0.0.1 9 typ host",
+        "candidate:1 1 udp 1 0.0.0.0 9 typ host",
+        "candidate:1 1 udp 1 fe80::1 9 typ host",
+        "candidate:1 1 udp 1 ff02::1 9 typ host",
+        "candidate:1 1 udp 1 ::ffff:127.0.0.1 9 typ host",
+        "candidate:1 1 udp 1 :: 9 typ host",
     ] {
         connection.handle_candidate(line);
     }
@@ -86,6 +95,8 @@ async fn a_candidate_that_comes_late_is_tried_at_once() {
 struct Remote {
     rtc: Rtc,
     socket: UdpSocket,
+    /// Where all that it sends comes from instead, and how much that was.
+    elsewhere: Option<(UdpSocket, usize)>,
     local: SocketAddr,
     wake_at: Instant,
     channels: Vec<ChannelId>,
@@ -100,7 +111,8 @@ impl Remote {
         rtc.add_local_candidate(Candidate::host(local, Protocol::Udp).unwrap());
         let offer = SdpOffer::from_sdp_string(offer).unwrap();
         let answer = rtc.sdp_api().accept_offer(offer).unwrap().to_sdp_string();
-        let remote = Self { rtc, socket, local, wake_at: Instant::now(), channels: vec![], heard: vec![] };
+        let (elsewhere, wake_at) = (None, Instant::now());
+        let remote = Self { rtc, socket, elsewhere, local, wake_at, channels: vec![], heard: vec![] };
         (remote, answer)
     }
 
@@ -126,7 +138,11 @@ impl Remote {
             match self.rtc.poll_output().unwrap() {
                 Output::Timeout(at) => return self.wake_at = at,
                 Output::Transmit(transmit) => {
-                    let _ = self.socket.try_send_to(&transmit.contents, transmit.destination);
+                    let socket = self.elsewhere.as_mut().map_or(&self.socket, |(socket, sent)| {
+                        *sent += 1;
+                        socket
+                    });
+                    let _ = socket.try_send_to(&transmit.contents, transmit.destination);
                 }
                 Output::Event(Event::ChannelOpen(id, _)) => self.channels.push(id),
                 Output::Event(Event::ChannelData(data)) => self.heard.push(data.data),
@@ -218,6 +234,26 @@ async fn noise_ends_nothing_wherever_it_comes_from() {
     assert_eq!(connection.lost(), None);
 }
 
+/// What a stranger sends to the port of a connection that lives, of every kind that there is.
+#[tokio::test]
+async fn sixty_thousand_forged_datagrams_are_counted_and_nothing_else() {
+    const COUNT: u64 = 60_000;
+    let (mut connection, mut remote) = connected().await;
+    let (stranger, local) = ("192.0.2.1:9".parse().unwrap(), connection.sockets.local_udp());
+    let (heard, before) = (connection.heard(), connection.rejected);
+    for n in 0..COUNT {
+        let mut datagram =
+            [STUN, DTLS, RTP, b"\x40\0\0\x08", b"\0\x17\0\0\x21\x12\xa4\x42"][n as usize % 5].to_vec();
+        datagram.extend((0..n % 64).map(|at| (n * 31 + at * 7) as u8));
+        connection.receive(Protocol::Udp, stranger, local, &datagram, Admit::All).unwrap();
+    }
+    assert_eq!(connection.rejected - before, COUNT);
+    assert_eq!((connection.heard(), connection.lost()), (heard, None));
+    assert!(connection.messages.is_empty());
+    assert!(connection.write(Lane::Reliable, b"all the same").unwrap());
+    drive(&mut connection, &mut remote, Admit::All, |_, remote| !remote.heard.is_empty()).await;
+}
+
 #[tokio::test]
 async fn what_is_kept_out_comes_later() {
     let (mut connection, mut remote) = connected().await;
@@ -236,4 +272,52 @@ async fn the_other_ends_goodbye_is_told() {
     remote.rtc.close().unwrap();
     remote.handle(None);
     drive(&mut connection, &mut remote, Admit::All, |it, _| it.lost().is_some()).await;
+}
+
+/// A second path is no proof that the first one lives: who waited for it would wait in vain.
+#[tokio::test]
+async fn only_the_chosen_path_counts_as_heard() {
+    let (mut connection, mut remote) = connected().await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.chosen.is_some()).await;
+    // What is read in its order is told by noise behind it, which is rejected.
+    let (stranger, local) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), connection.sockets.local_udp());
+    let mut noise = 0;
+    remote.elsewhere = Some((UdpSocket::bind("127.0.0.1:0").await.unwrap(), 0));
+    stranger.send_to(DTLS, local).await.unwrap();
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.rejected == 1).await;
+    let heard = connection.heard();
+    drive(&mut connection, &mut remote, Admit::All, |it, remote| {
+        let sent = remote.elsewhere.as_ref().map_or(0, |(_, sent)| *sent);
+        if sent > 1 && noise == 0 {
+            noise += stranger.try_send_to(DTLS, local).unwrap();
+        }
+        it.rejected == 2
+    })
+    .await;
+    assert_eq!(connection.heard(), heard);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_directly_when_only_relays_may_be_used() {
+    let mut connection = connection();
+    connection.pending = None;
+    connection.use_relays(&[], true, &[]);
+    connection.handle_candidate("candidate:1 1 udp 1 127.0.0.1 9 typ host");
+    connection.handle_candidate("candidate:1 1 tcp 1 127.0.0.1 9 typ host tcptype passive");
+    assert!(connection.sockets.is_empty());
+    assert_eq!(connection.without_relay(Duration::ZERO), Some(Vec::new()), "and there is none");
+}
+
+#[tokio::test]
+async fn an_address_from_outside_is_told_and_one_that_we_know_is_not() {
+    let mut connection = connection();
+    let (local, mapped) = ("192.168.1.2:5000".parse().unwrap(), "203.0.113.7:4000".parse().unwrap());
+    connection.handle_reflexive(local, local).unwrap();
+    connection.handle_reflexive("0.0.0.0:1".parse().unwrap(), local).unwrap();
+    connection.handle_reflexive("[2001:db8::1]:1".parse().unwrap(), local).unwrap();
+    assert_eq!(connection.poll_candidate(), None);
+    connection.handle_reflexive(mapped, local).unwrap();
+    let line = connection.poll_candidate().unwrap();
+    assert!(line.contains(" 203.0.113.7 4000 typ srflx") && !line.contains("192.168"), "{line}");
+    assert_eq!(connection.poll_candidate(), None);
 }

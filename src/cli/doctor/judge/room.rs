@@ -12,7 +12,7 @@ use crate::{
         joins::{Echoes, Rights},
         step::Report,
     },
-    room::JoinPhase,
+    room::{JoinPhase, RelayError},
 };
 
 /// Why the server refused a token, as it said when asked.
@@ -61,7 +61,9 @@ pub(in crate::cli::doctor) fn joined(room: &str, identity: &str) -> Report {
 /// A join that failed. Without a path for packets it was still taken.
 pub(in crate::cli::doctor) fn not_joined(error: &ConnectError, why: Refusal, made_here: bool) -> Report {
     match error {
-        ConnectError::NoNetworkPath { .. } | ConnectError::Timeout { phase: JoinPhase::Channels, .. } => {
+        ConnectError::NoNetworkPath { .. }
+        | ConnectError::NoRelay { .. }
+        | ConnectError::Timeout { phase: JoinPhase::Channels, .. } => {
             Report::ok("the server takes the join (whether packets pass comes below)")
         }
         ConnectError::Unauthorized { .. } => refused(why, made_here),
@@ -199,6 +201,9 @@ pub(in crate::cli::doctor) fn path(
             return Report::ok(format!("packets pass over {name} alone"));
         }
         Err(ConnectError::NoNetworkPath { tried, .. }) => tried,
+        Err(ConnectError::NoRelay { .. }) => {
+            return Report::skipped("the server lets packets through relays only (`force_relay`)");
+        }
         Err(ConnectError::Timeout { phase: JoinPhase::Channels, .. }) => {
             return Report::failed(
                 "packets pass, but so badly that no channel opened in time",
@@ -216,8 +221,8 @@ pub(in crate::cli::doctor) fn path(
     if works_otherwise {
         let (wrong, advice) = (report.wrong.unwrap_or_default(), report.advice.unwrap_or_default());
         let meanwhile = match path {
-            Path::Udp => "calls work over TCP meanwhile, slower where packets are lost",
-            Path::Tcp => "calls work over UDP meanwhile, but not from networks that block it",
+            Path::Udp => "calls work over TCP or a relay meanwhile, slower where packets are lost",
+            Path::Tcp => "calls go another way meanwhile, but not from networks that block UDP",
         };
         return Report::warning(wrong, format!("{advice}; {meanwhile}"));
     }
@@ -267,6 +272,53 @@ fn blocked(path: Path, tried: &str, server: &[IpAddr]) -> Report {
             }
         ),
     )
+}
+
+/// Packets through a relay alone. `works_directly`: whether they pass without one.
+pub(in crate::cli::doctor) fn relay(result: &Result<(), ConnectError>, works_directly: bool) -> Report {
+    let relays = match result {
+        Ok(()) => return Report::ok("packets pass through a relay alone"),
+        Err(ConnectError::NoRelay { relays }) => relays,
+        Err(other) => {
+            let wrong = format!("a relay is named, and packets do not pass through it: {other}");
+            return mild(
+                works_directly,
+                wrong,
+                "look at the relay's log, and whether it may reach the LiveKit server",
+            );
+        }
+    };
+    if relays.is_empty() {
+        if works_directly {
+            return Report::skipped(
+                "the server names no relay; only networks that let nothing else out need one",
+            );
+        }
+        return Report::failed(
+            "the server names no relay, which networks that let nothing else out need",
+            "turn on `turn` in the LiveKit server's configuration, over TLS on port 443",
+        );
+    }
+    let advice = match &relays[0].error {
+        RelayError::Unauthorized { .. } => {
+            "give the LiveKit server the relay's user name and password (`rtc.turn_servers`)"
+        }
+        RelayError::Tls(_) => "get the relay a certificate that browsers accept, for the name in its address",
+        RelayError::Refused { .. } => "have the relay allow the address of the LiveKit server as a peer",
+        RelayError::NotFound(_) => {
+            "correct the relay's name in the LiveKit server's configuration (`turn.domain`)"
+        }
+        _ => "start the relay, and open its port towards this machine",
+    };
+    mild(works_directly, format!("no relay can be used: {}", list(relays)), advice)
+}
+
+fn mild(works: bool, wrong: String, advice: &str) -> Report {
+    if works {
+        let so = "; calls work without it, but not from networks that let nothing else out";
+        return Report::warning(wrong, format!("{advice}{so}"));
+    }
+    Report::failed(wrong, advice)
 }
 
 /// Whether an address means something only within one network, or one machine.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cli::doctor::step::State;
+use crate::{cli::doctor::step::State, room::RelayFailure};
 
 #[track_caller]
 fn says(report: &Report, state: State, wrong: &str, advice: &str) {
@@ -115,7 +115,7 @@ fn a_blocked_path_names_its_ports() {
     let report = path(Path::Udp, &Err(no_path(tried)), false, &public);
     says(&report, State::Failed, "nothing comes back over UDP from 192.0.2.7:7882", "UDP 7882 is blocked");
     let report = path(Path::Udp, &Err(no_path(tried)), true, &public);
-    says(&report, State::Warning, "over UDP", "calls work over TCP meanwhile");
+    says(&report, State::Warning, "over UDP", "calls work over TCP or a relay meanwhile");
     let report = path(Path::Tcp, &Err(no_path("192.0.2.7:7881")), true, &public);
     says(&report, State::Warning, "over TCP", "TCP 7881 is blocked");
     assert_eq!(path(Path::Tcp, &Ok(()), true, &public), Report::ok("packets pass over TCP alone"));
@@ -193,4 +193,32 @@ fn echoes_are_judged_by_what_is_lost_and_how_long_they_take() {
         "log",
     );
     says(&no_echo(&ConnectError::Removed), State::Failed, "could not join", "max_participants");
+}
+
+#[test]
+fn a_relay_is_needed_only_where_nothing_else_works() {
+    let failed = |error: RelayError| {
+        let error = RelayFailure { relay: "turns:turn.example:443".into(), error };
+        Err(ConnectError::NoRelay { relays: vec![error] })
+    };
+    assert_eq!(relay(&Ok(()), true), Report::ok("packets pass through a relay alone"));
+    let none = || Err(ConnectError::NoRelay { relays: Vec::new() });
+    assert_eq!(relay(&none(), true).state, State::Skipped);
+    says(&relay(&none(), false), State::Failed, "names no relay", "443");
+    for (error, wrong, advice) in [
+        (
+            RelayError::Silent(Duration::from_secs(5)),
+            "turns:turn.example:443: no answer within 5s",
+            "open its port",
+        ),
+        (RelayError::Tls("bad".into()), "bad", "certificate"),
+        (RelayError::Unauthorized { code: 401, words: String::new() }, "401", "password"),
+        (RelayError::Refused { code: 403, words: String::new() }, "403", "as a peer"),
+        (RelayError::NotFound("x".into()), "name was not found", "turn.domain"),
+    ] {
+        says(&relay(&failed(error.clone()), true), State::Warning, wrong, "calls work without it");
+        says(&relay(&failed(error), false), State::Failed, wrong, advice);
+    }
+    says(&relay(&Err(no_path("192.0.2.7:7882")), true), State::Warning, "do not pass through it", "log");
+    assert_eq!(path(Path::Udp, &none(), true, &[]).state, State::Skipped);
 }

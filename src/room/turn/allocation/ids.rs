@@ -1,0 +1,39 @@
+//! The numbers of requests: nobody who has not seen one can guess the next.
+
+use sha2::{Digest, Sha256};
+
+use super::Transaction;
+
+/// Numbers made of a seed.
+pub(in super::super) struct Ids {
+    seed: [u8; 32],
+    count: u64,
+}
+
+impl Ids {
+    pub(in super::super) fn new(seed: [u8; 32]) -> Self {
+        Self { seed, count: 0 }
+    }
+
+    pub(in super::super) fn next(&mut self) -> Transaction {
+        self.count += 1;
+        let digest = Sha256::new().chain_update(self.seed).chain_update(self.count.to_be_bytes()).finalize();
+        let mut id = Transaction::default();
+        let length = id.len();
+        id.copy_from_slice(&digest[..length]);
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_comes_twice_and_a_seed_is_its_own() {
+        let (mut one, mut two) = (Ids::new([1; 32]), Ids::new([2; 32]));
+        let ids: std::collections::HashSet<_> = (0..100).flat_map(|_| [one.next(), two.next()]).collect();
+        assert_eq!(ids.len(), 200);
+        assert!(ids.contains(&Ids::new([1; 32]).next()));
+    }
+}

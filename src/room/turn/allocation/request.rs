@@ -1,0 +1,105 @@
+//! A request on its way: when it goes again, and when it is given up.
+
+use std::time::{Duration, Instant};
+
+use super::{Method, Transaction};
+
+/// The first wait before a request goes again ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489), 6.2.1); it doubles.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Allocate,
+    Refresh,
+    /// A permission for the peer at this place.
+    Permit(usize),
+    /// A channel for it.
+    Bind(usize),
+}
+
+impl Purpose {
+    pub(super) fn method(self) -> Method {
+        match self {
+            Self::Allocate => Method::Allocate,
+            Self::Refresh => Method::Refresh,
+            Self::Permit(_) => Method::CreatePermission,
+            Self::Bind(_) => Method::ChannelBind,
+        }
+    }
+}
+
+/// A request that waits for its answer.
+pub(super) struct Request {
+    pub(super) id: Transaction,
+    pub(super) purpose: Purpose,
+    /// How often it was written anew because its nonce was too old.
+    pub(super) stale: u8,
+    pub(super) bytes: Vec<u8>,
+    ends_at: Instant,
+    again_at: Instant,
+    wait: Duration,
+}
+
+/// What to do about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retry {
+    Wait,
+    Again,
+    GiveUp,
+}
+
+impl Request {
+    /// How long an answer is waited for: a join has 15 s, and another relay may do better.
+    pub(super) const LIMIT: Duration = Duration::from_secs(8);
+
+    pub(super) fn new(now: Instant, id: Transaction, purpose: Purpose, stale: u8, bytes: Vec<u8>) -> Self {
+        let (ends_at, again_at) = (now + Self::LIMIT, now + FIRST_WAIT);
+        Self { id, purpose, stale, bytes, ends_at, again_at, wait: FIRST_WAIT }
+    }
+
+    /// What is due now. On a stream nothing is lost, and so nothing goes again.
+    pub(super) fn poll(&mut self, now: Instant, reliable: bool) -> Retry {
+        if now >= self.ends_at {
+            return Retry::GiveUp;
+        }
+        if reliable {
+            self.again_at = self.ends_at;
+        }
+        if now < self.again_at {
+            return Retry::Wait;
+        }
+        self.wait *= 2;
+        self.again_at = now + self.wait;
+        Retry::Again
+    }
+
+    /// When something is due.
+    pub(super) fn due(&self) -> Instant {
+        self.again_at.min(self.ends_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_goes_again_at_growing_distances_until_it_is_given_up() {
+        let start = Instant::now();
+        for (reliable, expected) in [(false, &[500, 1500, 3500, 7500][..]), (true, &[])] {
+            let mut request = Request::new(start, [0; 12], Purpose::Refresh, 0, Vec::new());
+            let (mut now, mut again) = (start, Vec::new());
+            loop {
+                now = request.due().max(now);
+                match request.poll(now, reliable) {
+                    Retry::Wait => {}
+                    Retry::Again => again.push((now - start).as_millis()),
+                    Retry::GiveUp => break,
+                }
+            }
+            assert_eq!(again, expected.iter().map(|it| *it as u128).collect::<Vec<_>>());
+            assert_eq!(now - start, Request::LIMIT);
+        }
+    }
+}

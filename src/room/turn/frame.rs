@@ -1,0 +1,124 @@
+//! What travels between us and a relay: STUN messages, and datagrams behind the number of their channel
+//! ([RFC 8656](https://www.rfc-editor.org/rfc/rfc8656), section 12).
+
+use bytes::{Buf, BytesMut};
+
+use super::stun::{self, MAX_MESSAGE, array, padded};
+
+/// The numbers that a channel may have (section 12).
+pub(super) const CHANNELS: std::ops::RangeInclusive<u16> = 0x4000..=0x4FFF;
+/// A channel's number and the length.
+const HEAD: usize = 4;
+
+/// A stream that holds something else than frames. It cannot be read any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// Takes the next whole frame off a stream's bytes; none if it has not come whole yet.
+pub(super) fn split(buffer: &mut BytesMut) -> Result<Option<BytesMut>, Broken> {
+    let (true, Some(first)) = (buffer.len() >= HEAD, array(buffer, 0).map(u16::from_be_bytes)) else {
+        return Ok(None);
+    };
+    let (length, taken) = if CHANNELS.contains(&first) {
+        let length = HEAD + usize::from(u16::from_be_bytes([buffer[2], buffer[3]]));
+        // On a stream the padding is a must, and not counted.
+        (length, padded(length))
+    } else {
+        if buffer.len() < stun::HEAD {
+            return if first < 0x4000 { Ok(None) } else { Err(Broken) };
+        }
+        let length = stun::length(buffer).ok_or(Broken)?;
+        (length, length)
+    };
+    if length > MAX_MESSAGE {
+        return Err(Broken);
+    }
+    if buffer.len() < taken {
+        return Ok(None);
+    }
+    let frame = buffer.split_to(length);
+    buffer.advance(taken - length);
+    Ok(Some(frame))
+}
+
+/// The channel of a datagram and where it begins and ends; none if it is cut, or no such frame.
+pub(super) fn read_channel(frame: &[u8]) -> Option<(u16, &[u8])> {
+    let number = array(frame, 0).map(u16::from_be_bytes).filter(|number| CHANNELS.contains(number))?;
+    let length = usize::from(u16::from_be_bytes(array(frame, 2)?));
+    Some((number, frame.get(HEAD..HEAD + length)?))
+}
+
+/// A datagram for a channel, padded as a stream needs it and a datagram does not mind.
+pub(super) fn write_channel(number: u16, datagram: &[u8]) -> Option<Vec<u8>> {
+    let length = u16::try_from(datagram.len()).ok()?;
+    let mut frame = Vec::with_capacity(padded(HEAD + datagram.len()));
+    frame.extend_from_slice(&number.to_be_bytes());
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.extend_from_slice(datagram);
+    frame.resize(padded(frame.len()), 0);
+    Some(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::stun::{Class, Method, Writer, attribute},
+        *,
+    };
+
+    fn message() -> Vec<u8> {
+        Writer::new(Class::Indication, Method::Data, [1; 12]).put(attribute::DATA, b"datagram").finish()
+    }
+
+    #[test]
+    fn a_stream_in_pieces_of_any_size_gives_the_same_frames() {
+        let frames = [
+            write_channel(0x4000, b"one").unwrap(),
+            message(),
+            write_channel(0x4FFF, b"").unwrap(),
+            write_channel(0x4001, b"fours").unwrap(),
+        ];
+        let stream = frames.concat();
+        assert_eq!(stream.len() % 4, 0);
+        for size in 1..=stream.len() {
+            let (mut buffer, mut got) = (BytesMut::new(), Vec::new());
+            for piece in stream.chunks(size) {
+                buffer.extend_from_slice(piece);
+                while let Some(frame) = split(&mut buffer).unwrap() {
+                    got.push(frame);
+                }
+            }
+            assert!(buffer.is_empty());
+            let channels: Vec<_> = got.iter().filter_map(|frame| read_channel(frame)).collect();
+            assert_eq!(channels, [(0x4000, &b"one"[..]), (0x4FFF, b""), (0x4001, b"fours")]);
+            assert_eq!(got[1], message());
+        }
+    }
+
+    #[test]
+    fn a_stream_of_something_else_is_broken_at_once() {
+        for bytes in [
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            b"\x50\0\0\0",
+            b"\xff\xff\xff\xff",
+            // A message and a datagram over the limit.
+            b"\0\x01\xff\xf0\x21\x12\xa4\x42123456789012",
+            b"\x40\0\xff\xff",
+            // No cookie; a length that is no multiple of four.
+            b"\x00\x01\x00\x00\x00\x00\x00\x00123456789012",
+            b"\0\x01\0\x02\x21\x12\xa4\x42123456789012",
+        ] {
+            assert_eq!(split(&mut BytesMut::from(bytes)), Err(Broken), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_cut_datagram_is_none() {
+        let whole = write_channel(0x4000, b"datagram").unwrap();
+        for length in 0..whole.len() {
+            assert_eq!(read_channel(&whole[..length]), None, "{length}");
+        }
+        assert_eq!(read_channel(&whole), Some((0x4000, &b"datagram"[..])));
+        assert_eq!(write_channel(0x4000, &[0; 70_000]), None);
+    }
+}

@@ -1,0 +1,241 @@
+//! Relays over real sockets, against a server that the test plays.
+
+use bytes::BytesMut;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UdpSocket},
+    time,
+};
+
+use super::{
+    stun::{Class, Message, Method, Writer, attribute},
+    *,
+};
+
+const PEER: &str = "192.0.2.9:7882";
+const RELAYED: &str = "198.51.100.1:50000";
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn server(urls: &[String]) -> IceServer {
+    IceServer { urls: urls.to_vec(), username: "user".into(), credential: "pass".into() }
+}
+
+/// Relays that ask the server at this address, over this.
+fn relays(at: SocketAddr, transport: &str) -> Relays {
+    let mut relays = Relays::new(None);
+    relays.use_servers(&[server(&[format!("turn:{at}?transport={transport}")])], true, &[]);
+    relays
+}
+
+/// What a server that asks for no credentials answers.
+fn answer(request: &[u8]) -> Option<Vec<u8>> {
+    let message = Message::read(request)?;
+    let answer = Writer::new(Class::Success, message.method, message.transaction());
+    let answer = match message.method {
+        Method::Allocate => answer
+            .address(attribute::XOR_RELAYED_ADDRESS, address(RELAYED))
+            .put(attribute::LIFETIME, &600_u32.to_be_bytes()),
+        _ => answer,
+    };
+    (message.class == Class::Request).then(|| answer.finish())
+}
+
+/// Reads requests off a stream and answers them, until one of this method was answered.
+async fn serve(stream: &mut TcpStream, last: Method) {
+    let mut buffer = BytesMut::new();
+    loop {
+        while let Some(request) = frame::split(&mut buffer).unwrap() {
+            let method = Message::read(&request).map(|it| it.method);
+            stream.write_all(&answer(&request).unwrap()).await.unwrap();
+            if method == Some(last) {
+                return;
+            }
+        }
+        assert_ne!(stream.read_buf(&mut buffer).await.unwrap(), 0);
+    }
+}
+
+/// A relay over TCP that has given an address.
+async fn open() -> (Relays, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut relays = relays(listener.local_addr().unwrap(), "tcp");
+    let (mut stream, _) = listener.accept().await.unwrap();
+    serve(&mut stream, Method::Allocate).await;
+    let RelayEvent::Opened(relayed, local) = relays.next().await else { panic!("not opened") };
+    assert_eq!((relayed, local), (vec![address(RELAYED)], stream.peer_addr().unwrap()));
+    (relays, stream)
+}
+
+fn error(relays: &Relays) -> RelayError {
+    relays.failures(Duration::ZERO).remove(0).error
+}
+
+#[tokio::test]
+async fn datagrams_pass_both_ways_as_if_by_a_socket_of_their_own() {
+    let (mut relays, mut stream) = open().await;
+    relays.permit(address(PEER));
+    serve(&mut stream, Method::ChannelBind).await;
+    for datagram in [&b"one"[..], b"", b"fours"] {
+        let frame = frame::write_channel(0x4000, datagram).unwrap();
+        // In two pieces, as a network may cut it.
+        stream.write_all(&frame[..3]).await.unwrap();
+        stream.write_all(&frame[3..]).await.unwrap();
+        let RelayEvent::Datagram { relayed, from, datagram: got } = relays.next().await else { panic!() };
+        assert_eq!((relayed, from, &got[..]), (address(RELAYED), address(PEER), datagram));
+    }
+    relays.send(address(RELAYED), address(PEER), b"hello".to_vec());
+    let expected = frame::write_channel(0x4000, b"hello").unwrap();
+    let mut got = vec![0; expected.len()];
+    stream.read_exact(&mut got).await.unwrap();
+    assert_eq!(got, expected);
+}
+
+#[tokio::test]
+async fn a_server_of_another_kind_is_told_as_that() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut relays = relays(listener.local_addr().unwrap(), "tcp");
+    let (mut stream, _) = listener.accept().await.unwrap();
+    stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+    assert!(matches!(relays.next().await, RelayEvent::Failed(_)));
+    assert!(matches!(error(&relays), RelayError::Malformed(_)), "{:?}", error(&relays));
+    assert!(!relays.is_hopeful());
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_is_opened_anew_a_few_times() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut relays = relays(listener.local_addr().unwrap(), "tcp");
+    for again in 0..=MAX_AGAIN {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        serve(&mut stream, Method::Allocate).await;
+        assert!(matches!(relays.next().await, RelayEvent::Opened(..)));
+        assert!(relays.gave(address(RELAYED)) && !relays.is_awaited());
+        drop(stream);
+        let RelayEvent::Failed(gone) = relays.next().await else { panic!("not failed") };
+        assert_eq!(gone, [address(RELAYED)]);
+        assert!(!relays.gave(address(RELAYED)));
+        assert_eq!(relays.is_awaited(), again < MAX_AGAIN);
+    }
+    // Then it is given up, until the server names it again.
+    assert!(!relays.is_hopeful());
+    assert!(matches!(error(&relays), RelayError::Closed(_)), "{:?}", error(&relays));
+    let url = relays.relays[0].place.url.to_string();
+    relays.use_servers(&[server(&[url])], true, &[]);
+    assert!(relays.is_hopeful() && relays.relays.len() == 1);
+    // One that gives nothing at all is given up at once.
+    drop(listener.accept().await.unwrap());
+    assert!(matches!(relays.next().await, RelayEvent::Failed(gone) if gone.is_empty()));
+    assert!(!relays.is_hopeful());
+}
+
+#[tokio::test]
+async fn relays_that_are_asked_anew_let_go_of_what_they_had() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut relays = relays(listener.local_addr().unwrap(), "tcp");
+    let (mut first, _) = listener.accept().await.unwrap();
+    serve(&mut first, Method::Allocate).await;
+    assert!(matches!(relays.next().await, RelayEvent::Opened(..)));
+    assert_eq!(relays.locals().count(), 1);
+    relays.ask_anew();
+    let (mut second, _) = listener.accept().await.unwrap();
+    serve(&mut second, Method::Allocate).await;
+    // The goodbye to the first, and nothing of it here.
+    let mut rest = Vec::new();
+    first.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(Message::read(&rest).unwrap().number(attribute::LIFETIME), Some(0));
+    assert!(matches!(relays.next().await, RelayEvent::Opened(..)));
+    assert!(relays.gave(address(RELAYED)));
+}
+
+#[tokio::test]
+async fn a_relay_that_takes_nothing_costs_a_capped_queue() {
+    let (mut relays, mut stream) = open().await;
+    for _ in 0..100_000 {
+        relays.send(address(RELAYED), address(PEER), vec![7; 1200]);
+    }
+    assert_eq!(relays.relays[0].commands.capacity(), 0, "what does not fit is dropped");
+    // What it says is heard all the same.
+    serve(&mut stream, Method::ChannelBind).await;
+    stream.write_all(&frame::write_channel(0x4000, b"still here").unwrap()).await.unwrap();
+    assert!(matches!(relays.next().await, RelayEvent::Datagram { .. }));
+}
+
+#[tokio::test]
+async fn who_needs_a_relay_no_more_gives_its_address_back() {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut relays = relays(socket.local_addr().unwrap(), "udp");
+    let mut buffer = [0; 2048];
+    let (size, from) = socket.recv_from(&mut buffer).await.unwrap();
+    socket.send_to(&answer(&buffer[..size]).unwrap(), from).await.unwrap();
+    assert!(matches!(relays.next().await, RelayEvent::Opened(..)));
+    drop(relays);
+    let (size, _) = socket.recv_from(&mut buffer).await.unwrap();
+    let goodbye = Message::read(&buffer[..size]).unwrap();
+    assert_eq!((goodbye.method, goodbye.number(attribute::LIFETIME)), (Method::Refresh, Some(0)));
+}
+
+#[tokio::test]
+async fn a_stalled_relay_that_nobody_needs_is_let_go() {
+    let (relays, mut stream) = open().await;
+    let relay = relays.relays[0].commands.clone();
+    while relay.send(Command::Send(address(PEER), vec![7; 60_000])).await.is_ok() {
+        if relay.capacity() == 0 && time::timeout(Duration::from_millis(100), relay.reserve()).await.is_err()
+        {
+            break;
+        }
+    }
+    drop(relays);
+    // It says goodbye if it can, within a second, and ends.
+    relay.closed().await;
+    let mut rest = Vec::new();
+    let _end_or_reset = stream.read_to_end(&mut rest).await;
+}
+
+#[tokio::test]
+async fn only_the_relay_itself_is_heard() {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut relays = relays(socket.local_addr().unwrap(), "udp");
+    let mut buffer = [0; 2048];
+    let (size, from) = socket.recv_from(&mut buffer).await.unwrap();
+    let forged = answer(&buffer[..size]).unwrap();
+    let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    stranger.send_to(&forged, from).await.unwrap();
+    // Its answer comes second, and is the one that is taken.
+    let message = Message::read(&buffer[..size]).unwrap();
+    let refusal = Writer::new(Class::Error, message.method, message.transaction())
+        .put(attribute::ERROR_CODE, b"\0\0\x04\x56Quota")
+        .finish();
+    socket.send_to(&refusal, from).await.unwrap();
+    assert!(matches!(relays.next().await, RelayEvent::Failed(_)));
+    assert_eq!(error(&relays), RelayError::Refused { code: 486, words: "Quota".into() });
+}
+
+#[tokio::test]
+async fn a_relay_cannot_claim_the_address_of_another() {
+    let (mut relays, _first) = open().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("turn:{}?transport=tcp", listener.local_addr().unwrap());
+    relays.use_servers(&[server(&[url])], true, &[]);
+    let (mut second, _) = listener.accept().await.unwrap();
+    serve(&mut second, Method::Allocate).await;
+    let RelayEvent::Opened(relayed, _) = relays.next().await else { panic!() };
+    assert!(relayed.is_empty());
+    assert!(relays.relays[0].gave(address(RELAYED)) && !relays.relays[1].gave(address(RELAYED)));
+}
+
+#[tokio::test]
+async fn the_number_of_relays_has_a_cap_and_what_is_no_relay_is_skipped() {
+    let mut relays = Relays::new(None);
+    let url = |port: usize| format!("turn:127.0.0.1:{port}?transport=tcp");
+    let odd = ["stun:127.0.0.1", "turn:", "http://127.0.0.1", "turns:127.0.0.1?transport=udp"];
+    let mut urls: Vec<_> = odd.map(str::to_owned).into();
+    urls.extend([url(1), url(1), "turn:127.0.0.1:1?transport=udp".into()]);
+    let too_long = IceServer { credential: "x".repeat(10_000), ..server(&[url(2)]) };
+    relays.use_servers(&[too_long, server(&urls)], false, &[]);
+    assert_eq!(relays.relays.len(), 1, "without UDP: {:?}", relays.relays);
+    relays.use_servers(&[server(&(1..100).map(url).collect::<Vec<_>>())], true, &[]);
+    assert_eq!(relays.relays.len(), MAX_RELAYS);
+}

@@ -1,0 +1,354 @@
+//! Packets through relays, with a real one and a real server.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{bail, ensure};
+use libtest_mimic::Trial;
+use serde_json::json;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    time::timeout,
+};
+use toolbridge::{
+    Assistant, Client, ConnectError, LinkState, Room, RoomOptions, Transport, TransportEvent,
+    room::{RelayError, RelayFailure},
+};
+
+use crate::{
+    ends::{assistant, client, double},
+    program::Program,
+    room::{packet, to, until},
+    server::{self, Server},
+    trial_with,
+    turn_server::{self, PASSWORD, TurnServer},
+};
+
+/// Tests that need both servers.
+macro_rules! trials {
+    ($($test:ident),* $(,)?) => {
+        vec![$(trial_with(concat!("turn::", stringify!($test)), missing, $test)),*]
+    };
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![
+        an_allocation_outlives_its_lifetime_and_its_nonce,
+        a_relay_that_dies_is_used_again_when_it_is_back,
+        a_relay_that_nobody_uses_may_die,
+        a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin,
+        a_relay_over_udp_is_enough,
+        a_relay_over_tcp_is_enough,
+        a_relay_over_tls_is_enough_with_its_root,
+        the_relay_within_the_server_is_enough,
+        a_relay_is_used_where_no_direct_way_is,
+        one_of_several_relays_is_enough,
+        without_a_relay_the_reason_is_told,
+        wrong_credentials_are_told,
+        an_untrusted_certificate_is_told,
+        a_relay_that_is_not_there_is_told,
+        a_relay_that_will_not_reach_the_server_is_told,
+        the_program_does_as_it_is_told,
+    ]
+}
+
+fn missing() -> Option<&'static str> {
+    if server::binary().is_none() {
+        return Some("livekit-server");
+    }
+    turn_server::binary().is_none().then_some("coturn")
+}
+
+async fn a_relay_over_udp_is_enough() -> anyhow::Result<()> {
+    passes("udp", |_| Ok(RoomOptions::new())).await
+}
+
+async fn a_relay_over_tcp_is_enough() -> anyhow::Result<()> {
+    passes("tcp", |_| Ok(RoomOptions::new().tcp_only())).await
+}
+
+async fn a_relay_over_tls_is_enough_with_its_root() -> anyhow::Result<()> {
+    passes("tls", |relay| Ok(RoomOptions::new().root_certificates(relay.root.as_bytes())?)).await
+}
+
+/// Packets of every size pass both ways, and calls, through the relay alone: without it there is no way.
+async fn passes(
+    protocol: &str,
+    options: impl FnOnce(&TurnServer) -> anyhow::Result<RoomOptions>,
+) -> anyhow::Result<()> {
+    let mut relay = TurnServer::start(&[])?;
+    let server = Server::start(&relay.config(&[protocol], PASSWORD))?;
+    let options = options(&relay)?.relay_only();
+    let mut one = options.clone().join(&server.url(), &server.key().client(protocol, "one").sign()?).await?;
+    let mut two = Room::join(&server.url(), &server.key().client(protocol, "two").sign()?).await?;
+    for size in [1, 2, 3, 4, 1_000, 15_000] {
+        one.send(to("two", vec![7; size])).await?;
+        ensure!(packet(&mut two).await?.payload.len() == size);
+        two.send(to("one", vec![7; size])).await?;
+        ensure!(packet(&mut one).await?.payload.len() == size);
+    }
+
+    let phone = Client::builder().tool("double", "", double).room_options(options);
+    let phone = phone.join(&server.url(), &server.key().client("calls", "phone").sign()?).await?;
+    let brain = assistant(&server, "calls", "brain", Assistant::builder()).await?;
+    for n in 0..50 {
+        ensure!(brain.call("double", json!({"n": n})).await?.decode::<u64>()? == 2 * n);
+    }
+    drop(phone);
+
+    relay.kill();
+    link(&mut one, LinkState::Down).await
+}
+
+/// The server's own: its credentials are of a kind of their own, and so are its rules.
+async fn the_relay_within_the_server_is_enough() -> anyhow::Result<()> {
+    let port = free_udp_port()?;
+    let config = |more: &str| {
+        format!(
+            "turn: {{enabled: true, udp_port: {port}, relay_range_start: 30000, relay_range_end: 32000, \
+             bind_addresses: [127.0.0.1]{more}}}"
+        )
+    };
+    let server = Server::start(&config(", allow_restricted_peer_cidrs: [127.0.0.0/8]"))?;
+    let token = server.key().client("own", "one").sign()?;
+    let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
+    let two = Room::join(&server.url(), &server.key().client("own", "two").sign()?).await?;
+    two.send(to("one", "through the server's own")).await?;
+    ensure!(packet(&mut one).await?.payload == "through the server's own");
+    drop(server);
+
+    // As it is configured by default it reaches no private address, not even its own.
+    let server = Server::start(&config(""))?;
+    let options = RoomOptions::new().relay_only().join_timeout(Duration::from_secs(2));
+    match options.join(&server.url(), &token).await {
+        Err(ConnectError::NoRelay { relays }) => {
+            let refused = matches!(&relays[..], [it] if matches!(it.error, RelayError::Refused { .. }));
+            ensure!(refused, "{relays:?}");
+            Ok(())
+        }
+        other => bail!("{other:?}"),
+    }
+}
+
+/// We have only IPv6 here, and the server has none. The relay has both.
+async fn a_relay_is_used_where_no_direct_way_is() -> anyhow::Result<()> {
+    let relay = TurnServer::start(&["--listening-ip=::1"])?;
+    let config = relay.config(&["udp"], PASSWORD).replace("127.0.0.1", "\"[::1]\"");
+    let server = Server::start(&config)?;
+    let here = RoomOptions::new().bind_address("::1".parse()?);
+    let mut one = here.join(&server.url(), &server.key().client("v6", "one").sign()?).await?;
+    let two = Room::join(&server.url(), &server.key().client("v6", "two").sign()?).await?;
+    two.send(to("one", "from the other family")).await?;
+    ensure!(packet(&mut one).await?.payload == "from the other family");
+    Ok(())
+}
+
+async fn one_of_several_relays_is_enough() -> anyhow::Result<()> {
+    let relay = TurnServer::start(&[])?;
+    // Untrusted, nowhere, and the one that will do.
+    let nowhere = format!(
+        "{}\n    - {{host: 127.0.0.1, port: {}, protocol: tcp, username: a, credential: b}}\n    - \
+         {{host: nowhere.invalid, port: 1, protocol: udp, username: a, credential: b}}",
+        relay.config(&["tls", "udp"], PASSWORD),
+        free_udp_port()?,
+    );
+    let server = Server::start(&nowhere)?;
+    let token = server.key().client("several", "one").sign()?;
+    RoomOptions::new().relay_only().join(&server.url(), &token).await?;
+    Ok(())
+}
+
+/// Joins through relays alone, which must fail.
+async fn refused(server: &Server, options: RoomOptions) -> anyhow::Result<Vec<RelayFailure>> {
+    let token = server.key().client("refused", "one").sign()?;
+    match options.relay_only().join(&server.url(), &token).await {
+        Err(ConnectError::NoRelay { relays }) => Ok(relays),
+        Err(other) => bail!("{other:?}"),
+        Ok(_) => bail!("it was let in"),
+    }
+}
+
+async fn without_a_relay_the_reason_is_told() -> anyhow::Result<()> {
+    let relays = refused(&*server::shared()?, RoomOptions::new()).await?;
+    ensure!(relays.is_empty(), "{relays:?}");
+    let text = ConnectError::NoRelay { relays }.to_string();
+    ensure!(text.contains("the server names none"), "{text}");
+    Ok(())
+}
+
+async fn wrong_credentials_are_told() -> anyhow::Result<()> {
+    let relay = TurnServer::start(&[])?;
+    let server = Server::start(&relay.config(&["udp", "tcp"], "a-wrong-password"))?;
+    let relays = refused(&server, RoomOptions::new()).await?;
+    ensure!(relays.len() == 2, "{relays:?}");
+    for failure in &relays {
+        ensure!(matches!(failure.error, RelayError::Unauthorized { code: 401, .. }), "{failure:?}");
+        ensure!(failure.relay.starts_with(&format!("turn:127.0.0.1:{}", relay.port())), "{failure}");
+    }
+    let text = ConnectError::NoRelay { relays }.to_string();
+    ensure!(text.contains("refused the credentials (401") && !text.contains("password"), "{text}");
+    Ok(())
+}
+
+async fn an_untrusted_certificate_is_told() -> anyhow::Result<()> {
+    let (relay, another) = (TurnServer::start(&[])?, TurnServer::start(&[])?);
+    let server = Server::start(&relay.config(&["tls"], PASSWORD))?;
+    for options in [RoomOptions::new(), RoomOptions::new().root_certificates(another.root.as_bytes())?] {
+        let relays = refused(&server, options).await?;
+        let told =
+            |error: &RelayError| matches!(error, RelayError::Tls(text) if text.contains("certificate"));
+        ensure!(relays.len() == 1 && told(&relays[0].error), "{relays:?}");
+    }
+    Ok(())
+}
+
+async fn a_relay_that_is_not_there_is_told() -> anyhow::Result<()> {
+    let mut relay = TurnServer::start(&[])?;
+    let server = Server::start(&relay.config(&["udp", "tcp", "tls"], PASSWORD))?;
+    relay.kill();
+    let relays = refused(&server, RoomOptions::new()).await?;
+    let unreachable = |it: &RelayFailure| matches!(it.error, RelayError::Unreachable(_));
+    ensure!(relays.len() == 3 && relays.iter().all(unreachable), "{relays:?}");
+    // Without UDP the first is not even tried.
+    ensure!(refused(&server, RoomOptions::new().tcp_only()).await?.len() == 2);
+    Ok(())
+}
+
+async fn a_relay_that_will_not_reach_the_server_is_told() -> anyhow::Result<()> {
+    let relay = TurnServer::start(&["--denied-peer-ip=127.0.0.0-127.255.255.255"])?;
+    let server = Server::start(&relay.config(&["tcp"], PASSWORD))?;
+    let relays = refused(&server, RoomOptions::new().join_timeout(Duration::from_secs(2))).await?;
+    let told = |error: &RelayError| matches!(error, RelayError::Refused { code: 403, .. });
+    ensure!(relays.len() == 1 && told(&relays[0].error), "{relays:?}");
+    Ok(())
+}
+
+async fn the_program_does_as_it_is_told() -> anyhow::Result<()> {
+    let relay = TurnServer::start(&[])?;
+    let with = Server::start(&relay.config(&["udp"], PASSWORD))?;
+    let without = server::shared()?;
+    let question = ["call", "double", r#"{"n": 21}"#, "--room", "relay-cli", "--relay-only"];
+    let phone = Client::builder().tool("double", "", double);
+    let _phone = client(&with, "relay-cli", "phone", phone).await?;
+    let output = Program::toolbridge(&with, &question).run().await?;
+    ensure!(output.code == Some(0) && output.stdout.contains(r#""value":42"#), "{output:?}");
+    let output = Program::toolbridge(&without, &question).run().await?;
+    ensure!(output.code == Some(1) && output.stderr.contains("through relays only"), "{output:?}");
+    Ok(())
+}
+
+async fn link(room: &mut Room, wanted: LinkState) -> anyhow::Result<()> {
+    until(room, |event| matches!(event, TransportEvent::Link(state) if state == wanted).then_some(())).await
+}
+
+async fn a_relay_that_dies_is_used_again_when_it_is_back() -> anyhow::Result<()> {
+    for protocol in ["udp", "tcp"] {
+        let mut relay = TurnServer::start(&[])?;
+        let server = Server::start(&relay.config(&[protocol], PASSWORD))?;
+        let token = server.key().client(protocol, "one").sign()?;
+        let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
+        let two = Room::join(&server.url(), &server.key().client(protocol, "two").sign()?).await?;
+        relay.kill();
+        link(&mut one, LinkState::Down).await?;
+        relay.restart()?;
+        link(&mut one, LinkState::Up).await?;
+        two.send(to("one", "again")).await?;
+        ensure!(packet(&mut one).await?.payload == "again");
+    }
+    Ok(())
+}
+
+/// What a translator of addresses does that has forgotten a connection. The relay itself is well.
+async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Result<()> {
+    let relay = TurnServer::start(&[])?;
+    let between = TcpListener::bind("127.0.0.1:0").await?;
+    let (port, cut) = (between.local_addr()?.port(), Arc::new(Notify::new()));
+    let carry = tokio::spawn({
+        let (cut, relay) = (cut.clone(), relay.port());
+        async move {
+            while let Ok((mut near, _)) = between.accept().await {
+                let cut = cut.clone();
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(("127.0.0.1", relay)).await?;
+                    tokio::select! {
+                        carried = copy_bidirectional(&mut near, &mut far) => carried.map(drop),
+                        () = cut.notified() => Ok(()),
+                    }
+                });
+            }
+        }
+    });
+    let config = relay.config(&["tcp"], PASSWORD).replace(&relay.port().to_string(), &port.to_string());
+    let server = Server::start(&config)?;
+    let token = server.key().client("cut-off", "one").sign()?;
+    let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
+    let mut two = Room::join(&server.url(), &server.key().client("cut-off", "two").sign()?).await?;
+    let before = one.local();
+    for n in 0..3_u8 {
+        cut.notify_waiters();
+        two.send(to("one", vec![n])).await?;
+        // It is the next packet that comes: nothing is lost, and no link was down before it.
+        let event = until(&mut one, |event| match event {
+            TransportEvent::Joined(_) => None,
+            event => Some(event),
+        });
+        match event.await? {
+            TransportEvent::Packet(packet) => ensure!(packet.payload[..] == [n], "{packet:?}"),
+            other => bail!("{other:?}"),
+        }
+        // Both directions go again before the next cut.
+        one.send(to("two", vec![n])).await?;
+        ensure!(packet(&mut two).await?.payload[..] == [n]);
+    }
+    ensure!(one.local().sid() == before.sid(), "it joined anew");
+    carry.abort();
+    Ok(())
+}
+
+/// A relay that is there for the worst case must not make it.
+async fn a_relay_that_nobody_uses_may_die() -> anyhow::Result<()> {
+    let mut relay = TurnServer::start(&[])?;
+    let server = Server::start(&relay.config(&["udp", "tcp"], PASSWORD))?;
+    let mut one = Room::join(&server.url(), &server.key().client("spare", "one").sign()?).await?;
+    let two = Room::join(&server.url(), &server.key().client("spare", "two").sign()?).await?;
+    relay.kill();
+    stays(&mut one, Duration::from_secs(12)).await?;
+    two.send(to("one", "all the same")).await?;
+    ensure!(packet(&mut one).await?.payload == "all the same");
+    Ok(())
+}
+
+/// The link stays up for so long.
+async fn stays(room: &mut Room, time: Duration) -> anyhow::Result<()> {
+    let lost = async {
+        loop {
+            match room.recv().await {
+                Some(TransportEvent::Joined(_)) => {}
+                other => return other,
+            }
+        }
+    };
+    match timeout(time, lost).await {
+        Ok(event) => bail!("{event:?}"),
+        Err(_) => Ok(()),
+    }
+}
+
+async fn an_allocation_outlives_its_lifetime_and_its_nonce() -> anyhow::Result<()> {
+    // Six seconds and three: each is over several times.
+    let relay = TurnServer::start(&["--max-allocate-lifetime=6", "--stale-nonce=3"])?;
+    let server = Server::start(&relay.config(&["udp"], PASSWORD))?;
+    let token = server.key().client("long", "one").sign()?;
+    let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
+    let two = Room::join(&server.url(), &server.key().client("long", "two").sign()?).await?;
+    stays(&mut one, Duration::from_secs(20)).await?;
+    two.send(to("one", "still here")).await?;
+    ensure!(packet(&mut one).await?.payload == "still here");
+    Ok(())
+}
+
+/// A port that nobody uses now.
+fn free_udp_port() -> anyhow::Result<u16> {
+    Ok(std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
+}
