@@ -14,6 +14,7 @@ mod clock;
 mod connect;
 mod consent;
 mod demo;
+mod dev;
 mod doctor;
 mod export;
 mod file;
@@ -54,6 +55,8 @@ struct Arguments {
 enum Verb {
     /// Show a client with four tools and an assistant that calls them
     Demo(demo::Arguments),
+    /// Run a LiveKit-compatible server for development, on this machine only
+    Dev(dev::Arguments),
     /// Check step by step whether a server can be used from here, and say what to do
     Doctor(doctor::Arguments),
     /// Make a token for a room
@@ -166,6 +169,7 @@ impl Verb {
     async fn run(self) -> Result<(), Failure> {
         match self {
             Self::Demo(arguments) => demo::run(arguments).await,
+            Self::Dev(arguments) => dev::run(arguments).await,
             Self::Doctor(arguments) => doctor::run(arguments).await,
             Self::Token(arguments) => token::run(&arguments),
             Self::Client(arguments) => client::run(arguments).await,

@@ -59,6 +59,8 @@ pub mod adapter;
 pub mod bridge;
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "cli")]
+mod dev_room;
 #[cfg(feature = "runtime")]
 mod executor;
 #[cfg(all(feature = "runtime", unix))]

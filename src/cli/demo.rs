@@ -13,9 +13,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Failure, clock, connect::Server, file, interrupt::unless_interrupted, text};
+use super::{
+    Failure, clock,
+    connect::{Server, Way},
+    file,
+    interrupt::unless_interrupted,
+    text,
+};
 use crate::{
-    Assistant, Body, CallError, Client, JoinError, Role, State, ToolContext, ToolError, Tools, memory,
+    AccessKey, Assistant, Body, CallError, Client, JoinError, Role, RoomOptions, State, Token, ToolContext,
+    ToolError, Tools,
+    dev_room::{DevRoom, Key},
     session::Event,
 };
 
@@ -97,7 +105,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 }
 
 async fn show(arguments: &Arguments) -> Result<(), Failure> {
-    let (phone, assistant) = join(&arguments.server, arguments.record.as_deref()).await?;
+    let place = Place::find(&arguments.server).await?;
+    let (phone, assistant) = join(&place, arguments.record.as_deref()).await?;
     let mut demo = Demo { assistant, began: Instant::now(), ended: Vec::new() };
     writeln!(
         io::stdout(),
@@ -122,10 +131,62 @@ async fn show(arguments: &Arguments) -> Result<(), Failure> {
     demo.summary()?;
     demo.assistant.close().await;
     phone.close().await;
+    place.close().await;
     Ok(())
 }
 
-async fn join(server: &Server, record: Option<&Path>) -> Result<(Client, Assistant), Failure> {
+/// Where the demo takes place.
+struct Place {
+    phone: Way,
+    assistant: Way,
+    /// The room of our own, if no server was named.
+    own: Option<DevRoom>,
+}
+
+impl Place {
+    /// The server that was named, or a room of our own. Says which.
+    async fn find(server: &Server) -> Result<Self, Failure> {
+        let room = format!("toolbridge-demo-{}", nanoid::nanoid!(6));
+        if !server.is_named() {
+            return Self::own(&room).await;
+        }
+        if server.token().is_some() {
+            return Err(Failure::usage(
+                "the demo joins twice: it needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET, not a token",
+            ));
+        }
+        let phone = server.way(Some(&room), Some(PHONE), "demo", Role::Client)?;
+        let assistant = server.way(Some(&room), Some(ASSISTANT), "demo", Role::Assistant)?;
+        writeln!(io::stdout(), "over the LiveKit server {}, room {room}\n", text::plain(server.url()?))?;
+        Ok(Self { phone, assistant, own: None })
+    }
+
+    async fn own(room: &str) -> Result<Self, Failure> {
+        let (name, secret) = ("demo", nanoid::nanoid!(32));
+        let own = DevRoom::start(0, Key::new(name, &secret)).await.map_err(Failure::failed)?;
+        let key = AccessKey::new(name, secret);
+        let way = |token: Token| {
+            let token = token.sign().map_err(Failure::failed)?;
+            Ok::<_, Failure>(Way { url: own.url(), token, options: RoomOptions::new() })
+        };
+        let (phone, assistant) = (way(key.client(room, PHONE))?, way(key.assistant(room, ASSISTANT))?);
+        writeln!(
+            io::stdout(),
+            "over a development server inside this process, at {} (set LIVEKIT_URL, LIVEKIT_API_KEY and \
+             LIVEKIT_API_SECRET for a LiveKit server)\n",
+            own.url()
+        )?;
+        Ok(Self { phone, assistant, own: Some(own) })
+    }
+
+    async fn close(self) {
+        if let Some(own) = self.own {
+            own.close().await;
+        }
+    }
+}
+
+async fn join(place: &Place, record: Option<&Path>) -> Result<(Client, Assistant), Failure> {
     let contacts = Contacts(BTreeMap::from([("Ada", "+44 20 7946 0018")]));
     let tools = Tools::with_state(contacts)
         .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
@@ -139,26 +200,10 @@ async fn join(server: &Server, record: Option<&Path>) -> Result<(Client, Assista
         None => assistant,
     };
     let failed = |error: JoinError| file::not_joined(error);
-    if !server.is_named() {
-        writeln!(
-            io::stdout(),
-            "in a room in memory (set LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET for a LiveKit server)\n"
-        )?;
-        let room = memory::Room::new();
-        let phone = client.join_over(room.client(PHONE)).await.map_err(failed)?;
-        return Ok((phone, assistant.join_over(room.assistant(ASSISTANT)).await.map_err(failed)?));
-    }
-    if server.token().is_some() {
-        return Err(Failure::usage(
-            "the demo joins twice: it needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET, not a token",
-        ));
-    }
-    let room = format!("toolbridge-demo-{}", nanoid::nanoid!(6));
-    let way = server.way(Some(&room), Some(PHONE), "demo", Role::Client)?;
-    writeln!(io::stdout(), "over the LiveKit server {}, room {room}\n", text::plain(server.url()?))?;
+    let Place { phone: way, assistant: other, .. } = place;
     let phone = client.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(failed)?;
-    let way = server.way(Some(&room), Some(ASSISTANT), "demo", Role::Assistant)?;
-    Ok((phone, assistant.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(failed)?))
+    let assistant = assistant.room_options(other.options.clone());
+    Ok((phone, assistant.join(&other.url, &other.token).await.map_err(failed)?))
 }
 
 struct Demo {

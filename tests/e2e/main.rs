@@ -25,6 +25,7 @@ macro_rules! trials {
 mod assistant;
 mod calls;
 mod cli;
+mod dev;
 mod doctor;
 mod endings;
 mod ends;
@@ -97,7 +98,8 @@ fn main() {
         turn::trials(),
         forged::trials(),
     ];
-    let conclusion = libtest_mimic::run(&arguments, files.into_iter().flatten().collect());
+    let trials = files.into_iter().flatten().chain(dev::trials()).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
     server::stop_shared();
     program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 });
@@ -108,7 +110,8 @@ fn trial<F: Future<Output = anyhow::Result<()>>>(
     name: &str,
     test: impl FnOnce() -> F + Send + 'static,
 ) -> Trial {
-    trial_with(name, || server::binary().is_none().then_some("livekit-server"), test)
+    let is_missing = || server::kind() == server::Kind::LiveKit && server::binary().is_none();
+    trial_with(name, move || is_missing().then_some("livekit-server"), test)
 }
 
 /// A test with a runtime of its own, that needs parts; one that is missing is named.
@@ -127,11 +130,15 @@ fn trial_where<F: Future<Output = anyhow::Result<()>>>(
     impossible: impl FnOnce() -> Option<&'static str> + Send + 'static,
     test: impl FnOnce() -> F + Send + 'static,
 ) -> Trial {
-    Trial::ignorable_test(name, || {
+    let kind = server::kind();
+    Trial::ignorable_test(dev::name(name), move || {
+        server::set_kind(kind);
         if let Some(part) = impossible() {
             return Ok(Completion::ignored_with(format!("skipped: {part}")));
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(2).enable_all().on_thread_start(move || server::set_kind(kind));
+        let runtime = runtime.build()?;
         let result = runtime.block_on(test());
         runtime.shutdown_background();
         match result {

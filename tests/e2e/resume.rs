@@ -61,7 +61,7 @@ async fn hears_by_signalling(server: &Server, one: &mut Room, of: &str) -> anyho
 
 async fn a_severed_signalling_is_taken_up_again_and_nobody_is_told() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, relay), (mut two, _relay)] = pair(&server, "severed", &RoomOptions::new()).await?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "taken-up", &RoomOptions::new()).await?;
     let before = one.local();
     for n in 0..5_u8 {
         let connections = relay.signalling().connections();

@@ -1,6 +1,8 @@
-//! A real LiveKit server on loopback, on ports of its own, gone when dropped or when the tests die.
+//! A server on loopback, on ports of its own, gone when dropped or when the tests die: a real LiveKit server, or ours for
+//! development. Which of them, the test's thread says.
 
 use std::{
+    cell::Cell,
     env, fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -37,11 +39,34 @@ pub(crate) fn binary() -> Option<PathBuf> {
     Some(cache.join(format!("toolbridge/livekit-server-{VERSION}/server"))).filter(|path| path.is_file())
 }
 
-static SHARED: Mutex<Option<Arc<Server>>> = Mutex::new(None);
+/// Whose server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// LiveKit's.
+    LiveKit,
+    /// `toolbridge dev`.
+    Dev,
+}
 
-/// One server for all tests that do it no harm; each uses a room of its own.
+thread_local! {
+    static KIND: Cell<Kind> = const { Cell::new(Kind::LiveKit) };
+}
+
+/// Over which server what this thread does runs.
+pub(crate) fn kind() -> Kind {
+    KIND.get()
+}
+
+/// What this thread does from now on runs over this server.
+pub(crate) fn set_kind(kind: Kind) {
+    KIND.set(kind);
+}
+
+static SHARED: [Mutex<Option<Arc<Server>>>; 2] = [Mutex::new(None), Mutex::new(None)];
+
+/// One server of each kind for all tests that do it no harm; each uses a room of its own.
 pub(crate) fn shared() -> anyhow::Result<Arc<Server>> {
-    let mut shared = SHARED.lock().unwrap();
+    let mut shared = SHARED[kind() as usize].lock().unwrap();
     if shared.is_none() {
         *shared = Some(Arc::new(Server::start("")?));
     }
@@ -50,7 +75,9 @@ pub(crate) fn shared() -> anyhow::Result<Arc<Server>> {
 
 /// To be called when all tests have ended.
 pub(crate) fn stop_shared() {
-    SHARED.lock().unwrap().take();
+    for shared in &SHARED {
+        shared.lock().unwrap().take();
+    }
 }
 
 /// A running server.
@@ -58,6 +85,7 @@ pub(crate) struct Server {
     /// A shell around the server: it kills it as soon as its standard input ends, so also when we die.
     guard: Child,
     pid: Pid,
+    kind: Kind,
     ports: Ports,
     rtc: String,
     secret: &'static str,
@@ -67,10 +95,9 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one and waits until it answers. `rtc` are more lines for that part of its configuration.
     pub(crate) fn start(rtc: &str) -> anyhow::Result<Self> {
-        let binary = binary().context("needs livekit-server: build it with `scripts/livekit-server path`")?;
         let mut last = None;
         for _ in 0..TRIES {
-            let mut server = Self::spawn(&binary, rtc, Ports::free()?, SECRET)?;
+            let mut server = Self::spawn(kind(), rtc, Ports::free()?, SECRET)?;
             match server.wait_until_ready() {
                 Ok(()) => return Ok(server),
                 Err(error) => last = Some(error.context(fs::read_to_string(&server.log).unwrap_or_default())),
@@ -86,41 +113,43 @@ impl Server {
 
     /// The same with another secret: it takes no token of before.
     pub(crate) fn restart_with(&mut self, secret: &'static str) -> anyhow::Result<()> {
-        let (ports, rtc) = (self.ports, self.rtc.clone());
+        let (kind, ports, rtc) = (self.kind, self.ports, self.rtc.clone());
         self.end();
-        *self = Self::spawn(&binary().context("the server's program is gone")?, &rtc, ports, secret)?;
+        *self = Self::spawn(kind, &rtc, ports, secret)?;
         self.wait_until_ready()
     }
 
-    fn spawn(binary: &PathBuf, rtc: &str, ports: Ports, secret: &'static str) -> anyhow::Result<Self> {
+    fn spawn(kind: Kind, rtc: &str, ports: Ports, secret: &'static str) -> anyhow::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let Ports { signalling: port, tcp, udp } = ports;
-        let name = format!(
-            "toolbridge-livekit-{}-{}.log",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
+        let name =
+            format!("toolbridge-server-{}-{}.log", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let log = env::temp_dir().join(name);
-        let config = format!(
-            "port: {port}\nbind_addresses: [127.0.0.1]\nkeys: {{{KEY}: {secret}}}\nlogging: {{level: info}}\nrtc:\n  \
-             udp_port: {udp}\n  tcp_port: {tcp}\n  use_external_ip: false\n  node_ip: 127.0.0.1\n  \
-             enable_loopback_candidate: true\n  interfaces: {{includes: [lo]}}\n{rtc}\n"
-        );
-        let mut guard = Command::new("sh")
-            .args([
-                "-c",
-                r#""$0" --config-body "$1" </dev/null >"$2" 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#,
-            ])
-            .arg(binary)
-            .arg(config)
-            .arg(&log)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            r#"log="$1"; shift; "$0" "$@" </dev/null >"$log" 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#,
+        ]);
+        match kind {
+            Kind::LiveKit => {
+                let binary =
+                    binary().context("needs livekit-server: build it with `scripts/livekit-server path`")?;
+                command.arg(binary).arg(&log).arg("--config-body").arg(config(rtc, ports, secret));
+            }
+            Kind::Dev => {
+                ensure!(rtc.is_empty(), "the development server has nothing to configure");
+                let port = ports.signalling.to_string();
+                let key = format!("{KEY}:{secret}");
+                command
+                    .arg(env!("CARGO_BIN_EXE_toolbridge"))
+                    .arg(&log)
+                    .args(["dev", "--port", &port, "--key", &key]);
+            }
+        }
+        let mut guard = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(guard.stdout.take().context("no output")?).read_line(&mut line)?;
         let pid = Pid::from_raw(line.trim().parse()?).context("no process id")?;
-        Ok(Self { guard, pid, ports, rtc: rtc.to_owned(), secret, log })
+        Ok(Self { guard, pid, kind, ports, rtc: rtc.to_owned(), secret, log })
     }
 
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
@@ -128,7 +157,7 @@ impl Server {
         loop {
             match self.request("GET", "/", "", "") {
                 Ok(answer) if answer.starts_with("HTTP/1.1 200") => return Ok(()),
-                other if Instant::now() > until => bail!("livekit-server did not answer: {other:?}"),
+                other if Instant::now() > until => bail!("the server did not answer: {other:?}"),
                 _ => thread::sleep(Duration::from_millis(20)),
             }
         }
@@ -228,6 +257,15 @@ impl Server {
     }
 }
 
+/// LiveKit's configuration.
+fn config(rtc: &str, Ports { signalling: port, tcp, udp }: Ports, secret: &str) -> String {
+    format!(
+        "port: {port}\nbind_addresses: [127.0.0.1]\nkeys: {{{KEY}: {secret}}}\nlogging: {{level: info}}\nrtc:\n  \
+         udp_port: {udp}\n  tcp_port: {tcp}\n  use_external_ip: false\n  node_ip: 127.0.0.1\n  \
+         enable_loopback_candidate: true\n  interfaces: {{includes: [lo]}}\n{rtc}\n"
+    )
+}
+
 /// The ports of a server.
 #[derive(Clone, Copy)]
 struct Ports {
@@ -237,14 +275,16 @@ struct Ports {
 }
 
 impl Ports {
-    /// Three that nobody uses now.
+    /// Three that nobody uses now, one behind the other.
     fn free() -> anyhow::Result<Self> {
-        let (signalling, tcp) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
-        let udp = UdpSocket::bind("127.0.0.1:0")?;
-        Ok(Self {
-            signalling: signalling.local_addr()?.port(),
-            tcp: tcp.local_addr()?.port(),
-            udp: udp.local_addr()?.port(),
-        })
+        loop {
+            let first = TcpListener::bind("127.0.0.1:0")?;
+            let signalling = first.local_addr()?.port();
+            let Some(udp) = signalling.checked_add(2) else { continue };
+            let tcp = signalling + 1;
+            if TcpListener::bind(("127.0.0.1", tcp)).is_ok() && UdpSocket::bind(("127.0.0.1", udp)).is_ok() {
+                return Ok(Self { signalling, tcp, udp });
+            }
+        }
     }
 }

@@ -74,7 +74,8 @@ fn help_names_every_verb() {
     let output = run(&["--help"]);
     assert!(output.status.success() && output.stderr.is_empty());
     let help = text(&output.stdout);
-    let verbs = ["demo", "doctor", "token", "client", "call", "assistant", "tools", "watch", "ping", "frame"];
+    let verbs =
+        ["demo", "dev", "doctor", "token", "client", "call", "assistant", "tools", "watch", "ping", "frame"];
     let of_recordings = ["info", "cat", "calls", "check", "export", "repair", "redact", "report", "replay"];
     for verb in verbs.into_iter().chain(of_recordings) {
         assert!(help.lines().any(|line| line.trim_start().starts_with(verb)), "{verb}: {help}");

@@ -20,6 +20,8 @@ mod cli;
 #[cfg(all(feature = "cli", unix))]
 mod cli_assistant;
 #[cfg(all(feature = "cli", unix))]
+mod cli_dev;
+#[cfg(all(feature = "cli", unix))]
 mod cli_kind;
 #[cfg(all(feature = "cli", unix))]
 mod cli_recording;

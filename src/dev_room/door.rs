@@ -1,0 +1,229 @@
+//! The door: one TCP connection is one request, and it becomes a WebSocket, or is answered and ends.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use livekit_protocol::JoinRequest;
+use livekit_token::Claims;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    task::JoinSet,
+    time,
+};
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use super::{
+    grant::Key,
+    http::{self, Request},
+    room::{MAX_NAME, Refusal},
+    server::{Entry, Order},
+    signal,
+    twirp::{self, Call},
+};
+
+/// How many connections there may be at once; others wait.
+const MAX_CONNECTIONS: usize = 256;
+/// How long connections have to end after the server.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long to wait when the system has no socket for another connection.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Who lets people in.
+pub(super) struct Door {
+    pub(super) listener: TcpListener,
+    pub(super) key: Key,
+    pub(super) orders: mpsc::Sender<Order>,
+}
+
+impl Door {
+    /// Lets people in for as long as `server` runs, and lets them hear its goodbye.
+    pub(super) async fn run(self, server: impl Future<Output = ()>) {
+        let Self { listener, key, orders } = self;
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut connections = JoinSet::new();
+        let accepting = async {
+            loop {
+                let Ok(place) = places.clone().acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, from)) => {
+                        connections.spawn(serve(stream, from, key.clone(), orders.clone(), place));
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "no connection was taken");
+                        time::sleep(PAUSE).await;
+                    }
+                }
+                while connections.try_join_next().is_some() {}
+            }
+        };
+        tokio::select! {
+            () = accepting => {}
+            () = server => {}
+        }
+        drop(listener);
+        let all = async { while connections.join_next().await.is_some() {} };
+        // Who has not gone by then is put out.
+        let _ = time::timeout(FAREWELL, all).await;
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    from: SocketAddr,
+    key: Key,
+    orders: mpsc::Sender<Order>,
+    _place: OwnedSemaphorePermit,
+) {
+    // It is bound to loopback; whoever comes from elsewhere came by a way that nobody meant.
+    if !from.ip().is_loopback() || stream.set_nodelay(true).is_err() {
+        return;
+    }
+    if let Err(error) = handle(&mut stream, &key, &orders).await {
+        match error {
+            Served::Upgraded(entry) => return signal::carry(stream, entry, &orders).await,
+            Served::Failed(error) => tracing::debug!(%from, %error, "a request was not answered"),
+        }
+    }
+}
+
+/// How a request ended that was not just answered.
+enum Served {
+    /// It is a WebSocket now.
+    Upgraded(Entry),
+    /// It could not be read or answered.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Served {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+async fn handle(stream: &mut TcpStream, key: &Key, orders: &mpsc::Sender<Order>) -> Result<(), Served> {
+    let request = Request::read(stream).await?;
+    let refuse = |Refusal(status, why): Refusal| (status, "text/plain", why.as_bytes().to_vec());
+    let (status, kind, body) = match respond(&request, key, orders).await {
+        Ok(Response::Plain(text)) => (200, "text/plain", text.as_bytes().to_vec()),
+        Ok(Response::Service(answer)) => (answer.status, answer.kind, answer.body),
+        Ok(Response::Joined(entry)) => {
+            let accept =
+                derive_accept_key(request.header("sec-websocket-key").unwrap_or_default().as_bytes());
+            let head = format!(
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-WebSocket-Accept: {accept}\r\n\r\n"
+            );
+            // Whatever becomes of it, the server has to hear of its end.
+            let _ = stream.write_all(head.as_bytes()).await;
+            return Err(Served::Upgraded(entry));
+        }
+        Err(refusal) => refuse(refusal),
+    };
+    Ok(http::answer(stream, status, kind, &body).await?)
+}
+
+enum Response {
+    Plain(&'static str),
+    Service(twirp::Answer),
+    Joined(Entry),
+}
+
+const NOT_FOUND: Refusal = Refusal(404, "page not found");
+const GONE: Refusal = Refusal(503, "the server is ending");
+
+async fn respond(request: &Request, key: &Key, orders: &mpsc::Sender<Order>) -> Result<Response, Refusal> {
+    if request.is_of_a_foreign_page() {
+        return Err(Refusal(403, "this development server is for pages of this machine"));
+    }
+    let claims = match request.token() {
+        Err(()) => return Err(Refusal(401, "invalid authorization header. Must start with Bearer ")),
+        Ok(None) => None,
+        Ok(Some(token)) => Some(key.verify(&token).ok_or(Refusal(401, "invalid token"))?),
+    };
+    let path = request.path();
+    if let Some(method) = path.strip_prefix(twirp::PREFIX) {
+        return call(request, method, claims, orders).await.map(Response::Service);
+    }
+    match (request.method.as_str(), path) {
+        ("GET", "/") => Ok(Response::Plain("OK")),
+        ("GET", "/rtc/validate") => check(claims).map(|_| Response::Plain("success")),
+        ("GET", "/rtc/v1/validate") => joining(request, claims).map(|_| Response::Plain("success")),
+        // Two peer connections a participant (/rtc) are of older clients; a 404 says so.
+        ("GET", "/rtc/v1") if is_upgrade(request) => {
+            let who = Box::new(joining(request, claims)?);
+            let (reply, entry) = oneshot::channel();
+            orders.send(Order::Knock(who, reply)).await.map_err(|_| GONE)?;
+            entry.await.map_err(|_| GONE)?.map(Response::Joined)
+        }
+        _ => Err(NOT_FOUND),
+    }
+}
+
+async fn call(
+    request: &Request,
+    method: &str,
+    claims: Option<Claims>,
+    orders: &mpsc::Sender<Order>,
+) -> Result<twirp::Answer, Refusal> {
+    let kind = request.header("content-type").unwrap_or_default();
+    let json = match kind.split(';').next().unwrap_or_default().trim() {
+        "application/json" => true,
+        "application/protobuf" => false,
+        _ => return Err(Refusal(404, "unexpected Content-Type")),
+    };
+    if request.method != "POST" {
+        return Err(NOT_FOUND);
+    }
+    let grants = claims.map(|claims| claims.video);
+    let call = Call { grants, method: method.to_owned(), json, body: request.body.clone() };
+    let (reply, answer) = oneshot::channel();
+    orders.send(Order::Call(call, reply)).await.map_err(|_| GONE)?;
+    answer.await.map_err(|_| GONE)
+}
+
+fn is_upgrade(request: &Request) -> bool {
+    let is = |name: &str, wanted: &str| {
+        request
+            .header(name)
+            .is_some_and(|value| value.split(',').any(|it| it.trim().eq_ignore_ascii_case(wanted)))
+    };
+    is("upgrade", "websocket") && is("connection", "upgrade") && request.header("sec-websocket-key").is_some()
+}
+
+/// Who wants to join, and how.
+fn joining(request: &Request, claims: Option<Claims>) -> Result<(Claims, JoinRequest), Refusal> {
+    if claims.is_none() {
+        return Err(Refusal(401, "permissions denied"));
+    }
+    let text = request.query("join_request").filter(|text| !text.is_empty());
+    let text = text.ok_or(Refusal(400, "join_request is required"))?;
+    let join = signal::join_request(&text).map_err(|why| Refusal(400, why))?;
+    let mut claims = check(claims)?;
+    let own = &join.participant_attributes;
+    if !join.metadata.is_empty() || !own.is_empty() {
+        if claims.video.can_update_own_metadata != Some(true) {
+            return Err(Refusal(401, "permissions denied"));
+        }
+        if !join.metadata.is_empty() {
+            claims.metadata.clone_from(&join.metadata);
+        }
+        let set = own.iter().filter(|(_, value)| !value.is_empty());
+        claims.attributes.extend(set.map(|(key, value)| (key.clone(), value.clone())));
+    }
+    Ok((claims, join))
+}
+
+/// Whether a token lets its holder join.
+fn check(claims: Option<Claims>) -> Result<Claims, Refusal> {
+    let claims = claims.filter(|it| it.video.room_join).ok_or(Refusal(401, "permissions denied"))?;
+    for (text, empty, long) in [
+        (&claims.sub, "identity cannot be empty", "identity is too long"),
+        (&claims.video.room, "no room name", "room name is too long"),
+    ] {
+        if text.is_empty() || text.len() > MAX_NAME {
+            return Err(Refusal(400, if text.is_empty() { empty } else { long }));
+        }
+    }
+    Ok(claims)
+}

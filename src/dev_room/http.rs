@@ -1,0 +1,212 @@
+//! As much of HTTP as the server needs: one request a connection, read within limits, and one answer.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time,
+};
+use url::Url;
+
+/// The largest head of a request, in bytes: a join request is part of it.
+const MAX_HEAD: usize = 64 * 1024;
+/// The largest body, in bytes: what the room service is asked to send.
+const MAX_BODY: usize = 256 * 1024;
+/// How long a request may take to come.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A request. Not to be shown: a token is in it.
+pub(super) struct Request {
+    pub(super) method: String,
+    /// The path, and what follows the question mark.
+    url: Url,
+    headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Request {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It is too large or too late, or no HTTP.
+    pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
+        time::timeout(LIMIT, Self::read_whole(stream))
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    async fn read_whole(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
+        let mut read = Vec::with_capacity(4096);
+        let head = loop {
+            if let Some(end) = find(&read, b"\r\n\r\n") {
+                break end;
+            }
+            if read.len() > MAX_HEAD {
+                return Err(wrong("the head is too large"));
+            }
+            if stream.read_buf(&mut read).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        };
+        let body = read.split_off(head + 4);
+        let mut request = Self::parse(&read[..head]).ok_or_else(|| wrong("the head is no HTTP"))?;
+        let size = match request.header("content-length") {
+            None => 0,
+            Some(size) => {
+                size.parse().ok().filter(|size| *size <= MAX_BODY).ok_or_else(|| wrong("the body"))?
+            }
+        };
+        request.body = body;
+        while request.body.len() < size {
+            if stream.read_buf(&mut request.body).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        request.body.truncate(size);
+        Ok(request)
+    }
+
+    fn parse(head: &[u8]) -> Option<Self> {
+        let mut lines = str::from_utf8(head).ok()?.split("\r\n");
+        let mut first = lines.next()?.split(' ');
+        let (method, target, version) = (first.next()?, first.next()?, first.next()?);
+        if first.next().is_some() || !version.starts_with("HTTP/1.") || !target.starts_with('/') {
+            return None;
+        }
+        let url = Url::parse(&format!("http://localhost{target}")).ok()?;
+        let headers = lines.map(|line| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+        });
+        let headers = headers.collect::<Option<_>>()?;
+        Some(Self { method: method.to_owned(), url, headers, body: Vec::new() })
+    }
+
+    /// The path.
+    pub(super) fn path(&self) -> &str {
+        self.url.path()
+    }
+
+    /// The first header of this name, which is in lower case.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The first value of this name in what follows the question mark.
+    pub(super) fn query(&self, name: &str) -> Option<String> {
+        self.url.query_pairs().find(|(it, _)| it == name).map(|(_, value)| value.into_owned())
+    }
+
+    /// The token, from where LiveKit's clients put it. An error: there is something else in its place.
+    pub(super) fn token(&self) -> Result<Option<String>, ()> {
+        match self.header("authorization") {
+            Some(value) => value.strip_prefix("Bearer ").map(|token| Some(token.to_owned())).ok_or(()),
+            None => Ok(self.query("access_token").filter(|token| !token.is_empty())),
+        }
+    }
+
+    /// Whether a web page of somebody else's asks: a browser says from where a page is.
+    pub(super) fn is_of_a_foreign_page(&self) -> bool {
+        self.header("origin").is_some_and(|origin| {
+            let host = Url::parse(origin).ok().and_then(|url| url.host().map(|host| host.to_owned()));
+            !host.is_some_and(|host| match host {
+                url::Host::Domain(name) => name == "localhost",
+                url::Host::Ipv4(address) => address.is_loopback(),
+                url::Host::Ipv6(address) => address.is_loopback(),
+            })
+        })
+    }
+}
+
+/// Answers, and ends the connection.
+pub(super) async fn answer(
+    stream: &mut (impl AsyncWrite + Unpin),
+    status: u16,
+    kind: &str,
+    body: &[u8],
+) -> io::Result<()> {
+    let words = match status {
+        200 => "OK",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        503 => "Service Unavailable",
+        _ => "Internal Server Error",
+    };
+    let head = format!(
+        "HTTP/1.1 {status} {words}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body].concat()).await?;
+    stream.shutdown().await
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|it| it == part)
+}
+
+fn wrong(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read(text: &str) -> io::Result<Request> {
+        Request::read(&mut text.as_bytes()).await
+    }
+
+    #[tokio::test]
+    async fn a_request_is_taken_apart() {
+        let text = "POST /twirp/x?access_token=abc&a=b%20c HTTP/1.1\r\nHost: localhost\r\nContent-LENGTH: 5\r\n\r\nhello!";
+        let request = read(text).await.unwrap();
+        assert_eq!((request.method.as_str(), request.path()), ("POST", "/twirp/x"));
+        assert_eq!(request.query("a").as_deref(), Some("b c"));
+        assert_eq!(request.token(), Ok(Some("abc".into())));
+        assert_eq!(request.body, b"hello", "what follows is no part of it");
+    }
+
+    #[tokio::test]
+    async fn a_token_is_in_the_header_or_nowhere_else() {
+        let with =
+            |value: &str| format!("GET /?access_token=query HTTP/1.1\r\nAuthorization: {value}\r\n\r\n");
+        assert_eq!(read(&with("Bearer head")).await.unwrap().token(), Ok(Some("head".into())));
+        assert_eq!(read(&with("Basic head")).await.unwrap().token(), Err(()));
+        assert_eq!(read("GET / HTTP/1.1\r\n\r\n").await.unwrap().token(), Ok(None));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_is_refused_within_limits() {
+        let long = format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(2 * MAX_HEAD));
+        let huge = format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
+        for bad in [
+            &*long,
+            &*huge,
+            "",
+            "GET / HTTP/1.1\r\n",
+            "GET /\r\n\r\n",
+            "GET http://else/ HTTP/1.1\r\n\r\n",
+            "GET / HTTP/2\r\n\r\n",
+            "GET / HTTP/1.1\r\nnonsense\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhello",
+            "\u{16}\u{3}\u{1}\r\n\r\n",
+        ] {
+            assert!(read(bad).await.is_err(), "{:.60}", bad);
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_of_this_machine_alone_may_ask() {
+        let of = |origin: &str| format!("GET / HTTP/1.1\r\nOrigin: {origin}\r\n\r\n");
+        for ours in ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:5173"] {
+            assert!(!read(&of(ours)).await.unwrap().is_of_a_foreign_page(), "{ours}");
+        }
+        for foreign in ["https://example.com", "null", "http://localhost.example.com", "file://"] {
+            assert!(read(&of(foreign)).await.unwrap().is_of_a_foreign_page(), "{foreign}");
+        }
+        assert!(!read("GET / HTTP/1.1\r\n\r\n").await.unwrap().is_of_a_foreign_page());
+    }
+}

@@ -1,0 +1,80 @@
+//! Packets: who hears what.
+
+use livekit_protocol::{DataPacket, participant_info::State};
+use prost::Message as _;
+
+use super::{Key, Output, Participant, Rooms};
+use crate::{
+    dev_room::{grant, packet},
+    link::Lane,
+};
+
+/// The largest message that is taken, in bytes: a longer one would end the channel at the real server.
+const MAX_MESSAGE: usize = 65_535;
+
+impl Rooms {
+    /// Both of somebody's channels are open: it is sent what was kept for it.
+    pub(in crate::dev_room) fn handle_open(&mut self, key: Key) {
+        let Some(participant) = self.participant_mut(key) else { return };
+        participant.open = true;
+        let held = participant.take_held();
+        self.outputs.extend(held.into_iter().map(|packet| Output::Data(key, Lane::Reliable, packet)));
+    }
+
+    /// A message came on one of somebody's channels. What may not be sent is dropped without a word.
+    pub(in crate::dev_room) fn handle_message(&mut self, key: Key, lane: Lane, message: &[u8]) {
+        let Some(sender) = self.participant_mut(key) else { return };
+        if !grant::can_publish_data(&sender.claims.video) || message.len() > MAX_MESSAGE {
+            tracing::debug!(identity = sender.identity(), size = message.len(), "a message was dropped");
+            return;
+        }
+        let Ok(mut packet) = DataPacket::decode(message) else {
+            return tracing::debug!(identity = sender.identity(), "a message was no data packet");
+        };
+        if lane == Lane::Reliable && packet.sequence > 0 {
+            if packet.sequence <= sender.last_sequence {
+                return tracing::debug!(sequence = packet.sequence, "a packet that came already was dropped");
+            }
+            sender.last_sequence = packet.sequence;
+        }
+        tracing::trace!(identity = sender.identity(), ?lane, sequence = packet.sequence, "a packet came");
+        if packet::stamp(&mut packet, lane, sender.sender()) {
+            if self.faults.restart_numbers {
+                packet.sequence = 1;
+            }
+            self.forward(Some(key), lane, &packet, None);
+        }
+    }
+
+    /// Sends a packet to those it is for. `room` names the room of a packet that comes of nobody.
+    pub(super) fn forward(&mut self, from: Option<Key>, lane: Lane, packet: &DataPacket, room: Option<&str>) {
+        let room = room.or_else(|| Some(self.places.get(&from?)?.room.as_str()));
+        let Some(room) = room.and_then(|name| self.rooms.get_mut(name)) else { return };
+        if room.nonces.is_repeated(packet) {
+            return tracing::debug!("a packet with a known nonce was dropped");
+        }
+        let mut encoded = None;
+        for participant in room.participants.values_mut() {
+            let heard = Some(participant.key) != from
+                && packet::is_for(packet, participant.identity(), &participant.sid)
+                && hears(participant, lane, packet.sequence);
+            if !heard {
+                continue;
+            }
+            let bytes = encoded.get_or_insert_with(|| packet.encode_to_vec()).clone();
+            if participant.open {
+                self.outputs.push_back(Output::Data(participant.key, lane, bytes));
+            } else {
+                participant.hold(bytes);
+            }
+        }
+    }
+}
+
+/// Who is still joining is kept numbered packets only.
+fn hears(participant: &Participant, lane: Lane, sequence: u32) -> bool {
+    match lane {
+        Lane::Reliable if sequence > 0 => true,
+        _ => participant.open && participant.state == State::Active,
+    }
+}

@@ -1,0 +1,101 @@
+//! Who is put out and why, and what ends by the time alone.
+
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
+
+use livekit_protocol::{DisconnectReason, leave_request::Action, participant_info::State};
+
+use super::{FAREWELL, Key, MAX_PARTICIPANTS, Output, RENEWAL, Rooms, update};
+
+impl Rooms {
+    /// The time has come.
+    pub(in crate::dev_room) fn handle_timeout(&mut self, now: Instant) {
+        let all: Vec<_> =
+            self.rooms.values().flat_map(|room| room.participants.values()).map(|it| it.key).collect();
+        for key in all {
+            let Some(participant) = self.participant_mut(key) else { continue };
+            if let Some((_, reason)) = participant.due.filter(|(due, _)| now >= *due) {
+                self.remove(now, key, reason, Some(Action::Disconnect));
+            } else if now >= participant.renewal {
+                participant.renewal = now + RENEWAL;
+                self.renew(key);
+            }
+        }
+        let names: Vec<_> = self.rooms.keys().cloned().collect();
+        for name in names {
+            self.tell_who_is_gone(now, &name);
+        }
+        let over = self.rooms.iter().filter(|(_, room)| room.ends.is_some_and(|ends| now >= ends));
+        let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
+        for name in over {
+            self.end_room(now, &name, DisconnectReason::RoomClosed);
+        }
+    }
+
+    /// The server ends: all are told.
+    pub(in crate::dev_room) fn close(&mut self, now: Instant) {
+        let names: Vec<_> = self.rooms.keys().cloned().collect();
+        for name in names {
+            self.end_room(now, &name, DisconnectReason::ServerShutdown);
+        }
+    }
+
+    /// Puts everybody out and forgets the room.
+    pub(super) fn end_room(&mut self, now: Instant, name: &str, reason: DisconnectReason) {
+        let keys: Vec<_> = self.rooms.get(name).into_iter().flat_map(|room| room.keys()).collect();
+        for key in keys {
+            self.remove(now, key, reason, Some(Action::Disconnect));
+        }
+        self.rooms.remove(name);
+    }
+
+    /// Puts somebody out; with an action, with a word to it.
+    pub(super) fn remove(&mut self, now: Instant, key: Key, reason: DisconnectReason, told: Option<Action>) {
+        let Some(participant) = self.participant_mut(key) else { return };
+        participant.advance(State::Disconnected);
+        tracing::debug!(
+            identity = participant.identity(),
+            sid = participant.sid,
+            ?reason,
+            "a participant is out"
+        );
+        let info = participant.info(reason);
+        // Of whom the same identity has put out, the others learn by the newer sid.
+        let is_told = !participant.is_hidden() && reason != DisconnectReason::DuplicateIdentity;
+        if let (Some(connection), Some(action)) = (participant.connection, told) {
+            self.tell_leave(connection, action, reason);
+        }
+        self.hang_up(key);
+        self.outputs.push_back(Output::Close(key));
+        let Some(place) = self.places.remove(&key) else { return };
+        let Some(room) = self.rooms.get_mut(&place.room) else { return };
+        if room.participants.remove(&place.identity).is_some_and(|it| !it.is_hidden()) {
+            room.info.num_participants = room.info.num_participants.saturating_sub(1);
+        }
+        if is_told {
+            // So many at once need not wait.
+            let wait = if room.gone.len() < MAX_PARTICIPANTS { FAREWELL } else { Duration::ZERO };
+            room.gone.push((now + wait, info));
+        }
+        room.settle(now);
+    }
+
+    /// Tells those who are in a room who has left it.
+    fn tell_who_is_gone(&mut self, now: Instant, name: &str) {
+        let Some(room) = self.rooms.get_mut(name) else { return };
+        let (due, later): (Vec<_>, Vec<_>) =
+            mem::take(&mut room.gone).into_iter().partition(|it| now >= it.0);
+        room.gone = later;
+        // Who is back by then was told with its newer sid.
+        let left = due.into_iter().map(|(_, info)| info);
+        let infos: Vec<_> = left.filter(|info| !room.participants.contains_key(&info.identity)).collect();
+        if infos.is_empty() {
+            return;
+        }
+        for connection in room.participants.values().filter_map(|it| it.connection) {
+            self.outputs.push_back(Output::Signal(connection, Box::new(update(infos.clone()))));
+        }
+    }
+}

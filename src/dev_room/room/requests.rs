@@ -1,0 +1,115 @@
+//! What a client says by signalling.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use livekit_protocol::{
+    self as proto, CandidateProtocol, DisconnectReason, RequestResponse, SignalTarget,
+    UpdateParticipantMetadata, leave_request::Action, request_response::Reason,
+    signal_request::Message as Request, signal_response::Message, simulate_scenario::Scenario,
+};
+
+use super::{ConnectionId, Key, MAX_METADATA, MAX_NAME, Output, Rooms};
+
+/// How long a simulated fault waits for the resume that it is for.
+const SIMULATED: Duration = Duration::from_secs(5);
+
+impl Rooms {
+    /// A client said something. What concerns media has no meaning here and is passed over.
+    pub(in crate::dev_room) fn handle_request(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        request: Request,
+    ) {
+        let Some(key) = self.connections.get(&connection).copied() else { return };
+        match request {
+            Request::Offer(offer) => self.outputs.push_back(Output::Offer(key, offer)),
+            Request::Trickle(trickle) if trickle.target() == SignalTarget::Publisher => {
+                if let Some(line) = candidate(&trickle.candidate_init) {
+                    self.outputs.push_back(Output::Candidate(key, line));
+                }
+            }
+            Request::Leave(leave) => {
+                let reason = match leave.reason() {
+                    reason @ (DisconnectReason::UserUnavailable
+                    | DisconnectReason::UserRejected
+                    | DisconnectReason::AgentError) => reason,
+                    _ => DisconnectReason::ClientInitiated,
+                };
+                self.remove(now, key, reason, Some(Action::Disconnect));
+            }
+            Request::Simulate(simulate) => {
+                if let Some(scenario) = simulate.scenario {
+                    self.simulate(now, key, scenario);
+                }
+            }
+            Request::UpdateMetadata(update) => self.update_own(key, connection, update),
+            _ => {}
+        }
+    }
+
+    fn simulate(&mut self, now: Instant, key: Key, scenario: Scenario) {
+        match scenario {
+            Scenario::Migration(_) => self.remove(now, key, DisconnectReason::Migration, None),
+            Scenario::NodeFailure(_) => self.remove(now, key, DisconnectReason::ServerShutdown, None),
+            Scenario::ServerLeave(_) => {
+                self.remove(now, key, DisconnectReason::ServerShutdown, Some(Action::Disconnect));
+            }
+            Scenario::LeaveRequestFullReconnect(_) => {
+                self.remove(now, key, DisconnectReason::ClientInitiated, Some(Action::Reconnect));
+            }
+            Scenario::DisconnectSignalOnResume(_) => {
+                if let Some(participant) = self.participant_mut(key) {
+                    participant.cut_after_resume = Some(now + SIMULATED);
+                }
+            }
+            Scenario::DisconnectSignalOnResumeNoMessages(_) => {
+                if let Some(participant) = self.participant_mut(key) {
+                    participant.refuse_resume = Some(now + SIMULATED);
+                }
+            }
+            Scenario::SwitchCandidateProtocol(protocol) => {
+                if let Some(participant) = self.participant_mut(key) {
+                    participant.prefers_tcp = protocol == i32::from(CandidateProtocol::Tcp);
+                }
+            }
+            // These concern media.
+            Scenario::SpeakerUpdate(_) | Scenario::SubscriberBandwidth(_) => {}
+        }
+    }
+
+    fn update_own(&mut self, key: Key, connection: ConnectionId, update: UpdateParticipantMetadata) {
+        let Some(participant) = self.participant(key) else { return };
+        let reason = if participant.claims.video.can_update_own_metadata != Some(true) {
+            Reason::NotAllowed
+        } else if !is_within_limits(&update.name, &update.metadata, &update.attributes) {
+            Reason::LimitExceeded
+        } else {
+            self.change(key, (&update.name, &update.metadata, &update.attributes), None);
+            Reason::Ok
+        };
+        let response = RequestResponse {
+            request_id: update.request_id,
+            reason: reason.into(),
+            request: Some(proto::request_response::Request::UpdateMetadata(update)),
+            ..Default::default()
+        };
+        self.outputs.push_back(Output::Signal(connection, Box::new(Message::RequestResponse(response))));
+    }
+}
+
+/// Whether a name, metadata and attributes are as small as LiveKit wants them.
+pub(super) fn is_within_limits(name: &str, metadata: &str, attributes: &HashMap<String, String>) -> bool {
+    let size: usize = attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
+    name.len() <= MAX_NAME && metadata.len() <= MAX_METADATA && size <= MAX_METADATA
+}
+
+/// The candidate line in the JSON that carries it.
+fn candidate(init: &str) -> Option<String> {
+    let init: serde_json::Value = serde_json::from_str(init).ok()?;
+    let line = init.get("candidate")?.as_str()?;
+    (!line.is_empty()).then(|| line.to_owned())
+}

@@ -1,0 +1,145 @@
+//! What the room service is asked for.
+
+use std::{collections::HashMap, time::Instant};
+
+use livekit_protocol::{
+    self as proto, DataPacket, DisconnectReason, ParticipantInfo, ParticipantPermission, SendDataRequest,
+    UpdateParticipantRequest, UserPacket, data_packet, leave_request::Action,
+};
+
+use super::{Key, Rooms, requests::is_within_limits};
+use crate::{dev_room::grant, link::Lane};
+
+/// Why the room service does not do what it is asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dev_room) enum ServiceError {
+    /// There is no such room or participant.
+    NotFound(&'static str),
+    /// What is asked for is too large.
+    Invalid(&'static str),
+}
+
+const NO_ROOM: ServiceError = ServiceError::NotFound("requested room does not exist");
+const NO_PARTICIPANT: ServiceError = ServiceError::NotFound("participant does not exist");
+
+impl Rooms {
+    /// The rooms of these names; all without a name.
+    pub(in crate::dev_room) fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
+        let rooms = self.rooms.values().map(|room| &room.info);
+        rooms.filter(|info| names.is_empty() || names.contains(&info.name)).cloned().collect()
+    }
+
+    /// Who is in a room, the hidden ones too. Nobody is in a room that is not there.
+    pub(in crate::dev_room) fn list_participants(&self, room: &str) -> Vec<ParticipantInfo> {
+        let room = self.rooms.get(room).into_iter();
+        let all = room.flat_map(|room| room.participants.values());
+        all.map(|it| it.info(DisconnectReason::UnknownReason)).collect()
+    }
+
+    /// One participant.
+    pub(in crate::dev_room) fn look_up(
+        &self,
+        room: &str,
+        identity: &str,
+    ) -> Result<ParticipantInfo, ServiceError> {
+        let key = self.find(room, identity)?;
+        self.participant(key).map(|it| it.info(DisconnectReason::UnknownReason)).ok_or(NO_PARTICIPANT)
+    }
+
+    /// Puts somebody out.
+    pub(in crate::dev_room) fn put_out(
+        &mut self,
+        now: Instant,
+        room: &str,
+        identity: &str,
+    ) -> Result<(), ServiceError> {
+        let key = self.find(room, identity)?;
+        self.remove(now, key, DisconnectReason::ParticipantRemoved, Some(Action::Disconnect));
+        Ok(())
+    }
+
+    /// Puts everybody out and ends the room.
+    pub(in crate::dev_room) fn delete_room(&mut self, now: Instant, room: &str) -> Result<(), ServiceError> {
+        if !self.rooms.contains_key(room) {
+            return Err(NO_ROOM);
+        }
+        self.end_room(now, room, DisconnectReason::RoomDeleted);
+        Ok(())
+    }
+
+    /// Changes what somebody is called, says of itself, or may do.
+    pub(in crate::dev_room) fn update_participant(
+        &mut self,
+        request: &UpdateParticipantRequest,
+    ) -> Result<ParticipantInfo, ServiceError> {
+        let key = self.find(&request.room, &request.identity)?;
+        if !is_within_limits(&request.name, &request.metadata, &request.attributes) {
+            return Err(ServiceError::Invalid("name, metadata or attributes are too large"));
+        }
+        let said = (request.name.as_str(), request.metadata.as_str(), &request.attributes);
+        self.change(key, said, request.permission.as_ref());
+        self.look_up(&request.room, &request.identity)
+    }
+
+    /// Sends a packet that comes of nobody.
+    pub(in crate::dev_room) fn send_data(&mut self, request: SendDataRequest) -> Result<(), ServiceError> {
+        if !self.rooms.contains_key(&request.room) {
+            return Err(NO_ROOM);
+        }
+        let lane = match request.kind() {
+            data_packet::Kind::Reliable => Lane::Reliable,
+            data_packet::Kind::Lossy => Lane::Lossy,
+        };
+        #[expect(deprecated, reason = "older clients read lane and destinations there")]
+        let packet = DataPacket {
+            kind: request.kind,
+            destination_identities: request.destination_identities.clone(),
+            value: Some(data_packet::Value::User(UserPacket {
+                payload: request.data,
+                destination_sids: request.destination_sids,
+                destination_identities: request.destination_identities,
+                topic: request.topic,
+                nonce: request.nonce,
+                ..Default::default()
+            })),
+            ..Default::default()
+        };
+        self.forward(None, lane, &packet, Some(&request.room));
+        Ok(())
+    }
+
+    /// Changes what is known of somebody, and tells all. An empty text changes nothing, an empty attribute goes.
+    pub(super) fn change(
+        &mut self,
+        key: Key,
+        (name, metadata, attributes): (&str, &str, &HashMap<String, String>),
+        permission: Option<&ParticipantPermission>,
+    ) {
+        let Some(participant) = self.participant_mut(key) else { return };
+        let claims = &mut participant.claims;
+        if !name.is_empty() {
+            name.clone_into(&mut claims.name);
+        }
+        if !metadata.is_empty() {
+            metadata.clone_into(&mut claims.metadata);
+        }
+        for (name, value) in attributes {
+            if value.is_empty() {
+                claims.attributes.remove(name);
+            } else {
+                claims.attributes.insert(name.clone(), value.clone());
+            }
+        }
+        if let Some(permission) = permission {
+            grant::permit(&mut claims.video, permission);
+        }
+        participant.version += 1;
+        self.announce(key, DisconnectReason::UnknownReason);
+        self.renew(key);
+    }
+
+    fn find(&self, room: &str, identity: &str) -> Result<Key, ServiceError> {
+        let room = self.rooms.get(room).ok_or(NO_ROOM)?;
+        room.participants.get(identity).map(|it| it.key).ok_or(NO_PARTICIPANT)
+    }
+}

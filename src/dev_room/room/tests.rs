@@ -1,0 +1,525 @@
+//! The rooms without any I/O.
+
+use livekit_protocol::{
+    CandidateProtocol, ClientInfo, DataPacket, SimulateScenario, TrickleRequest, UpdateParticipantMetadata,
+    UpdateParticipantRequest, UserPacket, data_packet::Value, request_response::Reason,
+    signal_request::Message as Request, simulate_scenario::Scenario,
+};
+use livekit_token::VideoGrants;
+use prost::Message as _;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct World {
+    rooms: Rooms,
+    now: Instant,
+    last: u64,
+}
+
+/// Who was let in.
+#[derive(Clone, Copy)]
+struct Who {
+    key: Key,
+    connection: ConnectionId,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { rooms: Rooms::new("test"), now: Instant::now(), last: 0 }
+    }
+
+    fn knock(&mut self, claims: Claims, request: JoinRequest) -> (Who, Result<(), Refusal>) {
+        self.last += 1;
+        let who = Who { key: self.last, connection: 1000 + self.last };
+        let sids = [format!("PA_{}", who.key), format!("RM_{}", who.key)];
+        let Who { key, connection } = who;
+        let knock = Knock { key, connection, claims, request, sids, unix_ms: 1000 };
+        (who, self.rooms.handle_knock(self.now, knock))
+    }
+
+    fn join(&mut self, identity: &str) -> Who {
+        self.join_as(claims(identity))
+    }
+
+    fn join_as(&mut self, claims: Claims) -> Who {
+        let (who, joined) = self.knock(claims, JoinRequest::default());
+        joined.unwrap();
+        who
+    }
+
+    /// Joined and connected, with both channels open. What was told of it is read.
+    fn active(&mut self, identity: &str) -> Who {
+        let who = self.join(identity);
+        self.rooms.handle_connected(who.key);
+        self.rooms.handle_open(who.key);
+        self.read();
+        who
+    }
+
+    fn resume(&mut self, identity: &str, sid: &str) -> (Who, Result<(), Refusal>) {
+        let request = JoinRequest { reconnect: true, participant_sid: sid.into(), ..Default::default() };
+        self.knock(claims(identity), request)
+    }
+
+    fn read(&mut self) -> Vec<Output> {
+        std::iter::from_fn(|| self.rooms.poll_output()).collect()
+    }
+
+    /// What one was told, and whether its signalling was ended after it.
+    fn told(&mut self, connection: ConnectionId) -> (Vec<Message>, bool) {
+        let (mut told, mut ended) = (Vec::new(), false);
+        for output in self.read() {
+            match output {
+                Output::Signal(to, message) if to == connection => told.push(*message),
+                Output::HangUp(of) if of == connection => ended = true,
+                _ => {}
+            }
+        }
+        (told, ended)
+    }
+
+    /// The last word and its reason, and that the signalling was ended after it.
+    fn leave(&mut self, connection: ConnectionId) -> (Action, DisconnectReason) {
+        let (told, ended) = self.told(connection);
+        let leaves: Vec<_> = told
+            .iter()
+            .filter_map(|it| match it {
+                Message::Leave(leave) => Some((leave.action(), leave.reason())),
+                _ => None,
+            })
+            .collect();
+        assert!(ended && leaves.len() == 1, "{told:?}");
+        leaves[0]
+    }
+
+    fn say(&mut self, who: Who, sequence: u32, to: &[&str]) -> Vec<Key> {
+        let packet = DataPacket {
+            sequence,
+            destination_identities: to.iter().map(ToString::to_string).collect(),
+            value: Some(Value::User(UserPacket { payload: b"hello".to_vec(), ..Default::default() })),
+            ..Default::default()
+        };
+        self.rooms.handle_message(who.key, Lane::Reliable, &packet.encode_to_vec());
+        self.read()
+            .into_iter()
+            .map(|output| match output {
+                Output::Data(key, Lane::Reliable, _) => key,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+}
+
+fn claims(identity: &str) -> Claims {
+    Claims {
+        sub: identity.into(),
+        video: VideoGrants { room_join: true, room: "kitchen".into(), ..Default::default() },
+        ..Claims::from_unverified("eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjEsImlzcyI6ImEiLCJuYmYiOjB9.c2ln").unwrap()
+    }
+}
+
+fn updates(told: &[Message]) -> Vec<ParticipantInfo> {
+    let mut infos = Vec::new();
+    for message in told {
+        if let Message::Update(update) = message {
+            infos.extend(update.participants.iter().cloned());
+        }
+    }
+    infos
+}
+
+#[test]
+fn a_join_is_answered_with_the_room_as_it_is() {
+    let mut world = World::new();
+    world.active("one");
+    let client = ClientInfo { client_protocol: 1, ..Default::default() };
+    let request = JoinRequest { client_info: Some(client), ..Default::default() };
+    let (two, joined) = world.knock(claims("two"), request);
+    joined.unwrap();
+    let outputs = world.read();
+    let Output::Signal(to, first) = &outputs[0] else { panic!("{outputs:?}") };
+    let Message::Join(response) = &**first else { panic!("{first:?}") };
+    let own = response.participant.as_ref().unwrap();
+    assert_eq!((*to, &*own.sid, own.client_protocol), (two.connection, "PA_2", 1));
+    assert_eq!((response.ping_interval, response.ping_timeout, response.subscriber_primary), (5, 15, false));
+    assert_eq!(response.other_participants.len(), 1);
+    assert_eq!(response.room.as_ref().unwrap().sid, "RM_1");
+    assert!(matches!(&outputs[1], Output::Renew(to, _) if *to == two.connection));
+}
+
+#[test]
+fn all_are_told_of_each_state_with_a_higher_version() {
+    let mut world = World::new();
+    let one = world.active("one");
+    let two = world.join("two");
+    world.rooms.handle_connected(two.key);
+    world.rooms.handle_request(world.now, two.connection, Request::Leave(LeaveRequest::default()));
+    world.rooms.handle_timeout(world.rooms.poll_timeout().unwrap());
+    let (told, _) = world.told(one.connection);
+    let seen: Vec<_> = updates(&told).iter().map(|info| (info.state(), info.version)).collect();
+    assert_eq!(seen, [(State::Joined, 1), (State::Active, 2), (State::Disconnected, 3)]);
+}
+
+#[test]
+fn a_packet_that_came_already_is_dropped() {
+    let mut world = World::new();
+    let (one, two) = (world.active("one"), world.active("two"));
+    assert_eq!(world.say(one, 1, &[]), [two.key]);
+    assert!(world.say(one, 1, &[]).is_empty());
+    assert_eq!(world.say(one, 5, &["two"]), [two.key], "a gap is not ours to judge");
+    assert!(world.say(one, 4, &["two"]).is_empty());
+    assert_eq!(world.say(one, 0, &["two"]), [two.key], "what has no number passes");
+    assert!(world.say(one, 6, &["three"]).is_empty());
+}
+
+#[test]
+fn who_may_not_publish_is_not_heard_and_not_told() {
+    let mut world = World::new();
+    world.active("one");
+    let mut mute = claims("mute");
+    mute.video.can_publish_data = Some(false);
+    let mute = world.join_as(mute);
+    world.rooms.handle_connected(mute.key);
+    world.rooms.handle_open(mute.key);
+    world.read();
+    assert!(world.say(mute, 1, &[]).is_empty());
+    let permission = world.rooms.look_up("kitchen", "mute").unwrap().permission;
+    let permission =
+        livekit_protocol::ParticipantPermission { can_publish_data: true, ..permission.unwrap() };
+    let update = UpdateParticipantRequest {
+        room: "kitchen".into(),
+        identity: "mute".into(),
+        permission: Some(permission),
+        ..Default::default()
+    };
+    assert!(world.rooms.update_participant(&update).unwrap().permission.unwrap().can_publish_data);
+    world.read();
+    assert_eq!(world.say(mute, 1, &[]).len(), 1, "what was dropped has not counted");
+}
+
+#[test]
+fn what_is_said_while_somebody_joins_is_kept_for_it_within_a_limit() {
+    let mut world = World::new();
+    let one = world.active("one");
+    let two = world.join("two");
+    world.read();
+    for n in 1..=3000 {
+        assert!(world.say(one, n, &[]).is_empty());
+    }
+    world.say(one, 0, &[]);
+    world.rooms.handle_open(two.key);
+    let kept: Vec<_> = world
+        .read()
+        .into_iter()
+        .map(|output| match output {
+            Output::Data(key, Lane::Reliable, packet) if key == two.key => {
+                DataPacket::decode(&*packet).unwrap().sequence
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(kept.len() < 3000 && *kept.last().unwrap() == 3000, "{}", kept.len());
+    assert!(kept.is_sorted());
+}
+
+#[test]
+fn the_same_identity_puts_the_older_out_and_nobody_else_is_told() {
+    let mut world = World::new();
+    let (one, other) = (world.active("one"), world.active("other"));
+    let again = world.join("one");
+    let outputs = world.read();
+    let leave = outputs.iter().find_map(|output| match output {
+        Output::Signal(to, message) if *to == one.connection => match &**message {
+            Message::Leave(leave) => Some((leave.action(), leave.reason())),
+            _ => None,
+        },
+        _ => None,
+    });
+    assert_eq!(leave, Some((Action::Disconnect, DisconnectReason::DuplicateIdentity)));
+    world.rooms.handle_timeout(world.now + FAREWELL);
+    assert!(world.read().is_empty());
+    let told_other: Vec<_> = outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Signal(to, message) if *to == other.connection => Some((**message).clone()),
+            _ => None,
+        })
+        .collect();
+    let seen: Vec<_> = updates(&told_other).iter().map(|info| info.sid.clone()).collect();
+    assert_eq!(seen, [format!("PA_{}", again.key)]);
+    world.rooms.handle_signal_closed(world.now, one.connection);
+    assert!(world.rooms.look_up("kitchen", "one").is_ok(), "the older one's end is not the newer one's");
+}
+
+#[test]
+fn a_resume_keeps_the_participant_and_says_what_has_arrived() {
+    let mut world = World::new();
+    let (one, two) = (world.active("one"), world.active("two"));
+    world.say(one, 7, &[]);
+    world.rooms.handle_signal_closed(world.now, one.connection);
+    assert_eq!(world.read().len(), 0, "it is still there");
+    let (back, resumed) = world.resume("one", "PA_1");
+    assert_eq!(resumed, Ok(()));
+    let (told, ended) = world.told(back.connection);
+    let Message::Reconnect(response) = &told[0] else { panic!("{told:?}") };
+    assert_eq!((response.last_message_seq, ended), (7, false));
+    let seen: Vec<_> = updates(&told).iter().map(|info| info.identity.clone()).collect();
+    assert_eq!(seen, ["one", "two"]);
+    assert_eq!(world.say(one, 8, &[]), [two.key], "the peer connection is the same");
+    world.rooms.handle_signal_closed(world.now, one.connection);
+    world.rooms.handle_request(
+        world.now,
+        back.connection,
+        Request::Trickle(TrickleRequest {
+            candidate_init: r#"{"candidate":"candidate:1"}"#.into(),
+            ..Default::default()
+        }),
+    );
+    assert!(matches!(&world.read()[..], [Output::Candidate(key, _)] if *key == one.key));
+}
+
+#[test]
+fn who_is_not_known_is_asked_to_join_anew() {
+    let mut world = World::new();
+    let one = world.active("one");
+    for (identity, sid) in [("nobody", "PA_1"), ("one", "PA_other")] {
+        let (back, resumed) = world.resume(identity, sid);
+        assert_eq!(resumed, Ok(()));
+        assert_eq!(world.leave(back.connection), (Action::Reconnect, DisconnectReason::StateMismatch));
+    }
+    assert_eq!(world.rooms.list_participants("kitchen").len(), 1);
+    world.rooms.handle_connected(one.key);
+}
+
+#[test]
+fn a_lost_path_is_kept_for_5_s_and_a_resume_gives_it_time() {
+    let mut world = World::new();
+    let one = world.active("one");
+    let other = world.active("other");
+    world.rooms.handle_path_lost(world.now, one.key);
+    assert_eq!(world.leave(one.connection), (Action::Resume, DisconnectReason::ConnectionTimeout));
+    world.now += 4 * SECOND;
+    world.rooms.handle_timeout(world.now);
+    let (back, _) = world.resume("one", "PA_1");
+    world.now += 4 * SECOND;
+    world.rooms.handle_timeout(world.now);
+    assert!(world.rooms.look_up("kitchen", "one").is_ok());
+    world.rooms.handle_connected(one.key);
+    world.now += 60 * SECOND;
+    world.rooms.handle_timeout(world.now);
+    assert!(world.rooms.look_up("kitchen", "one").is_ok());
+
+    world.rooms.handle_path_lost(world.now, one.key);
+    world.rooms.handle_signal_closed(world.now, back.connection);
+    world.read();
+    let due = world.rooms.poll_timeout().unwrap();
+    assert_eq!(due, world.now + KEPT);
+    world.rooms.handle_timeout(due);
+    assert!(updates(&world.told(other.connection).0).is_empty(), "its last packets go first");
+    world.rooms.handle_timeout(due + FAREWELL);
+    let (told, _) = world.told(other.connection);
+    assert_eq!(updates(&told)[0].state(), State::Disconnected);
+}
+
+#[test]
+fn whoever_never_connects_is_put_out_at_once_or_after_a_minute() {
+    let mut world = World::new();
+    let one = world.join("one");
+    world.rooms.handle_path_lost(world.now, one.key);
+    world.rooms.handle_signal_closed(world.now, one.connection);
+    assert!(world.rooms.look_up("kitchen", "one").is_err());
+    let two = world.join("two");
+    world.read();
+    world.rooms.handle_timeout(world.now + JOIN_LIMIT);
+    assert_eq!(world.leave(two.connection), (Action::Disconnect, DisconnectReason::JoinFailure));
+}
+
+#[test]
+fn each_simulated_fault_is_what_it_says() {
+    for (scenario, leave) in [
+        (Scenario::ServerLeave(true), Some((Action::Disconnect, DisconnectReason::ServerShutdown))),
+        (
+            Scenario::LeaveRequestFullReconnect(true),
+            Some((Action::Reconnect, DisconnectReason::ClientInitiated)),
+        ),
+        (Scenario::Migration(true), None),
+        (Scenario::NodeFailure(true), None),
+    ] {
+        let mut world = World::new();
+        let one = world.active("one");
+        let simulate = Request::Simulate(SimulateScenario { scenario: Some(scenario) });
+        world.rooms.handle_request(world.now, one.connection, simulate);
+        let outputs = world.read();
+        let told = outputs.iter().find_map(|output| match output {
+            Output::Signal(_, message) => match &**message {
+                Message::Leave(leave) => Some((leave.action(), leave.reason())),
+                _ => None,
+            },
+            _ => None,
+        });
+        assert_eq!(told, leave, "{scenario:?}");
+        assert!(outputs.iter().any(|it| matches!(it, Output::Close(key) if *key == one.key)));
+        assert!(world.rooms.look_up("kitchen", "one").is_err());
+    }
+}
+
+#[test]
+fn a_resume_is_cut_off_once_if_that_is_simulated() {
+    let simulate = |scenario| Request::Simulate(SimulateScenario { scenario: Some(scenario) });
+    let mut world = World::new();
+    let one = world.active("one");
+    let cut = simulate(Scenario::DisconnectSignalOnResume(true));
+    world.rooms.handle_request(world.now, one.connection, cut);
+    let (back, _) = world.resume("one", "PA_1");
+    let (told, ended) = world.told(back.connection);
+    assert!(ended && matches!(told[0], Message::Reconnect(_)), "{told:?}");
+    let (back, _) = world.resume("one", "PA_1");
+    assert!(!world.told(back.connection).1);
+    let silent = simulate(Scenario::DisconnectSignalOnResumeNoMessages(true));
+    world.rooms.handle_request(world.now, back.connection, silent);
+    assert_eq!(world.resume("one", "PA_1").1.unwrap_err().0, 500);
+    let (back, resumed) = world.resume("one", "PA_1");
+    assert_eq!(resumed, Ok(()));
+    world.rooms.handle_request(
+        world.now,
+        back.connection,
+        simulate(Scenario::DisconnectSignalOnResume(true)),
+    );
+    world.now += 6 * SECOND;
+    world.read();
+    let (back, _) = world.resume("one", "PA_1");
+    assert!(!world.told(back.connection).1, "a fault waits for 5 s");
+}
+
+#[test]
+fn whoever_is_to_use_tcp_is_told_of_no_other_way() {
+    let mut world = World::new();
+    let one = world.active("one");
+    let lines = ["candidate:1 1 udp 9 127.0.0.1 9 typ host", "candidate:2 1 tcp 8 127.0.0.1 8 typ host"];
+    for (protocol, told) in [(CandidateProtocol::Tcp, 1), (CandidateProtocol::Udp, 2)] {
+        let scenario = Scenario::SwitchCandidateProtocol(protocol.into());
+        let simulate = Request::Simulate(SimulateScenario { scenario: Some(scenario) });
+        world.rooms.handle_request(world.now, one.connection, simulate);
+        let answer = livekit_protocol::SessionDescription::default();
+        world.rooms.handle_answer(one.key, answer, lines.map(str::to_owned).to_vec());
+        let (messages, _) = world.told(one.connection);
+        let trickled: Vec<_> = messages
+            .iter()
+            .filter_map(|it| match it {
+                Message::Trickle(trickle) => Some(trickle.r#final),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(trickled.len(), told);
+        assert!(trickled.ends_with(&[true]) && trickled.iter().filter(|it| **it).count() == 1);
+    }
+}
+
+#[test]
+fn own_attributes_change_with_the_grant_alone() {
+    let mut world = World::new();
+    let update = |value: &str| {
+        Request::UpdateMetadata(UpdateParticipantMetadata {
+            attributes: [("floor".to_owned(), value.to_owned())].into(),
+            ..Default::default()
+        })
+    };
+    let reason = |told: &[Message]| {
+        told.iter().find_map(|it| match it {
+            Message::RequestResponse(response) => Some(response.reason()),
+            _ => None,
+        })
+    };
+    for (grant, said, expected) in [
+        (None, "2", Reason::NotAllowed),
+        (Some(true), "2", Reason::Ok),
+        (Some(true), &"x".repeat(MAX_METADATA + 1), Reason::LimitExceeded),
+    ] {
+        let mut claims = claims("one");
+        claims.video.can_update_own_metadata = grant;
+        let one = world.join_as(claims);
+        world.read();
+        world.rooms.handle_request(world.now, one.connection, update(said));
+        let (told, _) = world.told(one.connection);
+        assert_eq!(reason(&told), Some(expected));
+        let known = world.rooms.look_up("kitchen", "one").unwrap();
+        assert_eq!(known.attributes.contains_key("floor"), expected == Reason::Ok);
+    }
+}
+
+#[test]
+fn a_room_ends_20_s_after_the_last_who_keeps_it_open() {
+    let mut world = World::new();
+    let one = world.active("one");
+    let mut agent = claims("agent");
+    agent.kind = "agent".into();
+    let agent = world.join_as(agent);
+    world.rooms.handle_connected(agent.key);
+    world.rooms.handle_request(world.now, one.connection, Request::Leave(LeaveRequest::default()));
+    world.read();
+    world.rooms.handle_timeout(world.now + 19 * SECOND);
+    assert_eq!(world.rooms.list_rooms(&[]).len(), 1);
+    world.rooms.handle_timeout(world.now + 20 * SECOND);
+    assert_eq!(world.leave(agent.connection), (Action::Disconnect, DisconnectReason::RoomClosed));
+    assert!(world.rooms.list_rooms(&[]).is_empty());
+    assert_eq!(world.rooms.poll_timeout(), None);
+}
+
+#[test]
+fn the_service_puts_out_and_deletes() {
+    let mut world = World::new();
+    let (one, two) = (world.active("one"), world.active("two"));
+    world.rooms.put_out(world.now, "kitchen", "one").unwrap();
+    assert_eq!(world.leave(one.connection), (Action::Disconnect, DisconnectReason::ParticipantRemoved));
+    assert!(world.rooms.put_out(world.now, "kitchen", "one").is_err());
+    world.rooms.delete_room(world.now, "kitchen").unwrap();
+    assert_eq!(world.leave(two.connection), (Action::Disconnect, DisconnectReason::RoomDeleted));
+    assert!(world.rooms.delete_room(world.now, "kitchen").is_err());
+}
+
+#[test]
+fn rooms_and_participants_have_caps() {
+    let mut world = World::new();
+    for n in 0..MAX_PARTICIPANTS {
+        world.join(&format!("p{n}"));
+    }
+    assert_eq!(world.knock(claims("one more"), JoinRequest::default()).1.unwrap_err().0, 503);
+    world.join("p0");
+    assert_eq!(world.rooms.list_participants("kitchen").len(), MAX_PARTICIPANTS);
+
+    let mut world = World::new();
+    let join = |world: &mut World, n: usize| {
+        let mut claims = claims("one");
+        claims.video.room = format!("room {n}");
+        world.knock(claims, JoinRequest::default())
+    };
+    let all: Vec<_> = (0..MAX_ROOMS).map(|n| join(&mut world, n)).collect();
+    assert!(all.iter().all(|(_, joined)| joined.is_ok()) && MAX_PARTICIPANTS >= MAX_ROOMS);
+    world.rooms.handle_signal_closed(world.now, all[7].0.connection);
+    assert_eq!(world.rooms.list_rooms(&[]).len(), MAX_ROOMS, "an empty room stays for a while");
+    assert_eq!(join(&mut world, MAX_ROOMS).1, Ok(()));
+    let names: Vec<_> = world.rooms.list_rooms(&[]).into_iter().map(|room| room.name).collect();
+    assert!(names.len() == MAX_ROOMS && !names.contains(&"room 7".to_owned()));
+}
+
+#[test]
+fn who_reads_too_slowly_is_asked_to_join_anew() {
+    let mut world = World::new();
+    let one = world.active("one");
+    world.rooms.handle_overflow(world.now, one.key);
+    assert_eq!(world.leave(one.connection), (Action::Reconnect, DisconnectReason::StateMismatch));
+    let two = world.active("two");
+    world.rooms.handle_bad_offer(world.now, two.key);
+    assert_eq!(world.leave(two.connection), (Action::Reconnect, DisconnectReason::StateMismatch));
+}
+
+#[test]
+fn a_newer_token_is_given_every_5_minutes() {
+    let mut world = World::new();
+    let one = world.active("one");
+    assert_eq!(world.rooms.poll_timeout(), Some(world.now + RENEWAL));
+    world.rooms.handle_timeout(world.now + RENEWAL);
+    assert!(matches!(&world.read()[..], [Output::Renew(to, _)] if *to == one.connection));
+}

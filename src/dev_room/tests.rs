@@ -1,0 +1,79 @@
+//! Our own participants in the embedded room, over the true path.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::{DevRoom, Key, room::Rooms, server::Order};
+use crate::{
+    link::{Identity, Lane, Packet},
+    room::{Room, RoomOptions},
+    token::AccessKey,
+    transport::{Incoming, Transport, TransportEvent},
+};
+
+mod data;
+mod ends;
+mod faults;
+
+/// When a test has failed because what it waits for does not come.
+const BOUND: Duration = Duration::from_secs(30);
+
+impl DevRoom {
+    /// Looks at the rooms from within the server.
+    async fn look<T: Send + 'static>(&self, look: impl FnOnce(&mut Rooms) -> T + Send + 'static) -> T {
+        let (reply, seen) = tokio::sync::oneshot::channel();
+        let look = Order::Look(Box::new(move |rooms| drop(reply.send(look(rooms)))));
+        assert!(self.orders.send(look).await.is_ok());
+        seen.await.unwrap()
+    }
+
+    fn access(&self) -> AccessKey {
+        AccessKey::new(self.key.name(), self.key.secret())
+    }
+
+    async fn join(&self, identity: &str) -> Room {
+        // Nobody else is hurt by one who is soon back.
+        let options = RoomOptions::new().rejoin_wait(Duration::from_millis(10), Duration::from_millis(50));
+        self.join_with(options, identity).await
+    }
+
+    async fn join_with(&self, options: RoomOptions, identity: &str) -> Room {
+        let token = self.access().client("kitchen", identity).sign().unwrap();
+        options.join(&self.url(), &token).await.unwrap()
+    }
+}
+
+async fn server() -> DevRoom {
+    DevRoom::start(0, Key::new("devkey", "secretsecretsecretsecretsecretsecret")).await.unwrap()
+}
+
+/// Waits for the first event that `wanted` takes.
+async fn until<T>(room: &mut Room, mut wanted: impl FnMut(TransportEvent) -> Option<T>) -> T {
+    let search = async {
+        loop {
+            let event = room.recv().await.expect("the room ended");
+            if let Some(found) = wanted(event) {
+                return found;
+            }
+        }
+    };
+    timeout(BOUND, search).await.expect("it did not come")
+}
+
+async fn packet(room: &mut Room) -> Incoming {
+    until(room, |event| match event {
+        TransportEvent::Packet(packet) => Some(packet),
+        _ => None,
+    })
+    .await
+}
+
+fn to(identity: &str, payload: impl Into<bytes::Bytes>) -> Packet {
+    Packet::new([Identity::from(identity)], payload)
+}
+
+fn on(lane: Lane, mut packet: Packet) -> Packet {
+    packet.lane = lane;
+    packet
+}

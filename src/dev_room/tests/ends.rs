@@ -1,0 +1,64 @@
+//! How a participant's time in the room ends.
+
+use super::*;
+use crate::link::CloseReason;
+
+async fn closed(room: &mut Room) -> CloseReason {
+    until(room, |event| match event {
+        TransportEvent::Closed(reason) => Some(reason),
+        _ => None,
+    })
+    .await
+}
+
+async fn left(room: &mut Room, identity: &str) {
+    until(room, |event| match event {
+        TransportEvent::Left(who) if who.identity() == identity => Some(()),
+        _ => None,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn leaving_and_dropping_are_seen_at_once() {
+    let server = server().await;
+    let (mut one, two) = (server.join("one").await, server.join("two").await);
+    let mut three = server.join("three").await;
+    one.close().await;
+    left(&mut three, "one").await;
+    drop(two);
+    left(&mut three, "two").await;
+    let present = server.look(|rooms| rooms.list_participants("kitchen").len()).await;
+    assert_eq!(present, 1);
+}
+
+#[tokio::test]
+async fn each_end_is_told_by_its_reason() {
+    let server = server().await;
+    let mut one = server.join("one").await;
+    let mut again = server.join("one").await;
+    assert_eq!(closed(&mut one).await, CloseReason::DuplicateIdentity);
+    server.look(|rooms| rooms.put_out(std::time::Instant::now(), "kitchen", "one").unwrap()).await;
+    assert_eq!(closed(&mut again).await, CloseReason::Removed);
+    let mut one = server.join("one").await;
+    server.look(|rooms| rooms.delete_room(std::time::Instant::now(), "kitchen").unwrap()).await;
+    assert_eq!(closed(&mut one).await, CloseReason::RoomDeleted);
+    let mut one = server.join("one").await;
+    server.close().await;
+    assert_eq!(closed(&mut one).await, CloseReason::ServerShutdown);
+}
+
+#[tokio::test]
+async fn who_has_no_valid_token_is_refused() {
+    let server = server().await;
+    let token = AccessKey::new("devkey", "another secret").client("kitchen", "one").sign().unwrap();
+    let refused = Room::join(&server.url(), &token).await.err().unwrap();
+    assert!(matches!(refused, crate::ConnectError::Unauthorized { status: 401, .. }), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_told() {
+    let server = server().await;
+    let error = DevRoom::start(server.address.port(), server.key.clone()).await.unwrap_err();
+    assert!(error.is_taken() && error.to_string().contains(&server.address.port().to_string()), "{error}");
+}

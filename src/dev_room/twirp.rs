@@ -1,0 +1,181 @@
+//! The room service: LiveKit's server API over HTTP, as far as it concerns participants and data.
+//!
+//! `POST /twirp/livekit.RoomService/METHOD`, in JSON or in protobuf ([Twirp](https://twitchtv.github.io/twirp/docs/spec_v7.html)).
+
+use std::time::Instant;
+
+use livekit_protocol::{
+    DeleteRoomRequest, DeleteRoomResponse, ListParticipantsRequest, ListParticipantsResponse,
+    ListRoomsRequest, ListRoomsResponse, RemoveParticipantResponse, RoomParticipantIdentity, SendDataRequest,
+    SendDataResponse, UpdateParticipantRequest,
+};
+use livekit_token::VideoGrants;
+use prost::Message;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::room::{Rooms, ServiceError};
+
+/// Where the methods are.
+pub(super) const PREFIX: &str = "/twirp/livekit.RoomService/";
+
+/// What somebody asks for.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) grants: Option<VideoGrants>,
+    pub(super) method: String,
+    /// JSON, or else protobuf.
+    pub(super) json: bool,
+    pub(super) body: Vec<u8>,
+}
+
+/// The answer: status, kind and body.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) kind: &'static str,
+    pub(super) body: Vec<u8>,
+}
+
+/// Why not: status, Twirp's word for it, and a text.
+#[derive(Debug)]
+struct Error(u16, &'static str, String);
+
+const NOT_ALLOWED: (u16, &str) = (401, "unauthenticated");
+
+impl Call {
+    /// Does what is asked for.
+    pub(super) fn perform(self, now: Instant, rooms: &mut Rooms) -> Answer {
+        let kind = if self.json { "application/json" } else { "application/protobuf" };
+        match self.route(now, rooms) {
+            Ok(body) => Answer { status: 200, kind, body },
+            Err(Error(status, code, msg)) => {
+                let body = serde_json::json!({"code": code, "msg": msg}).to_string().into_bytes();
+                Answer { status, kind: "application/json", body }
+            }
+        }
+    }
+
+    fn route(&self, now: Instant, rooms: &mut Rooms) -> Result<Vec<u8>, Error> {
+        match self.method.as_str() {
+            "ListRooms" => self.answer(|request: ListRoomsRequest| {
+                self.check(|grants| grants.room_list)?;
+                Ok(ListRoomsResponse { rooms: rooms.list_rooms(&request.names) })
+            }),
+            "DeleteRoom" => self.answer(|request: DeleteRoomRequest| {
+                self.check(|grants| grants.room_create)?;
+                rooms.delete_room(now, &request.room)?;
+                Ok(DeleteRoomResponse {})
+            }),
+            "ListParticipants" => self.answer(|request: ListParticipantsRequest| {
+                self.check_admin(&request.room)?;
+                Ok(ListParticipantsResponse { participants: rooms.list_participants(&request.room) })
+            }),
+            "GetParticipant" => self.answer(|request: RoomParticipantIdentity| {
+                self.check_admin(&request.room)?;
+                Ok(rooms.look_up(&request.room, &request.identity)?)
+            }),
+            "RemoveParticipant" => self.answer(|request: RoomParticipantIdentity| {
+                self.check_admin(&request.room)?;
+                rooms.put_out(now, &request.room, &request.identity)?;
+                Ok(RemoveParticipantResponse {})
+            }),
+            "UpdateParticipant" => self.answer(|request: UpdateParticipantRequest| {
+                self.check_admin(&request.room)?;
+                Ok(rooms.update_participant(&request)?)
+            }),
+            "SendData" => self.answer(|request: SendDataRequest| {
+                self.check_admin(&request.room)?;
+                rooms.send_data(request)?;
+                Ok(SendDataResponse {})
+            }),
+            method => {
+                Err(Error(404, "bad_route", format!("this development server has no method {method:?}")))
+            }
+        }
+    }
+
+    /// Reads the request, does the work, writes the answer.
+    fn answer<Q, A>(&self, work: impl FnOnce(Q) -> Result<A, Error>) -> Result<Vec<u8>, Error>
+    where
+        Q: Message + Default + DeserializeOwned,
+        A: Message + Serialize,
+    {
+        let malformed = |error: String| Error(400, "malformed", error);
+        let request = if self.json {
+            serde_json::from_slice(&self.body).map_err(|error| malformed(error.to_string()))?
+        } else {
+            Q::decode(self.body.as_slice()).map_err(|error| malformed(error.to_string()))?
+        };
+        let answer = work(request)?;
+        if self.json {
+            serde_json::to_vec(&answer).map_err(|error| Error(500, "internal", error.to_string()))
+        } else {
+            Ok(answer.encode_to_vec())
+        }
+    }
+
+    fn check(&self, may: impl FnOnce(&VideoGrants) -> bool) -> Result<(), Error> {
+        let (status, code) = NOT_ALLOWED;
+        let allowed = self.grants.as_ref().is_some_and(may);
+        allowed.then_some(()).ok_or_else(|| Error(status, code, "permissions denied".into()))
+    }
+
+    fn check_admin(&self, room: &str) -> Result<(), Error> {
+        self.check(|grants| grants.room_admin && grants.room == room)
+    }
+}
+
+impl From<ServiceError> for Error {
+    fn from(error: ServiceError) -> Self {
+        match error {
+            ServiceError::NotFound(what) => Self(404, "not_found", what.into()),
+            ServiceError::Invalid(what) => Self(400, "invalid_argument", what.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(grants: Option<VideoGrants>, method: &str, json: bool, body: Vec<u8>) -> Answer {
+        let call = Call { grants, method: method.into(), json, body };
+        call.perform(Instant::now(), &mut Rooms::new("test"))
+    }
+
+    fn admin() -> Option<VideoGrants> {
+        Some(VideoGrants { room_admin: true, room: "kitchen".into(), room_list: true, ..Default::default() })
+    }
+
+    #[test]
+    fn json_and_protobuf_are_answered_in_kind() {
+        let answer = call(admin(), "ListRooms", true, b"{}".to_vec());
+        assert_eq!((answer.status, answer.kind, &*answer.body), (200, "application/json", &b"{}"[..]));
+        let request = ListParticipantsRequest { room: "kitchen".into() };
+        let answer = call(admin(), "ListParticipants", false, request.encode_to_vec());
+        assert_eq!((answer.status, answer.kind), (200, "application/protobuf"));
+        assert_eq!(ListParticipantsResponse::decode(&*answer.body), Ok(ListParticipantsResponse::default()));
+    }
+
+    #[test]
+    fn who_may_not_is_told_so_and_nothing_is_done() {
+        let other = br#"{"room": "cellar"}"#;
+        for (grants, method, body) in [
+            (None, "ListRooms", &b"{}"[..]),
+            (admin(), "ListParticipants", other),
+            (admin(), "DeleteRoom", other),
+            (Some(VideoGrants { room: "cellar".into(), ..Default::default() }), "RemoveParticipant", other),
+        ] {
+            assert_eq!(call(grants, method, true, body.to_vec()).status, 401, "{method}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_and_what_is_no_request() {
+        let missing = br#"{"room": "kitchen", "identity": "nobody"}"#;
+        assert_eq!(call(admin(), "RemoveParticipant", true, missing.to_vec()).status, 404);
+        assert_eq!(call(admin(), "MutePublishedTrack", true, missing.to_vec()).status, 404);
+        assert_eq!(call(admin(), "ListRooms", true, b"{".to_vec()).status, 400);
+        assert_eq!(call(admin(), "ListRooms", false, vec![0xff]).status, 400);
+    }
+}
