@@ -34,6 +34,9 @@ pub(super) const RESTART_AGAIN: Duration = Duration::from_secs(3);
 const HOLE: Duration = Duration::from_secs(2);
 /// How long it may take then.
 const PROGRESS: Duration = Duration::from_secs(1);
+/// The same without a hole: whoever hears the server and is not heard finds it out by what is never acknowledged. The
+/// connection has sent it again twice by then.
+const STUCK: Duration = Duration::from_secs(5);
 /// When the server ends a connection, the channels close before the word that says why. Joining anew
 /// without having heard it would put out whoever has put us out.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
@@ -44,6 +47,8 @@ pub(super) struct Health {
     heard: Instant,
     /// Since when something of ours waits to be acknowledged.
     waiting: Option<Instant>,
+    /// Since when nothing is acknowledged of what waits on the reliable channel.
+    stuck: Option<Instant>,
     /// When a long hole ended while something waited that is not acknowledged yet.
     healed: Option<Instant>,
     /// Whether the signalling is lost, too.
@@ -95,7 +100,7 @@ impl fmt::Display for Loss {
             Self::Signalling(how) => write!(f, "the signalling connection ended ({how})"),
             Self::PeerConnection(how) => f.write_str(how),
             Self::Silence(limit) => write!(f, "nothing was heard from the server for {limit:?}"),
-            Self::Stalled => f.write_str("nothing was acknowledged after a hole in the connection"),
+            Self::Stalled => f.write_str("the server is heard and acknowledges nothing"),
             Self::Asked(reason) => write!(f, "the server asks for a new join ({reason})"),
             Self::Ghost => f.write_str("an earlier attempt of ours reached the server late"),
         }
@@ -105,7 +110,15 @@ impl fmt::Display for Loss {
 impl Health {
     /// A connection that was just made.
     pub(super) fn new(now: Instant) -> Self {
-        Self { heard: now, waiting: None, healed: None, alone: false, restarted: None, ending: None }
+        Self {
+            heard: now,
+            waiting: None,
+            stuck: None,
+            healed: None,
+            alone: false,
+            restarted: None,
+            ending: None,
+        }
     }
 
     /// The server was last heard at this time.
@@ -124,9 +137,12 @@ impl Health {
         self.heard
     }
 
-    /// Something of ours was acknowledged.
-    pub(super) fn handle_progress(&mut self) {
-        self.healed = None;
+    /// Whether anything waits on the reliable channel, and whether something of it was acknowledged just now.
+    pub(super) fn handle_reliable(&mut self, now: Instant, waits: bool, progress: bool) {
+        if progress {
+            (self.healed, self.stuck) = (None, None);
+        }
+        self.stuck = self.stuck.or(Some(now)).filter(|_| waits);
     }
 
     /// ICE begins anew, or will as soon as the server can be told.
@@ -148,8 +164,7 @@ impl Health {
 
     /// Nothing is read now, and so no acknowledgement either.
     pub(super) fn handle_full(&mut self) {
-        self.waiting = None;
-        self.healed = None;
+        (self.waiting, self.stuck, self.healed) = (None, None, None);
     }
 
     /// Whether there is a signalling connection. Without one a hole is more likely to be the end: a server that was
@@ -177,7 +192,7 @@ impl Health {
         if now >= due {
             return Some(Sign::End(End::Lost(Loss::Silence(limit))));
         }
-        if self.healed.is_some_and(|at| now >= at + PROGRESS) {
+        if self.stalled().is_some_and(|at| now >= at) {
             return Some(Sign::End(End::Lost(Loss::Stalled)));
         }
         (now >= self.suspicion()).then_some(Sign::Suspect)
@@ -189,7 +204,14 @@ impl Health {
             return *until;
         }
         let due = self.silence().0.min(self.suspicion());
-        self.healed.map_or(due, |at| due.min(at + PROGRESS))
+        self.stalled().map_or(due, |at| due.min(at))
+    }
+
+    /// When what waits should have been acknowledged.
+    fn stalled(&self) -> Option<Instant> {
+        let healed = self.healed.map(|at| at + PROGRESS);
+        let stuck = self.stuck.map(|since| since + STUCK);
+        healed.into_iter().chain(stuck).min()
     }
 
     /// When the way is suspected to have changed; not for a while after ICE began anew.
@@ -320,11 +342,30 @@ mod tests {
         assert_eq!(health.poll_timeout(), start + HOLE + PROGRESS);
         health.handle_heard(start + HOLE + PROGRESS - MS);
         assert_eq!(health.poll(start + HOLE + PROGRESS), lost(Loss::Stalled), "what is heard is no progress");
-        health.handle_progress();
+        health.handle_reliable(start + HOLE + PROGRESS, true, true);
         assert_eq!(health.poll(start + HOLE + PROGRESS), None);
         let mut health = after(HOLE);
         health.handle_waiting(start + HOLE + 10 * MS, false);
         assert_eq!(health.healed, None, "nothing waits");
+    }
+
+    #[test]
+    fn who_hears_and_is_not_heard_finds_out() {
+        let start = Instant::now();
+        let mut health = Health::new(start);
+        for n in 0..5 {
+            health.handle_heard(start + n * SECOND + MS);
+            health.handle_waiting(start + n * SECOND + MS, true);
+            health.handle_reliable(start + n * SECOND, true, false);
+            assert_eq!(health.poll(start + n * SECOND + MS), None);
+        }
+        health.handle_heard(start + STUCK - MS);
+        assert_eq!(health.poll_timeout(), start + STUCK);
+        assert_eq!(health.poll(start + STUCK), lost(Loss::Stalled));
+        health.handle_reliable(start + STUCK, true, true);
+        assert_eq!(health.poll(start + STUCK), None, "some of it is there");
+        health.handle_reliable(start + STUCK, false, false);
+        assert_eq!(health.stuck, None);
     }
 
     #[test]

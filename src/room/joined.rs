@@ -165,9 +165,8 @@ impl Joined {
     /// Writes what there is room for.
     fn write_all(&mut self, desk: &mut Desk) -> Result<(), Error> {
         let unacknowledged = self.peer.unacknowledged();
-        if self.numbers.handle_unacknowledged(unacknowledged) {
-            self.health.handle_progress();
-        }
+        let progress = self.numbers.handle_unacknowledged(unacknowledged);
+        self.health.handle_reliable(Instant::now(), unacknowledged > 0, progress);
         // What is sent again goes before all that is new, or it would count as known.
         if !self.write_again()? || self.mending.is_moving() {
             return Ok(());
