@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use livekit_protocol::{
-    DisconnectReason, SimulateScenario, leave_request::Action, signal_request::Message as Request,
-    simulate_scenario::Scenario,
+    DisconnectReason, RoomMovedResponse, SimulateScenario, leave_request::Action,
+    signal_request::Message as Request, simulate_scenario::Scenario,
 };
 
-use super::{Key, Rooms};
+use super::{Key, Message, Output, Room, Rooms};
 
 impl Rooms {
     /// Says goodbye to somebody. Whoever is asked to resume stays, as at the real server.
@@ -25,6 +25,28 @@ impl Rooms {
             self.tell_leave(connection, action, reason);
         }
         self.hang_up(key);
+    }
+
+    /// Puts somebody into another room under this sid, over the connections that are there.
+    pub(in crate::dev_room) fn move_to(&mut self, identity: &str, to: &str, sid: &str) {
+        let (now, key) = (Instant::now(), self.key_of(identity));
+        let from = self.places[&key].room.clone();
+        let mut participant = self.rooms.get_mut(&from).unwrap().participants.remove(identity).unwrap();
+        self.places.get_mut(&key).unwrap().room = to.into();
+        (participant.sid, participant.claims.video.room) = (sid.into(), to.into());
+        let (connection, claims) = (participant.connection.unwrap(), participant.claims.clone());
+        let info = participant.info(DisconnectReason::UnknownReason);
+        let room = self.rooms.entry(to.into()).or_insert_with(|| Room::new(now, to, "RM_moved".into(), 0));
+        let moved = RoomMovedResponse {
+            room: Some(room.info.clone()),
+            participant: Some(info),
+            other_participants: room.visible().collect(),
+            ..Default::default()
+        };
+        room.participants.insert(identity.into(), participant);
+        self.outputs.push_back(Output::Signal(connection, Box::new(Message::RoomMoved(moved))));
+        self.outputs.push_back(Output::Renew(connection, Box::new(claims)));
+        self.announce(key, DisconnectReason::UnknownReason);
     }
 
     /// Ends somebody's signalling without a word.

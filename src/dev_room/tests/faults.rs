@@ -124,6 +124,35 @@ async fn a_signalling_that_is_lost_is_taken_up_and_nobody_is_told() {
 }
 
 #[tokio::test]
+async fn a_move_to_another_room_is_told_as_a_new_join() {
+    let (server, mut one, two) = pair().await;
+    let other = server.access().client("cellar", "three").sign().unwrap();
+    let mut three = RoomOptions::new().join(&server.url(), &other).await.unwrap();
+    let (before, token) = (one.local().sid().clone(), one.token());
+    server.look(|rooms| rooms.move_to("one", "cellar", "PA_moved")).await;
+    rejoined(&mut one, &before).await;
+    assert_eq!((one.room().as_str(), one.local().sid().as_str()), ("cellar", "PA_moved"));
+    assert_eq!(one.present().iter().map(|who| who.peer()).collect::<Vec<_>>(), [three.local().peer()]);
+    one.send(to("three", "from above")).await.unwrap();
+    assert_eq!(packet(&mut three).await.from, *one.local().peer());
+    assert!(matches!(two.present()[..], [ref it] if it.identity() == "one"), "it was not told of that");
+
+    // A lost join is made anew in the room where it is now.
+    let renewed = async {
+        while one.token() == token {
+            tokio::task::yield_now().await
+        }
+    };
+    timeout(BOUND, renewed).await.expect("no token for it");
+    let before = one.local().sid().clone();
+    server.look(|rooms| rooms.inject_leave("one", Action::Reconnect, DisconnectReason::StateMismatch)).await;
+    rejoined(&mut one, &before).await;
+    assert_eq!(one.room(), "cellar");
+    three.send(to("one", "still there?")).await.unwrap();
+    assert_eq!(packet(&mut one).await.payload, "still there?");
+}
+
+#[tokio::test]
 async fn a_refused_resume_is_followed_by_a_new_join() {
     let (server, mut one, mut two) = pair().await;
     let before = one.local().sid().clone();
