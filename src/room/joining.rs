@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use livekit_protocol::{ClientConfigSetting, ClientConfiguration, JoinResponse, ParticipantInfo};
+use livekit_protocol::{JoinResponse, ParticipantInfo};
 use rustls::pki_types::CertificateDer;
 use tokio::time;
 
@@ -17,7 +17,7 @@ use super::{
     participants::Participants,
     peer_connection::{Admit, Locals, PeerConnection},
     rejoin::Policy,
-    signal::{ServerEvent, Signal},
+    signal::{ServerEvent, Signal, demands_relays},
     websocket::Dial,
 };
 use crate::link::CloseReason;
@@ -190,11 +190,6 @@ impl Joining {
         }
         ConnectError::NoNetworkPath { limit, tried }
     }
-}
-
-/// Whether the server lets nobody send to it directly.
-pub(super) fn demands_relays(configuration: Option<&ClientConfiguration>) -> bool {
-    configuration.is_some_and(|it| it.force_relay() == ClientConfigSetting::Enabled)
 }
 
 fn lost(why: &str) -> ConnectError {

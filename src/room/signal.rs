@@ -3,15 +3,15 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use livekit_protocol::{
-    DisconnectReason, JoinResponse, LeaveRequest, ParticipantInfo, ReconnectReason, ReconnectResponse,
-    RoomMovedResponse, SessionDescription, SignalTarget, SyncState, TrickleRequest, leave_request,
-    signal_request, signal_response::Message,
+    ClientConfigSetting, ClientConfiguration, DisconnectReason, JoinResponse, LeaveRequest, ParticipantInfo,
+    ReconnectResponse, RoomMovedResponse, SessionDescription, SignalTarget, SyncState, TrickleRequest,
+    leave_request, signal_request, signal_response::Message,
 };
 use livekit_signaling::{
     CLIENT_PROTOCOL_DEFAULT, SignalClient, SignalError, SignalEvent, SignalEvents, SignalOptions,
 };
 use rustls::pki_types::CertificateDer;
-use tokio::{runtime::Handle, task::JoinHandle, time};
+use tokio::{runtime::Handle, time};
 
 use super::{
     address::ServerUrl,
@@ -20,6 +20,12 @@ use super::{
     websocket::{self, Dial, DialFailure, Unread},
 };
 use crate::link::CloseReason;
+
+mod attempt;
+
+pub(super) use attempt::NotResumed;
+
+use attempt::{Attempt, Step, restart, step};
 
 /// The protocol that we speak. 18 would create the data channels out of band.
 const PROTOCOL: u32 = 17;
@@ -37,29 +43,6 @@ pub(super) struct Signal {
     early: VecDeque<ServerEvent>,
     unread: Arc<Unread>,
     attempt: Option<Attempt>,
-}
-
-/// A new connection for the same join, under way.
-enum Attempt {
-    /// The old one ends, and its end is no news.
-    Closing { done: JoinHandle<()>, dial: Dial, limit: Duration },
-    /// The server is asked.
-    Asking { answer: JoinHandle<Result<ReconnectResponse, NotResumed>>, dial: Arc<Dial> },
-}
-
-/// What an attempt has come to.
-enum Step {
-    Closed,
-    Answered(Box<Result<ReconnectResponse, NotResumed>>),
-}
-
-/// Why the signalling was not taken up again.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum NotResumed {
-    /// The server was not reached, or has no time: it can be tried again.
-    Again(String),
-    /// The server knows us no more, or not any longer with this token.
-    Over(End),
 }
 
 /// What the server tells. Not to be shown: a token may be in it.
@@ -261,71 +244,14 @@ impl Signal {
     }
 }
 
-/// What an attempt comes to; never without one.
-async fn step(attempt: &mut Option<Attempt>) -> Step {
-    let gone = |error: tokio::task::JoinError| NotResumed::Again(error.to_string());
-    match attempt {
-        None => std::future::pending().await,
-        Some(Attempt::Closing { done, .. }) => {
-            let _ = done.await;
-            Step::Closed
-        }
-        Some(Attempt::Asking { answer, .. }) => {
-            Step::Answered(Box::new(answer.await.unwrap_or_else(|error| Err(gone(error)))))
-        }
-    }
-}
-
-/// Asks the server to go on with the join.
-async fn restart(
-    client: Arc<SignalClient>,
-    dial: Arc<Dial>,
-    limit: Duration,
-) -> Result<ReconnectResponse, NotResumed> {
-    let mut asking =
-        Box::pin(websocket::scope(dial.clone(), client.restart(ReconnectReason::RrSignalDisconnected)));
-    let answer = match time::timeout(limit, &mut asking).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            // It ends with its socket; dropped, it would leave one behind.
-            dial.hang_up();
-            asking.as_mut().await
-        }
-    };
-    match answer {
-        Ok(answer) => {
-            client.set_reconnected().await;
-            Ok(answer)
-        }
-        Err(error) => Err(not_resumed(error, dial.failure())),
-    }
-}
-
-fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
-    match (error, dialled) {
-        (SignalError::LeaveRequest { reason, action }, _) => {
-            let (reason, action) = (reason.into(), action.into());
-            match server_leave(&LeaveRequest { reason, action, ..Default::default() }) {
-                ServerEvent::Leave(end) => NotResumed::Over(end),
-                _ => NotResumed::Again("the server asks to try again".into()),
-            }
-        }
-        (_, Some(DialFailure::Status(status))) if !is_passing(status) => refused_to_resume(status),
-        (SignalError::Handshake { status }, None) if !is_passing(status.as_u16()) => {
-            refused_to_resume(status.as_u16())
-        }
-        (_, Some(failure)) => NotResumed::Again(failure.to_string()),
-        (error, None) => NotResumed::Again(error.to_string()),
-    }
-}
-
-fn refused_to_resume(status: u16) -> NotResumed {
-    NotResumed::Over(End::Lost(Loss::Signalling(format!("and the server takes no other: status {status}"))))
-}
-
 /// Whether a server, or something before it, has only no time now.
 pub(super) fn is_passing(status: u16) -> bool {
     status >= 500 || [408, 425, 429].contains(&status)
+}
+
+/// Whether the server lets nobody send to it directly.
+pub(super) fn demands_relays(configuration: Option<&ClientConfiguration>) -> bool {
+    configuration.is_some_and(|it| it.force_relay() == ClientConfigSetting::Enabled)
 }
 
 fn description(kind: &str, sdp: String, id: u32) -> SessionDescription {

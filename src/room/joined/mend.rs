@@ -25,10 +25,10 @@ use crate::{
         chance,
         desk::Desk,
         health::End,
-        joining::demands_relays,
         packet,
         participants::Participants,
         peer_connection::{Error, Locals},
+        signal::demands_relays,
         simulate::Scenario,
     },
 };
