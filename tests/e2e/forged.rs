@@ -14,6 +14,7 @@ use toolbridge::{Assistant, Client, Event, RoomOptions};
 use crate::{
     ends::{assistant, double, unhurried},
     server::shared,
+    soon,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -45,17 +46,18 @@ async fn sixty_thousand_forged_datagrams_change_nothing() -> anyhow::Result<()> 
         }
         links
     });
+    let (port, _) = media_port().await?;
     let mut sent = 0;
     for n in 0..BURSTS {
         // Its datagrams come behind the forged ones: when it is answered, they were read.
         ensure!(brain.call("double", json!({"n": n})).await?.decode::<usize>()? == 2 * n);
         for _ in 0..BURST {
-            stranger.send_to(&forged(sent), media_port()?.0).await?;
+            stranger.send_to(&forged(sent), port).await?;
             sent += 1;
         }
     }
     ensure!(brain.call("double", json!({"n": 21})).await?.decode::<u64>()? == 42);
-    let (_, dropped) = media_port()?;
+    let (_, dropped) = media_port().await?;
     ensure!(sent == 60_000 && dropped == 0, "{sent} were sent, of which the system dropped {dropped}");
     phone.close().await;
     let links = links.await?;
@@ -87,10 +89,19 @@ fn forged(n: usize) -> Vec<u8> {
 }
 
 /// Where the participant takes its packets, and how many the system has dropped there.
-fn media_port() -> anyhow::Result<(SocketAddr, u64)> {
-    let table = fs::read_to_string("/proc/net/udp")?;
+async fn media_port() -> anyhow::Result<(SocketAddr, u64)> {
     let local = format!("{:08X}:", u32::from_ne_bytes(HERE.octets()));
-    let line = table.lines().find(|line| line.contains(&local)).context("no socket there")?;
+    // The system writes this table part by part, and where sockets come and go meanwhile a line may be missing.
+    let found = async {
+        loop {
+            let table = fs::read_to_string("/proc/net/udp")?;
+            match table.lines().find(|line| line.contains(&local)) {
+                Some(line) => return anyhow::Ok(line.to_owned()),
+                None => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let line = soon("a socket there", found).await??;
     let fields: Vec<_> = line.split_whitespace().collect();
     let port = fields[1].rsplit(':').next().context("no port")?;
     let address = SocketAddrV4::new(HERE, u16::from_str_radix(port, 16)?);
