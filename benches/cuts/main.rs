@@ -47,6 +47,9 @@ const PERIOD: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_secs(45);
 /// How long calls are watched after a cut.
 const WATCH: Duration = Duration::from_secs(12);
+/// So much is lost each way, of everything, in the rows behind the cuts; and for how long.
+const LOSSES: [f64; 3] = [0.02, 0.05, 0.1];
+const LOSSY: Duration = Duration::from_secs(30);
 /// Each way, as between a phone and a server that is not far, in seconds.
 const DELAY: f64 = 0.02;
 
@@ -197,6 +200,19 @@ async fn run() {
             for (row, name) in rows.iter_mut().zip(["toolbridge", "official RPC"]) {
                 println!("{}", row.show(class, *length, name));
             }
+        }
+    }
+    println!("{}", table::LOSS_HEAD);
+    for loss in LOSSES {
+        sleep(Duration::from_secs(3)).await;
+        network.order(&json!({"class": "all", "loss": loss}));
+        let began = now();
+        sleep(LOSSY).await;
+        let ended = now();
+        network.order(&json!({"class": "all", "loss": 0}));
+        sleep(WATCH).await;
+        for (log, name) in [(&ours, "toolbridge"), (&theirs, "official RPC")] {
+            println!("{}", table::lossy(&log.lock().unwrap(), loss, name, began..ended));
         }
     }
     for (log, name) in [(&ours, "toolbridge"), (&theirs, "official RPC")] {

@@ -1,8 +1,29 @@
 //! What is counted, and how it is shown.
 
+use std::ops::Range;
+
 use super::Log;
 
 pub(super) const HEAD: &str = "cut | seconds | | pairs x times | calls work again after p50 / p95 / max (ms) | not at all | longest call (s) | calls | failed | of these lost";
+
+pub(super) const LOSS_HEAD: &str = "loss | | calls | each took p50 / p99 / max (ms) | failed";
+
+/// What calls took that began while packets were lost.
+pub(super) fn lossy(log: &Log, loss: f64, name: &str, when: Range<f64>) -> String {
+    let calls: Vec<_> = log.calls.iter().filter(|call| when.contains(&call.began)).collect();
+    let well = calls.iter().filter(|call| call.error.is_none());
+    let mut took: Vec<_> = well.map(|call| (call.ended - call.began) * 1e3).collect();
+    took.sort_unstable_by(f64::total_cmp);
+    let failed = calls.len() - took.len();
+    let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| at(&took, share));
+    format!("{} % | {name} | {} | {p50:.0} / {p99:.0} / {max:.0} | {failed}", loss * 100.0, calls.len())
+}
+
+/// The value below which such a share lies.
+fn at(sorted: &[f64], share: f64) -> f64 {
+    let index = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(index.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
+}
 
 /// One row: the same cut, several times, for all pairs of one kind.
 #[derive(Default)]
@@ -42,16 +63,12 @@ impl Row {
 
     pub(super) fn show(&mut self, class: &str, length: f64, name: &str) -> String {
         self.again.sort_unstable_by(f64::total_cmp);
-        let at = |share: f64| {
-            let index = (self.again.len() as f64 * share).ceil() as usize;
-            self.again.get(index.clamp(1, self.again.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
-        };
         format!(
             "{class} | {length} | {name} | {} | {:.0} / {:.0} / {:.0} | {} | {:.1} | {} | {} | {}",
             self.again.len() + self.never,
-            at(0.5),
-            at(0.95),
-            at(1.0),
+            at(&self.again, 0.5),
+            at(&self.again, 0.95),
+            at(&self.again, 1.0),
             self.never,
             self.longest,
             self.calls,
