@@ -148,7 +148,9 @@ pub(crate) async fn crosses(
     options: &RoomOptions,
     each: impl AsyncFn(usize, &Relay),
 ) -> anyhow::Result<()> {
-    let [(one, one_relay), (two, two_relay)] = pair(server, room, options).await?;
+    // So often lost, it would else wait longer and longer before it tries again.
+    let options = options.clone().rejoin_wait(Duration::ZERO, Duration::from_millis(50));
+    let [(one, one_relay), (two, two_relay)] = pair(server, room, &options).await?;
     let sids = [one.local(), two.local()];
     let flow = async |mut room: Room, relay: &Relay, other: &'static str| {
         let (mut sent, mut heard) = (0, 0);
