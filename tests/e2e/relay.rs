@@ -234,15 +234,22 @@ type Rewrites = Arc<[(Vec<u8>, Vec<u8>); 2]>;
 async fn relay_tcp(listener: TcpListener, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {
     let mut connections = JoinSet::new();
     while let Ok((inside, _)) = listener.accept().await {
+        // Whoever waits for it may end it at once.
+        let severed = link.severed.subscribe();
         link.connections.send_modify(|connections| *connections += 1);
         while connections.try_join_next().is_some() {}
-        connections.spawn(carry(inside, target, link.clone(), rewrites.clone()));
+        connections.spawn(carry(inside, severed, target, link.clone(), rewrites.clone()));
     }
 }
 
 /// Carries one TCP connection until either end ends it.
-async fn carry(mut participant: TcpStream, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {
-    let mut severed = link.severed.subscribe();
+async fn carry(
+    mut participant: TcpStream,
+    mut severed: watch::Receiver<u64>,
+    target: u16,
+    link: Arc<Link>,
+    rewrites: Option<Rewrites>,
+) {
     let carried = async {
         let Some(early) = hold_until_open(&mut participant, &link).await? else { return Ok(()) };
         if take_one(&link.to_refuse) {
