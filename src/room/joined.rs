@@ -123,7 +123,7 @@ impl Joined {
             let admit = admit(full);
             let [lossy, urgent, reliable] = &mut desk.lanes;
             tokio::select! {
-                // The signalling's own queue has no cap, but the server has little to say there.
+                // What is not read waits, up to a cap, and then the server does.
                 event = self.signal.next(), if !full => {
                     if let Some(end) = self.handle_server(event, desk) {
                         return Ended::End(end);

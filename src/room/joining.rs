@@ -119,8 +119,7 @@ impl Joining {
     fn begin_anew(&mut self) -> Result<(), ConnectError> {
         if self.peer.is_answered() {
             self.peer.restart_ice(Locals::Keep).map_err(ConnectError::transport)?;
-            let said = self.peer.described();
-            self.signal.offer(said.offer.clone(), said.number);
+            self.signal.offer(self.peer.described());
         }
         Ok(())
     }

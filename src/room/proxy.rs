@@ -180,7 +180,8 @@ fn is_here(host: &Host<&str>) -> bool {
     }
 }
 
-fn port_of(url: &Url) -> u16 {
+/// The port that an address means.
+pub(crate) fn port_of(url: &Url) -> u16 {
     url.port_or_known_default().unwrap_or(443)
 }
 

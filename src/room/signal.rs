@@ -17,6 +17,7 @@ use super::{
     address::ServerUrl,
     error::{ConnectError, JoinPhase},
     health::{End, Loss},
+    peer_connection::Described,
     websocket::{self, Dial, DialFailure, Unread},
 };
 use crate::link::CloseReason;
@@ -190,8 +191,8 @@ impl Signal {
     }
 
     /// Offers the peer connection anew. The answer carries the same number.
-    pub(super) fn offer(&self, sdp: String, number: u32) {
-        self.say(signal_request::Message::Offer(description("offer", sdp, number)));
+    pub(super) fn offer(&self, said: &Described) {
+        self.say(signal_request::Message::Offer(description("offer", said.offer.clone(), said.number)));
     }
 
     /// Says something. On a connection that is lost it is, too: then it is said anew after the next one is open.

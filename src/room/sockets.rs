@@ -89,16 +89,12 @@ impl Sockets {
     /// another is.
     pub(super) fn have_moved(&self, remotes: &[SocketAddr]) -> bool {
         let stays = |local: IpAddr| std::net::UdpSocket::bind((local, 0)).is_ok();
-        let ours =
-            self.udp.iter().map(|udp| udp.local.ip()).chain(self.tcp.locals()).chain(self.relays.locals());
-        let mut none = true;
-        for ip in ours {
-            none = false;
-            if stays(ip) {
-                return false;
-            }
-        }
-        !none && self.bind.is_none() && remotes.iter().any(|remote| route_to(*remote).is_ok())
+        let ours = self.udp.iter().map(|udp| udp.local.ip());
+        let mut ours = ours.chain(self.tcp.locals()).chain(self.relays.locals()).peekable();
+        self.bind.is_none()
+            && ours.peek().is_some()
+            && !ours.any(stays)
+            && remotes.iter().any(|remote| route_to(*remote).is_ok())
     }
 
     /// Whether the system has refused to send since this was asked last: the way may be gone.

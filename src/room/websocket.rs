@@ -45,7 +45,7 @@ use url::{Host, Url};
 
 use super::{
     dial,
-    proxy::{Proxy, ProxyError},
+    proxy::{Proxy, ProxyError, port_of},
     tls,
 };
 
@@ -226,7 +226,7 @@ async fn open(
     let mut stream: Box<dyn Stream> = match Proxy::of_environment(url).map_err(DialFailure::Proxy)? {
         Some(proxy) => through(&proxy, url, roots, limit).await.map_err(DialFailure::Proxy)?,
         None => {
-            let tcp = reach(&host, url.port_or_known_default().unwrap_or(443)).await;
+            let tcp = reach(&host, port_of(url)).await;
             Box::new(tcp.map_err(|error| DialFailure::Unreachable(error.to_string()))?)
         }
     };

@@ -18,7 +18,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use url::{Host, Url};
 
 use crate::room::{
-    proxy::{Proxy, ProxyError},
+    proxy::{Proxy, ProxyError, port_of},
     tls,
 };
 
@@ -113,7 +113,7 @@ impl Line {
     /// Whose name is looked up first: the proxy's, if there is one.
     pub(super) fn first(&self) -> (Host<&str>, u16) {
         let proxy = self.proxy.as_ref().map(|proxy| (proxy.host(), proxy.port()));
-        proxy.unwrap_or_else(|| (self.host(), port(&self.url)))
+        proxy.unwrap_or_else(|| (self.host(), port_of(&self.url)))
     }
 
     /// The server's name or address.
@@ -191,10 +191,6 @@ impl Line {
 /// Whether the address asks for TLS.
 pub(super) fn is_encrypted(url: &Url) -> bool {
     matches!(url.scheme(), "wss" | "https")
-}
-
-pub(super) fn port(url: &Url) -> u16 {
-    url.port_or_known_default().unwrap_or(443)
 }
 
 /// The addresses of a name, as the system knows them.

@@ -121,7 +121,6 @@ impl Joined {
         {
             *again = now + MOVE_AGAIN;
             self.mending.restart = Some(Locals::Replace);
-            self.resume.handle_wanted(now, chance());
         }
         if let Some(limit) = self.resume.poll(now) {
             self.signal.resume(self.mending.roots.clone(), limit);
@@ -224,8 +223,7 @@ impl Joined {
         match self.peer.restart_ice(locals) {
             Ok(()) => {
                 tracing::debug!(?locals, "ICE begins anew");
-                let said = self.peer.described();
-                self.signal.offer(said.offer.clone(), said.number);
+                self.signal.offer(self.peer.described());
             }
             Err(error) => self.health.handle_peer_lost(Instant::now(), &error.to_string()),
         }
@@ -241,6 +239,8 @@ impl Joined {
         if self.peer.has_moved() {
             tracing::debug!("the address that the connection stood on is gone");
             self.mending.moving = Some((now, now));
+            // The present one stands on that address, too, and would only fall silent.
+            self.resume.handle_wanted(now, chance());
             desk.tell_link(LinkState::Down);
         }
     }
