@@ -22,6 +22,9 @@ pub enum Scenario {
     FullReconnect,
     /// From the next beginning of ICE on the server offers TCP only.
     SwitchToTcp,
+    /// From the next join on the server wants everything to go through a relay over TLS, as it does by itself after
+    /// other ways have failed. Only a LiveKit server with such a relay of its own should be asked.
+    SwitchToTls,
 }
 
 impl Scenario {
@@ -37,6 +40,7 @@ impl Scenario {
             Self::ServerLeave => Wire::ServerLeave(true),
             Self::FullReconnect => Wire::LeaveRequestFullReconnect(true),
             Self::SwitchToTcp => Wire::SwitchCandidateProtocol(CandidateProtocol::Tcp.into()),
+            Self::SwitchToTls => Wire::SwitchCandidateProtocol(CandidateProtocol::Tls.into()),
         };
         Some(signal_request::Message::Simulate(SimulateScenario { scenario: Some(scenario) }))
     }

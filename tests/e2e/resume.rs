@@ -44,7 +44,7 @@ async fn pair(server: &Server, room: &str, options: &RoomOptions) -> anyhow::Res
 }
 
 /// Changes what the room knows of somebody, and waits until this participant has heard of it by signalling.
-async fn hears_by_signalling(server: &Server, one: &mut Room, of: &str) -> anyhow::Result<()> {
+pub(crate) async fn hears_by_signalling(server: &Server, one: &mut Room, of: &str) -> anyhow::Result<()> {
     let (room, value) = (one.room(), format!("{:?}", std::time::Instant::now()));
     let change = json!({"room": room, "identity": of, "attributes": {"seen": value}});
     server.room_service("UpdateParticipant", &room, change).await?;

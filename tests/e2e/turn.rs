@@ -6,23 +6,24 @@ use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::{
-    io::copy_bidirectional,
+    io::{copy, copy_bidirectional},
     net::{TcpListener, TcpStream},
-    sync::Notify,
+    sync::{Notify, watch},
+    task::{JoinHandle, JoinSet},
     time::timeout,
 };
 use toolbridge::{
     Assistant, Client, ConnectError, LinkState, Room, RoomOptions, Transport, TransportEvent,
-    room::{RelayError, RelayFailure},
+    room::{RelayError, RelayFailure, Scenario},
 };
 
 use crate::{
     ends::{assistant, client, double},
     program::Program,
-    resume::{crosses, sever},
+    resume::{crosses, hears_by_signalling, sever},
     room::{packet, to, until},
     server::{self, Server},
-    trial_with,
+    soon, trial_where, trial_with,
     turn_server::{self, PASSWORD, TurnServer},
 };
 
@@ -34,7 +35,7 @@ macro_rules! trials {
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
-    trials![
+    let mut trials = trials![
         an_allocation_outlives_its_lifetime_and_its_nonce,
         a_relay_that_dies_is_used_again_when_it_is_back,
         a_relay_that_nobody_uses_may_die,
@@ -52,7 +53,20 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_relay_that_is_not_there_is_told,
         a_relay_that_will_not_reach_the_server_is_told,
         the_program_does_as_it_is_told,
-    ]
+    ];
+    trials.push(trial_where(
+        "turn::the_relay_over_tls_within_the_server_is_enough_and_what_it_may_want",
+        missing_for_tls,
+        the_relay_over_tls_within_the_server_is_enough_and_what_it_may_want,
+    ));
+    trials
+}
+
+fn missing_for_tls() -> Option<&'static str> {
+    if server::binary().is_none() {
+        return Some("livekit-server");
+    }
+    std::net::TcpListener::bind(FRONT).is_err().then_some("port 443")
 }
 
 fn missing() -> Option<&'static str> {
@@ -140,6 +154,92 @@ async fn the_relay_within_the_server_is_enough() -> anyhow::Result<()> {
             Ok(())
         }
         other => bail!("{other:?}"),
+    }
+}
+
+/// Where the server says that its relay over TLS is: always at port 443, wherever it really listens. The name is one
+/// that it takes for a domain.
+const FRONT: (&str, u16) = ("127.0.3.1", 443);
+
+/// For those who get out by nothing but TLS. A server that found somebody to be one of them lets him in by no other way.
+async fn the_relay_over_tls_within_the_server_is_enough_and_what_it_may_want() -> anyhow::Result<()> {
+    let home = std::env::temp_dir().join(format!("toolbridge-own-relay-{}", std::process::id()));
+    std::fs::create_dir_all(&home)?;
+    let root = turn_server::certificate(&home, FRONT.0)?;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let server = Server::start(&format!(
+        "turn: {{enabled: true, domain: {}, tls_port: {port}, cert_file: {home}/cert.pem, key_file: {home}/key.pem, \
+         relay_range_start: 30000, relay_range_end: 32000, bind_addresses: [127.0.0.1], \
+         allow_restricted_peer_cidrs: [127.0.0.0/8]}}",
+        FRONT.0,
+        home = home.display(),
+    ))?;
+    std::fs::remove_dir_all(&home)?;
+    let front = Front::open(TcpListener::bind(FRONT).await?, port);
+    let token = |name: &str| server.key().client("own-tls", name).sign();
+    let two = Room::join(&server.url(), &token("two")?).await?;
+
+    let rooted = RoomOptions::new().root_certificates(root.as_bytes())?;
+    let mut one = rooted.clone().relay_only().join(&server.url(), &token("one")?).await?;
+    two.send(to("one", "by TLS alone")).await?;
+    ensure!(packet(&mut one).await?.payload == "by TLS alone");
+    front.until_open(1).await?;
+
+    // This one is let in directly, until the server thinks that only TLS passes.
+    let mut three = rooted.join(&server.url(), &token("three")?).await?;
+    three.simulate(Scenario::SwitchToTls);
+    hears_by_signalling(&server, &mut three, "two").await?;
+    three.simulate(Scenario::NodeFailure);
+    link(&mut three, LinkState::Down).await?;
+    link(&mut three, LinkState::Up).await?;
+    two.send(to("three", "as the server wants it")).await?;
+    ensure!(packet(&mut three).await?.payload == "as the server wants it");
+    front.until_open(2).await?;
+    drop(front);
+    link(&mut one, LinkState::Down).await?;
+    link(&mut three, LinkState::Down).await
+}
+
+/// Carries connections to a port of this machine, until it is dropped.
+struct Front {
+    carry: JoinHandle<()>,
+    open: watch::Receiver<usize>,
+}
+
+impl Front {
+    fn open(listener: TcpListener, port: u16) -> Self {
+        let (count, open) = watch::channel(0);
+        let carry = tokio::spawn(async move {
+            let mut carried = JoinSet::new();
+            while let Ok((mut near, _)) = listener.accept().await {
+                let count = count.clone();
+                carried.spawn(async move {
+                    count.send_modify(|it| *it += 1);
+                    if let Ok(mut far) = TcpStream::connect(("127.0.0.1", port)).await {
+                        let ((mut up, mut down), (mut back, mut forth)) = (near.split(), far.split());
+                        // The server leaves one open whose other end did not trust it.
+                        tokio::select! {
+                            _ = copy(&mut up, &mut forth) => {}
+                            _ = copy(&mut back, &mut down) => {}
+                        }
+                    }
+                    count.send_modify(|it| *it -= 1);
+                });
+            }
+        });
+        Self { carry, open }
+    }
+
+    /// Those whose certificate is not trusted end by themselves.
+    async fn until_open(&self, count: usize) -> anyhow::Result<()> {
+        soon("the connections", self.open.clone().wait_for(|open| *open == count)).await??;
+        Ok(())
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.carry.abort();
     }
 }
 

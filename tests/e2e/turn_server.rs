@@ -47,7 +47,7 @@ impl TurnServer {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let home = env::temp_dir().join(format!("toolbridge-coturn-{}-{count}", std::process::id()));
         fs::create_dir_all(&home)?;
-        let root = certificate(&home)?;
+        let root = certificate(&home, "localhost")?;
         let (port, tls_port) = (free_port()?, free_port()?);
         let options: Vec<_> = options.iter().map(ToString::to_string).collect();
         let (guard, pid) = spawn(&home, port, tls_port, &options)?;
@@ -154,12 +154,12 @@ fn spawn(home: &PathBuf, port: u16, tls: u16, options: &[String]) -> anyhow::Res
 }
 
 /// Makes a certificate for the relay, and the root that vouches for it.
-fn certificate(home: &std::path::Path) -> anyhow::Result<String> {
+pub(crate) fn certificate(home: &std::path::Path, name: &str) -> anyhow::Result<String> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let root = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
     let key = KeyPair::generate()?;
-    let leaf = CertificateParams::new(["localhost".to_owned()])?.signed_by(&key, &root)?;
+    let leaf = CertificateParams::new([name.to_owned()])?.signed_by(&key, &root)?;
     fs::write(home.join("cert.pem"), leaf.pem())?;
     fs::write(home.join("key.pem"), key.serialize_pem())?;
     Ok(root.pem())
