@@ -8,11 +8,10 @@ use std::{
 };
 
 use str0m::{
-    Candidate, CandidateKind, Event, IceConnectionState, Input, Output, Rtc, RtcError,
+    Event, IceConnectionState, Input, Output, Rtc, RtcError,
     change::{SdpAnswer, SdpPendingOffer},
     channel::{ChannelConfig, ChannelId, Reliability},
-    error::IceError,
-    net::{Protocol, Receive, TcpType},
+    net::{Protocol, Receive},
     stats::PeerStats,
 };
 use tokio::time;
@@ -23,7 +22,10 @@ use super::{
 };
 use crate::link::Lane;
 
+mod candidates;
 mod relays;
+
+use candidates::tcp_host;
 
 /// How many bytes of both channels may be on their way. A larger budget was measured to cost five
 /// times the processor time and to gain nothing.
@@ -37,8 +39,6 @@ const LOSSY_LIFETIME: u16 = 100;
 const READ_BATCH: usize = 64;
 /// How often the stack is asked which path it has chosen.
 const CHOICE: Duration = Duration::from_secs(1);
-/// How many addresses of the server are tried.
-const MAX_CANDIDATES: usize = 64;
 
 /// A peer connection to the server.
 pub(super) struct PeerConnection {
@@ -237,63 +237,6 @@ impl PeerConnection {
         self.drain()
     }
 
-    /// Takes an address of the server's. One that cannot be used is skipped.
-    pub(super) fn handle_candidate(&mut self, line: &str) {
-        if self.remotes.len() + self.early.len() >= MAX_CANDIDATES {
-            return tracing::debug!(limit = MAX_CANDIDATES, "a candidate too many was skipped");
-        }
-        if self.pending.is_some() {
-            return self.early.push(line.to_owned());
-        }
-        match Candidate::from_sdp_string(line) {
-            Ok(candidate) if !is_reachable(candidate.addr()) => {
-                tracing::debug!(remote = %candidate.addr(), "a candidate was skipped: nothing can be there");
-            }
-            Ok(candidate) => self.try_remote(candidate),
-            Err(error) => tracing::debug!(%error, "a candidate was skipped"),
-        }
-    }
-
-    fn try_remote(&mut self, candidate: Candidate) {
-        let (remote, direct) = (candidate.addr(), !self.relay_only);
-        match (candidate.proto(), candidate.tcptype()) {
-            (Protocol::Udp, _) if self.udp || self.sockets.relays.is_asked() => {
-                self.sockets.relays.permit(remote);
-                if direct && self.udp {
-                    self.open_udp_towards(remote);
-                }
-            }
-            // A relayed address has no socket of the server's behind it that could be dialled.
-            (Protocol::Tcp, Some(TcpType::Passive))
-                if direct && self.tcp && candidate.kind() != CandidateKind::Relayed =>
-            {
-                self.sockets.dial_tcp(remote);
-            }
-            _ => return,
-        }
-        self.remotes.push(remote);
-        self.rtc.add_remote_candidate(candidate);
-        // The stack begins with it when it is next told the time, and wanted to be told that up to 3 s later.
-        self.wake_at = Instant::now();
-    }
-
-    fn open_udp_towards(&mut self, remote: SocketAddr) {
-        match self.sockets.open_udp_towards(remote) {
-            Ok(Some(local)) => self.add_local(Candidate::host(local, Protocol::Udp)),
-            Ok(None) => {}
-            Err(error) => tracing::debug!(%remote, %error, "no way to a candidate"),
-        }
-    }
-
-    fn add_local(&mut self, candidate: Result<Candidate, IceError>) {
-        match candidate {
-            Ok(candidate) => {
-                self.rtc.add_local_candidate(candidate);
-            }
-            Err(error) => tracing::debug!(%error, "an address of ours is unusable"),
-        }
-    }
-
     /// Waits until there is something to do, or `until`.
     ///
     /// # Cancel safety
@@ -336,7 +279,7 @@ impl PeerConnection {
     fn handle_tcp(&mut self, event: TcpEvent, admit: Admit) -> Result<(), Error> {
         match event {
             TcpEvent::Opened(pair, _) => {
-                self.add_local(Candidate::builder().tcp().host(pair.local).tcptype(TcpType::Active).build());
+                self.add_local(tcp_host(pair));
                 self.drain()
             }
             TcpEvent::Datagram(pair, datagram) => {
@@ -344,7 +287,12 @@ impl PeerConnection {
             }
             TcpEvent::Closed(pair) => {
                 tracing::debug!(remote = %pair.remote, "an ICE connection over TCP is gone");
-                Ok(())
+                // Its end is known at once; as a silence it would be seen much later.
+                self.stranded |= self.is_cut_off();
+                if let Ok(candidate) = tcp_host(pair) {
+                    self.rtc.direct_api().invalidate_candidate(&candidate);
+                }
+                self.drain()
             }
         }
     }
@@ -520,15 +468,6 @@ fn is_data(datagram: &[u8]) -> bool {
     /// The first byte of a STUN message.
     const STUN: RangeInclusive<u8> = 0..=3;
     !datagram.first().is_some_and(|first| STUN.contains(first))
-}
-
-/// Whether something of the server's can be at this address. One that counts on a single link needs to know which.
-fn is_reachable(address: SocketAddr) -> bool {
-    let is_odd = match address.ip() {
-        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some(),
-    };
-    !(is_odd || address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0)
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use livekit_protocol::{
-    ClientConfigSetting, ClientConfiguration, DisconnectReason, JoinResponse, LeaveRequest, ParticipantInfo,
-    ReconnectResponse, RoomMovedResponse, SessionDescription, SignalTarget, SyncState, TrickleRequest,
-    leave_request, signal_request, signal_response::Message,
+    DisconnectReason, JoinResponse, LeaveRequest, SessionDescription, SignalTarget, SyncState,
+    TrickleRequest, leave_request, signal_request,
 };
 use livekit_signaling::{
     CLIENT_PROTOCOL_DEFAULT, SignalClient, SignalError, SignalEvent, SignalEvents, SignalOptions,
@@ -16,60 +15,35 @@ use tokio::{runtime::Handle, time};
 use super::{
     address::ServerUrl,
     error::{ConnectError, JoinPhase},
-    health::{End, Loss},
     peer_connection::Described,
     websocket::{self, Dial, DialFailure, Unread},
 };
-use crate::link::CloseReason;
 
 mod attempt;
+mod told;
+mod words;
 
 pub(super) use attempt::NotResumed;
+pub(super) use told::{ServerEvent, demands_relays};
 
 use attempt::{Attempt, Step, restart, step};
+use told::{end, server_event};
+use words::Words;
 
 /// The protocol that we speak. 18 would create the data channels out of band.
 const PROTOCOL: u32 = 17;
 /// How long a goodbye may take: a dead socket must not hold anybody up.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// How long a word of ours may take to be on its way: a socket that takes nothing must not gather tasks.
-const SAY: Duration = Duration::from_secs(3);
-
 /// A signalling connection. Dropping it leaves the room.
 pub(super) struct Signal {
     client: Option<Arc<SignalClient>>,
+    words: Words,
     events: SignalEvents,
     /// What came on the old connection before a new one was opened.
     early: VecDeque<ServerEvent>,
     unread: Arc<Unread>,
     attempt: Option<Attempt>,
-}
-
-/// What the server tells. Not to be shown: a token may be in it.
-pub(super) enum ServerEvent {
-    /// Its half of the peer connection, and the number of the offer that it answers.
-    Answer(String, u32),
-    /// An address of its: a candidate line.
-    Candidate(String),
-    /// What it knows of some participants, ourselves among them.
-    Participants(Vec<ParticipantInfo>),
-    /// A newer token.
-    Token(String),
-    /// It tells of the room, as it does after it has listed all participants.
-    Listed,
-    /// We are in another room now.
-    Moved(Box<RoomMovedResponse>),
-    /// It ends the join, or asks for another.
-    Leave(End),
-    /// It asks for another connection for the same join, for this reason.
-    AsksToResume(&'static str),
-    /// The connection is gone.
-    Lost(String),
-    /// Another connection is there for the same join.
-    Resumed(Box<ReconnectResponse>),
-    /// It is not.
-    NotResumed(NotResumed),
 }
 
 impl Signal {
@@ -91,8 +65,10 @@ impl Signal {
             async move {
                 let (client, response, events) =
                     SignalClient::connect(&url, &token, options(limit), Some(offer)).await?;
-                let client = Some(Arc::new(client));
-                Ok((Self { client, events, early: VecDeque::new(), unread, attempt: None }, response))
+                let client = Arc::new(client);
+                let words = Words::new(client.clone());
+                let (client, early) = (Some(client), VecDeque::new());
+                Ok((Self { client, words, events, early, unread, attempt: None }, response))
             }
         }));
         let joined = match time::timeout(limit, joining).await {
@@ -179,6 +155,8 @@ impl Signal {
         else {
             return;
         };
+        // What was not said yet was meant for the old one.
+        self.words = Words::new(client.clone());
         let dial = Arc::new(dial);
         self.unread = dial.unread();
         let answer = tokio::spawn(restart(client, dial.clone(), limit));
@@ -195,11 +173,10 @@ impl Signal {
         self.say(signal_request::Message::Offer(description("offer", said.offer.clone(), said.number)));
     }
 
-    /// Says something. On a connection that is lost it is, too: then it is said anew after the next one is open.
+    /// Says something, behind all that was said before. On a connection that is lost it is, too: then it is said anew
+    /// after the next one is open.
     pub(super) fn say(&self, message: signal_request::Message) {
-        if let Some(client) = self.client.clone() {
-            tokio::spawn(time::timeout(SAY, async move { client.send(message).await }));
-        }
+        self.words.say(message);
     }
 
     /// Tells the server an address of ours: a candidate line.
@@ -250,11 +227,6 @@ pub(super) fn is_passing(status: u16) -> bool {
     status >= 500 || [408, 425, 429].contains(&status)
 }
 
-/// Whether the server lets nobody send to it directly.
-pub(super) fn demands_relays(configuration: Option<&ClientConfiguration>) -> bool {
-    configuration.is_some_and(|it| it.force_relay() == ClientConfigSetting::Enabled)
-}
-
 fn description(kind: &str, sdp: String, id: u32) -> SessionDescription {
     SessionDescription { r#type: kind.into(), sdp, id, ..Default::default() }
 }
@@ -292,58 +264,6 @@ fn options(limit: Duration) -> SignalOptions {
     options.sdk_options.other_sdks =
         Some(concat!(env!("CARGO_PKG_NAME"), ":", env!("CARGO_PKG_VERSION")).into());
     options
-}
-
-fn server_event(message: Message) -> Option<ServerEvent> {
-    match message {
-        Message::Answer(answer) => Some(ServerEvent::Answer(answer.sdp, answer.id)),
-        Message::Trickle(trickle) if trickle.target() == SignalTarget::Publisher => {
-            candidate(&trickle.candidate_init).map(ServerEvent::Candidate)
-        }
-        Message::Update(update) => Some(ServerEvent::Participants(update.participants)),
-        Message::RefreshToken(token) => Some(ServerEvent::Token(token)),
-        Message::Leave(leave) => Some(server_leave(&leave)),
-        // The server lists everybody and then tells of the room itself.
-        Message::RoomUpdate(_) => Some(ServerEvent::Listed),
-        Message::RoomMoved(moved) => Some(ServerEvent::Moved(Box::new(moved))),
-        _ => None,
-    }
-}
-
-/// The candidate line in the JSON that carries it.
-fn candidate(init: &str) -> Option<String> {
-    let init: serde_json::Value = serde_json::from_str(init).ok()?;
-    let line = init.get("candidate")?.as_str()?;
-    (!line.is_empty()).then(|| line.to_owned())
-}
-
-/// What the server wants when it ends a connection.
-fn server_leave(leave: &LeaveRequest) -> ServerEvent {
-    match end(leave) {
-        End::Lost(Loss::Asked(reason)) if leave.action() == leave_request::Action::Resume => {
-            ServerEvent::AsksToResume(reason)
-        }
-        end => ServerEvent::Leave(end),
-    }
-}
-
-/// Somebody's will is final; what only says that the connection failed is a loss.
-fn end(leave: &LeaveRequest) -> End {
-    let disconnect = leave.action() == leave_request::Action::Disconnect;
-    End::Closed(match leave.reason() {
-        DisconnectReason::DuplicateIdentity => CloseReason::DuplicateIdentity,
-        DisconnectReason::ParticipantRemoved => CloseReason::Removed,
-        DisconnectReason::RoomDeleted => CloseReason::RoomDeleted,
-        DisconnectReason::RoomClosed => CloseReason::RoomClosed,
-        DisconnectReason::ServerShutdown if disconnect => CloseReason::ServerShutdown,
-        reason @ (DisconnectReason::StateMismatch
-        | DisconnectReason::Migration
-        | DisconnectReason::SignalClose
-        | DisconnectReason::ConnectionTimeout
-        | DisconnectReason::MediaFailure) => return End::Lost(Loss::Asked(reason.as_str_name())),
-        reason if disconnect => CloseReason::Server(reason.as_str_name().into()),
-        reason => return End::Lost(Loss::Asked(reason.as_str_name())),
-    })
 }
 
 fn version(response: &JoinResponse) -> String {
@@ -400,7 +320,9 @@ fn refused(server: String, status: u16) -> ConnectError {
 #[cfg(test)]
 mod tests {
     use futures_util::{SinkExt, StreamExt};
-    use livekit_protocol::{ServerInfo, SignalRequest, SignalResponse};
+    use livekit_protocol::{
+        ParticipantInfo, ServerInfo, SignalRequest, SignalResponse, signal_response::Message,
+    };
     use prost::Message as _;
     use tokio::net::TcpListener;
     use tokio_tungstenite::{
@@ -410,59 +332,10 @@ mod tests {
 
     use super::*;
 
-    fn leave(reason: DisconnectReason, action: leave_request::Action) -> End {
-        end(&LeaveRequest { reason: reason.into(), action: action.into(), ..Default::default() })
-    }
-
-    #[test]
-    fn somebodys_will_is_final_and_told_in_our_words() {
-        use leave_request::Action::Disconnect;
-        for (reason, told) in [
-            (DisconnectReason::DuplicateIdentity, CloseReason::DuplicateIdentity),
-            (DisconnectReason::ParticipantRemoved, CloseReason::Removed),
-            (DisconnectReason::RoomDeleted, CloseReason::RoomDeleted),
-            (DisconnectReason::RoomClosed, CloseReason::RoomClosed),
-            (DisconnectReason::ServerShutdown, CloseReason::ServerShutdown),
-            (DisconnectReason::JoinFailure, CloseReason::Server("JOIN_FAILURE".into())),
-            (DisconnectReason::UnknownReason, CloseReason::Server("UNKNOWN_REASON".into())),
-        ] {
-            assert_eq!(leave(reason, Disconnect), End::Closed(told));
-        }
-    }
-
-    #[test]
-    fn a_server_that_asks_for_a_new_join_gets_one() {
-        use leave_request::Action::{Disconnect, Reconnect, Resume};
-        for (reason, action) in [
-            (DisconnectReason::UnknownReason, Reconnect),
-            (DisconnectReason::UnknownReason, Resume),
-            (DisconnectReason::ServerShutdown, Reconnect),
-            (DisconnectReason::StateMismatch, Disconnect),
-            (DisconnectReason::ConnectionTimeout, Disconnect),
-            (DisconnectReason::Migration, Disconnect),
-        ] {
-            assert_eq!(leave(reason, action), End::Lost(Loss::Asked(reason.as_str_name())));
-        }
-        assert_eq!(
-            leave(DisconnectReason::DuplicateIdentity, Reconnect),
-            End::Closed(CloseReason::DuplicateIdentity),
-            "whatever it asks for: two would put each other out for ever"
-        );
-    }
-
     #[test]
     fn a_connection_has_5_s_and_more_if_the_join_has() {
         let limit = |join| options(Duration::from_secs(join)).connect_timeout.as_secs();
         assert_eq!((limit(1), limit(15), limit(60)), (5, 5, 20));
-    }
-
-    #[test]
-    fn a_candidate_is_taken_out_of_its_json() {
-        let init = r#"{"candidate":"candidate:1 1 udp 1 127.0.0.1 9 typ host","sdpMid":"0","usernameFragment":null}"#;
-        assert_eq!(candidate(init).as_deref(), Some("candidate:1 1 udp 1 127.0.0.1 9 typ host"));
-        for nothing in [r#"{"candidate":""}"#, r#"{"candidate":7}"#, "{}", "[]", "", "{"] {
-            assert_eq!(candidate(nothing), None, "{nothing}");
-        }
     }
 
     /// A server that answers each path as told: an HTTP status, or a WebSocket with this first frame.
@@ -521,6 +394,31 @@ mod tests {
             ConnectError::ServerTooOld { version } => assert_eq!(version, "1.9.8"),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_said_at_once_arrives_in_order() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let joining = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
+        let (joined, mut socket) = tokio::join!(joining, async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+            let frame = SignalResponse { message: Some(Message::Join(response())) }.encode_to_vec();
+            socket.send(frame.into()).await.unwrap();
+            socket
+        });
+        let (signal, _) = joined.unwrap();
+        let lines: Vec<_> = (0..50).map(|n| format!("candidate:{n}")).collect();
+        lines.iter().for_each(|line| signal.tell_candidate(line));
+        let mut told = Vec::new();
+        while told.len() < lines.len() {
+            let request = SignalRequest::decode(socket.next().await.unwrap().unwrap().into_data()).unwrap();
+            if let Some(signal_request::Message::Trickle(it)) = request.message {
+                told.extend(told::candidate(&it.candidate_init));
+            }
+        }
+        assert_eq!(told, lines);
     }
 
     #[tokio::test]

@@ -60,8 +60,7 @@ async fn a_goodbye_that_is_somebodys_will_is_the_end() {
         (DisconnectReason::RoomDeleted, CloseReason::RoomDeleted),
         (DisconnectReason::RoomClosed, CloseReason::RoomClosed),
         (DisconnectReason::ServerShutdown, CloseReason::ServerShutdown),
-        (DisconnectReason::JoinFailure, CloseReason::Server("JOIN_FAILURE".into())),
-        (DisconnectReason::UnknownReason, CloseReason::Server("UNKNOWN_REASON".into())),
+        (DisconnectReason::UserRejected, CloseReason::Server("USER_REJECTED".into())),
     ] {
         let mut one = server.join("one").await;
         server.look(move |rooms| rooms.inject_leave("one", Action::Disconnect, reason)).await;
@@ -86,6 +85,8 @@ async fn a_goodbye_that_asks_for_a_new_join_gets_one() {
         (Action::Disconnect, DisconnectReason::StateMismatch),
         (Action::Disconnect, DisconnectReason::Migration),
         (Action::Disconnect, DisconnectReason::ConnectionTimeout),
+        (Action::Disconnect, DisconnectReason::JoinFailure),
+        (Action::Disconnect, DisconnectReason::UnknownReason),
     ] {
         let before = one.local().sid().clone();
         server.look(move |rooms| rooms.inject_leave("one", action, reason)).await;

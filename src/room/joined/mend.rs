@@ -24,7 +24,7 @@ use crate::{
     room::{
         chance,
         desk::Desk,
-        health::End,
+        health::{End, Loss},
         packet,
         participants::Participants,
         peer_connection::{Error, Locals},
@@ -59,6 +59,8 @@ pub(super) struct Mending {
     probe: bool,
     /// What goes again, before anything new.
     again: VecDeque<Vec<u8>>,
+    /// We are in another room than the one that was joined. The signalling knows us by our old name there.
+    has_moved_room: bool,
 }
 
 impl Mending {
@@ -72,6 +74,7 @@ impl Mending {
             listed: None,
             probe: false,
             again: VecDeque::new(),
+            has_moved_room: false,
         }
     }
 
@@ -93,11 +96,15 @@ impl Mending {
     }
 
     /// The server tells of the room, as it does behind the list of everybody that follows a resume: takes away who
-    /// was not in that. It may tell of it at any time, but the list has ourselves in it.
-    pub(super) fn take_unlisted(&mut self, ourselves: &Sid, participants: &mut Participants) -> Vec<Peer> {
-        let Some(listed) = self.listed.take_if(|listed| listed.contains(ourselves.as_str())) else {
-            return Vec::new();
-        };
+    /// was not in that. It may tell of it at any time, but the list has ourselves in it, unless we are hidden.
+    pub(super) fn take_unlisted(
+        &mut self,
+        ourselves: Option<&Sid>,
+        participants: &mut Participants,
+    ) -> Vec<Peer> {
+        let is_whole =
+            |listed: &mut HashSet<String>| ourselves.is_none_or(|sid| listed.contains(sid.as_str()));
+        let Some(listed) = self.listed.take_if(is_whole) else { return Vec::new() };
         participants.retain(|peer| listed.contains(peer.sid().as_str()))
     }
 
@@ -105,6 +112,7 @@ impl Mending {
     pub(super) fn handle_moved_room(&mut self) {
         self.listed = None;
         self.again.clear();
+        self.has_moved_room = true;
     }
 }
 
@@ -126,6 +134,16 @@ impl Joined {
             self.signal.resume(self.mending.roots.clone(), limit);
         }
         self.restart_ice();
+        self.tell_candidates();
+    }
+
+    /// Tells the server addresses of ours that it does not know. They change while a connection moves.
+    fn tell_candidates(&mut self) {
+        while self.resume.is_up()
+            && let Some(line) = self.peer.poll_candidate()
+        {
+            self.signal.tell_candidate(&line);
+        }
     }
 
     /// When to ask again.
@@ -144,6 +162,9 @@ impl Joined {
     }
 
     pub(super) fn handle_signal_lost(&mut self, why: &str) -> Option<End> {
+        if self.mending.has_moved_room {
+            return Some(End::Lost(Loss::Signalling(why.into())));
+        }
         let end = self.health.handle_signal_lost();
         if end.is_none() {
             tracing::debug!(%why, "the signalling was lost");
@@ -161,11 +182,15 @@ impl Joined {
         }
     }
 
-    pub(super) fn handle_asked_to_resume(&mut self, reason: &str) {
+    pub(super) fn handle_asked_to_resume(&mut self, reason: &'static str) -> Option<End> {
         tracing::debug!(%reason, "the server asks to resume");
+        if self.mending.has_moved_room {
+            return Some(End::Lost(Loss::Asked(reason)));
+        }
         // It does so when its own end of the way has failed.
         self.begin_anew();
         self.resume.handle_wanted(Instant::now(), chance());
+        None
     }
 
     pub(super) fn handle_not_resumed(&mut self, why: &str) {

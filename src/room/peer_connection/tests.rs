@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use str0m::change::SdpOffer;
+use str0m::{Candidate, change::SdpOffer};
 use tokio::net::UdpSocket;
 
-use super::*;
+use super::{candidates::MAX_CANDIDATES, *};
+use crate::room::ice_tcp::Pair;
 
 const FROM: &str = "127.0.0.1:4000";
 /// A binding request of nobody that we know, and the beginnings of a DTLS record and of RTP.
@@ -320,4 +321,19 @@ async fn an_address_from_outside_is_told_and_one_that_we_know_is_not() {
     let line = connection.poll_candidate().unwrap();
     assert!(line.contains(" 203.0.113.7 4000 typ srflx") && !line.contains("192.168"), "{line}");
     assert_eq!(connection.poll_candidate(), None);
+}
+
+/// The end of a connection over TCP is seen, so nobody waits for a silence.
+#[tokio::test]
+async fn the_end_of_the_chosen_connection_over_tcp_makes_ice_begin_anew() {
+    let (mut connection, mut remote) = connected().await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.chosen.is_some()).await;
+    let pair = Pair { local: "127.0.0.1:5000".parse().unwrap(), remote: FROM.parse().unwrap() };
+    let (writer, _queue) = tokio::sync::mpsc::channel(1);
+    for (chosen, anew) in [(connection.chosen, false), (Some((pair.local, pair.remote)), true)] {
+        connection.handle_tcp(TcpEvent::Opened(pair, writer.clone()), Admit::All).unwrap();
+        connection.chosen = chosen;
+        connection.handle_tcp(TcpEvent::Closed(pair), Admit::All).unwrap();
+        assert_eq!(connection.wants_restart(), anew, "{chosen:?}");
+    }
 }

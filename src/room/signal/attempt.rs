@@ -9,7 +9,10 @@ use tokio::{
     time,
 };
 
-use super::{ServerEvent, is_passing, server_leave};
+use super::{
+    is_passing,
+    told::{ServerEvent, server_leave},
+};
 use crate::room::{
     health::{End, Loss},
     websocket::{self, Dial, DialFailure},
@@ -86,6 +89,10 @@ fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
                 ServerEvent::Leave(end) => NotResumed::Over(end),
                 _ => NotResumed::Again("the server asks to try again".into()),
             }
+        }
+        // Its last connection was not closed in time, and it opens no other.
+        (error @ SignalError::InvalidState(_), _) => {
+            NotResumed::Over(End::Lost(Loss::Signalling(error.to_string())))
         }
         (_, Some(DialFailure::Status(status))) if !is_passing(status) => refused_to_resume(status),
         (SignalError::Handshake { status }, None) if !is_passing(status.as_u16()) => {
