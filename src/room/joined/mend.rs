@@ -248,6 +248,7 @@ impl Joined {
         match self.peer.restart_ice(locals) {
             Ok(()) => {
                 tracing::debug!(?locals, "ICE begins anew");
+                self.health.handle_restarted(Instant::now());
                 self.signal.offer(self.peer.described());
             }
             Err(error) => self.health.handle_peer_lost(Instant::now(), &error.to_string()),
