@@ -88,7 +88,7 @@ pub(super) enum Loss {
     Silence(Duration),
     /// The server is heard, and what waits is not acknowledged.
     Stalled,
-    /// The server asks for it, for this reason.
+    /// The server gives the join up, for this reason.
     Asked(&'static str),
     /// An attempt of ours that was given up has put us out.
     Ghost,
@@ -101,7 +101,7 @@ impl fmt::Display for Loss {
             Self::PeerConnection(how) => f.write_str(how),
             Self::Silence(limit) => write!(f, "nothing was heard from the server for {limit:?}"),
             Self::Stalled => f.write_str("the server is heard and acknowledges nothing"),
-            Self::Asked(reason) => write!(f, "the server asks for a new join ({reason})"),
+            Self::Asked(reason) => write!(f, "the server gave the join up ({reason})"),
             Self::Ghost => f.write_str("an earlier attempt of ours reached the server late"),
         }
     }

@@ -42,6 +42,8 @@ pub(super) struct Joined {
     pub(super) room: String,
     pub(super) local: Participant,
     pub(super) can_publish_data: bool,
+    /// Whether nobody is told of us.
+    hidden: bool,
     pub(super) token: String,
     /// The server has told the others of us while the join was still being made.
     announced: bool,
@@ -79,6 +81,7 @@ impl Joined {
             room,
             local: participants::participant(local),
             can_publish_data: can_publish_data(local),
+            hidden: is_hidden(local),
             token,
             announced: local.state() == participant_info::State::Active,
             health: Health::new(now),
@@ -276,4 +279,9 @@ fn admit(full: bool) -> Admit {
 /// Whether our token lets us publish data. Without a permission the server is the one to say.
 fn can_publish_data(info: &ParticipantInfo) -> bool {
     info.permission.as_ref().is_none_or(|may| may.can_publish_data)
+}
+
+/// Whether nobody is told of us.
+fn is_hidden(info: &ParticipantInfo) -> bool {
+    info.permission.as_ref().is_some_and(|may| may.hidden)
 }

@@ -8,11 +8,10 @@ use std::{
 };
 
 use str0m::{
-    Candidate, CandidateKind, Event, IceConnectionState, Input, Output, Rtc, RtcError,
+    Event, IceConnectionState, Input, Output, Rtc, RtcError,
     change::{SdpAnswer, SdpPendingOffer},
     channel::{ChannelConfig, ChannelId, Reliability},
-    error::IceError,
-    net::{Protocol, Receive, TcpType},
+    net::{Protocol, Receive},
     stats::PeerStats,
 };
 use tokio::time;
@@ -23,7 +22,12 @@ use super::{
 };
 use crate::link::Lane;
 
+mod candidates;
+mod path;
 mod relays;
+
+use candidates::{Candidates, tcp_host};
+use path::Path;
 
 /// How many bytes of both channels may be on their way. A larger budget was measured to cost five
 /// times the processor time and to gain nothing.
@@ -37,8 +41,6 @@ const LOSSY_LIFETIME: u16 = 100;
 const READ_BATCH: usize = 64;
 /// How often the stack is asked which path it has chosen.
 const CHOICE: Duration = Duration::from_secs(1);
-/// How many addresses of the server are tried.
-const MAX_CANDIDATES: usize = 64;
 
 /// A peer connection to the server.
 pub(super) struct PeerConnection {
@@ -57,15 +59,8 @@ pub(super) struct PeerConnection {
     pending: Option<(SdpPendingOffer, Locals)>,
     /// The last offer and the answer to it.
     described: Described,
-    /// The server's addresses that came before its answer.
-    early: Vec<String>,
-    remotes: Vec<SocketAddr>,
-    /// Addresses of ours that the server does not know yet: candidate lines.
-    untold: Vec<String>,
-    path: bool,
-    /// Our end and theirs of the path that ICE has chosen.
-    chosen: Option<(SocketAddr, SocketAddr)>,
-    heard: Instant,
+    candidates: Candidates,
+    path: Path,
     wake_at: Instant,
     messages: VecDeque<(Lane, Vec<u8>)>,
     lost: Option<&'static str>,
@@ -141,12 +136,8 @@ impl PeerConnection {
             open: [false; 2],
             pending: Some((pending, Locals::Keep)),
             described: Described { offer: offer.clone(), answer: String::new(), number: 1 },
-            early: Vec::new(),
-            remotes: Vec::new(),
-            untold: Vec::new(),
-            path: false,
-            chosen: None,
-            heard: now,
+            candidates: Candidates::default(),
+            path: Path::new(now),
             wake_at: now,
             messages: VecDeque::new(),
             lost: None,
@@ -159,6 +150,11 @@ impl PeerConnection {
     /// Offers anew, with ICE from its beginning: for a path that is lost while the connection on it lives. Until
     /// the answer nothing changes. An earlier offer counts no more.
     pub(super) fn restart_ice(&mut self, locals: Locals) -> Result<(), Error> {
+        // What is gone stays so, though the server did not answer to that.
+        let locals = match self.pending {
+            Some((_, Locals::Replace)) => Locals::Replace,
+            _ => locals,
+        };
         let mut api = self.rtc.sdp_api();
         api.ice_restart(locals == Locals::Keep);
         let (offer, pending) = api.apply().ok_or("no offer was made")?;
@@ -171,7 +167,7 @@ impl PeerConnection {
         self.described.number = self.described.number.wrapping_add(1);
         self.pending = Some((pending, locals));
         // Addresses that come before the answer are of the new beginning.
-        self.early.clear();
+        self.candidates.take_early();
         self.drain()
     }
 
@@ -200,7 +196,7 @@ impl PeerConnection {
 
     /// Whether the address that the connection stands on is not ours any more, and another leads to the server.
     pub(super) fn has_moved(&self) -> bool {
-        self.sockets.have_moved(&self.remotes)
+        self.sockets.have_moved(self.path.chosen().map(|(local, _)| local), self.remotes())
     }
 
     /// Takes the server's answer to the offer of this number; 0 is the last one.
@@ -216,12 +212,8 @@ impl PeerConnection {
         let answer = SdpAnswer::from_sdp_string(sdp)?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
-        self.chosen = None;
-        // The addresses of the beginning before are forgotten on both sides. Those that led nowhere yet are named
-        // if the join fails.
-        if self.path {
-            self.remotes.clear();
-        }
+        self.candidates.begin_anew(locals, self.path.is_found());
+        self.path.handle_searching();
         match locals {
             Locals::Keep => self.sockets.tcp.begin_anew(),
             Locals::Replace => self.sockets.let_go(),
@@ -231,67 +223,11 @@ impl PeerConnection {
             .lines()
             .filter_map(|line| line.strip_prefix("a="))
             .filter(|line| line.starts_with("candidate:"));
-        for line in within.map(ToOwned::to_owned).chain(std::mem::take(&mut self.early)).collect::<Vec<_>>() {
+        let early = self.candidates.take_early();
+        for line in within.map(ToOwned::to_owned).chain(early).collect::<Vec<_>>() {
             self.handle_candidate(&line);
         }
         self.drain()
-    }
-
-    /// Takes an address of the server's. One that cannot be used is skipped.
-    pub(super) fn handle_candidate(&mut self, line: &str) {
-        if self.remotes.len() + self.early.len() >= MAX_CANDIDATES {
-            return tracing::debug!(limit = MAX_CANDIDATES, "a candidate too many was skipped");
-        }
-        if self.pending.is_some() {
-            return self.early.push(line.to_owned());
-        }
-        match Candidate::from_sdp_string(line) {
-            Ok(candidate) if !is_reachable(candidate.addr()) => {
-                tracing::debug!(remote = %candidate.addr(), "a candidate was skipped: nothing can be there");
-            }
-            Ok(candidate) => self.try_remote(candidate),
-            Err(error) => tracing::debug!(%error, "a candidate was skipped"),
-        }
-    }
-
-    fn try_remote(&mut self, candidate: Candidate) {
-        let (remote, direct) = (candidate.addr(), !self.relay_only);
-        match (candidate.proto(), candidate.tcptype()) {
-            (Protocol::Udp, _) if self.udp || self.sockets.relays.is_asked() => {
-                self.sockets.relays.permit(remote);
-                if direct && self.udp {
-                    self.open_udp_towards(remote);
-                }
-            }
-            // A relayed address has no socket of the server's behind it that could be dialled.
-            (Protocol::Tcp, Some(TcpType::Passive))
-                if direct && self.tcp && candidate.kind() != CandidateKind::Relayed =>
-            {
-                self.sockets.dial_tcp(remote);
-            }
-            _ => return,
-        }
-        self.remotes.push(remote);
-        self.rtc.add_remote_candidate(candidate);
-        // The stack begins with it when it is next told the time, and wanted to be told that up to 3 s later.
-        self.wake_at = Instant::now();
-    }
-
-    fn open_udp_towards(&mut self, remote: SocketAddr) {
-        match self.sockets.open_udp_towards(remote) {
-            Ok(Some(local)) => self.add_local(Candidate::host(local, Protocol::Udp)),
-            Ok(None) => {}
-            Err(error) => tracing::debug!(%remote, %error, "no way to a candidate"),
-        }
-    }
-
-    fn add_local(&mut self, candidate: Result<Candidate, IceError>) {
-        match candidate {
-            Ok(candidate) => {
-                self.rtc.add_local_candidate(candidate);
-            }
-            Err(error) => tracing::debug!(%error, "an address of ours is unusable"),
-        }
     }
 
     /// Waits until there is something to do, or `until`.
@@ -336,7 +272,7 @@ impl PeerConnection {
     fn handle_tcp(&mut self, event: TcpEvent, admit: Admit) -> Result<(), Error> {
         match event {
             TcpEvent::Opened(pair, _) => {
-                self.add_local(Candidate::builder().tcp().host(pair.local).tcptype(TcpType::Active).build());
+                self.add_local(tcp_host(pair));
                 self.drain()
             }
             TcpEvent::Datagram(pair, datagram) => {
@@ -344,7 +280,12 @@ impl PeerConnection {
             }
             TcpEvent::Closed(pair) => {
                 tracing::debug!(remote = %pair.remote, "an ICE connection over TCP is gone");
-                Ok(())
+                // Its end is known at once; as a silence it would be seen much later.
+                self.stranded |= self.is_cut_off();
+                if let Ok(candidate) = tcp_host(pair) {
+                    self.rtc.direct_api().invalidate_candidate(&candidate);
+                }
+                self.drain()
             }
         }
     }
@@ -367,10 +308,7 @@ impl PeerConnection {
         if !self.rtc.accepts(&input) {
             return self.reject(from);
         }
-        // Another path that can be checked is no sign that this one lives.
-        if is_data(datagram) || self.chosen.is_none_or(|chosen| chosen == (local, from)) {
-            self.heard = now;
-        }
+        self.path.handle_received(now, (local, from), is_data(datagram));
         if admit == Admit::KeepAlive && is_data(datagram) {
             return Ok(());
         }
@@ -400,7 +338,7 @@ impl PeerConnection {
                 }
                 Output::Transmit(transmit) => {
                     if is_data(&transmit.contents) {
-                        self.chosen = Some((transmit.source, transmit.destination));
+                        self.path.handle_used((transmit.source, transmit.destination));
                     }
                     self.sockets.transmit(transmit);
                 }
@@ -413,21 +351,21 @@ impl PeerConnection {
         match event {
             Event::IceConnectionStateChange(
                 IceConnectionState::Connected | IceConnectionState::Completed,
-            ) => {
-                self.path = true;
-            }
+            ) => self.path.handle_connected(Instant::now()),
             // Before the first path it only says that none was found yet, and so it does after a restart: whether
             // that takes too long is told by the silence.
             Event::IceConnectionStateChange(IceConnectionState::Disconnected)
-                if self.path && self.described.number == 1 && !self.sockets.relays.is_awaited() =>
+                if self.path.is_found()
+                    && self.described.number == 1
+                    && !self.sockets.relays.is_awaited() =>
             {
                 self.lose("no network path works any more");
             }
             Event::PeerStats(PeerStats { selected_candidate_pair: Some(pair), .. }) => {
-                let chosen = (pair.local.addr, pair.remote.addr);
-                if self.chosen.replace(chosen) != Some(chosen) {
-                    let relayed = self.sockets.relays.gave(chosen.0);
-                    tracing::debug!(local = %chosen.0, remote = %chosen.1, protocol = %pair.protocol, relayed, "a path was chosen");
+                let (local, remote) = (pair.local.addr, pair.remote.addr);
+                if self.path.handle_used((local, remote)) {
+                    let relayed = self.sockets.relays.gave(local);
+                    tracing::debug!(%local, %remote, protocol = %pair.protocol, relayed, "a path was chosen");
                 }
             }
             Event::ChannelOpen(id, _) if id == self.reliable => self.open[0] = true,
@@ -492,17 +430,12 @@ impl PeerConnection {
 
     /// Whether packets get through at all.
     pub(super) fn has_path(&self) -> bool {
-        self.path
-    }
-
-    /// The server's addresses that were tried.
-    pub(super) fn remotes(&self) -> &[SocketAddr] {
-        &self.remotes
+        self.path.is_found()
     }
 
     /// When the server was last heard.
     pub(super) fn heard(&self) -> Instant {
-        self.heard
+        self.path.heard()
     }
 
     /// Says goodbye to the server. Nothing can be sent afterwards.
@@ -520,15 +453,6 @@ fn is_data(datagram: &[u8]) -> bool {
     /// The first byte of a STUN message.
     const STUN: RangeInclusive<u8> = 0..=3;
     !datagram.first().is_some_and(|first| STUN.contains(first))
-}
-
-/// Whether something of the server's can be at this address. One that counts on a single link needs to know which.
-fn is_reachable(address: SocketAddr) -> bool {
-    let is_odd = match address.ip() {
-        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some(),
-    };
-    !(is_odd || address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0)
 }
 
 #[cfg(test)]

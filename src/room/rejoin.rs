@@ -22,6 +22,9 @@ const FIRST_ATTEMPT: Duration = Duration::from_secs(3);
 pub(super) const STABLE: Duration = Duration::from_secs(10);
 /// How long an attempt that was given up may still reach the server: by then its sockets are gone.
 const GHOST: Duration = Duration::from_secs(30);
+/// How long a status of HTTP that is no word about our token must be said before it is believed: what stands before a
+/// server answers 404 or 403 in its place while that is being moved.
+const BELIEVED: Duration = Duration::from_secs(15);
 
 /// How often it is tried, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +111,8 @@ pub(super) struct Rejoin {
     /// When it is tried next.
     due: Instant,
     fresh_token: bool,
+    /// Since when it is refused, each time.
+    refused: Option<Instant>,
     /// Until when an attempt that was given up may still reach the server and put us out.
     ghost_until: Option<Instant>,
     end: Option<CloseReason>,
@@ -124,6 +129,7 @@ impl Rejoin {
             lost: None,
             due: now,
             fresh_token: false,
+            refused: None,
             ghost_until: None,
             end: None,
         }
@@ -157,6 +163,7 @@ impl Rejoin {
             }
             Failure::TokenExpired => self.end = Some(CloseReason::TokenExpired),
             Failure::Join(ConnectError::DuplicateIdentity) if self.excuse(now) => {}
+            Failure::Join(error) if self.may_pass(now, error) => {}
             Failure::Join(error) => self.end = refusal(error),
             Failure::NoToken(_) => {}
         }
@@ -173,6 +180,7 @@ impl Rejoin {
         self.since = now;
         self.lost = None;
         self.fresh_token = false;
+        self.refused = None;
     }
 
     /// Why it is over, if it is.
@@ -204,6 +212,17 @@ impl Rejoin {
         self.tries = self.tries.saturating_add(1);
         self.since = now;
         Step::Join { limit, fresh_token: self.fresh_token }
+    }
+
+    /// Whether this is a refusal that was not heard for long.
+    fn may_pass(&mut self, now: Instant, error: &ConnectError) -> bool {
+        let refused = match error {
+            ConnectError::Refused { status, .. } => !is_passing(*status),
+            ConnectError::Forbidden { .. } => true,
+            _ => false,
+        };
+        self.refused = self.refused.or(Some(now)).filter(|_| refused);
+        self.refused.is_some_and(|since| now.saturating_duration_since(since) < BELIEVED)
     }
 
     /// Whether the one that put us out may be ourselves. Believed once, or two with one name would put each

@@ -3,12 +3,12 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use livekit_protocol::{
-    ClientConfigSetting, ClientConfiguration, DisconnectReason, JoinResponse, LeaveRequest, ParticipantInfo,
-    ReconnectResponse, RoomMovedResponse, SessionDescription, SignalTarget, SyncState, TrickleRequest,
-    leave_request, signal_request, signal_response::Message,
+    DisconnectReason, JoinResponse, LeaveRequest, SessionDescription, SignalTarget, SyncState,
+    TrickleRequest, leave_request, signal_request,
 };
 use livekit_signaling::{
-    CLIENT_PROTOCOL_DEFAULT, SignalClient, SignalError, SignalEvent, SignalEvents, SignalOptions,
+    CLIENT_PROTOCOL_DEFAULT, JOIN_RESPONSE_TIMEOUT, SignalClient, SignalError, SignalEvent, SignalEvents,
+    SignalOptions,
 };
 use rustls::pki_types::CertificateDer;
 use tokio::{runtime::Handle, time};
@@ -16,60 +16,36 @@ use tokio::{runtime::Handle, time};
 use super::{
     address::ServerUrl,
     error::{ConnectError, JoinPhase},
-    health::{End, Loss},
     peer_connection::Described,
-    websocket::{self, Dial, DialFailure, Unread},
+    websocket::{self, Dial, DialFailure},
 };
-use crate::link::CloseReason;
 
 mod attempt;
+mod told;
+mod words;
 
 pub(super) use attempt::NotResumed;
+pub(super) use told::{ServerEvent, demands_relays};
 
 use attempt::{Attempt, Step, restart, step};
+use told::{end, server_event};
+use words::Words;
 
 /// The protocol that we speak. 18 would create the data channels out of band.
 const PROTOCOL: u32 = 17;
 /// How long a goodbye may take: a dead socket must not hold anybody up.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// How long a word of ours may take to be on its way: a socket that takes nothing must not gather tasks.
-const SAY: Duration = Duration::from_secs(3);
-
 /// A signalling connection. Dropping it leaves the room.
 pub(super) struct Signal {
     client: Option<Arc<SignalClient>>,
+    words: Words,
     events: SignalEvents,
     /// What came on the old connection before a new one was opened.
     early: VecDeque<ServerEvent>,
-    unread: Arc<Unread>,
+    /// The present connection.
+    dial: Arc<Dial>,
     attempt: Option<Attempt>,
-}
-
-/// What the server tells. Not to be shown: a token may be in it.
-pub(super) enum ServerEvent {
-    /// Its half of the peer connection, and the number of the offer that it answers.
-    Answer(String, u32),
-    /// An address of its: a candidate line.
-    Candidate(String),
-    /// What it knows of some participants, ourselves among them.
-    Participants(Vec<ParticipantInfo>),
-    /// A newer token.
-    Token(String),
-    /// It tells of the room, as it does after it has listed all participants.
-    Listed,
-    /// We are in another room now.
-    Moved(Box<RoomMovedResponse>),
-    /// It ends the join, or asks for another.
-    Leave(End),
-    /// It asks for another connection for the same join, for this reason.
-    AsksToResume(&'static str),
-    /// The connection is gone.
-    Lost(String),
-    /// Another connection is there for the same join.
-    Resumed(Box<ReconnectResponse>),
-    /// It is not.
-    NotResumed(NotResumed),
 }
 
 impl Signal {
@@ -87,12 +63,14 @@ impl Signal {
         let joining = tokio::spawn(websocket::scope(dial.clone(), {
             let (url, token) = (url.as_str().to_owned(), token.to_owned());
             let offer = description("offer", offer, 1);
-            let unread = dial.unread();
+            let dial = dial.clone();
             async move {
                 let (client, response, events) =
                     SignalClient::connect(&url, &token, options(limit), Some(offer)).await?;
-                let client = Some(Arc::new(client));
-                Ok((Self { client, events, early: VecDeque::new(), unread, attempt: None }, response))
+                let client = Arc::new(client);
+                let words = Words::new(client.clone());
+                let (client, early) = (Some(client), VecDeque::new());
+                Ok((Self { client, words, events, early, dial, attempt: None }, response))
             }
         }));
         let joined = match time::timeout(limit, joining).await {
@@ -103,7 +81,11 @@ impl Signal {
             Ok(Err(panic)) => return Err(ConnectError::transport(panic)),
             Ok(Ok(joined)) => joined,
         };
-        let (signal, response) = joined.map_err(|error| join_error(error, dial.failure(), url, limit))?;
+        // The library leaves a socket behind when it waits no longer for the answer; what comes on it late would join.
+        let (signal, response) = joined.map_err(|error| {
+            dial.hang_up();
+            join_error(error, dial.failure(), url, limit)
+        })?;
         if !signal.client.as_ref().is_some_and(|client| client.is_single_pc_mode_active()) {
             return Err(ConnectError::ServerTooOld { version: version(&response) });
         }
@@ -115,8 +97,8 @@ impl Signal {
 
     /// What came over the present connection and was not read yet.
     #[cfg(test)]
-    pub(super) fn unread(&self) -> Arc<Unread> {
-        self.unread.clone()
+    pub(super) fn unread(&self) -> Arc<websocket::Unread> {
+        self.dial.unread()
     }
 
     /// The next thing that concerns us.
@@ -134,7 +116,7 @@ impl Signal {
                 biased;
                 event = self.events.recv(), if !asking => match event {
                     Some(SignalEvent::Message(message)) => {
-                        self.unread.handle_read();
+                        self.dial.unread().handle_read();
                         if let Some(event) = server_event(*message) {
                             return event;
                         }
@@ -161,9 +143,7 @@ impl Signal {
     /// [`next`](Self::next).
     pub(super) fn resume(&mut self, roots: Vec<CertificateDer<'static>>, limit: Duration) {
         let Some(client) = self.client.clone().filter(|_| self.attempt.is_none()) else { return };
-        let done = tokio::spawn(async move {
-            let _ = time::timeout(GOODBYE, client.close()).await;
-        });
+        let done = tokio::spawn(close(client, self.dial.clone()));
         self.attempt = Some(Attempt::Closing { done, dial: Dial::new(roots).resuming(), limit });
     }
 
@@ -179,8 +159,10 @@ impl Signal {
         else {
             return;
         };
+        // What was not said yet was meant for the old one.
+        self.words = Words::new(client.clone());
         let dial = Arc::new(dial);
-        self.unread = dial.unread();
+        self.dial = dial.clone();
         let answer = tokio::spawn(restart(client, dial.clone(), limit));
         self.attempt = Some(Attempt::Asking { answer, dial });
     }
@@ -195,11 +177,10 @@ impl Signal {
         self.say(signal_request::Message::Offer(description("offer", said.offer.clone(), said.number)));
     }
 
-    /// Says something. On a connection that is lost it is, too: then it is said anew after the next one is open.
+    /// Says something, behind all that was said before. On a connection that is lost it is, too: then it is said anew
+    /// after the next one is open.
     pub(super) fn say(&self, message: signal_request::Message) {
-        if let Some(client) = self.client.clone() {
-            tokio::spawn(time::timeout(SAY, async move { client.send(message).await }));
-        }
+        self.words.say(message);
     }
 
     /// Tells the server an address of ours: a candidate line.
@@ -217,7 +198,7 @@ impl Signal {
     pub(super) fn abandon(mut self) {
         self.give_up();
         if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
-            runtime.spawn(async move { client.close().await });
+            runtime.spawn(close(client, self.dial.clone()));
         }
     }
 
@@ -233,7 +214,9 @@ impl Signal {
             }
             goodbye(client).await;
         };
-        let _ = time::timeout(GOODBYE, goodbye).await;
+        if time::timeout(GOODBYE, goodbye).await.is_err() {
+            self.dial.hang_up();
+        }
         self.give_up();
     }
 
@@ -250,11 +233,6 @@ pub(super) fn is_passing(status: u16) -> bool {
     status >= 500 || [408, 425, 429].contains(&status)
 }
 
-/// Whether the server lets nobody send to it directly.
-pub(super) fn demands_relays(configuration: Option<&ClientConfiguration>) -> bool {
-    configuration.is_some_and(|it| it.force_relay() == ClientConfigSetting::Enabled)
-}
-
 fn description(kind: &str, sdp: String, id: u32) -> SessionDescription {
     SessionDescription { r#type: kind.into(), sdp, id, ..Default::default() }
 }
@@ -263,8 +241,22 @@ impl Drop for Signal {
     fn drop(&mut self) {
         self.give_up();
         if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
-            runtime.spawn(time::timeout(GOODBYE, goodbye(client)));
+            let dial = self.dial.clone();
+            runtime.spawn(async move {
+                if time::timeout(GOODBYE, goodbye(client)).await.is_err() {
+                    dial.hang_up();
+                }
+            });
         }
+    }
+}
+
+/// Closes a connection, if need be without a word. Broken off half-way the library would open no other.
+async fn close(client: Arc<SignalClient>, dial: Arc<Dial>) {
+    let mut closing = std::pin::pin!(client.close());
+    if time::timeout(GOODBYE, &mut closing).await.is_err() {
+        dial.hang_up();
+        closing.await;
     }
 }
 
@@ -292,58 +284,6 @@ fn options(limit: Duration) -> SignalOptions {
     options.sdk_options.other_sdks =
         Some(concat!(env!("CARGO_PKG_NAME"), ":", env!("CARGO_PKG_VERSION")).into());
     options
-}
-
-fn server_event(message: Message) -> Option<ServerEvent> {
-    match message {
-        Message::Answer(answer) => Some(ServerEvent::Answer(answer.sdp, answer.id)),
-        Message::Trickle(trickle) if trickle.target() == SignalTarget::Publisher => {
-            candidate(&trickle.candidate_init).map(ServerEvent::Candidate)
-        }
-        Message::Update(update) => Some(ServerEvent::Participants(update.participants)),
-        Message::RefreshToken(token) => Some(ServerEvent::Token(token)),
-        Message::Leave(leave) => Some(server_leave(&leave)),
-        // The server lists everybody and then tells of the room itself.
-        Message::RoomUpdate(_) => Some(ServerEvent::Listed),
-        Message::RoomMoved(moved) => Some(ServerEvent::Moved(Box::new(moved))),
-        _ => None,
-    }
-}
-
-/// The candidate line in the JSON that carries it.
-fn candidate(init: &str) -> Option<String> {
-    let init: serde_json::Value = serde_json::from_str(init).ok()?;
-    let line = init.get("candidate")?.as_str()?;
-    (!line.is_empty()).then(|| line.to_owned())
-}
-
-/// What the server wants when it ends a connection.
-fn server_leave(leave: &LeaveRequest) -> ServerEvent {
-    match end(leave) {
-        End::Lost(Loss::Asked(reason)) if leave.action() == leave_request::Action::Resume => {
-            ServerEvent::AsksToResume(reason)
-        }
-        end => ServerEvent::Leave(end),
-    }
-}
-
-/// Somebody's will is final; what only says that the connection failed is a loss.
-fn end(leave: &LeaveRequest) -> End {
-    let disconnect = leave.action() == leave_request::Action::Disconnect;
-    End::Closed(match leave.reason() {
-        DisconnectReason::DuplicateIdentity => CloseReason::DuplicateIdentity,
-        DisconnectReason::ParticipantRemoved => CloseReason::Removed,
-        DisconnectReason::RoomDeleted => CloseReason::RoomDeleted,
-        DisconnectReason::RoomClosed => CloseReason::RoomClosed,
-        DisconnectReason::ServerShutdown if disconnect => CloseReason::ServerShutdown,
-        reason @ (DisconnectReason::StateMismatch
-        | DisconnectReason::Migration
-        | DisconnectReason::SignalClose
-        | DisconnectReason::ConnectionTimeout
-        | DisconnectReason::MediaFailure) => return End::Lost(Loss::Asked(reason.as_str_name())),
-        reason if disconnect => CloseReason::Server(reason.as_str_name().into()),
-        reason => return End::Lost(Loss::Asked(reason.as_str_name())),
-    })
 }
 
 fn version(response: &JoinResponse) -> String {
@@ -381,7 +321,10 @@ fn join_error(
             None,
         ) => refused(server, status.as_u16()),
         (SignalError::Connection(reason), None) => ConnectError::Unreachable { server, reason },
-        (SignalError::Timeout(_), None) => ConnectError::Timeout { limit, phase: JoinPhase::Signalling },
+        // It waits so long for the answer, whatever the limit is.
+        (SignalError::Timeout(_), None) => {
+            ConnectError::Timeout { limit: limit.min(JOIN_RESPONSE_TIMEOUT), phase: JoinPhase::Signalling }
+        }
         (SignalError::Closed | SignalError::SendError, None) => {
             ConnectError::Unreachable { server, reason: "the connection was closed during the join".into() }
         }
@@ -400,69 +343,25 @@ fn refused(server: String, status: u16) -> ConnectError {
 #[cfg(test)]
 mod tests {
     use futures_util::{SinkExt, StreamExt};
-    use livekit_protocol::{ServerInfo, SignalRequest, SignalResponse};
+    use livekit_protocol::{
+        ParticipantInfo, ServerInfo, SignalRequest, SignalResponse, signal_response::Message,
+    };
     use prost::Message as _;
     use tokio::net::TcpListener;
     use tokio_tungstenite::{
         accept_hdr_async,
-        tungstenite::handshake::server::{ErrorResponse, Request, Response},
+        tungstenite::{
+            Message as Frame,
+            handshake::server::{ErrorResponse, Request, Response},
+        },
     };
 
     use super::*;
-
-    fn leave(reason: DisconnectReason, action: leave_request::Action) -> End {
-        end(&LeaveRequest { reason: reason.into(), action: action.into(), ..Default::default() })
-    }
-
-    #[test]
-    fn somebodys_will_is_final_and_told_in_our_words() {
-        use leave_request::Action::Disconnect;
-        for (reason, told) in [
-            (DisconnectReason::DuplicateIdentity, CloseReason::DuplicateIdentity),
-            (DisconnectReason::ParticipantRemoved, CloseReason::Removed),
-            (DisconnectReason::RoomDeleted, CloseReason::RoomDeleted),
-            (DisconnectReason::RoomClosed, CloseReason::RoomClosed),
-            (DisconnectReason::ServerShutdown, CloseReason::ServerShutdown),
-            (DisconnectReason::JoinFailure, CloseReason::Server("JOIN_FAILURE".into())),
-            (DisconnectReason::UnknownReason, CloseReason::Server("UNKNOWN_REASON".into())),
-        ] {
-            assert_eq!(leave(reason, Disconnect), End::Closed(told));
-        }
-    }
-
-    #[test]
-    fn a_server_that_asks_for_a_new_join_gets_one() {
-        use leave_request::Action::{Disconnect, Reconnect, Resume};
-        for (reason, action) in [
-            (DisconnectReason::UnknownReason, Reconnect),
-            (DisconnectReason::UnknownReason, Resume),
-            (DisconnectReason::ServerShutdown, Reconnect),
-            (DisconnectReason::StateMismatch, Disconnect),
-            (DisconnectReason::ConnectionTimeout, Disconnect),
-            (DisconnectReason::Migration, Disconnect),
-        ] {
-            assert_eq!(leave(reason, action), End::Lost(Loss::Asked(reason.as_str_name())));
-        }
-        assert_eq!(
-            leave(DisconnectReason::DuplicateIdentity, Reconnect),
-            End::Closed(CloseReason::DuplicateIdentity),
-            "whatever it asks for: two would put each other out for ever"
-        );
-    }
 
     #[test]
     fn a_connection_has_5_s_and_more_if_the_join_has() {
         let limit = |join| options(Duration::from_secs(join)).connect_timeout.as_secs();
         assert_eq!((limit(1), limit(15), limit(60)), (5, 5, 20));
-    }
-
-    #[test]
-    fn a_candidate_is_taken_out_of_its_json() {
-        let init = r#"{"candidate":"candidate:1 1 udp 1 127.0.0.1 9 typ host","sdpMid":"0","usernameFragment":null}"#;
-        assert_eq!(candidate(init).as_deref(), Some("candidate:1 1 udp 1 127.0.0.1 9 typ host"));
-        for nothing in [r#"{"candidate":""}"#, r#"{"candidate":7}"#, "{}", "[]", "", "{"] {
-            assert_eq!(candidate(nothing), None, "{nothing}");
-        }
     }
 
     /// A server that answers each path as told: an HTTP status, or a WebSocket with this first frame.
@@ -523,6 +422,31 @@ mod tests {
         }
     }
 
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_said_at_once_arrives_in_order() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let joining = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
+        let (joined, mut socket) = tokio::join!(joining, async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+            let frame = SignalResponse { message: Some(Message::Join(response())) }.encode_to_vec();
+            socket.send(frame.into()).await.unwrap();
+            socket
+        });
+        let (signal, _) = joined.unwrap();
+        let lines: Vec<_> = (0..50).map(|n| format!("candidate:{n}")).collect();
+        lines.iter().for_each(|line| signal.tell_candidate(line));
+        let mut told = Vec::new();
+        while told.len() < lines.len() {
+            let request = SignalRequest::decode(socket.next().await.unwrap().unwrap().into_data()).unwrap();
+            if let Some(signal_request::Message::Trickle(it)) = request.message {
+                told.extend(told::candidate(&it.candidate_init));
+            }
+        }
+        assert_eq!(told, lines);
+    }
+
     #[tokio::test]
     async fn a_join_that_nobody_waits_for_leaves_the_room_again() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -561,6 +485,29 @@ mod tests {
         // On a slow machine it may be given up before it is a WebSocket: then it has ended, too.
         if let Ok(mut socket) = socket {
             assert!(!matches!(socket.next().await, Some(Ok(_))), "not even a goodbye");
+        }
+    }
+
+    /// The library waits for an answer less long than we do, and leaves the socket behind: an answer that comes late
+    /// must make no participant that nobody drives.
+    #[tokio::test]
+    async fn a_join_that_the_library_gave_up_ends_its_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let joining = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
+        let (joined, ()) = tokio::join!(joining, async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+            socket.send(Frame::Ping(Default::default())).await.unwrap();
+            assert!(matches!(socket.next().await, Some(Ok(Frame::Pong(_)))), "it is open at the other end");
+            time::pause();
+            let ended = time::timeout(Duration::from_secs(3_600), socket.next()).await;
+            assert!(!matches!(ended.expect("the socket was left behind"), Some(Ok(_))), "not even a goodbye");
+            time::resume();
+        });
+        match joined.err().unwrap() {
+            ConnectError::Timeout { limit, .. } => assert_eq!(limit, JOIN_RESPONSE_TIMEOUT),
+            other => panic!("{other:?}"),
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) const MAX_DATAGRAM: usize = 2048;
 pub(super) struct Sockets {
     bind: Option<IpAddr>,
     udp: Vec<Udp>,
+    /// Which of them is read next: a flood at one keeps no other waiting.
+    turn: Cell<usize>,
     pub(super) tcp: IceTcp,
     unsent: Cell<bool>,
     pub(super) relays: Relays,
@@ -56,6 +58,7 @@ impl Sockets {
         Self {
             bind,
             udp: Vec::new(),
+            turn: Cell::new(0),
             tcp: IceTcp::new(),
             unsent: Cell::new(false),
             relays: Relays::new(bind),
@@ -85,16 +88,20 @@ impl Sockets {
         Ok(Some(local))
     }
 
-    /// Whether none of these sockets can reach the server any more because its address is not ours now, while
-    /// another is.
-    pub(super) fn have_moved(&self, remotes: &[SocketAddr]) -> bool {
+    /// Whether our end of the way that is used is not ours any more, while another leads to the server; as long as none
+    /// is used, whether all of them are gone. A socket towards some network of this machine's own says nothing.
+    pub(super) fn have_moved(&self, used: Option<SocketAddr>, remotes: &[SocketAddr]) -> bool {
         let stays = |local: IpAddr| std::net::UdpSocket::bind((local, 0)).is_ok();
-        let ours = self.udp.iter().map(|udp| udp.local.ip());
-        let mut ours = ours.chain(self.tcp.locals()).chain(self.relays.locals()).peekable();
-        self.bind.is_none()
-            && ours.peek().is_some()
-            && !ours.any(stays)
-            && remotes.iter().any(|remote| route_to(*remote).is_ok())
+        let used = used.map(|local| self.relays.reached_from(local).unwrap_or(local).ip());
+        let is_gone = match used {
+            Some(local) => !stays(local),
+            None => {
+                let ours = self.udp.iter().map(|udp| udp.local.ip());
+                let mut ours = ours.chain(self.tcp.locals()).chain(self.relays.locals()).peekable();
+                ours.peek().is_some() && !ours.any(stays)
+            }
+        };
+        self.bind.is_none() && is_gone && remotes.iter().any(|remote| route_to(*remote).is_ok())
     }
 
     /// Whether the system has refused to send since this was asked last: the way may be gone.
@@ -172,8 +179,11 @@ impl Sockets {
     /// A datagram that has come: its size, its sender, and which address of ours heard it.
     pub(super) fn try_recv_udp(&self, buffer: &mut [u8]) -> Option<(usize, SocketAddr, SocketAddr)> {
         // An error here is an answer to an earlier datagram (port unreachable); the stack counts on silence.
-        self.udp.iter().find_map(|udp| {
+        let (turn, count) = (self.turn.get(), self.udp.len());
+        (turn..turn + count).find_map(|turn| {
+            let udp = self.udp.get(turn % count)?;
             let (size, from) = udp.socket.try_recv_from(buffer).ok()?;
+            self.turn.set((turn + 1) % count);
             Some((size, from, udp.local))
         })
     }
@@ -200,6 +210,38 @@ mod tests {
         let local = sockets.open_udp_towards(LOOPBACK.parse().unwrap()).unwrap().unwrap();
         assert!(local.ip().is_loopback());
         assert_eq!(sockets.open_udp_towards("127.0.0.1:10".parse().unwrap()).unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_gone_is_one_that_is_used() {
+        let mut sockets = Sockets::new(None);
+        let (remote, gone) = (LOOPBACK.parse().unwrap(), "192.0.2.1:5000".parse().unwrap());
+        assert!(!sockets.have_moved(None, &[remote]), "there is none");
+        let local = sockets.open_udp_towards(remote).unwrap().unwrap();
+        assert!(!sockets.have_moved(None, &[remote]) && !sockets.have_moved(Some(local), &[remote]));
+        assert!(sockets.have_moved(Some(gone), &[remote]), "though another is there");
+        assert!(!sockets.have_moved(Some(gone), &[]), "nothing leads to the server");
+    }
+
+    #[tokio::test]
+    async fn a_flood_at_one_socket_keeps_no_other_waiting() {
+        let mut sockets = Sockets::new(None);
+        let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut open = |remote: &str| sockets.open_udp_towards(remote.parse().unwrap()).unwrap().unwrap();
+        let flooded = open(LOOPBACK);
+        sockets.bind = Some("127.0.0.2".parse().unwrap());
+        let other = sockets.open_udp_towards(LOOPBACK.parse().unwrap()).unwrap().unwrap();
+        for _ in 0..9 {
+            peer.send_to(b"flood", flooded).unwrap();
+        }
+        peer.send_to(b"wanted", other).unwrap();
+        let mut buffer = [0; MAX_DATAGRAM];
+        for _ in 0..2 {
+            sockets.udp[0].socket.readable().await.unwrap();
+            sockets.udp[1].socket.readable().await.unwrap();
+        }
+        let heard = [(); 2].map(|()| sockets.try_recv_udp(&mut buffer).unwrap().2);
+        assert_eq!(heard, [flooded, other]);
     }
 
     #[tokio::test]

@@ -60,8 +60,7 @@ async fn a_goodbye_that_is_somebodys_will_is_the_end() {
         (DisconnectReason::RoomDeleted, CloseReason::RoomDeleted),
         (DisconnectReason::RoomClosed, CloseReason::RoomClosed),
         (DisconnectReason::ServerShutdown, CloseReason::ServerShutdown),
-        (DisconnectReason::JoinFailure, CloseReason::Server("JOIN_FAILURE".into())),
-        (DisconnectReason::UnknownReason, CloseReason::Server("UNKNOWN_REASON".into())),
+        (DisconnectReason::UserRejected, CloseReason::Server("USER_REJECTED".into())),
     ] {
         let mut one = server.join("one").await;
         server.look(move |rooms| rooms.inject_leave("one", Action::Disconnect, reason)).await;
@@ -86,6 +85,8 @@ async fn a_goodbye_that_asks_for_a_new_join_gets_one() {
         (Action::Disconnect, DisconnectReason::StateMismatch),
         (Action::Disconnect, DisconnectReason::Migration),
         (Action::Disconnect, DisconnectReason::ConnectionTimeout),
+        (Action::Disconnect, DisconnectReason::JoinFailure),
+        (Action::Disconnect, DisconnectReason::UnknownReason),
     ] {
         let before = one.local().sid().clone();
         server.look(move |rooms| rooms.inject_leave("one", action, reason)).await;
@@ -186,6 +187,23 @@ async fn a_server_that_forgot_what_it_has_is_sent_it_again_and_nobody_hears_it_t
     for n in 0..20_u8 {
         assert_eq!(packet(&mut two).await.payload[..], [n]);
     }
+}
+
+#[tokio::test]
+async fn what_a_server_lost_that_the_connection_had_delivered_is_said_again_after_a_resume() {
+    let (server, mut one, mut two) = pair().await;
+    let before = one.local().sid().clone();
+    server.look(|rooms| rooms.faults.loses = 3).await;
+    for n in 0..3_u8 {
+        one.send(to("two", vec![n])).await.unwrap();
+    }
+    let lost = async { while server.look(|rooms| rooms.faults.loses).await > 0 || one.backlog() > 0 {} };
+    timeout(BOUND, lost).await.expect("they were not delivered");
+    server.look(|rooms| rooms.sever("one")).await;
+    for n in 0..3_u8 {
+        assert_eq!(packet(&mut two).await.payload[..], [n]);
+    }
+    untouched(&mut one, &mut two, &before).await;
 }
 
 #[tokio::test]

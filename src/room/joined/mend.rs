@@ -24,7 +24,7 @@ use crate::{
     room::{
         chance,
         desk::Desk,
-        health::End,
+        health::{End, Loss},
         packet,
         participants::Participants,
         peer_connection::{Error, Locals},
@@ -59,6 +59,8 @@ pub(super) struct Mending {
     probe: bool,
     /// What goes again, before anything new.
     again: VecDeque<Vec<u8>>,
+    /// We are in another room than the one that was joined. The signalling knows us by our old name there.
+    has_moved_room: bool,
 }
 
 impl Mending {
@@ -72,6 +74,7 @@ impl Mending {
             listed: None,
             probe: false,
             again: VecDeque::new(),
+            has_moved_room: false,
         }
     }
 
@@ -93,11 +96,15 @@ impl Mending {
     }
 
     /// The server tells of the room, as it does behind the list of everybody that follows a resume: takes away who
-    /// was not in that. It may tell of it at any time, but the list has ourselves in it.
-    pub(super) fn take_unlisted(&mut self, ourselves: &Sid, participants: &mut Participants) -> Vec<Peer> {
-        let Some(listed) = self.listed.take_if(|listed| listed.contains(ourselves.as_str())) else {
-            return Vec::new();
-        };
+    /// was not in that. It may tell of it at any time, but the list has ourselves in it, unless we are hidden.
+    pub(super) fn take_unlisted(
+        &mut self,
+        ourselves: Option<&Sid>,
+        participants: &mut Participants,
+    ) -> Vec<Peer> {
+        let is_whole =
+            |listed: &mut HashSet<String>| ourselves.is_none_or(|sid| listed.contains(sid.as_str()));
+        let Some(listed) = self.listed.take_if(is_whole) else { return Vec::new() };
         participants.retain(|peer| listed.contains(peer.sid().as_str()))
     }
 
@@ -105,6 +112,7 @@ impl Mending {
     pub(super) fn handle_moved_room(&mut self) {
         self.listed = None;
         self.again.clear();
+        self.has_moved_room = true;
     }
 }
 
@@ -126,6 +134,16 @@ impl Joined {
             self.signal.resume(self.mending.roots.clone(), limit);
         }
         self.restart_ice();
+        self.tell_candidates();
+    }
+
+    /// Tells the server addresses of ours that it does not know. They change while a connection moves.
+    fn tell_candidates(&mut self) {
+        while self.resume.is_up()
+            && let Some(line) = self.peer.poll_candidate()
+        {
+            self.signal.tell_candidate(&line);
+        }
     }
 
     /// When to ask again.
@@ -144,6 +162,9 @@ impl Joined {
     }
 
     pub(super) fn handle_signal_lost(&mut self, why: &str) -> Option<End> {
+        if self.mending.has_moved_room {
+            return Some(End::Lost(Loss::Signalling(why.into())));
+        }
         let end = self.health.handle_signal_lost();
         if end.is_none() {
             tracing::debug!(%why, "the signalling was lost");
@@ -161,11 +182,15 @@ impl Joined {
         }
     }
 
-    pub(super) fn handle_asked_to_resume(&mut self, reason: &str) {
+    pub(super) fn handle_asked_to_resume(&mut self, reason: &'static str) -> Option<End> {
         tracing::debug!(%reason, "the server asks to resume");
+        if self.mending.has_moved_room {
+            return Some(End::Lost(Loss::Asked(reason)));
+        }
         // It does so when its own end of the way has failed.
         self.begin_anew();
         self.resume.handle_wanted(Instant::now(), chance());
+        None
     }
 
     pub(super) fn handle_not_resumed(&mut self, why: &str) {
@@ -182,7 +207,7 @@ impl Joined {
             demands_relays(answer.client_configuration.as_ref()),
             &self.mending.roots,
         );
-        self.mending.again = self.numbers.beyond(answer.last_message_seq).map(<[u8]>::to_vec).collect();
+        self.mending.again = self.numbers.unheard(answer.last_message_seq).map(<[u8]>::to_vec).collect();
         let state = self.sync_state();
         self.signal.synchronize(state);
     }
@@ -194,6 +219,7 @@ impl Joined {
             if !self.peer.write(Lane::Reliable, packet)? {
                 return Ok(false);
             }
+            self.numbers.written_other(packet.len());
             self.mending.again.pop_front();
         }
         if self.mending.probe && !self.mending.is_moving() {
@@ -202,15 +228,14 @@ impl Joined {
         Ok(!self.mending.probe)
     }
 
-    /// Writes a packet to ourselves, which the server acknowledges and delivers to nobody.
+    /// Writes a packet to ourselves, which the server acknowledges and delivers to nobody. It has no number: behind one
+    /// the server would take nothing again that came before.
     fn write_probe(&mut self) -> Result<bool, Error> {
         let to_us = Packet::new([self.local.identity().clone()], Bytes::new());
-        let mut probe = packet::outgoing(to_us, self.local.sid());
-        probe.sequence = self.numbers.next();
-        let probe = probe.encode_to_vec();
+        let probe = packet::outgoing(to_us, self.local.sid()).encode_to_vec();
         let written = self.peer.write(Lane::Reliable, &probe)?;
         if written {
-            self.numbers.written(probe);
+            self.numbers.written_other(probe.len());
         }
         Ok(written)
     }
@@ -223,6 +248,7 @@ impl Joined {
         match self.peer.restart_ice(locals) {
             Ok(()) => {
                 tracing::debug!(?locals, "ICE begins anew");
+                self.health.handle_restarted(Instant::now());
                 self.signal.offer(self.peer.described());
             }
             Err(error) => self.health.handle_peer_lost(Instant::now(), &error.to_string()),

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use livekit_protocol::{ParticipantInfo, RoomMovedResponse, participant_info};
 
-use super::{Joined, can_publish_data};
+use super::{Joined, can_publish_data, is_hidden};
 use crate::{
     link::{CloseReason, LinkState},
     room::{
@@ -29,13 +29,14 @@ impl Joined {
                 }
             }
             ServerEvent::Leave(end) => return Some(end),
-            ServerEvent::AsksToResume(reason) => self.handle_asked_to_resume(reason),
+            ServerEvent::AsksToResume(reason) => return self.handle_asked_to_resume(reason),
             ServerEvent::Lost(why) => return self.handle_signal_lost(&why),
             ServerEvent::Resumed(answer) => self.handle_resumed(&answer),
             ServerEvent::NotResumed(NotResumed::Again(why)) => self.handle_not_resumed(&why),
             ServerEvent::NotResumed(NotResumed::Over(end)) => return Some(end),
             ServerEvent::Listed => {
-                for gone in self.mending.take_unlisted(self.local.sid(), &mut self.participants) {
+                let ourselves = Some(self.local.sid()).filter(|_| !self.hidden);
+                for gone in self.mending.take_unlisted(ourselves, &mut self.participants) {
                     desk.inbox.tell(TransportEvent::Left(gone));
                 }
             }
@@ -49,6 +50,7 @@ impl Joined {
             self.mending.handle_listed(&info.sid);
             if *self.local.sid() == *info.sid {
                 self.local = participants::participant(info);
+                self.hidden = is_hidden(info);
                 desk.shared.with(|state| state.can_publish_data = can_publish_data(info));
                 // The server tells us of ourselves on the same tick as it tells the others.
                 desk.inbox.push(if info.state() == participant_info::State::Active {
@@ -75,6 +77,7 @@ impl Joined {
         self.room = room.name;
         self.local = participants::participant(&local);
         self.can_publish_data = can_publish_data(&local);
+        self.hidden = is_hidden(&local);
         self.participants = Participants::default();
         self.participants.update_all(&moved.other_participants);
         self.mending.handle_moved_room();

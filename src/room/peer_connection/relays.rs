@@ -1,6 +1,6 @@
 //! What a peer connection does with relays and with servers that say our address.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use livekit_protocol::IceServer;
 use rustls::pki_types::CertificateDer;
@@ -41,27 +41,8 @@ impl PeerConnection {
 
     /// The path that was chosen went through a relay that is gone. Another one the server does not take by itself:
     /// it stays with the best that it knew.
-    fn is_cut_off(&self) -> bool {
-        self.chosen.is_some_and(|(local, _)| !self.sockets.have(local))
-    }
-
-    /// An address of ours that the server should be told: a candidate line.
-    pub(in crate::room) fn poll_candidate(&mut self) -> Option<String> {
-        self.untold.pop()
-    }
-
-    /// A socket of ours is seen from outside at another address.
-    pub(super) fn handle_reflexive(&mut self, mapped: SocketAddr, local: SocketAddr) -> Result<(), Error> {
-        match Candidate::server_reflexive(mapped, local, Protocol::Udp) {
-            Ok(candidate) if mapped != local => {
-                tracing::debug!(%local, %mapped, "an address of ours from outside");
-                self.untold.push(candidate.to_sdp_string());
-                self.rtc.add_local_candidate(candidate);
-            }
-            Ok(_) => {}
-            Err(error) => tracing::debug!(%mapped, %error, "an address of ours from outside is unusable"),
-        }
-        self.drain()
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.path.chosen().is_some_and(|(local, _)| !self.sockets.have(local))
     }
 
     pub(super) fn handle_relay(&mut self, event: RelayEvent, admit: Admit) -> Result<(), Error> {
@@ -86,7 +67,7 @@ impl PeerConnection {
                         self.rtc.direct_api().invalidate_candidate(&candidate);
                     }
                 }
-                if self.path && self.relay_only && !self.sockets.relays.is_hopeful() {
+                if self.path.is_found() && self.relay_only && !self.sockets.relays.is_hopeful() {
                     self.lose("no relay works any more");
                 }
                 self.drain()

@@ -172,10 +172,8 @@ fn a_refusal_is_the_end_and_trouble_is_not() {
     let refused = |status| Failure::Join(ConnectError::Refused { server: server(), status });
     for failure in [
         Failure::Join(unauthorized()),
-        Failure::Join(ConnectError::Forbidden { server: server(), status: 403 }),
         Failure::Join(ConnectError::ServerTooOld { version: "1.9.8".into() }),
         Failure::Join(ConnectError::MalformedToken),
-        refused(404),
     ] {
         let told = failure.to_string();
         assert_eq!(end_of(&failure), Some(CloseReason::Refused(told.into())));
@@ -192,6 +190,27 @@ fn a_refusal_is_the_end_and_trouble_is_not() {
     ] {
         assert_eq!(end_of(&failure), None);
     }
+}
+
+#[test]
+fn a_refusal_by_what_stands_before_the_server_is_believed_after_15_s() {
+    let refused = |status| Failure::Join(ConnectError::Refused { server: "sfu:443".into(), status });
+    let forbidden = || Failure::Join(ConnectError::Forbidden { server: "sfu:443".into(), status: 403 });
+    let (mut rejoin, start) = stable(policy());
+    let mut now = start;
+    rejoin.handle_ended(now, lost(), 0);
+    rejoin.handle_failed(now, &refused(404), 0);
+    rejoin.handle_failed(now + 14 * SECOND, &forbidden(), 0);
+    assert_eq!(rejoin.is_over(now), None);
+    // Something else in between: it has moved on. A server that has no time refuses nothing.
+    rejoin.handle_failed(now + 15 * SECOND, &unreachable(), 0);
+    rejoin.handle_failed(now + 16 * SECOND, &refused(503), 0);
+    now += 36 * SECOND;
+    rejoin.handle_failed(now, &refused(404), 0);
+    rejoin.handle_failed(now + BELIEVED - MS, &refused(404), 0);
+    assert_eq!(rejoin.is_over(now), None);
+    rejoin.handle_failed(now + BELIEVED, &refused(404), 0);
+    assert!(matches!(rejoin.is_over(now + BELIEVED), Some(CloseReason::Refused(_))));
 }
 
 #[test]

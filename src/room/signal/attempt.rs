@@ -9,7 +9,10 @@ use tokio::{
     time,
 };
 
-use super::{ServerEvent, is_passing, server_leave};
+use super::{
+    is_passing,
+    told::{ServerEvent, server_leave},
+};
 use crate::room::{
     health::{End, Loss},
     websocket::{self, Dial, DialFailure},
@@ -74,7 +77,11 @@ pub(super) async fn restart(
             client.set_reconnected().await;
             Ok(answer)
         }
-        Err(error) => Err(not_resumed(error, dial.failure())),
+        Err(error) => {
+            // As after a failed join: the library may have left its socket behind.
+            dial.hang_up();
+            Err(not_resumed(error, dial.failure()))
+        }
     }
 }
 
@@ -86,6 +93,10 @@ fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
                 ServerEvent::Leave(end) => NotResumed::Over(end),
                 _ => NotResumed::Again("the server asks to try again".into()),
             }
+        }
+        // Its last connection was not closed in time, and it opens no other.
+        (error @ SignalError::InvalidState(_), _) => {
+            NotResumed::Over(End::Lost(Loss::Signalling(error.to_string())))
         }
         (_, Some(DialFailure::Status(status))) if !is_passing(status) => refused_to_resume(status),
         (SignalError::Handshake { status }, None) if !is_passing(status.as_u16()) => {
