@@ -7,6 +7,7 @@
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
+    future::pending,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -217,9 +218,17 @@ async fn carry(
         server.set_nodelay(true)?;
         let (from_participant, to_participant) = participant.into_split();
         let (from_server, to_server) = server.into_split();
+        let forth = async {
+            let carried = stream(Pieces::raw(from_participant), to_server, &link, Direction::ToServer).await;
+            if carried.is_err() {
+                // The server takes no more: its last words may be on their way.
+                pending().await
+            }
+        };
+        let back = stream(Pieces::new(from_server, rewrites), to_participant, &link, Direction::FromServer);
         let ended: std::io::Result<()> = tokio::select! {
-            ended = stream(Pieces::raw(from_participant), to_server, &link, Direction::ToServer) => ended,
-            ended = stream(Pieces::new(from_server, rewrites), to_participant, &link, Direction::FromServer) => ended,
+            () = forth => Ok(()),
+            ended = back => ended,
         };
         // While the way is cut the other end cannot know.
         link.until_open().await;
@@ -261,7 +270,8 @@ async fn stream<R: AsyncRead + Unpin>(
     let reading = async move {
         loop {
             link.until_free(direction).await;
-            let piece = pieces.next().await?;
+            // However it ends, what came before goes on first.
+            let piece = pieces.next().await.unwrap_or_default();
             let due = link.piece(direction, piece.len());
             if piece.is_empty() || queue.send((due, piece)).await.is_err() {
                 // The queue ends with this, and the writing once all that waits in it is written.
