@@ -17,6 +17,7 @@ use str0m::{
 use tokio::time;
 
 use super::{
+    health::CHECK,
     ice_tcp::TcpEvent,
     sockets::{MAX_DATAGRAM, Readable, Sockets},
 };
@@ -39,6 +40,8 @@ const LOSSY_RESERVE: usize = 16 * 1024;
 const LOSSY_LIFETIME: u16 = 100;
 /// How many datagrams are read before somebody else has a turn.
 const READ_BATCH: usize = 64;
+/// How many checks of one pair may fail: the stack must not give up before we do, nor stay silent behind that.
+const MAX_CHECKS: usize = 30;
 /// How often the stack is asked which path it has chosen.
 const CHOICE: Duration = Duration::from_secs(1);
 
@@ -107,11 +110,13 @@ impl PeerConnection {
         udp: bool,
         tcp: bool,
     ) -> Result<(Self, String), Error> {
-        let mut rtc = Rtc::builder()
+        let mut config = Rtc::builder()
             .clear_codecs()
             .set_sctp_max_buffered_amount(BUDGET)
-            .set_stats_interval(Some(CHOICE))
-            .build(now);
+            .set_stats_interval(Some(CHOICE));
+        config.set_max_stun_rto(CHECK);
+        config.set_max_stun_retransmits(MAX_CHECKS);
+        let mut rtc = config.build(now);
         let mut api = rtc.sdp_api();
         let reliable =
             api.add_channel_with_config(ChannelConfig { label: "_reliable".into(), ..Default::default() });

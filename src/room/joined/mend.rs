@@ -35,7 +35,7 @@ use crate::{
 
 /// How long the server is silent before it is looked whether the address that the connection stands on is still
 /// ours, and how often then.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(1_200);
 /// How often while the system refuses to send.
 const LOOK_UNSENT: Duration = Duration::from_millis(100);
 /// How often ICE begins anew while the connection moves to another address.
