@@ -123,7 +123,7 @@ async fn attempt(
         None => newest,
         Some(source) => match time::timeout(limit, source.ask()).await {
             Ok(Ok(token)) => token,
-            Ok(Err(error)) => return Err(Failure::NoToken(error.to_string())),
+            Ok(Err(why)) => return Err(Failure::NoToken(why)),
             Err(_) => return Err(Failure::NoToken(format!("none came within {limit:?}"))),
         },
     };
@@ -146,7 +146,10 @@ fn reason(end: End) -> CloseReason {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    };
 
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -155,7 +158,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        room::{address::ServerUrl, rejoin::Policy},
+        room::{address::ServerUrl, health::Loss, rejoin::Policy},
         token::AccessKey,
     };
 
@@ -243,5 +246,35 @@ mod tests {
             attempt(&door, Some(&source("none")), EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(matches!(failure, Failure::Join(ConnectError::MalformedToken)));
         assert!(seen.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_source_that_panics_is_asked_again_with_the_next_attempt() {
+        let (door, seen) = refusing().await;
+        let asked = AtomicBool::new(false);
+        let source = TokenSource::new(move || {
+            assert!(asked.swap(true, Ordering::Relaxed), "the first time it panics");
+            std::future::ready(Ok::<_, std::io::Error>("fresh.fresh.fresh".to_owned()))
+        });
+        let (start, newest) = (Instant::now(), valid());
+        let mut rejoin = Rejoin::new(start, POLICY, Duration::ZERO);
+        let lost = End::Lost(Loss::Signalling("gone".into()));
+        rejoin.handle_ended(start, lost, 0);
+        rejoin.handle_failed(start, &Failure::TokenRefused, 0);
+        let mut failures = Vec::new();
+        for _ in 0..3 {
+            let Step::Join { limit, fresh_token } = rejoin.poll(Instant::now()) else { panic!("it ended") };
+            let failed =
+                attempt(&door, Some(&source), newest.clone(), fresh_token, limit).await.err().unwrap();
+            rejoin.handle_failed(Instant::now(), &failed, 0);
+            failures.push(failed);
+        }
+        let [Failure::NoToken(why), Failure::TokenRefused, Failure::Join(ConnectError::Unauthorized { .. })] =
+            &failures[..]
+        else {
+            panic!("{failures:?}")
+        };
+        assert_eq!(why, "the token source panicked");
+        assert_eq!(*seen.lock().unwrap(), [newest, "fresh.fresh.fresh".into()]);
     }
 }
