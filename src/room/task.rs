@@ -110,7 +110,7 @@ impl Task {
     }
 }
 
-/// One attempt. A dropped future leaves again.
+/// One attempt, within this limit: what asking for a token took is not left for the join. A dropped future leaves again.
 async fn attempt(
     door: &Door,
     source: Option<&TokenSource>,
@@ -118,6 +118,7 @@ async fn attempt(
     fresh: bool,
     limit: Duration,
 ) -> Result<Joined, Failure> {
+    let start = time::Instant::now();
     let asked = source.filter(|_| fresh || tokens::has_expired(&newest));
     let token = match asked {
         None => newest,
@@ -130,7 +131,8 @@ async fn attempt(
     if !tokens::has_the_form_of_a_token(&token) {
         return Err(Failure::Join(ConnectError::MalformedToken));
     }
-    door.enter(&token, limit).await.map_err(|error| match error {
+    let left = limit.saturating_sub(start.elapsed());
+    door.enter(&token, left).await.map_err(|error| match error {
         ConnectError::Unauthorized { .. } if source.is_some() && asked.is_none() => Failure::TokenRefused,
         ConnectError::Unauthorized { .. } if tokens::has_expired(&token) => Failure::TokenExpired,
         error => Failure::Join(error),
@@ -246,6 +248,25 @@ mod tests {
             attempt(&door, Some(&source("none")), EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(matches!(failure, Failure::Join(ConnectError::MalformedToken)));
         assert!(seen.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_source_leaves_the_join_what_is_left_of_the_limit() {
+        // It takes connections, and never says anything on them.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (mut door, _) = refusing().await;
+        door.url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let slow = TokenSource::new(|| async {
+            time::sleep(Duration::from_secs(8)).await;
+            Ok::<_, std::io::Error>("fresh.fresh.fresh".to_owned())
+        });
+        let start = time::Instant::now();
+        let failure = attempt(&door, Some(&slow), EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        assert!(
+            matches!(failure, Failure::Join(ConnectError::Timeout { limit, .. }) if limit == LIMIT - Duration::from_secs(8)),
+            "{failure:?}"
+        );
+        assert_eq!(start.elapsed(), LIMIT);
     }
 
     #[tokio::test]
