@@ -39,7 +39,7 @@ pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 /// The families in turn, the system's first one first.
-fn in_turn(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+pub(super) fn in_turn(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let addresses: Vec<_> = addresses.collect();
     let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
     let (first, second): (Vec<_>, Vec<_>) =
