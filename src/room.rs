@@ -294,6 +294,7 @@ impl RoomOptions {
         if !has_the_form_of_a_token(token) {
             return Err(ConnectError::MalformedToken);
         }
+        websocket::register().map_err(|_| ConnectError::ForeignClient)?;
         if url.is_exposed() {
             tracing::warn!(server = %url, "the token travels unencrypted: use wss://");
         }

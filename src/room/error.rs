@@ -82,6 +82,15 @@ pub enum ConnectError {
         /// What the proxy or the system said.
         reason: String,
     },
+    /// Another part of this program has set the process's WebSocket client, of which there is one only
+    /// (`livekit_net::set_ws_client`). With it a room would be without its limits on what a server sends, without
+    /// [root certificates](super::RoomOptions::root_certificates) of the user's and without a proxy. A room that is
+    /// joined first sets its own, which leaves everybody else's connections as the library itself would make them.
+    #[error(
+        "this program has set a WebSocket client of its own for LiveKit (`livekit_net::set_ws_client`), and there can be \
+         one only: leave that out, or join the first room before"
+    )]
+    ForeignClient,
     /// The server cannot carry data over one peer connection.
     #[error("the server is too old (version {version}); LiveKit 1.9.11 or newer is needed")]
     ServerTooOld {

@@ -8,7 +8,7 @@ use std::{
     fmt,
     future::Future,
     io,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -21,10 +21,7 @@ use livekit_net::{
     Header, HttpClient, HttpMethod, HttpResponse, TransportError, WsClient, WsConnectResult, WsConnection,
 };
 use livekit_protocol::LeaveRequest;
-use rustls::{
-    crypto::{CryptoProvider, ring},
-    pki_types::CertificateDer,
-};
+use rustls::pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -50,11 +47,13 @@ use super::{
 };
 
 mod intake;
+mod process;
 mod thin;
 
 use intake::{Intake, Taken};
 
 pub(super) use intake::Unread;
+pub(super) use process::register;
 
 /// The longest signalling frame, in bytes: the first one lists the whole room.
 const MAX_FRAME: usize = 16 << 20;
@@ -136,15 +135,8 @@ tokio::task_local! {
 
 /// Runs a join whose sockets are opened as `dial` says.
 pub(super) async fn scope<F: Future>(dial: Arc<Dial>, join: F) -> F::Output {
-    static REGISTERED: OnceLock<()> = OnceLock::new();
-    REGISTERED.get_or_init(|| {
-        if CryptoProvider::get_default().is_none() {
-            // Lost races are fine: whoever was first has set one.
-            let _ = ring::default_provider().install_default();
-        }
-        livekit_net::set_ws_client(Arc::new(ScopedClient));
-        livekit_net::set_http_client(Arc::new(ScopedClient));
-    });
+    // Whether it is ours was said at the join.
+    let _ = register();
     DIAL.scope(dial, join).await
 }
 
