@@ -51,7 +51,10 @@ impl Proxy {
     }
 
     /// The one that an environment names for this address, if any.
-    fn named_in(lookup: impl Fn(&str) -> Option<String>, url: &Url) -> Result<Option<Self>, ProxyError> {
+    pub(super) fn named_in(
+        lookup: impl Fn(&str) -> Option<String>,
+        url: &Url,
+    ) -> Result<Option<Self>, ProxyError> {
         let lookup = |name: &str| lookup(name).map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
         let Some(host) = url.host().filter(|host| !is_here(host)) else { return Ok(None) };
         let names = if matches!(url.scheme(), "wss" | "https") {

@@ -233,7 +233,7 @@ async fn open(
     }
 }
 
-/// A connection through a proxy. It has four fifths of the time, so that it is the proxy that is named.
+/// A connection through a proxy. All of it has four fifths of the time, so that it is the proxy that is named.
 async fn through(
     proxy: &Proxy,
     url: &Url,
@@ -242,19 +242,18 @@ async fn through(
 ) -> Result<Box<dyn Stream>, ProxyError> {
     tracing::debug!(%proxy, "the signalling goes through a proxy");
     let limit = limit * 4 / 5;
-    let reached = async {
+    let opened = async {
         let tcp = reach(&proxy.host(), proxy.port()).await.map_err(|error| proxy.failed(error))?;
-        let stream: Box<dyn Stream> = Box::new(tcp);
-        if !proxy.is_tls() {
-            return Ok(stream);
+        let mut stream: Box<dyn Stream> = Box::new(tcp);
+        if proxy.is_tls() {
+            let encrypted = encrypt(&proxy.host(), stream, roots).await;
+            stream = encrypted.map_err(|reason| proxy.failed(reason))?;
         }
-        encrypt(&proxy.host(), stream, roots).await.map_err(|reason| proxy.failed(reason))
+        proxy.open(&mut stream, url, limit).await?;
+        Ok(stream)
     };
-    let reached = time::timeout(limit, reached).await;
-    let mut stream =
-        reached.unwrap_or_else(|_| Err(proxy.failed(format_args!("it did not answer within {limit:?}"))))?;
-    proxy.open(&mut stream, url, limit).await?;
-    Ok(stream)
+    let opened = time::timeout(limit, opened).await;
+    opened.unwrap_or_else(|_| Err(proxy.failed(format_args!("it did not answer within {limit:?}"))))
 }
 
 async fn reach(host: &Host<&str>, port: u16) -> io::Result<TcpStream> {
@@ -357,3 +356,6 @@ impl WsConnection for Connection {
         let _ = self.writer.lock().await.close().await;
     }
 }
+
+#[cfg(test)]
+mod tests;
