@@ -21,6 +21,7 @@ use super::{
     signal,
     twirp::{self, Call},
 };
+use crate::host;
 
 /// How many connections there may be at once; others wait.
 const MAX_CONNECTIONS: usize = 256;
@@ -76,7 +77,7 @@ async fn serve(
     _place: OwnedSemaphorePermit,
 ) {
     // It is bound to loopback; whoever comes from elsewhere came by a way that nobody meant.
-    if !from.ip().is_loopback() || stream.set_nodelay(true).is_err() {
+    if !host::is_own(from.ip()) || stream.set_nodelay(true).is_err() {
         return;
     }
     if let Err(error) = handle(&mut stream, &key, &orders).await {

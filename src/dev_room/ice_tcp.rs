@@ -16,6 +16,8 @@ use tokio::{
     time::{self, Instant},
 };
 
+use crate::host;
+
 /// How many connections there may be at once; others wait.
 const MAX_CONNECTIONS: usize = 128;
 /// The largest frame that is read, in bytes: a DTLS record with its head, several times over.
@@ -81,7 +83,7 @@ impl IceTcp {
 
     fn handle_accepted(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
         match accepted {
-            Ok((stream, from)) if from.ip().is_loopback() => self.carry(stream, from),
+            Ok((stream, from)) if host::is_own(from.ip()) => self.carry(stream, from),
             Ok(_) => {}
             Err(error) => {
                 tracing::debug!(%error, "no ICE connection over TCP was taken");

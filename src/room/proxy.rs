@@ -5,7 +5,7 @@
 //! [curl's rules](https://curl.se/docs/manpage.html#ENVIRONMENT); without a port the scheme's own is meant.
 //! This machine is never reached through a proxy.
 
-use std::{env, fmt, io, net::IpAddr, time::Duration};
+use std::{env, fmt, io, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tokio::{
@@ -13,6 +13,8 @@ use tokio::{
     time,
 };
 use url::{Host, Url};
+
+use crate::host;
 
 mod except;
 
@@ -56,7 +58,7 @@ impl Proxy {
         url: &Url,
     ) -> Result<Option<Self>, ProxyError> {
         let lookup = |name: &str| lookup(name).map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
-        let Some(host) = url.host().filter(|host| !is_here(host)) else { return Ok(None) };
+        let Some(host) = url.host().filter(|host| !host::is_here(host)) else { return Ok(None) };
         let names = if matches!(url.scheme(), "wss" | "https") {
             ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
         } else {
@@ -168,18 +170,6 @@ impl fmt::Display for Proxy {
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// Whether it is this machine.
-fn is_here(host: &Host<&str>) -> bool {
-    match host {
-        Host::Domain(name) => {
-            let name = name.trim_end_matches('.');
-            name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
-        }
-        Host::Ipv4(ip) => ip.is_loopback(),
-        Host::Ipv6(ip) => IpAddr::V6(*ip).to_canonical().is_loopback(),
     }
 }
 
