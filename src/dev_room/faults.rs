@@ -9,6 +9,8 @@ pub(super) struct Faults {
     pub(super) refuse_resume: bool,
     /// At a resume it has forgotten which packets it has.
     pub(super) forget_sequences: bool,
+    /// So many reliable packets get lost in it, which their senders know as delivered.
+    pub(super) loses: u32,
     /// It numbers each packet that it forwards with 1.
     pub(super) restart_numbers: bool,
     /// How many answers to its offers a participant is sent; later ones get lost.

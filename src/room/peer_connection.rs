@@ -23,9 +23,11 @@ use super::{
 use crate::link::Lane;
 
 mod candidates;
+mod path;
 mod relays;
 
-use candidates::tcp_host;
+use candidates::{Candidates, tcp_host};
+use path::Path;
 
 /// How many bytes of both channels may be on their way. A larger budget was measured to cost five
 /// times the processor time and to gain nothing.
@@ -57,15 +59,8 @@ pub(super) struct PeerConnection {
     pending: Option<(SdpPendingOffer, Locals)>,
     /// The last offer and the answer to it.
     described: Described,
-    /// The server's addresses that came before its answer.
-    early: Vec<String>,
-    remotes: Vec<SocketAddr>,
-    /// Addresses of ours that the server does not know yet: candidate lines.
-    untold: Vec<String>,
-    path: bool,
-    /// Our end and theirs of the path that ICE has chosen.
-    chosen: Option<(SocketAddr, SocketAddr)>,
-    heard: Instant,
+    candidates: Candidates,
+    path: Path,
     wake_at: Instant,
     messages: VecDeque<(Lane, Vec<u8>)>,
     lost: Option<&'static str>,
@@ -141,12 +136,8 @@ impl PeerConnection {
             open: [false; 2],
             pending: Some((pending, Locals::Keep)),
             described: Described { offer: offer.clone(), answer: String::new(), number: 1 },
-            early: Vec::new(),
-            remotes: Vec::new(),
-            untold: Vec::new(),
-            path: false,
-            chosen: None,
-            heard: now,
+            candidates: Candidates::default(),
+            path: Path::new(now),
             wake_at: now,
             messages: VecDeque::new(),
             lost: None,
@@ -159,6 +150,11 @@ impl PeerConnection {
     /// Offers anew, with ICE from its beginning: for a path that is lost while the connection on it lives. Until
     /// the answer nothing changes. An earlier offer counts no more.
     pub(super) fn restart_ice(&mut self, locals: Locals) -> Result<(), Error> {
+        // What is gone stays so, though the server did not answer to that.
+        let locals = match self.pending {
+            Some((_, Locals::Replace)) => Locals::Replace,
+            _ => locals,
+        };
         let mut api = self.rtc.sdp_api();
         api.ice_restart(locals == Locals::Keep);
         let (offer, pending) = api.apply().ok_or("no offer was made")?;
@@ -171,7 +167,7 @@ impl PeerConnection {
         self.described.number = self.described.number.wrapping_add(1);
         self.pending = Some((pending, locals));
         // Addresses that come before the answer are of the new beginning.
-        self.early.clear();
+        self.candidates.take_early();
         self.drain()
     }
 
@@ -200,7 +196,7 @@ impl PeerConnection {
 
     /// Whether the address that the connection stands on is not ours any more, and another leads to the server.
     pub(super) fn has_moved(&self) -> bool {
-        self.sockets.have_moved(&self.remotes)
+        self.sockets.have_moved(self.path.chosen().map(|(local, _)| local), self.remotes())
     }
 
     /// Takes the server's answer to the offer of this number; 0 is the last one.
@@ -216,12 +212,8 @@ impl PeerConnection {
         let answer = SdpAnswer::from_sdp_string(sdp)?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
-        self.chosen = None;
-        // The addresses of the beginning before are forgotten on both sides. Those that led nowhere yet are named
-        // if the join fails.
-        if self.path {
-            self.remotes.clear();
-        }
+        self.candidates.begin_anew(locals, self.path.is_found());
+        self.path.handle_searching();
         match locals {
             Locals::Keep => self.sockets.tcp.begin_anew(),
             Locals::Replace => self.sockets.let_go(),
@@ -231,7 +223,8 @@ impl PeerConnection {
             .lines()
             .filter_map(|line| line.strip_prefix("a="))
             .filter(|line| line.starts_with("candidate:"));
-        for line in within.map(ToOwned::to_owned).chain(std::mem::take(&mut self.early)).collect::<Vec<_>>() {
+        let early = self.candidates.take_early();
+        for line in within.map(ToOwned::to_owned).chain(early).collect::<Vec<_>>() {
             self.handle_candidate(&line);
         }
         self.drain()
@@ -315,10 +308,7 @@ impl PeerConnection {
         if !self.rtc.accepts(&input) {
             return self.reject(from);
         }
-        // Another path that can be checked is no sign that this one lives.
-        if is_data(datagram) || self.chosen.is_none_or(|chosen| chosen == (local, from)) {
-            self.heard = now;
-        }
+        self.path.handle_received(now, (local, from), is_data(datagram));
         if admit == Admit::KeepAlive && is_data(datagram) {
             return Ok(());
         }
@@ -348,7 +338,7 @@ impl PeerConnection {
                 }
                 Output::Transmit(transmit) => {
                     if is_data(&transmit.contents) {
-                        self.chosen = Some((transmit.source, transmit.destination));
+                        self.handle_used(transmit.source, transmit.destination);
                     }
                     self.sockets.transmit(transmit);
                 }
@@ -361,22 +351,18 @@ impl PeerConnection {
         match event {
             Event::IceConnectionStateChange(
                 IceConnectionState::Connected | IceConnectionState::Completed,
-            ) => {
-                self.path = true;
-            }
+            ) => self.path.handle_connected(Instant::now()),
             // Before the first path it only says that none was found yet, and so it does after a restart: whether
             // that takes too long is told by the silence.
             Event::IceConnectionStateChange(IceConnectionState::Disconnected)
-                if self.path && self.described.number == 1 && !self.sockets.relays.is_awaited() =>
+                if self.path.is_found()
+                    && self.described.number == 1
+                    && !self.sockets.relays.is_awaited() =>
             {
                 self.lose("no network path works any more");
             }
             Event::PeerStats(PeerStats { selected_candidate_pair: Some(pair), .. }) => {
-                let chosen = (pair.local.addr, pair.remote.addr);
-                if self.chosen.replace(chosen) != Some(chosen) {
-                    let relayed = self.sockets.relays.gave(chosen.0);
-                    tracing::debug!(local = %chosen.0, remote = %chosen.1, protocol = %pair.protocol, relayed, "a path was chosen");
-                }
+                self.handle_used(pair.local.addr, pair.remote.addr);
             }
             Event::ChannelOpen(id, _) if id == self.reliable => self.open[0] = true,
             Event::ChannelOpen(id, _) if id == self.lossy => self.open[1] = true,
@@ -389,6 +375,14 @@ impl PeerConnection {
             Event::ChannelClose(_) => self.lose("the server closed a data channel"),
             Event::Closed => self.lose("the server closed the peer connection"),
             _ => {}
+        }
+    }
+
+    fn handle_used(&mut self, local: SocketAddr, remote: SocketAddr) {
+        if self.path.handle_used((local, remote)) {
+            let (relayed, tcp) = (self.sockets.relays.gave(local), self.sockets.tcp.has(local));
+            tracing::debug!(%local, %remote, relayed, tcp, "a path was chosen");
+            self.sockets.tcp.end_earlier(local);
         }
     }
 
@@ -440,17 +434,12 @@ impl PeerConnection {
 
     /// Whether packets get through at all.
     pub(super) fn has_path(&self) -> bool {
-        self.path
-    }
-
-    /// The server's addresses that were tried.
-    pub(super) fn remotes(&self) -> &[SocketAddr] {
-        &self.remotes
+        self.path.is_found()
     }
 
     /// When the server was last heard.
     pub(super) fn heard(&self) -> Instant {
-        self.heard
+        self.path.heard()
     }
 
     /// Says goodbye to the server. Nothing can be sent afterwards.

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    mem,
     time::{Duration, Instant},
 };
 
@@ -12,14 +13,40 @@ use std::{
 const TTL: Duration = Duration::from_secs(30);
 /// How many senders are remembered: a room of LiveKit's usual size, several times over.
 const MAX_SENDERS: usize = 4096;
+/// How much is kept of what was delivered, in bytes: about as much as may be on its way.
+const MAX_DELIVERED: usize = 128 * 1024;
 
 /// The numbers that we give, and what carries those that the server may not have.
+///
+/// What the connection has not delivered it delivers by itself. What it has may still be lost at the server before it
+/// was heard there: the last of it is kept, to be said again after a resume.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     last: u32,
-    /// What was written and not acknowledged. What may be on its way has a cap, and so has this.
-    kept: VecDeque<(u32, Vec<u8>)>,
-    bytes: usize,
+    /// What was written and not delivered, and its size. What may be on its way has a cap, and so has this.
+    on_way: VecDeque<Written>,
+    on_way_bytes: usize,
+    /// What was delivered last, and its size.
+    delivered: VecDeque<(u32, Vec<u8>)>,
+    delivered_bytes: usize,
+    /// How much waited to be acknowledged when it was looked at last, and what was written since.
+    expected: usize,
+}
+
+#[derive(Debug)]
+enum Written {
+    New(u32, Vec<u8>),
+    /// So many bytes that are not to be said again.
+    Other(usize),
+}
+
+impl Written {
+    fn len(&self) -> usize {
+        match self {
+            Self::New(_, packet) => packet.len(),
+            Self::Other(size) => *size,
+        }
+    }
 }
 
 impl Outgoing {
@@ -32,25 +59,43 @@ impl Outgoing {
     /// The packet with the next number was written.
     pub(super) fn written(&mut self, packet: Vec<u8>) {
         self.last = self.next();
-        self.bytes += packet.len();
-        self.kept.push_back((self.last, packet));
+        self.write(Written::New(self.last, packet));
     }
 
-    /// So many bytes wait for the server's acknowledgement: what came before them is there. Whether that is news.
+    /// So many bytes were written that are not to be said again: a packet that was there before, or one without a number.
+    pub(super) fn written_other(&mut self, size: usize) {
+        self.write(Written::Other(size));
+    }
+
+    fn write(&mut self, written: Written) {
+        self.on_way_bytes += written.len();
+        self.expected += written.len();
+        self.on_way.push_back(written);
+    }
+
+    /// So many bytes wait for the server's acknowledgement: what came before them is there. Whether any of it is news:
+    /// on a slow way a packet is acknowledged piece by piece.
     pub(super) fn handle_unacknowledged(&mut self, bytes: usize) -> bool {
-        let before = self.kept.len();
-        while let Some((_, first)) = self.kept.front()
-            && self.bytes - first.len() >= bytes
+        while let Some(first) = self.on_way.front()
+            && self.on_way_bytes - first.len() >= bytes
         {
-            self.bytes -= first.len();
-            self.kept.pop_front();
+            self.on_way_bytes -= first.len();
+            if let Some(Written::New(number, packet)) = self.on_way.pop_front() {
+                self.delivered_bytes += packet.len();
+                self.delivered.push_back((number, packet));
+            }
         }
-        self.kept.len() < before
+        while self.delivered_bytes > MAX_DELIVERED
+            && let Some((_, first)) = self.delivered.pop_front()
+        {
+            self.delivered_bytes -= first.len();
+        }
+        mem::replace(&mut self.expected, bytes) > bytes
     }
 
-    /// What lies beyond the last number that the server has heard, in order.
-    pub(super) fn beyond(&self, heard: u32) -> impl Iterator<Item = &[u8]> {
-        self.kept.iter().filter(move |(number, _)| *number > heard).map(|(_, packet)| &**packet)
+    /// What was delivered beyond the last number that the server has heard, in order.
+    pub(super) fn unheard(&self, heard: u32) -> impl Iterator<Item = &[u8]> {
+        self.delivered.iter().filter(move |(number, _)| *number > heard).map(|(_, packet)| &**packet)
     }
 }
 
@@ -149,19 +194,47 @@ mod tests {
         assert_eq!(ours.next(), 2);
     }
 
-    #[test]
-    fn what_was_written_is_kept_until_it_is_acknowledged() {
+    fn written(sizes: &[usize]) -> Outgoing {
         let mut ours = Outgoing::default();
-        for size in [3, 5, 2] {
-            ours.written(vec![0; size]);
-        }
-        let sizes = |ours: &Outgoing, heard| ours.beyond(heard).map(<[u8]>::len).collect::<Vec<_>>();
-        assert!(!ours.handle_unacknowledged(10), "nothing is there");
-        assert!(!ours.handle_unacknowledged(8), "the first is there in part");
-        assert_eq!(sizes(&ours, 0), [3, 5, 2]);
-        assert!(ours.handle_unacknowledged(7));
-        assert_eq!((sizes(&ours, 0), sizes(&ours, 2)), (vec![5, 2], vec![2]));
+        sizes.iter().for_each(|size| ours.written(vec![0; *size]));
+        ours
+    }
+
+    fn unheard(ours: &Outgoing, heard: u32) -> Vec<usize> {
+        ours.unheard(heard).map(<[u8]>::len).collect()
+    }
+
+    #[test]
+    fn what_was_delivered_and_not_heard_is_known() {
+        let mut ours = written(&[3, 5, 2]);
+        ours.handle_unacknowledged(8);
+        assert!(unheard(&ours, 0).is_empty(), "the connection sees to what it has not delivered");
+        ours.handle_unacknowledged(7);
+        assert_eq!(unheard(&ours, 0), [3]);
+        ours.handle_unacknowledged(0);
+        assert_eq!((unheard(&ours, 0), unheard(&ours, 2)), (vec![3, 5, 2], vec![2]));
+    }
+
+    #[test]
+    fn every_byte_that_is_acknowledged_is_news() {
+        let mut ours = written(&[15_000]);
+        assert!(!ours.handle_unacknowledged(15_000));
+        assert!(ours.handle_unacknowledged(14_000), "a part of a packet");
+        assert!(!ours.handle_unacknowledged(14_000));
+        ours.written_other(500);
+        assert!(!ours.handle_unacknowledged(14_500));
+        ours.written(vec![0; 100]);
+        assert!(ours.handle_unacknowledged(14_000), "beside what was written meanwhile");
         assert!(ours.handle_unacknowledged(0));
-        assert_eq!((sizes(&ours, 0), ours.bytes), (vec![], 0));
+        assert!(!ours.handle_unacknowledged(0));
+        assert_eq!((unheard(&ours, 0), ours.on_way_bytes), (vec![15_000, 100], 0));
+    }
+
+    #[test]
+    fn what_is_kept_has_a_cap() {
+        let mut ours = written(&[15_000; 100]);
+        ours.handle_unacknowledged(0);
+        assert_eq!(unheard(&ours, 0).len(), MAX_DELIVERED / 15_000);
+        assert_eq!(unheard(&ours, 99).len(), 1, "the last ones");
     }
 }

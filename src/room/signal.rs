@@ -7,7 +7,8 @@ use livekit_protocol::{
     TrickleRequest, leave_request, signal_request,
 };
 use livekit_signaling::{
-    CLIENT_PROTOCOL_DEFAULT, SignalClient, SignalError, SignalEvent, SignalEvents, SignalOptions,
+    CLIENT_PROTOCOL_DEFAULT, JOIN_RESPONSE_TIMEOUT, SignalClient, SignalError, SignalEvent, SignalEvents,
+    SignalOptions,
 };
 use rustls::pki_types::CertificateDer;
 use tokio::{runtime::Handle, time};
@@ -16,7 +17,7 @@ use super::{
     address::ServerUrl,
     error::{ConnectError, JoinPhase},
     peer_connection::Described,
-    websocket::{self, Dial, DialFailure, Unread},
+    websocket::{self, Dial, DialFailure},
 };
 
 mod attempt;
@@ -42,7 +43,8 @@ pub(super) struct Signal {
     events: SignalEvents,
     /// What came on the old connection before a new one was opened.
     early: VecDeque<ServerEvent>,
-    unread: Arc<Unread>,
+    /// The present connection.
+    dial: Arc<Dial>,
     attempt: Option<Attempt>,
 }
 
@@ -61,14 +63,14 @@ impl Signal {
         let joining = tokio::spawn(websocket::scope(dial.clone(), {
             let (url, token) = (url.as_str().to_owned(), token.to_owned());
             let offer = description("offer", offer, 1);
-            let unread = dial.unread();
+            let dial = dial.clone();
             async move {
                 let (client, response, events) =
                     SignalClient::connect(&url, &token, options(limit), Some(offer)).await?;
                 let client = Arc::new(client);
                 let words = Words::new(client.clone());
                 let (client, early) = (Some(client), VecDeque::new());
-                Ok((Self { client, words, events, early, unread, attempt: None }, response))
+                Ok((Self { client, words, events, early, dial, attempt: None }, response))
             }
         }));
         let joined = match time::timeout(limit, joining).await {
@@ -79,7 +81,11 @@ impl Signal {
             Ok(Err(panic)) => return Err(ConnectError::transport(panic)),
             Ok(Ok(joined)) => joined,
         };
-        let (signal, response) = joined.map_err(|error| join_error(error, dial.failure(), url, limit))?;
+        // The library leaves a socket behind when it waits no longer for the answer; what comes on it late would join.
+        let (signal, response) = joined.map_err(|error| {
+            dial.hang_up();
+            join_error(error, dial.failure(), url, limit)
+        })?;
         if !signal.client.as_ref().is_some_and(|client| client.is_single_pc_mode_active()) {
             return Err(ConnectError::ServerTooOld { version: version(&response) });
         }
@@ -91,8 +97,8 @@ impl Signal {
 
     /// What came over the present connection and was not read yet.
     #[cfg(test)]
-    pub(super) fn unread(&self) -> Arc<Unread> {
-        self.unread.clone()
+    pub(super) fn unread(&self) -> Arc<websocket::Unread> {
+        self.dial.unread()
     }
 
     /// The next thing that concerns us.
@@ -110,7 +116,7 @@ impl Signal {
                 biased;
                 event = self.events.recv(), if !asking => match event {
                     Some(SignalEvent::Message(message)) => {
-                        self.unread.handle_read();
+                        self.dial.unread().handle_read();
                         if let Some(event) = server_event(*message) {
                             return event;
                         }
@@ -137,9 +143,7 @@ impl Signal {
     /// [`next`](Self::next).
     pub(super) fn resume(&mut self, roots: Vec<CertificateDer<'static>>, limit: Duration) {
         let Some(client) = self.client.clone().filter(|_| self.attempt.is_none()) else { return };
-        let done = tokio::spawn(async move {
-            let _ = time::timeout(GOODBYE, client.close()).await;
-        });
+        let done = tokio::spawn(close(client, self.dial.clone()));
         self.attempt = Some(Attempt::Closing { done, dial: Dial::new(roots).resuming(), limit });
     }
 
@@ -158,7 +162,7 @@ impl Signal {
         // What was not said yet was meant for the old one.
         self.words = Words::new(client.clone());
         let dial = Arc::new(dial);
-        self.unread = dial.unread();
+        self.dial = dial.clone();
         let answer = tokio::spawn(restart(client, dial.clone(), limit));
         self.attempt = Some(Attempt::Asking { answer, dial });
     }
@@ -194,7 +198,7 @@ impl Signal {
     pub(super) fn abandon(mut self) {
         self.give_up();
         if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
-            runtime.spawn(async move { client.close().await });
+            runtime.spawn(close(client, self.dial.clone()));
         }
     }
 
@@ -210,7 +214,9 @@ impl Signal {
             }
             goodbye(client).await;
         };
-        let _ = time::timeout(GOODBYE, goodbye).await;
+        if time::timeout(GOODBYE, goodbye).await.is_err() {
+            self.dial.hang_up();
+        }
         self.give_up();
     }
 
@@ -235,8 +241,22 @@ impl Drop for Signal {
     fn drop(&mut self) {
         self.give_up();
         if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
-            runtime.spawn(time::timeout(GOODBYE, goodbye(client)));
+            let dial = self.dial.clone();
+            runtime.spawn(async move {
+                if time::timeout(GOODBYE, goodbye(client)).await.is_err() {
+                    dial.hang_up();
+                }
+            });
         }
+    }
+}
+
+/// Closes a connection, if need be without a word. Broken off half-way the library would open no other.
+async fn close(client: Arc<SignalClient>, dial: Arc<Dial>) {
+    let mut closing = std::pin::pin!(client.close());
+    if time::timeout(GOODBYE, &mut closing).await.is_err() {
+        dial.hang_up();
+        closing.await;
     }
 }
 
@@ -301,7 +321,10 @@ fn join_error(
             None,
         ) => refused(server, status.as_u16()),
         (SignalError::Connection(reason), None) => ConnectError::Unreachable { server, reason },
-        (SignalError::Timeout(_), None) => ConnectError::Timeout { limit, phase: JoinPhase::Signalling },
+        // It waits so long for the answer, whatever the limit is.
+        (SignalError::Timeout(_), None) => {
+            ConnectError::Timeout { limit: limit.min(JOIN_RESPONSE_TIMEOUT), phase: JoinPhase::Signalling }
+        }
         (SignalError::Closed | SignalError::SendError, None) => {
             ConnectError::Unreachable { server, reason: "the connection was closed during the join".into() }
         }
@@ -327,7 +350,10 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio_tungstenite::{
         accept_hdr_async,
-        tungstenite::handshake::server::{ErrorResponse, Request, Response},
+        tungstenite::{
+            Message as Frame,
+            handshake::server::{ErrorResponse, Request, Response},
+        },
     };
 
     use super::*;
@@ -459,6 +485,29 @@ mod tests {
         // On a slow machine it may be given up before it is a WebSocket: then it has ended, too.
         if let Ok(mut socket) = socket {
             assert!(!matches!(socket.next().await, Some(Ok(_))), "not even a goodbye");
+        }
+    }
+
+    /// The library waits for an answer less long than we do, and leaves the socket behind: an answer that comes late
+    /// must make no participant that nobody drives.
+    #[tokio::test]
+    async fn a_join_that_the_library_gave_up_ends_its_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let joining = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
+        let (joined, ()) = tokio::join!(joining, async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+            socket.send(Frame::Ping(Default::default())).await.unwrap();
+            assert!(matches!(socket.next().await, Some(Ok(Frame::Pong(_)))), "it is open at the other end");
+            time::pause();
+            let ended = time::timeout(Duration::from_secs(3_600), socket.next()).await;
+            assert!(!matches!(ended.expect("the socket was left behind"), Some(Ok(_))), "not even a goodbye");
+            time::resume();
+        });
+        match joined.err().unwrap() {
+            ConnectError::Timeout { limit, .. } => assert_eq!(limit, JOIN_RESPONSE_TIMEOUT),
+            other => panic!("{other:?}"),
         }
     }
 

@@ -88,16 +88,20 @@ impl Sockets {
         Ok(Some(local))
     }
 
-    /// Whether none of these sockets can reach the server any more because its address is not ours now, while
-    /// another is.
-    pub(super) fn have_moved(&self, remotes: &[SocketAddr]) -> bool {
+    /// Whether our end of the way that is used is not ours any more, while another leads to the server; as long as none
+    /// is used, whether all of them are gone. A socket towards some network of this machine's own says nothing.
+    pub(super) fn have_moved(&self, used: Option<SocketAddr>, remotes: &[SocketAddr]) -> bool {
         let stays = |local: IpAddr| std::net::UdpSocket::bind((local, 0)).is_ok();
-        let ours = self.udp.iter().map(|udp| udp.local.ip());
-        let mut ours = ours.chain(self.tcp.locals()).chain(self.relays.locals()).peekable();
-        self.bind.is_none()
-            && ours.peek().is_some()
-            && !ours.any(stays)
-            && remotes.iter().any(|remote| route_to(*remote).is_ok())
+        let used = used.map(|local| self.relays.reached_from(local).unwrap_or(local).ip());
+        let is_gone = match used {
+            Some(local) => !stays(local),
+            None => {
+                let ours = self.udp.iter().map(|udp| udp.local.ip());
+                let mut ours = ours.chain(self.tcp.locals()).chain(self.relays.locals()).peekable();
+                ours.peek().is_some() && !ours.any(stays)
+            }
+        };
+        self.bind.is_none() && is_gone && remotes.iter().any(|remote| route_to(*remote).is_ok())
     }
 
     /// Whether the system has refused to send since this was asked last: the way may be gone.
@@ -206,6 +210,17 @@ mod tests {
         let local = sockets.open_udp_towards(LOOPBACK.parse().unwrap()).unwrap().unwrap();
         assert!(local.ip().is_loopback());
         assert_eq!(sockets.open_udp_towards("127.0.0.1:10".parse().unwrap()).unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_gone_is_one_that_is_used() {
+        let mut sockets = Sockets::new(None);
+        let (remote, gone) = (LOOPBACK.parse().unwrap(), "192.0.2.1:5000".parse().unwrap());
+        assert!(!sockets.have_moved(None, &[remote]), "there is none");
+        let local = sockets.open_udp_towards(remote).unwrap().unwrap();
+        assert!(!sockets.have_moved(None, &[remote]) && !sockets.have_moved(Some(local), &[remote]));
+        assert!(sockets.have_moved(Some(gone), &[remote]), "though another is there");
+        assert!(!sockets.have_moved(Some(gone), &[]), "nothing leads to the server");
     }
 
     #[tokio::test]

@@ -188,6 +188,14 @@ impl Relays {
         })
     }
 
+    /// Our end of the way to the relay that gave this address, if one did.
+    pub(super) fn reached_from(&self, relayed: SocketAddr) -> Option<SocketAddr> {
+        self.relays.iter().find(|relay| relay.gave(relayed)).and_then(|relay| match &relay.state {
+            State::Open { ours, .. } => Some(*ours),
+            _ => None,
+        })
+    }
+
     /// Lets every relay reach this address of the room's server.
     pub(super) fn permit(&mut self, peer: SocketAddr) {
         if !self.peers.contains(&peer) {

@@ -337,8 +337,11 @@ impl Connection {
 #[async_trait]
 impl WsConnection for Connection {
     async fn send(&self, frame: Vec<u8>) -> Result<(), TransportError> {
-        let sent = self.writer.lock().await.send(Message::Binary(frame.into())).await;
-        sent.map_err(|error| TransportError::Connection(error.to_string()))
+        let send = async { self.writer.lock().await.send(Message::Binary(frame.into())).await };
+        tokio::select! {
+            sent = send => sent.map_err(|error| TransportError::Connection(error.to_string())),
+            () = self.dial.hung_up.cancelled() => Err(TransportError::Connection("given up".into())),
+        }
     }
 
     async fn recv(&self) -> Result<Option<Vec<u8>>, TransportError> {
@@ -349,11 +352,13 @@ impl WsConnection for Connection {
     }
 
     async fn close(&self) {
-        if self.dial.hung_up.is_cancelled() {
-            return;
+        let close = async { self.writer.lock().await.close().await };
+        tokio::select! {
+            biased;
+            () = self.dial.hung_up.cancelled() => {}
+            // A peer that is gone cannot be told.
+            _ = close => {}
         }
-        // A peer that is gone cannot be told.
-        let _ = self.writer.lock().await.close().await;
     }
 }
 

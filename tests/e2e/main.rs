@@ -49,6 +49,7 @@ mod report;
 #[path = "../it/report_sample.rs"]
 mod report_sample;
 mod restart;
+mod results;
 mod resume;
 mod room;
 mod server;
@@ -76,6 +77,7 @@ fn main() {
         rejoin::trials(),
         matrix::trials(),
         resume::trials(),
+        results::trials(),
         moves::trials(),
         survival::trials(),
         room::trials(),

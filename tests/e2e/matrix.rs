@@ -1,6 +1,7 @@
-//! Calls all the time while the network of their owner is cut, for the media, the signalling, or both, or loses
-//! packets: each has exactly one outcome, runs at most once, and is not given up early. How soon calls work again is a
-//! benchmark's business (`scripts/bench-cuts`).
+//! Calls all the time while the network of their owner is cut (the media, the datagrams among them, the signalling, or
+//! both), loses packets, mixes up their order or has no room for them: each has exactly one outcome and runs at most
+//! once. Where nobody can be away for longer than the grace, each succeeds; else none is given up before it, and none
+//! that is asked for once calls work again. How soon they do is a benchmark's business (`scripts/bench-cuts`).
 
 use std::{
     collections::HashMap,
@@ -18,7 +19,7 @@ use tokio::{
     task::JoinHandle,
     time::{interval, sleep},
 };
-use toolbridge::{Assistant, CallError, Client, Config, State, ToolError, Tools};
+use toolbridge::{Assistant, CallError, Client, Config, RoomOptions, State, ToolError, Tools};
 
 use crate::{
     ends::Number,
@@ -31,8 +32,21 @@ use crate::{
 const PERIOD: Duration = Duration::from_millis(100);
 /// How long calls go on after the network is well again.
 const AFTER: Duration = Duration::from_secs(1);
-/// How long a call may take: longer than any cut here.
-const LIMIT: Duration = Duration::from_secs(25);
+/// How long a call may take: longer than any cut here and what follows.
+const LIMIT: Duration = Duration::from_secs(45);
+/// How long what is not a cut lasts.
+const BAD: Duration = Duration::from_secs(5);
+/// An outcome that is decided is seen within this time, on a machine that has much to do: less than the grace, so that
+/// nothing that is decided later is taken for it.
+const SEEN: Duration = Duration::from_secs(2);
+
+/// By then calls go another way, where there is one: the way is suspected after 3.5 s, and the server says again what it
+/// had to say after 7 s.
+const ELSEWHERE: Duration = Duration::from_secs(12);
+
+/// How long the cuts last, in ms. None is between 3 s and the grace: a hole of that length the server's SCTP fills only
+/// 7 s after its beginning, and who has nothing to say meanwhile does not find out sooner; so calls into it can be lost.
+const LENGTHS_MS: [u64; 5] = [30_000, 12_000, 5_000, 2_000, 500];
 
 /// What is wrong with the network.
 #[derive(Clone, Copy)]
@@ -40,21 +54,93 @@ enum Wrong {
     Media,
     Signalling,
     Both,
-    /// So many of a thousand datagrams are lost, each way.
+    /// The datagrams are cut: there is another way, and it is taken.
+    Udp,
+    /// So many of a thousand datagrams are lost, each way. A stream loses nothing: it is late.
     Loses(u32),
+    /// Each datagram is up to so many milliseconds late, by chance: they pass each other.
+    Mixes(u64),
+    /// Over TCP, whatever is said is up to so many milliseconds late, by chance: as when a network loses of it.
+    Stutters(u64),
+    /// So many bytes a second pass, each way; what finds no room is lost.
+    Narrow(u64),
 }
 
+impl Wrong {
+    /// Whether somebody can be away for longer than the grace, if it lasts so long. Who takes the other way has what was
+    /// under way only when the server says it again, and that it does only after as long as the hole was.
+    fn takes_away(self, length: Duration) -> bool {
+        matches!(self, Self::Media | Self::Both | Self::Udp) && length >= Config::default().times.grace
+    }
+
+    /// Whether calls work while it lasts.
+    fn leaves_a_way(self) -> bool {
+        !matches!(self, Self::Media | Self::Both)
+    }
+
+    fn options(self) -> RoomOptions {
+        match self {
+            Self::Stutters(_) => RoomOptions::new().tcp_only(),
+            _ => RoomOptions::new(),
+        }
+    }
+
+    fn begin(self, relay: &Relay) {
+        match self {
+            Self::Media => relay.media().cut(),
+            Self::Signalling => relay.signalling().cut(),
+            Self::Both => relay.cut(),
+            Self::Udp => relay.udp().cut(),
+            Self::Loses(permille) => relay.udp().lose(permille),
+            Self::Mixes(ms) => relay.udp().jitter(Duration::from_millis(ms)),
+            Self::Stutters(ms) => relay.tcp().jitter(Duration::from_millis(ms)),
+            Self::Narrow(rate) => relay.udp().rate(rate),
+        }
+    }
+
+    fn end(self, relay: &Relay) -> anyhow::Result<()> {
+        relay.restore();
+        relay.media().lose(0);
+        relay.media().jitter(Duration::ZERO);
+        relay.media().rate(0);
+        // That it was wrong indeed.
+        match self {
+            Self::Mixes(_) => ensure!(relay.udp().overtaking() > 0, "all came in order"),
+            Self::Narrow(_) => ensure!(relay.udp().crowded_out() > 0, "there was room for all"),
+            Self::Udp => ensure!(relay.tcp().connections() > 0, "no other way was taken"),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The longest first, so that they run beside the others.
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (name, wrong) in [("media", Wrong::Media), ("signalling", Wrong::Signalling), ("both", Wrong::Both)] {
-        for ms in [500, 2_000, 5_000, 12_000] {
+    for ms in LENGTHS_MS {
+        for (name, wrong) in [
+            ("media", Wrong::Media),
+            ("signalling", Wrong::Signalling),
+            ("both", Wrong::Both),
+            ("udp", Wrong::Udp),
+        ] {
             let name = format!("a_cut_of_{name}_for_{ms}_ms");
             trials.push(one_outcome_each(&name, wrong, Duration::from_millis(ms)));
         }
     }
     for percent in [2, 5, 10] {
-        let name = format!("a_loss_of_{percent}_percent");
-        trials.push(one_outcome_each(&name, Wrong::Loses(10 * percent), Duration::from_secs(5)));
+        trials.push(one_outcome_each(
+            &format!("a_loss_of_{percent}_percent"),
+            Wrong::Loses(10 * percent),
+            BAD,
+        ));
+    }
+    for ms in [20, 100, 400] {
+        trials.push(one_outcome_each(&format!("datagrams_up_to_{ms}_ms_late"), Wrong::Mixes(ms), BAD));
+    }
+    trials.push(one_outcome_each("a_stream_up_to_400_ms_late", Wrong::Stutters(400), BAD));
+    for rate in [5_000, 2_000] {
+        trials.push(one_outcome_each(&format!("{rate}_bytes_a_second"), Wrong::Narrow(rate), BAD));
     }
     trials
 }
@@ -78,57 +164,72 @@ async fn calls(room: String, wrong: Wrong, length: Duration) -> anyhow::Result<(
     let runs = Runs::default();
     let tools = Tools::with_state(runs.clone()).tool("count", "Counts how often it runs", count);
     // What was asked in a long cut comes all at once behind it.
-    let phone = Client::builder().assistant("assistant").tools(tools).configure(|config| {
+    let phone = Client::builder().assistant("assistant").tools(tools).room_options(wrong.options());
+    let phone = phone.configure(|config| {
         config.caps.open_per_peer = 1_000;
         config.caps.calls_per_second = 1_000;
     });
     let brain = Assistant::builder().client("phone").configure(|config| config.caps.open_per_peer = 1_000);
-    let token = server.key().client(&room, "phone").sign()?;
-    let phone = async { phone.join(&relay.url(), &token).await };
-    let token = server.key().assistant(&room, "assistant").sign()?;
-    let brain = async { brain.join(&server.url(), &token).await };
-    let (phone, brain) = tokio::try_join!(phone, brain)?;
+    // First the one whose network stays: so the other knows of it from its own join, and not only by a word of the
+    // signalling that the cut may hold up.
+    let brain = brain.join(&server.url(), &server.key().assistant(&room, "assistant").sign()?).await?;
+    let phone = phone.join(&relay.url(), &server.key().client(&room, "phone").sign()?).await?;
     ensure!(ask(&brain, u64::MAX).await? == u64::MAX);
 
     let over = Arc::new(AtomicBool::new(false));
     let flow = tokio::spawn(flow(brain.clone(), over.clone()));
     let began = Instant::now();
-    let (media, signalling) = (relay.media(), relay.signalling());
-    match wrong {
-        Wrong::Media => media.cut(),
-        Wrong::Signalling => signalling.cut(),
-        Wrong::Both => relay.cut(),
-        Wrong::Loses(permille) => media.lose(permille),
+    wrong.begin(&relay);
+    // Whatever was lost, calls work again: at once where there is another way, else when the link is back.
+    let again = async {
+        while ask(&brain, u64::MAX).await.is_err() {}
+        Instant::now()
+    };
+    let ends = async {
+        sleep(length).await;
+        wrong.end(&relay)
+    };
+    let again = if wrong.leaves_a_way() {
+        let (again, ended) = tokio::join!(soon("a call that works meanwhile", again), ends);
+        ended.and(again)?
+    } else {
+        ends.await?;
+        soon("a call that works", again).await?
+    };
+    if matches!(wrong, Wrong::Udp) && length >= ELSEWHERE {
+        ensure!(again < began + length, "the other way was not taken: {:?}", again.duration_since(began));
     }
-    sleep(length).await;
-    media.lose(0);
-    relay.restore();
-    // Whatever was lost, calls work again.
-    let again = async { while ask(&brain, u64::MAX).await.is_err() {} };
-    soon("a call that works", again).await?;
     sleep(AFTER).await;
     over.store(true, Ordering::Relaxed);
     let outcomes = soon("all outcomes", flow).await???;
 
-    let asked = outcomes.len();
-    for (n, ended, outcome) in outcomes {
+    let (asked, mut given_up) = (outcomes.len(), 0);
+    for Ended { n, asked, ended, outcome } in outcomes {
+        let when = format!(
+            "call {n}, asked {:?} after the beginning and ended {:?}; calls worked again {:?}",
+            asked.saturating_duration_since(began),
+            ended.duration_since(began),
+            again.duration_since(began)
+        );
         match outcome {
-            Ok(value) => ensure!(value == n, "call {n} was answered with {value}"),
-            Err(CallError::Lost { .. }) => ensure!(
-                ended.duration_since(began) >= Config::default().times.grace,
-                "call {n} was given up after {:?}",
-                ended.duration_since(began)
-            ),
-            // Nobody is there after a loss, until it is back.
-            Err(CallError::UnknownTool { .. } | CallError::NotBound { .. }) => {}
-            Err(other) => return Err(other).context(format!("call {n}")),
+            Ok(value) => ensure!(value == n, "{when}: {value}"),
+            // It was lost, or nobody was there.
+            Err(
+                error @ (CallError::Lost { .. } | CallError::UnknownTool { .. } | CallError::NotBound { .. }),
+            ) if wrong.takes_away(length) => {
+                let early = ended.duration_since(began) < Config::default().times.grace;
+                let late = asked >= again || ended >= again + SEEN;
+                ensure!(!early && !late, "{when}: {error}");
+                given_up += 1;
+            }
+            Err(other) => return Err(other).context(when),
         }
     }
     let mut runs = runs.lock().unwrap().clone();
     runs.remove(&u64::MAX);
     ensure!(runs.values().all(|times| *times == 1), "{runs:?}");
     ensure!(runs.len() <= asked && brain.open_calls() == 0 && phone.open_jobs() == 0);
-    println!("{room}: {asked} calls, {} ran", runs.len());
+    println!("{room}: {asked} calls, {} ran, {given_up} given up", runs.len());
     Ok(())
 }
 
@@ -137,7 +238,13 @@ async fn ask(brain: &Assistant, n: u64) -> Result<u64, CallError> {
     Ok(value.decode().unwrap_or_default())
 }
 
-type Ended = (u64, Instant, Result<u64, CallError>);
+/// A call that has its outcome.
+struct Ended {
+    n: u64,
+    asked: Instant,
+    ended: Instant,
+    outcome: Result<u64, CallError>,
+}
 
 /// Calls until it is over, and waits for what is open then.
 async fn flow(brain: Assistant, over: Arc<AtomicBool>) -> anyhow::Result<Vec<Ended>> {
@@ -149,8 +256,9 @@ async fn flow(brain: Assistant, over: Arc<AtomicBool>) -> anyhow::Result<Vec<End
         }
         let brain = brain.clone();
         open.push(tokio::spawn(async move {
+            let asked = Instant::now();
             let outcome = ask(&brain, n).await;
-            (n, Instant::now(), outcome)
+            Ended { n, asked, ended: Instant::now(), outcome }
         }));
     }
     Ok(join_all(open).await.into_iter().collect::<Result<_, _>>()?)

@@ -1,16 +1,14 @@
-//! A network between a participant and the server that can be cut, slowed down and made to lose, for the
-//! signalling and for the media apart.
+//! A network between a participant and the server that can be cut, slowed down, narrowed, made to lose and to mix up
+//! the order, for the signalling, the datagrams and the streams of the media apart.
 //!
 //! The server's candidates are rewritten on their way: so the participant sends its packets here too.
 //! Whoever joins by the server's own address is not touched.
 
 use std::{
-    collections::VecDeque,
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -24,6 +22,9 @@ use tokio::{
 };
 
 use crate::server::Server;
+use link::{Direction, Link};
+
+mod link;
 
 /// How many datagrams or pieces of a stream wait in one direction.
 const QUEUE: usize = 4096;
@@ -35,7 +36,7 @@ const READ: usize = 64 * 1024;
 /// A relay in front of one server. Dropping it cuts everything.
 pub(crate) struct Relay {
     signalling: Arc<Link>,
-    media: Arc<Link>,
+    media: Media,
     port: u16,
     _tasks: JoinSet<()>,
 }
@@ -49,7 +50,8 @@ impl Relay {
     pub(crate) async fn start_for(server: &Server, packets: IpAddr) -> anyhow::Result<Self> {
         let signal = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (tcp, udp) = (TcpListener::bind((packets, 0)).await?, UdpSocket::bind((packets, 0)).await?);
-        let (signalling, media) = (Arc::new(Link::new()), Arc::new(Link::new()));
+        let signalling = Arc::new(Link::new());
+        let media = Media { udp: Arc::new(Link::new()), tcp: Arc::new(Link::new()) };
         let announced =
             [(server.udp_port(), udp.local_addr()?.port()), (server.tcp_port(), tcp.local_addr()?.port())]
                 .map(|(theirs, ours)| {
@@ -59,8 +61,8 @@ impl Relay {
         let port = signal.local_addr()?.port();
         let mut tasks = JoinSet::new();
         tasks.spawn(relay_tcp(signal, server.port(), signalling.clone(), Some(Arc::new(announced))));
-        tasks.spawn(relay_tcp(tcp, server.tcp_port(), media.clone(), None));
-        tasks.spawn(relay_udp(udp, server.udp_port(), media.clone()));
+        tasks.spawn(relay_tcp(tcp, server.tcp_port(), media.tcp.clone(), None));
+        tasks.spawn(relay_udp(udp, server.udp_port(), media.udp.clone()));
         Ok(Self { signalling, media, port, _tasks: tasks })
     }
 
@@ -75,13 +77,23 @@ impl Relay {
     }
 
     /// The way of the packets: UDP and ICE over TCP.
-    pub(crate) fn media(&self) -> &Link {
+    pub(crate) fn media(&self) -> &Media {
         &self.media
+    }
+
+    /// The way of the packets that are datagrams.
+    pub(crate) fn udp(&self) -> &Link {
+        &self.media.udp
+    }
+
+    /// The way of the packets in ICE over TCP.
+    pub(crate) fn tcp(&self) -> &Link {
+        &self.media.tcp
     }
 
     /// Ends the signalling and takes no other for the same join: whoever is behind it must join anew.
     pub(crate) fn evict(&self) {
-        self.signalling.to_refuse.store(1, Ordering::Relaxed);
+        self.signalling.refuse_next(1);
         self.signalling.sever();
     }
 
@@ -98,134 +110,78 @@ impl Relay {
     }
 }
 
-/// An address and a port as a candidate has them, in the same number of bytes for both families.
-fn candidate(address: IpAddr, port: u16) -> Vec<u8> {
-    let address = if address.is_ipv4() { "127.0.0.1" } else { "::0:0:0:1" };
-    format!(" {address} {port} ").into_bytes()
+/// Both ways of the packets.
+pub(crate) struct Media {
+    udp: Arc<Link>,
+    tcp: Arc<Link>,
 }
 
-/// One way through the relay, both directions of it.
-pub(crate) struct Link {
-    open: watch::Sender<bool>,
-    /// Counts how often all TCP connections were ended.
-    severed: watch::Sender<u64>,
-    delay_us: AtomicU64,
-    to_lose: AtomicU32,
-    /// So many of a thousand datagrams are lost, by a chance that is the same each time.
-    loss: AtomicU32,
-    chance: AtomicU64,
-    to_refuse: AtomicU32,
-    /// How many TCP connections were taken.
-    connections: watch::Sender<usize>,
-    /// Counts how often the ways of all datagrams were forgotten.
-    rebound: watch::Sender<u64>,
-    /// How many datagrams came from the server since then.
-    answered: watch::Sender<u64>,
-}
-
-impl Link {
-    fn new() -> Self {
-        Self {
-            open: watch::Sender::new(true),
-            severed: watch::Sender::new(0),
-            delay_us: AtomicU64::new(0),
-            to_lose: AtomicU32::new(0),
-            loss: AtomicU32::new(0),
-            chance: AtomicU64::new(1),
-            to_refuse: AtomicU32::new(0),
-            connections: watch::Sender::new(0),
-            rebound: watch::Sender::new(0),
-            answered: watch::Sender::new(0),
-        }
-    }
-
-    /// From now on nothing passes: datagrams are lost, streams wait, and no socket is told.
+impl Media {
+    /// From now on nothing passes: see [`Link::cut`].
     pub(crate) fn cut(&self) {
-        self.open.send_replace(false);
+        self.each(Link::cut);
     }
 
-    /// Everything passes again; streams go on where they were.
+    /// Everything passes again.
     pub(crate) fn restore(&self) {
-        self.open.send_replace(true);
-    }
-
-    /// Ends all TCP connections. New ones are taken.
-    pub(crate) fn sever(&self) {
-        self.severed.send_modify(|times| *times += 1);
+        self.each(Link::restore);
     }
 
     /// From now on everything takes this much longer in each direction.
     pub(crate) fn delay(&self, delay: Duration) {
-        self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
+        self.each(|link| link.delay(delay));
     }
 
-    /// From now on so many of a thousand datagrams are lost, each way.
+    /// From now on everything takes up to this much longer: see [`Link::jitter`].
+    pub(crate) fn jitter(&self, most: Duration) {
+        self.each(|link| link.jitter(most));
+    }
+
+    /// From now on so many bytes a second pass in each direction, of datagrams and of streams; 0 is no limit.
+    pub(crate) fn rate(&self, bytes: u64) {
+        self.each(|link| link.rate(bytes));
+    }
+
+    /// From now on so many of a thousand datagrams are lost, each way. A stream loses nothing.
     pub(crate) fn lose(&self, permille: u32) {
-        self.loss.store(permille, Ordering::Relaxed);
+        self.udp.lose(permille);
     }
 
     /// The next so many datagrams are lost, whichever way they go.
     pub(crate) fn lose_next(&self, datagrams: u32) {
-        self.to_lose.store(datagrams, Ordering::Relaxed);
+        self.udp.lose_next(datagrams);
     }
 
     /// How many TCP connections were taken, though the way may be cut.
     pub(crate) fn connections(&self) -> usize {
-        *self.connections.borrow()
+        self.tcp.connections()
     }
 
     /// Waits until there were so many.
     pub(crate) async fn until_connections(&self, wanted: usize) {
-        let _ = self.connections.subscribe().wait_for(|connections| *connections >= wanted).await;
+        self.tcp.until_connections(wanted).await;
     }
 
-    /// As a router that forgets: from now on the server hears every participant's datagrams from another port, and
-    /// what it sends to the port before is lost.
+    /// As a router that forgets: see [`Link::rebind`].
     pub(crate) fn rebind(&self) {
-        self.answered.send_replace(0);
-        self.rebound.send_modify(|times| *times += 1);
+        self.udp.rebind();
     }
 
     /// Waits until a datagram of the server's has passed since then.
     pub(crate) async fn until_heard_from_server(&self) {
-        let _ = self.answered.subscribe().wait_for(|answered| *answered > 0).await;
+        self.udp.until_heard_from_server().await;
     }
 
-    fn is_open(&self) -> bool {
-        *self.open.borrow()
-    }
-
-    fn due(&self) -> Instant {
-        Instant::now() + Duration::from_micros(self.delay_us.load(Ordering::Relaxed))
-    }
-
-    /// Whether a datagram is lost here and now.
-    fn loses(&self) -> bool {
-        if !self.is_open() {
-            return true;
-        }
-        take_one(&self.to_lose) || self.chance() < self.loss.load(Ordering::Relaxed)
-    }
-
-    /// The next number below 1,000: xorshift.
-    fn chance(&self) -> u32 {
-        let mut x = self.chance.load(Ordering::Relaxed);
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.chance.store(x, Ordering::Relaxed);
-        (x % 1_000) as u32
-    }
-
-    async fn until_open(&self) {
-        // The sender lives in `self`, so it cannot end.
-        let _ = self.open.subscribe().wait_for(|open| *open).await;
+    fn each(&self, change: impl Fn(&Link)) {
+        change(&self.udp);
+        change(&self.tcp);
     }
 }
 
-/// Whether there was one left.
-fn take_one(left: &AtomicU32) -> bool {
-    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+/// An address and a port as a candidate has them, in the same number of bytes for both families.
+fn candidate(address: IpAddr, port: u16) -> Vec<u8> {
+    let address = if address.is_ipv4() { "127.0.0.1" } else { "::0:0:0:1" };
+    format!(" {address} {port} ").into_bytes()
 }
 
 /// What is to be replaced in the server's signalling frames: by the same number of bytes.
@@ -235,8 +191,8 @@ async fn relay_tcp(listener: TcpListener, target: u16, link: Arc<Link>, rewrites
     let mut connections = JoinSet::new();
     while let Ok((inside, _)) = listener.accept().await {
         // Whoever waits for it may end it at once.
-        let severed = link.severed.subscribe();
-        link.connections.send_modify(|connections| *connections += 1);
+        let severed = link.severed();
+        link.connected();
         while connections.try_join_next().is_some() {}
         connections.spawn(carry(inside, severed, target, link.clone(), rewrites.clone()));
     }
@@ -252,7 +208,7 @@ async fn carry(
 ) {
     let carried = async {
         let Some(early) = hold_until_open(&mut participant, &link).await? else { return Ok(()) };
-        if take_one(&link.to_refuse) {
+        if link.refuses() {
             return refuse(participant, early).await;
         }
         let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await?;
@@ -262,8 +218,8 @@ async fn carry(
         let (from_participant, to_participant) = participant.into_split();
         let (from_server, to_server) = server.into_split();
         let ended: std::io::Result<()> = tokio::select! {
-            ended = stream(Pieces::raw(from_participant), to_server, &link) => ended,
-            ended = stream(Pieces::new(from_server, rewrites), to_participant, &link) => ended,
+            ended = stream(Pieces::raw(from_participant), to_server, &link, Direction::ToServer) => ended,
+            ended = stream(Pieces::new(from_server, rewrites), to_participant, &link, Direction::FromServer) => ended,
         };
         // While the way is cut the other end cannot know.
         link.until_open().await;
@@ -299,12 +255,15 @@ async fn stream<R: AsyncRead + Unpin>(
     mut pieces: Pieces<R>,
     mut to: impl AsyncWriteExt + Unpin,
     link: &Link,
+    direction: Direction,
 ) -> std::io::Result<()> {
     let (queue, mut queued) = mpsc::channel(QUEUE);
     let reading = async move {
         loop {
+            link.until_free(direction).await;
             let piece = pieces.next().await?;
-            if piece.is_empty() || queue.send((link.due(), piece)).await.is_err() {
+            let due = link.piece(direction, piece.len());
+            if piece.is_empty() || queue.send((due, piece)).await.is_err() {
                 // The queue ends with this, and the writing once all that waits in it is written.
                 return Ok(());
             }
@@ -400,28 +359,26 @@ impl<R: AsyncRead + Unpin> Pieces<R> {
 async fn relay_udp(socket: UdpSocket, target: u16, link: Arc<Link>) {
     let (socket, mut buffer) = (Arc::new(socket), vec![0; READ]);
     let mut ways: VecDeque<Way> = VecDeque::new();
-    let mut rebound = link.rebound.subscribe();
+    let mut rebound = link.rebound();
     loop {
         let received = tokio::select! {
             received = socket.recv_from(&mut buffer) => received,
             _ = rebound.changed() => {
                 ways.clear();
-                link.answered.send_replace(0);
+                link.forgotten();
                 continue;
             }
         };
         // An error is the answer to an earlier datagram to a socket that is gone.
         let Ok((size, from)) = received else { continue };
-        if link.loses() {
-            continue;
-        }
+        let Some(due) = link.datagram(Direction::ToServer, size) else { continue };
         if !ways.iter().any(|way| way.from == from) {
             let Ok(way) = Way::open(from, &socket, target, &link).await else { return };
             ways.push_back(way);
             ways.drain(..ways.len().saturating_sub(WAYS));
         }
         if let Some(way) = ways.iter().find(|way| way.from == from) {
-            let _ = way.queue.try_send((link.due(), buffer[..size].to_vec()));
+            let _ = way.queue.try_send((due, buffer[..size].to_vec()));
         }
     }
 }
@@ -444,24 +401,42 @@ impl Way {
         towards.connect((Ipv4Addr::LOCALHOST, target)).await?;
         let (queue, queued) = mpsc::channel(QUEUE);
         let mut tasks = JoinSet::new();
-        tasks.spawn(send_on(queued, towards.clone(), None));
+        tasks.spawn(send_on(queued, towards.clone(), None, link.clone()));
         tasks.spawn(answers(towards, socket.clone(), from, link.clone()));
         Ok(Self { from, queue, _tasks: tasks })
     }
 }
 
-/// Sends each datagram when its time has come.
+/// Sends each datagram when its time has come, whichever came first.
 async fn send_on(
     mut queued: mpsc::Receiver<(Instant, Vec<u8>)>,
     socket: Arc<UdpSocket>,
     to: Option<SocketAddr>,
+    link: Arc<Link>,
 ) {
-    while let Some((due, datagram)) = queued.recv().await {
-        sleep_until(due).await;
-        let _ = match to {
-            Some(to) => socket.send_to(&datagram, to).await,
-            None => socket.send(&datagram).await,
-        };
+    let (mut waiting, mut came) = (BinaryHeap::<Reverse<(Instant, u64, Vec<u8>)>>::new(), 0);
+    loop {
+        let due = waiting.peek().map(|Reverse((due, ..))| *due);
+        tokio::select! {
+            biased;
+            () = async { sleep_until(due.unwrap_or_else(Instant::now)).await }, if due.is_some() => {
+                let Some(Reverse((_, number, datagram))) = waiting.pop() else { continue };
+                if waiting.iter().any(|Reverse((_, other, _))| *other < number) {
+                    link.was_overtaking();
+                }
+                let _ = match to {
+                    Some(to) => socket.send_to(&datagram, to).await,
+                    None => socket.send(&datagram).await,
+                };
+            }
+            next = queued.recv(), if waiting.len() < QUEUE => match next {
+                Some((due, datagram)) => {
+                    came += 1;
+                    waiting.push(Reverse((due, came, datagram)));
+                }
+                None => return,
+            },
+        }
     }
 }
 
@@ -472,17 +447,18 @@ async fn answers(from: Arc<UdpSocket>, socket: Arc<UdpSocket>, to: SocketAddr, l
         loop {
             // An error says that the server's port is closed; it may open again.
             match from.recv(&mut buffer).await {
-                Ok(size) if !link.loses() => {
-                    let _ = queue.try_send((link.due(), buffer[..size].to_vec()));
-                    link.answered.send_modify(|answered| *answered += 1);
+                Ok(size) => {
+                    if let Some(due) = link.datagram(Direction::FromServer, size) {
+                        let _ = queue.try_send((due, buffer[..size].to_vec()));
+                        link.answered();
+                    }
                 }
-                Ok(_) => {}
                 Err(_) => tokio::task::yield_now().await,
             }
         }
     };
     tokio::select! {
         () = reading => {}
-        () = send_on(queued, socket, Some(to)) => {}
+        () = send_on(queued, socket, Some(to), link.clone()) => {}
     }
 }

@@ -5,6 +5,7 @@ use std::{future::Future, pin::Pin, time::Duration};
 use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
+use tokio::sync::watch;
 use toolbridge::{
     CloseReason, LinkState, Room, RoomOptions, SendError, Transport, TransportEvent, room::Scenario,
 };
@@ -24,6 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         who_leaves_while_the_signalling_is_down_leaves,
         a_reliable_stream_crosses_resumes_of_both_sides_over_udp,
         a_reliable_stream_crosses_resumes_of_both_sides_over_tcp,
+        a_reliable_stream_crosses_short_cuts_of_both_connections_over_udp,
+        a_reliable_stream_crosses_short_cuts_of_both_connections_over_tcp,
         a_reliable_stream_crosses_short_cuts_of_the_media,
         a_way_that_changes_is_found_again_without_a_new_join,
         a_way_that_changes_under_traffic_is_found_again,
@@ -140,49 +143,103 @@ async fn who_leaves_while_the_signalling_is_down_leaves() -> anyhow::Result<()> 
 
 const PACKETS: usize = 128;
 const SIZE: usize = 4_096;
+/// So often something happens to each side meanwhile.
+const TROUBLES: usize = 7;
+/// So many packets are sent before the first of it, and may be sent beside each.
+const SLICE: usize = PACKETS / (TROUBLES + 1);
 
-/// 128 packets of 4,096 B each way while something happens: none is lost, none comes twice, all come in order.
+/// 128 packets of 4,096 B each way while something happens to both sides again and again, and nobody waits for that: none
+/// is lost, none comes twice, all come in order, and each time the same join goes on with its signalling.
 pub(crate) async fn crosses(
     server: &Server,
     room: &str,
     options: &RoomOptions,
-    each: impl AsyncFn(usize, &Relay),
+    trouble: impl AsyncFn(&Relay),
 ) -> anyhow::Result<()> {
     // So often lost, it would else wait longer and longer before it tries again.
     let options = options.clone().rejoin_wait(Duration::ZERO, Duration::from_millis(50));
     let [(one, one_relay), (two, two_relay)] = pair(server, room, &options).await?;
-    let sids = [one.local(), two.local()];
-    let flow = async |mut room: Room, relay: &Relay, other: &'static str| {
+    let sides = [Side::default(), Side::default()];
+    let all = async {
+        tokio::try_join!(
+            sides[0].flow(one, "two"),
+            sides[1].flow(two, "one"),
+            sides[0].suffer(server, room, "two", &one_relay, &trouble),
+            sides[1].suffer(server, room, "one", &two_relay, &trouble),
+        )
+    };
+    soon("all of them", all).await??;
+    Ok(())
+}
+
+/// How far one side is.
+#[derive(Default)]
+struct Side {
+    sent: watch::Sender<usize>,
+    /// How often it has recovered.
+    mended: watch::Sender<usize>,
+    /// What it last heard by signalling.
+    seen: watch::Sender<usize>,
+}
+
+impl Side {
+    /// Sends and hears all packets, in one join. It sends no further than a slice beyond a trouble that is not over: so
+    /// each has packets on their way.
+    async fn flow(&self, mut room: Room, other: &'static str) -> anyhow::Result<Room> {
+        let (before, mut mended) = (room.local().sid().clone(), self.mended.subscribe());
         let (mut sent, mut heard) = (0, 0);
         let mut sending = one_packet(&room, other, sent);
-        while heard < PACKETS || sent < PACKETS {
+        while heard < PACKETS || sent < PACKETS || *self.mended.borrow() < TROUBLES {
+            let may_send = sent < PACKETS.min((*self.mended.borrow() + 2) * SLICE);
             tokio::select! {
-                done = &mut sending, if sent < PACKETS => {
+                done = &mut sending, if may_send => {
                     done?;
                     sent += 1;
-                    each(sent, relay).await;
+                    self.sent.send_replace(sent);
                     if sent < PACKETS {
                         sending = one_packet(&room, other, sent);
                     }
                 }
+                _ = mended.changed() => {}
                 event = room.recv() => match event {
                     Some(TransportEvent::Packet(packet)) => {
                         ensure!(packet.payload.len() == SIZE && packet.payload[0] as usize == heard,
                             "packet {} after {heard}", packet.payload[0]);
                         heard += 1;
                     }
-                    Some(TransportEvent::Joined(_)) => {}
+                    Some(TransportEvent::Joined(who)) => {
+                        if let Some(value) = who.attribute("trouble").filter(|_| who.identity() == other) {
+                            self.seen.send_replace(value.parse()?);
+                        }
+                    }
                     other => bail!("{other:?}"),
                 },
             }
+            ensure!(*room.local().sid() == before, "it joined anew");
         }
         drop(sending);
-        Ok(room)
-    };
-    let both = async { tokio::try_join!(flow(one, &one_relay, "two"), flow(two, &two_relay, "one")) };
-    let (one, two) = soon("all of them", both).await??;
-    ensure!(sids == [one.local(), two.local()]);
-    Ok(())
+        Ok(room) // which stays for as long as the other one is not through
+    }
+
+    /// Lets it happen as soon as the next slice has been sent, and waits until this side hears by signalling again.
+    async fn suffer(
+        &self,
+        server: &Server,
+        room: &str,
+        other: &str,
+        relay: &Relay,
+        trouble: &impl AsyncFn(&Relay),
+    ) -> anyhow::Result<()> {
+        for n in 1..=TROUBLES {
+            self.sent.subscribe().wait_for(|sent| *sent >= n * SLICE).await?;
+            trouble(relay).await;
+            let change = json!({"room": room, "identity": other, "attributes": {"trouble": n.to_string()}});
+            server.room_service("UpdateParticipant", room, change).await?;
+            self.seen.subscribe().wait_for(|seen| *seen == n).await?;
+            self.mended.send_replace(n);
+        }
+        Ok(())
+    }
 }
 
 type Sending = Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>;
@@ -191,14 +248,23 @@ fn one_packet(room: &Room, other: &'static str, n: usize) -> Sending {
     Box::pin(room.send(to(other, vec![n as u8; SIZE])))
 }
 
-/// The signalling of both is severed again and again, and the next packet waits until it is back.
-pub(crate) async fn sever(n: usize, relay: &Relay) {
-    if n.is_multiple_of(16) {
-        let connections = relay.signalling().connections();
-        relay.signalling().sever();
-        relay.signalling().until_connections(connections + 1).await;
-    }
+/// The signalling ends, and another connection is taken.
+pub(crate) async fn sever(relay: &Relay) {
+    let connections = relay.signalling().connections();
+    relay.signalling().sever();
+    relay.signalling().until_connections(connections + 1).await;
 }
+
+/// Both are cut for a while, and the signalling ends.
+async fn cut_and_sever(relay: &Relay) {
+    relay.cut();
+    relay.signalling().sever();
+    tokio::time::sleep(SHORT_CUT).await;
+    relay.restore();
+}
+
+/// Shorter than any after which somebody joins anew.
+const SHORT_CUT: Duration = Duration::from_millis(500);
 
 async fn a_reliable_stream_crosses_resumes_of_both_sides_over_udp() -> anyhow::Result<()> {
     crosses(&*shared()?, "stream-udp", &RoomOptions::new(), sever).await
@@ -208,13 +274,19 @@ async fn a_reliable_stream_crosses_resumes_of_both_sides_over_tcp() -> anyhow::R
     crosses(&*shared()?, "stream-tcp", &RoomOptions::new().tcp_only(), sever).await
 }
 
+async fn a_reliable_stream_crosses_short_cuts_of_both_connections_over_udp() -> anyhow::Result<()> {
+    crosses(&*shared()?, "stream-cut-udp", &RoomOptions::new(), cut_and_sever).await
+}
+
+async fn a_reliable_stream_crosses_short_cuts_of_both_connections_over_tcp() -> anyhow::Result<()> {
+    crosses(&*shared()?, "stream-cut-tcp", &RoomOptions::new().tcp_only(), cut_and_sever).await
+}
+
 async fn a_reliable_stream_crosses_short_cuts_of_the_media() -> anyhow::Result<()> {
-    crosses(&*shared()?, "stream-cut", &RoomOptions::new(), async |n, relay: &Relay| {
-        if n % 64 == 32 {
-            relay.media().cut();
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            relay.media().restore();
-        }
+    crosses(&*shared()?, "stream-cut", &RoomOptions::new(), async |relay: &Relay| {
+        relay.media().cut();
+        tokio::time::sleep(SHORT_CUT).await;
+        relay.media().restore();
     })
     .await
 }

@@ -23,6 +23,10 @@ impl Rooms {
 
     /// A message came on one of somebody's channels. What may not be sent is dropped without a word.
     pub(in crate::dev_room) fn handle_message(&mut self, key: Key, lane: Lane, message: &[u8]) {
+        if lane == Lane::Reliable && self.faults.loses > 0 {
+            self.faults.loses -= 1;
+            return tracing::debug!("a packet was lost on purpose");
+        }
         let Some(sender) = self.participant_mut(key) else { return };
         if !grant::can_publish_data(&sender.claims.video) || message.len() > MAX_MESSAGE {
             tracing::debug!(identity = sender.identity(), size = message.len(), "a message was dropped");

@@ -190,6 +190,23 @@ async fn a_server_that_forgot_what_it_has_is_sent_it_again_and_nobody_hears_it_t
 }
 
 #[tokio::test]
+async fn what_a_server_lost_that_the_connection_had_delivered_is_said_again_after_a_resume() {
+    let (server, mut one, mut two) = pair().await;
+    let before = one.local().sid().clone();
+    server.look(|rooms| rooms.faults.loses = 3).await;
+    for n in 0..3_u8 {
+        one.send(to("two", vec![n])).await.unwrap();
+    }
+    let lost = async { while server.look(|rooms| rooms.faults.loses).await > 0 || one.backlog() > 0 {} };
+    timeout(BOUND, lost).await.expect("they were not delivered");
+    server.look(|rooms| rooms.sever("one")).await;
+    for n in 0..3_u8 {
+        assert_eq!(packet(&mut two).await.payload[..], [n]);
+    }
+    untouched(&mut one, &mut two, &before).await;
+}
+
+#[tokio::test]
 async fn a_number_that_was_heard_is_not_heard_again() {
     let (server, one, mut two) = pair().await;
     server.look(|rooms| rooms.faults.restart_numbers = true).await;

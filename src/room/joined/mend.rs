@@ -207,7 +207,7 @@ impl Joined {
             demands_relays(answer.client_configuration.as_ref()),
             &self.mending.roots,
         );
-        self.mending.again = self.numbers.beyond(answer.last_message_seq).map(<[u8]>::to_vec).collect();
+        self.mending.again = self.numbers.unheard(answer.last_message_seq).map(<[u8]>::to_vec).collect();
         let state = self.sync_state();
         self.signal.synchronize(state);
     }
@@ -219,6 +219,7 @@ impl Joined {
             if !self.peer.write(Lane::Reliable, packet)? {
                 return Ok(false);
             }
+            self.numbers.written_other(packet.len());
             self.mending.again.pop_front();
         }
         if self.mending.probe && !self.mending.is_moving() {
@@ -227,15 +228,14 @@ impl Joined {
         Ok(!self.mending.probe)
     }
 
-    /// Writes a packet to ourselves, which the server acknowledges and delivers to nobody.
+    /// Writes a packet to ourselves, which the server acknowledges and delivers to nobody. It has no number: behind one
+    /// the server would take nothing again that came before.
     fn write_probe(&mut self) -> Result<bool, Error> {
         let to_us = Packet::new([self.local.identity().clone()], Bytes::new());
-        let mut probe = packet::outgoing(to_us, self.local.sid());
-        probe.sequence = self.numbers.next();
-        let probe = probe.encode_to_vec();
+        let probe = packet::outgoing(to_us, self.local.sid()).encode_to_vec();
         let written = self.peer.write(Lane::Reliable, &probe)?;
         if written {
-            self.numbers.written(probe);
+            self.numbers.written_other(probe.len());
         }
         Ok(written)
     }
@@ -248,6 +248,7 @@ impl Joined {
         match self.peer.restart_ice(locals) {
             Ok(()) => {
                 tracing::debug!(?locals, "ICE begins anew");
+                self.health.handle_restarted(Instant::now());
                 self.signal.offer(self.peer.described());
             }
             Err(error) => self.health.handle_peer_lost(Instant::now(), &error.to_string()),

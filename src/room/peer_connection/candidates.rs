@@ -11,22 +11,79 @@ use str0m::{
     net::{Protocol, TcpType},
 };
 
-use super::{Error, PeerConnection};
+use super::{Error, Locals, PeerConnection};
 use crate::room::ice_tcp::Pair;
 
-/// How many addresses of the server are tried.
+/// How many addresses of the server are tried in one beginning of ICE.
 pub(super) const MAX_CANDIDATES: usize = 64;
-/// How many addresses of ours wait to be told while the signalling is away.
-const MAX_UNTOLD: usize = 16;
+/// How many addresses of ours from outside are told.
+const MAX_OUTSIDE: usize = 16;
+
+/// What both ends have told of their addresses.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    /// The server's that came before its answer.
+    pub(super) early: Vec<String>,
+    /// How many of the server's were taken since ICE began.
+    taken: usize,
+    /// The server's that were tried, each once; those of the present beginning once a way was found.
+    remotes: Vec<SocketAddr>,
+    /// Ours from outside: candidate lines.
+    outside: Vec<String>,
+    /// Those of them that the server does not know, or has forgotten.
+    untold: Vec<String>,
+}
+
+impl Candidates {
+    /// ICE begins anew, and the server has forgotten what it knew. Whether there was a way before.
+    pub(super) fn begin_anew(&mut self, locals: Locals, was_found: bool) {
+        self.taken = 0;
+        // Those that led nowhere yet are named if the join fails.
+        if was_found {
+            self.remotes.clear();
+        }
+        if locals == Locals::Replace {
+            self.outside.clear();
+        }
+        self.untold.clone_from(&self.outside);
+    }
+
+    pub(super) fn take_early(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.early)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.taken + self.early.len() >= MAX_CANDIDATES
+    }
+
+    fn handle_taken(&mut self, remote: SocketAddr) {
+        self.taken += 1;
+        if self.remotes.len() < MAX_CANDIDATES && !self.remotes.contains(&remote) {
+            self.remotes.push(remote);
+        }
+    }
+
+    fn handle_outside(&mut self, line: String) {
+        if self.outside.len() < MAX_OUTSIDE && !self.outside.contains(&line) {
+            self.outside.push(line.clone());
+            self.untold.push(line);
+        }
+    }
+}
 
 impl PeerConnection {
+    /// The server's addresses that were tried, each once.
+    pub(in crate::room) fn remotes(&self) -> &[SocketAddr] {
+        &self.candidates.remotes
+    }
+
     /// Takes an address of the server's. One that cannot be used is skipped.
     pub(in crate::room) fn handle_candidate(&mut self, line: &str) {
-        if self.remotes.len() + self.early.len() >= MAX_CANDIDATES {
+        if self.candidates.is_full() {
             return tracing::debug!(limit = MAX_CANDIDATES, "a candidate too many was skipped");
         }
         if self.pending.is_some() {
-            return self.early.push(line.to_owned());
+            return self.candidates.early.push(line.to_owned());
         }
         match Candidate::from_sdp_string(line) {
             Ok(candidate) if !is_reachable(candidate.addr()) => {
@@ -54,7 +111,7 @@ impl PeerConnection {
             }
             _ => return,
         }
-        self.remotes.push(remote);
+        self.candidates.handle_taken(remote);
         self.rtc.add_remote_candidate(candidate);
         // The stack begins with it when it is next told the time, and wanted to be told that up to 3 s later.
         self.wake_at = Instant::now();
@@ -79,7 +136,7 @@ impl PeerConnection {
 
     /// An address of ours that the server should be told: a candidate line.
     pub(in crate::room) fn poll_candidate(&mut self) -> Option<String> {
-        self.untold.pop()
+        self.candidates.untold.pop()
     }
 
     /// A socket of ours is seen from outside at another address.
@@ -87,9 +144,7 @@ impl PeerConnection {
         match Candidate::server_reflexive(mapped, local, Protocol::Udp) {
             Ok(candidate) if mapped != local => {
                 tracing::debug!(%local, %mapped, "an address of ours from outside");
-                if self.untold.len() < MAX_UNTOLD {
-                    self.untold.push(candidate.to_sdp_string());
-                }
+                self.candidates.handle_outside(candidate.to_sdp_string());
                 self.rtc.add_local_candidate(candidate);
             }
             Ok(_) => {}

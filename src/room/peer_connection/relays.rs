@@ -42,7 +42,7 @@ impl PeerConnection {
     /// The path that was chosen went through a relay that is gone. Another one the server does not take by itself:
     /// it stays with the best that it knew.
     pub(super) fn is_cut_off(&self) -> bool {
-        self.chosen.is_some_and(|(local, _)| !self.sockets.have(local))
+        self.path.chosen().is_some_and(|(local, _)| !self.sockets.have(local))
     }
 
     pub(super) fn handle_relay(&mut self, event: RelayEvent, admit: Admit) -> Result<(), Error> {
@@ -67,7 +67,7 @@ impl PeerConnection {
                         self.rtc.direct_api().invalidate_candidate(&candidate);
                     }
                 }
-                if self.path && self.relay_only && !self.sockets.relays.is_hopeful() {
+                if self.path.is_found() && self.relay_only && !self.sockets.relays.is_hopeful() {
                     self.lose("no relay works any more");
                 }
                 self.drain()

@@ -74,7 +74,7 @@ async fn candidates_before_the_answer_wait_for_it() {
     for port in 1..=2 * MAX_CANDIDATES {
         connection.handle_candidate(&format!("candidate:1 1 udp 1 127.0.0.1 {port} typ host"));
     }
-    assert_eq!((connection.early.len(), connection.remotes().len()), (MAX_CANDIDATES, 0));
+    assert_eq!((connection.candidates.early.len(), connection.remotes().len()), (MAX_CANDIDATES, 0));
     assert!(connection.handle_answer("v=0", 1).is_err(), "an answer that is none");
 }
 
@@ -279,7 +279,7 @@ async fn the_other_ends_goodbye_is_told() {
 #[tokio::test]
 async fn only_the_chosen_path_counts_as_heard() {
     let (mut connection, mut remote) = connected().await;
-    drive(&mut connection, &mut remote, Admit::All, |it, _| it.chosen.is_some()).await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some()).await;
     // What is read in its order is told by noise behind it, which is rejected.
     let (stranger, local) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), connection.sockets.local_udp());
     let mut noise = 0;
@@ -327,13 +327,51 @@ async fn an_address_from_outside_is_told_and_one_that_we_know_is_not() {
 #[tokio::test]
 async fn the_end_of_the_chosen_connection_over_tcp_makes_ice_begin_anew() {
     let (mut connection, mut remote) = connected().await;
-    drive(&mut connection, &mut remote, Admit::All, |it, _| it.chosen.is_some()).await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some()).await;
     let pair = Pair { local: "127.0.0.1:5000".parse().unwrap(), remote: FROM.parse().unwrap() };
     let (writer, _queue) = tokio::sync::mpsc::channel(1);
-    for (chosen, anew) in [(connection.chosen, false), (Some((pair.local, pair.remote)), true)] {
+    let by_udp = connection.path.chosen().unwrap();
+    for (chosen, anew) in [(by_udp, false), ((pair.local, pair.remote), true)] {
         connection.handle_tcp(TcpEvent::Opened(pair, writer.clone()), Admit::All).unwrap();
-        connection.chosen = chosen;
+        connection.path.handle_used(chosen);
         connection.handle_tcp(TcpEvent::Closed(pair), Admit::All).unwrap();
         assert_eq!(connection.wants_restart(), anew, "{chosen:?}");
+    }
+}
+
+/// A server that is not reached is asked again and again, and names the same addresses each time.
+#[tokio::test]
+async fn each_beginning_has_room_for_as_many_addresses_and_each_is_named_once() {
+    let mut connection = connection();
+    for beginning in 0..20 {
+        if beginning > 0 {
+            connection.restart_ice(Locals::Keep).unwrap();
+        }
+        let offer = connection.described().offer.clone();
+        let (_, answer) = Remote::answer(&offer).await;
+        connection.handle_answer(&answer, 0).unwrap();
+        for port in 9001..=9005 {
+            connection.handle_candidate(&format!("candidate:1 1 udp 1 127.0.0.1 {port} typ host"));
+        }
+    }
+    let named = connection.remotes().iter().filter(|remote| (9001..=9005).contains(&remote.port()));
+    assert_eq!(named.count(), 5, "{:?}", connection.remotes());
+    assert!(!connection.candidates.is_full());
+}
+
+#[tokio::test]
+async fn addresses_that_are_gone_stay_so_and_those_from_outside_are_told_again() {
+    let (mut connection, _remote) = connected().await;
+    let (local, mapped) = (connection.sockets.local_udp(), "203.0.113.7:4000".parse().unwrap());
+    connection.handle_reflexive(mapped, local).unwrap();
+    assert!(connection.poll_candidate().is_some() && connection.poll_candidate().is_none());
+    for (wanted, told) in [(&[Locals::Keep][..], true), (&[Locals::Replace, Locals::Keep], false)] {
+        for locals in wanted {
+            connection.restart_ice(*locals).unwrap();
+        }
+        let (_, answer) = Remote::answer(&connection.described().offer.clone()).await;
+        connection.handle_answer(&answer, 0).unwrap();
+        assert_eq!(connection.poll_candidate().is_some(), told, "{wanted:?}");
+        assert_eq!(connection.sockets.have(local), told, "{wanted:?}");
     }
 }

@@ -77,7 +77,11 @@ pub(super) async fn restart(
             client.set_reconnected().await;
             Ok(answer)
         }
-        Err(error) => Err(not_resumed(error, dial.failure())),
+        Err(error) => {
+            // As after a failed join: the library may have left its socket behind.
+            dial.hang_up();
+            Err(not_resumed(error, dial.failure()))
+        }
     }
 }
 
