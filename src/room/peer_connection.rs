@@ -357,6 +357,7 @@ impl PeerConnection {
             Event::IceConnectionStateChange(IceConnectionState::Disconnected)
                 if self.path.is_found()
                     && self.described.number == 1
+                    && !self.stranded
                     && !self.sockets.relays.is_awaited() =>
             {
                 self.lose("no network path works any more");
