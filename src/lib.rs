@@ -63,6 +63,8 @@ pub mod cli;
 mod dev_room;
 #[cfg(feature = "runtime")]
 mod executor;
+#[cfg(feature = "room")]
+mod host;
 #[cfg(all(feature = "runtime", unix))]
 pub mod programs;
 #[cfg(feature = "record")]

@@ -204,10 +204,12 @@ impl Participant {
         self.attributes.get(key).map(String::as_str)
     }
 
-    /// How many bytes its attributes have.
+    /// How many bytes of memory its attributes take, about.
     #[cfg(feature = "room")]
     pub(crate) fn attribute_bytes(&self) -> usize {
-        self.attributes.iter().map(|(key, value)| key.len() + value.len()).sum()
+        /// What one takes beside its texts: their places, and what the allocator adds.
+        const PLACE: usize = 80;
+        self.attributes.iter().map(|(key, value)| PLACE + key.len() + value.len()).sum()
     }
 
     /// Whether it may change its own attributes.

@@ -76,6 +76,9 @@ pub(crate) fn server_url(text: &str) -> Result<url::Url, ConnectError> {
     url::Url::parse(checked.as_str()).map_err(|error| ConnectError::Url { reason: error.to_string() })
 }
 
+/// The longest that anything is waited for: "no limit at all" would be beyond the clock's end.
+const LONGEST: Duration = Duration::from_secs(3600);
+
 /// A joined room. Dropping it leaves, without waiting; [`close`](Transport::close) leaves in order.
 ///
 /// A lost connection is told as [`TransportEvent::Link`] with `Down`, and it joins anew by itself, until that
@@ -193,8 +196,7 @@ impl RoomOptions {
 
     /// How long a join may take in all. Default: [`RoomOptions::JOIN_TIMEOUT`]; an hour at most.
     pub fn join_timeout(mut self, limit: Duration) -> Self {
-        // "No limit at all" would be beyond the clock's end.
-        self.join_timeout = limit.min(Duration::from_secs(3600));
+        self.join_timeout = limit.min(LONGEST);
         self
     }
 
@@ -242,8 +244,9 @@ impl RoomOptions {
     /// How long to wait between two attempts to join anew after a lost connection, counted from the
     /// beginning of the one to that of the next: the first wait, which doubles up to the longest. Up to half
     /// of a wait is left to chance, and the first attempt follows within half of the first wait. Default:
-    /// 200 ms and 5 s.
+    /// 200 ms and 5 s; an hour each at most.
     pub fn rejoin_wait(mut self, first: Duration, longest: Duration) -> Self {
+        let longest = longest.min(LONGEST);
         self.rejoin_wait = [first.min(longest), longest];
         self
     }
@@ -292,11 +295,11 @@ impl RoomOptions {
         if !has_the_form_of_a_token(token) {
             return Err(ConnectError::MalformedToken);
         }
+        websocket::register().map_err(|_| ConnectError::ForeignClient)?;
         if url.is_exposed() {
             tracing::warn!(server = %url, "the token travels unencrypted: use wss://");
         }
-        let [first, longest] = self.rejoin_wait;
-        let policy = Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout };
+        let policy = self.policy();
         let door = Door {
             url,
             roots: self.roots,
@@ -322,6 +325,13 @@ impl RoomOptions {
         let task = Task { desk, door, source: self.source, rejoin, room: name, local };
         tokio::spawn(task.run(joined));
         Ok(room)
+    }
+}
+
+impl RoomOptions {
+    fn policy(&self) -> Policy {
+        let [first, longest] = self.rejoin_wait;
+        Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout }
     }
 }
 
@@ -530,6 +540,34 @@ mod tests {
             options.join("ws://127.0.0.1:1", "a.b.c").await,
             Err(ConnectError::Unreachable { .. })
         ));
+    }
+
+    #[test]
+    fn waits_without_an_end_have_one() {
+        let (now, lost) = (Instant::now(), || health::End::Lost(health::Loss::Signalling("gone".into())));
+        for first in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
+            let policy =
+                RoomOptions::new().rejoin_wait(first, Duration::MAX).rejoin_limit(Duration::MAX).policy();
+            for tries in [0, 1, 2, 40, u32::MAX] {
+                assert!(policy.wait(tries, u32::MAX) <= LONGEST, "{first:?}, {tries}");
+            }
+            let (mut rejoin, mut resume) =
+                (Rejoin::new(now, policy, LONGEST), resume::Resume::new(now, policy));
+            rejoin.handle_ended(now, lost(), u32::MAX);
+            resume.handle_lost(now, u32::MAX);
+            let mut at = now;
+            for _ in 0..40 {
+                while let rejoin::Step::Wait(until) = rejoin.poll(at) {
+                    at = until;
+                }
+                let failed = rejoin::Failure::NoToken("away".into());
+                rejoin.handle_failed(at, &failed, u32::MAX);
+                at = resume.poll_timeout().unwrap_or(at).max(at);
+                if resume.poll(at).is_some() {
+                    resume.handle_failed(at, u32::MAX);
+                }
+            }
+        }
     }
 
     #[tokio::test]

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use livekit_token::Claims;
-use url::{Host, Url};
+use url::Url;
 
 use super::{Failure, interrupt::unless_interrupted, part};
 use crate::{
+    host,
     link::{Identity, Role},
     room::{Room, RoomOptions},
     token::AccessKey,
@@ -307,14 +308,10 @@ pub(super) fn agrees(token: &str, room: Option<&str>, identity: Option<&str>) ->
     Ok(())
 }
 
-/// Whether a URL names this machine.
-pub(super) fn is_loopback(url: &str) -> bool {
-    match Url::parse(url).ok().as_ref().and_then(Url::host) {
-        Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
+/// Whether a URL names this machine, and nothing that a server of names could send elsewhere: what is signed with a key
+/// that everybody knows goes no further.
+fn is_loopback(url: &str) -> bool {
+    Url::parse(url).ok().as_ref().and_then(Url::host).is_some_and(|host| host::is_here_for_certain(&host))
 }
 
 #[cfg(test)]
@@ -373,11 +370,12 @@ mod tests {
 
     #[test]
     fn this_machine_and_no_other() {
-        for here in ["ws://127.0.0.1:7880", "ws://localhost", "wss://[::1]:7880/x", "http://127.8.8.8/"] {
+        for here in ["ws://127.0.0.1:7880", "ws://localhost", "wss://[::1]:7880/x", "ws://[::ffff:127.0.0.1]"]
+        {
             assert!(is_loopback(here), "{here}");
         }
         for elsewhere in
-            ["wss://127.0.0.1.example.com", "wss://localhost.example", "ws://evil\\@127.0.0.1", "wss://a@b"]
+            ["ws://app.localhost", "ws://localhost.", "ws://evil\\@127.0.0.1", "wss://a@b", "localhost"]
         {
             assert!(!is_loopback(elsewhere), "{elsewhere}");
         }

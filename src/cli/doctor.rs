@@ -12,11 +12,11 @@ use url::{Host, Url};
 
 use super::{
     Failure, clock,
-    connect::{Server, agrees, is_loopback},
+    connect::{Server, agrees},
     interrupt::unless_interrupted,
 };
 use crate::{
-    ConnectError, Transport as _,
+    ConnectError, Transport as _, host,
     room::{self, proxy::Proxy, tls},
 };
 
@@ -319,7 +319,7 @@ async fn refusal(line: &Line, pass: &Pass) -> Refusal {
 }
 
 fn plain(url: &Url) -> Report {
-    if is_loopback(url.as_str()) {
+    if url.host().is_some_and(|host| host::is_here(&host)) {
         return Report::skipped("ws:// is not encrypted, which is fine on this machine");
     }
     Report::warning(

@@ -16,11 +16,12 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use super::{
     grant::Key,
     http::{self, Request},
-    room::{MAX_NAME, Refusal},
+    room::{MAX_NAME, Refusal, check_size},
     server::{Entry, Order},
     signal,
     twirp::{self, Call},
 };
+use crate::host;
 
 /// How many connections there may be at once; others wait.
 const MAX_CONNECTIONS: usize = 256;
@@ -76,7 +77,7 @@ async fn serve(
     _place: OwnedSemaphorePermit,
 ) {
     // It is bound to loopback; whoever comes from elsewhere came by a way that nobody meant.
-    if !from.ip().is_loopback() || stream.set_nodelay(true).is_err() {
+    if !host::is_own(from.ip()) || stream.set_nodelay(true).is_err() {
         return;
     }
     if let Err(error) = handle(&mut stream, &key, &orders).await {
@@ -211,6 +212,7 @@ fn joining(request: &Request, claims: Option<Claims>) -> Result<(Claims, JoinReq
         let set = own.iter().filter(|(_, value)| !value.is_empty());
         claims.attributes.extend(set.map(|(key, value)| (key.clone(), value.clone())));
     }
+    check_size(&claims.metadata, &claims.attributes)?;
     Ok((claims, join))
 }
 
@@ -226,4 +228,49 @@ fn check(claims: Option<Claims>) -> Result<Claims, Refusal> {
         }
     }
     Ok(claims)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE};
+    use flate2::{Compression as Level, write::GzEncoder};
+    use livekit_protocol::{WrappedJoinRequest, wrapped_join_request::Compression};
+    use livekit_token::VideoGrants;
+    use prost::Message as _;
+
+    use super::*;
+
+    /// What becomes of a join with an attribute of this size, beside one of the token's.
+    async fn asked(of_the_token: usize, asked: usize) -> Result<usize, Refusal> {
+        let attribute = |name: &str, size: usize| [(name.to_owned(), "x".repeat(size))].into();
+        let join =
+            JoinRequest { participant_attributes: attribute("asked0", asked - 6), ..Default::default() };
+        let mut gzip = GzEncoder::new(Vec::new(), Level::default());
+        gzip.write_all(&join.encode_to_vec()).unwrap();
+        let (compression, join_request) = (Compression::Gzip.into(), gzip.finish().unwrap());
+        let wrapped = URL_SAFE.encode(WrappedJoinRequest { compression, join_request }.encode_to_vec());
+        let text = format!("GET /rtc/v1?join_request={wrapped} HTTP/1.1\r\n\r\n");
+        let request = Request::read(&mut text.as_bytes()).await.unwrap();
+        let video = VideoGrants {
+            room: "kitchen".into(),
+            room_join: true,
+            can_update_own_metadata: Some(true),
+            ..Default::default()
+        };
+        let attributes = attribute("token0", of_the_token - 6);
+        let claims = Claims { sub: "one".into(), video, attributes, ..Default::default() };
+        let (claims, _) = joining(&request, Some(claims))?;
+        Ok(claims.attributes.iter().map(|(name, value)| name.len() + value.len()).sum())
+    }
+
+    #[tokio::test]
+    async fn what_token_and_request_say_of_somebody_has_a_limit_together() {
+        const HALF: usize = 32 * 1024;
+        assert_eq!(asked(HALF, HALF).await, Ok(2 * HALF));
+        let refused = Err(Refusal(400, "attribute size exceeds limits"));
+        assert_eq!(asked(HALF, HALF + 1).await, refused);
+        assert_eq!(asked(6, 2 * HALF).await, refused);
+    }
 }

@@ -8,6 +8,8 @@ use tokio::{
 };
 use url::Url;
 
+use crate::host;
+
 /// The largest head of a request, in bytes: a join request is part of it.
 const MAX_HEAD: usize = 64 * 1024;
 /// The largest body, in bytes: what the room service is asked to send.
@@ -108,12 +110,8 @@ impl Request {
     /// Whether a web page of somebody else's asks: a browser says from where a page is.
     pub(super) fn is_of_a_foreign_page(&self) -> bool {
         self.header("origin").is_some_and(|origin| {
-            let host = Url::parse(origin).ok().and_then(|url| url.host().map(|host| host.to_owned()));
-            !host.is_some_and(|host| match host {
-                url::Host::Domain(name) => name == "localhost",
-                url::Host::Ipv4(address) => address.is_loopback(),
-                url::Host::Ipv6(address) => address.is_loopback(),
-            })
+            let page = Url::parse(origin).ok();
+            !page.as_ref().and_then(Url::host).is_some_and(|host| host::is_here(&host))
         })
     }
 }
@@ -201,7 +199,9 @@ mod tests {
     #[tokio::test]
     async fn pages_of_this_machine_alone_may_ask() {
         let of = |origin: &str| format!("GET / HTTP/1.1\r\nOrigin: {origin}\r\n\r\n");
-        for ours in ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:5173"] {
+        for ours in
+            ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:5173", "http://app.localhost:3000"]
+        {
             assert!(!read(&of(ours)).await.unwrap().is_of_a_foreign_page(), "{ours}");
         }
         for foreign in ["https://example.com", "null", "http://localhost.example.com", "file://"] {

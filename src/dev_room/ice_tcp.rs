@@ -13,8 +13,10 @@ use tokio::{
     },
     sync::mpsc,
     task::JoinSet,
-    time,
+    time::{self, Instant},
 };
+
+use crate::host;
 
 /// How many connections there may be at once; others wait.
 const MAX_CONNECTIONS: usize = 128;
@@ -24,6 +26,8 @@ const MAX_FRAME: usize = 8192;
 const WRITE_QUEUE: usize = 256;
 /// How many datagrams of all connections wait for us.
 const READ_QUEUE: usize = 256;
+/// How long to wait when the system has no socket for another connection.
+const PAUSE: Duration = Duration::from_millis(50);
 /// A living client is heard every few seconds.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -44,12 +48,14 @@ pub(super) struct IceTcp {
     tasks: JoinSet<()>,
     events: mpsc::Receiver<TcpEvent>,
     report: mpsc::Sender<TcpEvent>,
+    /// When the next connection is taken, if the last one could not be.
+    pause: Option<Instant>,
 }
 
 impl IceTcp {
     pub(super) fn new(listener: TcpListener) -> Self {
         let (report, events) = mpsc::channel(READ_QUEUE);
-        Self { listener, writers: HashMap::new(), tasks: JoinSet::new(), events, report }
+        Self { listener, writers: HashMap::new(), tasks: JoinSet::new(), events, report, pause: None }
     }
 
     /// The next thing that a connection tells.
@@ -58,16 +64,12 @@ impl IceTcp {
     /// A dropped future loses nothing.
     pub(super) async fn next(&mut self) -> TcpEvent {
         loop {
-            let has_place = self.writers.len() < MAX_CONNECTIONS;
+            let accepts = self.writers.len() < MAX_CONNECTIONS && self.pause.is_none();
             tokio::select! {
-                accepted = self.listener.accept(), if has_place => match accepted {
-                    Ok((stream, from)) if from.ip().is_loopback() => self.carry(stream, from),
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::debug!(%error, "no ICE connection over TCP was taken");
-                        tokio::task::yield_now().await;
-                    }
-                },
+                accepted = self.listener.accept(), if accepts => self.handle_accepted(accepted),
+                () = time::sleep_until(self.pause.unwrap_or_else(Instant::now)), if self.pause.is_some() => {
+                    self.pause = None;
+                }
                 Some(event) = self.events.recv() => {
                     if let TcpEvent::Closed(from) = &event {
                         self.writers.remove(from);
@@ -75,6 +77,17 @@ impl IceTcp {
                     while self.tasks.try_join_next().is_some() {}
                     return event;
                 }
+            }
+        }
+    }
+
+    fn handle_accepted(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
+        match accepted {
+            Ok((stream, from)) if host::is_own(from.ip()) => self.carry(stream, from),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "no ICE connection over TCP was taken");
+                self.pause = Some(Instant::now() + PAUSE);
             }
         }
     }
@@ -187,5 +200,26 @@ mod tests {
             tcp.send(local, vec![0; 1200]);
         }
         assert_eq!(tcp.writers[&local].capacity(), 0, "what does not fit is dropped");
+    }
+
+    #[tokio::test]
+    async fn without_a_socket_for_another_it_waits_and_hears_the_others_meanwhile() {
+        let (mut tcp, mut first) = pair().await;
+        first.write_all(b"\0\x01a").await.unwrap();
+        assert!(matches!(tcp.next().await, TcpEvent::Datagram(..)));
+        let mut second = TcpStream::connect(tcp.listener.local_addr().unwrap()).await.unwrap();
+        second.write_all(b"\0\x01c").await.unwrap();
+        let none = || Err(io::Error::other("too many open files"));
+        tcp.handle_accepted(none());
+        // As if it were for long, while the others are heard.
+        tcp.pause = tcp.pause.map(|until| until + Duration::from_secs(3600));
+        first.write_all(b"\0\x01b").await.unwrap();
+        let TcpEvent::Datagram(from, _) = tcp.next().await else { panic!("no datagram") };
+        assert_eq!(from, first.local_addr().unwrap());
+        let start = Instant::now();
+        tcp.handle_accepted(none());
+        let TcpEvent::Datagram(from, _) = tcp.next().await else { panic!("no datagram") };
+        assert_eq!(from, second.local_addr().unwrap());
+        assert!(start.elapsed() >= PAUSE && tcp.pause.is_none());
     }
 }

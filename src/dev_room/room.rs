@@ -20,6 +20,7 @@ mod data;
 mod ends;
 #[cfg(test)]
 mod injected;
+mod limits;
 mod participant;
 mod requests;
 mod resume;
@@ -27,6 +28,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 
+pub(super) use limits::check as check_size;
 pub(super) use service::ServiceError;
 
 use participant::Participant;
@@ -37,8 +39,6 @@ const MAX_ROOMS: usize = 256;
 const MAX_PARTICIPANTS: usize = 256;
 /// The longest room name or identity, in bytes: LiveKit's own limit.
 pub(super) const MAX_NAME: usize = 256;
-/// The largest metadata, and the largest attributes in all, in bytes: LiveKit's own limits.
-const MAX_METADATA: usize = 64_000;
 /// How often a client asks whether the server is there, and how long it waits: LiveKit's own figures, in seconds.
 pub(super) const PING: [i32; 2] = [5, 15];
 /// How long a join has to connect.

@@ -1,10 +1,11 @@
 //! The server's address as the user gives it.
 
-use std::{fmt, net::IpAddr};
+use std::fmt;
 
 use url::Url;
 
 use super::error::ConnectError;
+use crate::host;
 
 /// A checked address: `ws`, `wss`, `http` or `https`, without credentials and without a query.
 #[derive(Clone)]
@@ -12,6 +13,7 @@ pub(super) struct ServerUrl {
     text: String,
     host: String,
     port: u16,
+    exposed: bool,
 }
 
 impl ServerUrl {
@@ -32,14 +34,14 @@ impl ServerUrl {
             return Err(refuse("it carries a query or fragment; the token is given apart from it".into()));
         }
         let port = url.port_or_known_default().unwrap_or(443);
-        Ok(Self { host: host.to_owned(), port, text: url.to_string() })
+        let local = url.host().is_some_and(|host| host::is_here(&host));
+        let exposed = !local && matches!(url.scheme(), "ws" | "http");
+        Ok(Self { host: host.to_owned(), port, exposed, text: url.to_string() })
     }
 
     /// Whether the token would travel in the clear beyond this machine.
     pub(super) fn is_exposed(&self) -> bool {
-        let local = self.host == "localhost"
-            || self.host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        !local && matches!(self.text.split_once(':'), Some(("ws" | "http", _)))
+        self.exposed
     }
 
     /// The whole address, for the signalling.
@@ -82,6 +84,9 @@ mod tests {
             ("ws://127.0.0.1:7880", false),
             ("ws://[::1]:7880", false),
             ("http://localhost", false),
+            ("ws://localhost.:7880", false),
+            ("ws://[::ffff:127.0.0.1]", false),
+            ("ws://localhost.example.com", true),
             ("wss://sfu.example.com", false),
             ("ws://sfu.example.com", true),
             ("http://192.0.2.1", true),

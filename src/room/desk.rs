@@ -19,7 +19,7 @@ use super::{
     view::{Told, View},
 };
 use crate::{
-    link::{CloseReason, Lane, LinkState, Participant, Sid},
+    link::{CloseReason, Lane, LinkState, Participant, Peer, Sid, StreamPart},
     transport::{SendError, TransportEvent},
 };
 
@@ -27,10 +27,12 @@ use crate::{
 const LANE_QUEUE: usize = 32;
 /// How many events wait for the user in the channel to it.
 const EVENT_QUEUE: usize = 256;
-/// How many bytes of payload wait for the user before the sender is slowed down.
+/// How many bytes wait for the user before the sender is slowed down.
 const INBOX_BYTES: usize = 4 << 20;
 /// How many events wait for the user before the sender is slowed down.
 const INBOX_EVENTS: usize = 4096;
+/// What each event that waits counts, in bytes, beside what it carries: its place, and the counters of its texts.
+const EVENT_BYTES: usize = 256;
 /// What a participant that waits counts, in bytes, beside its attributes: its identity, its sid, their places.
 const PARTICIPANT_BYTES: usize = 512;
 
@@ -361,14 +363,32 @@ impl Inbox {
     }
 }
 
+/// All that others decide the length of counts, whatever it is called.
 fn size(told: &Told) -> usize {
-    match told {
-        Told::Event(TransportEvent::Packet(packet)) => packet.payload.len() + packet.topic.len(),
-        Told::Event(TransportEvent::Stream { part, .. }) => part.size() + part.id().len(),
+    let carried = match told {
+        Told::Event(TransportEvent::Packet(packet)) => {
+            peer_size(&packet.from) + packet.topic.len() + packet.payload.len()
+        }
+        Told::Event(TransportEvent::Stream { from, part }) => peer_size(from) + part_size(part),
         Told::Event(TransportEvent::Joined(who)) | Told::Local(who) => participant_size(who),
+        Told::Event(TransportEvent::Left(who)) => peer_size(who),
         Told::Rejoined(view) => view.others().map(participant_size).sum(),
         Told::Event(_) => 0,
-    }
+    };
+    EVENT_BYTES + carried
+}
+
+fn peer_size(who: &Peer) -> usize {
+    who.identity().as_str().len() + who.sid().as_str().len()
+}
+
+fn part_size(part: &StreamPart) -> usize {
+    let more = match part {
+        StreamPart::Header(header) => header.topic.len(),
+        StreamPart::Chunk { bytes, .. } => bytes.len(),
+        StreamPart::Trailer { reason, .. } => reason.len(),
+    };
+    part.id().len() + more
 }
 
 /// A participant may change its attributes as often as it likes, and they may be large.

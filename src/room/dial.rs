@@ -2,7 +2,7 @@
 //!
 //! A first packet that is lost is sent again after 1, 3, 7 and 15 s, whatever happens in between: who dials on a dead
 //! network and waits finds out late that it is alive again. So the same address is dialled anew each half second, and
-//! whichever connection is there first is taken; so is a name asked for. Several addresses of one name are tried a quarter of a second
+//! whichever connection is there first is taken. A name is asked for anew too, a few times. Several addresses of one name are tried a quarter of a second
 //! apart, the families in turn ([RFC 8305](https://www.rfc-editor.org/rfc/rfc8305)).
 
 use std::{collections::VecDeque, future::Future, io, net::SocketAddr, time::Duration};
@@ -21,25 +21,30 @@ const AGAIN: Duration = Duration::from_millis(500);
 const MAX_ADDRESSES: usize = 6;
 /// How many connections are under way at once; beyond that the oldest is given up.
 const MAX_DIALS: usize = 12;
+/// How long a name is waited for before it is asked for again beside the first question. The system's own questions
+/// go again after 5 s: so they are spread over these.
+const ASK_AGAIN: Duration = Duration::from_millis(1500);
+/// How often a name is asked for at once. Each holds a thread until the system has given up, which nobody can hasten:
+/// so each is waited for.
+const MAX_LOOKUPS: usize = 3;
 
 /// Opens a connection to a name or an address, without an end of its own.
 ///
 /// # Errors
 /// The name is not known, or every address refuses.
 pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    // A question for a name is as lost as any packet.
-    let addresses = race(&[()], |()| {
+    let addresses = look_up(|| {
         let host = host.to_owned();
         async move { Ok(in_turn(lookup_host((host, port)).await?)) }
     })
     .await?;
-    let stream = race(&addresses, TcpStream::connect).await?;
+    let stream = dial(&addresses, TcpStream::connect).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
 /// The families in turn, the system's first one first.
-fn in_turn(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+pub(super) fn in_turn(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let addresses: Vec<_> = addresses.collect();
     let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
     let (first, second): (Vec<_>, Vec<_>) =
@@ -51,8 +56,33 @@ fn in_turn(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     turns
 }
 
-/// The first one that succeeds of what is begun with each of these, and anew with all of them each half second.
-async fn race<A, T, F>(addresses: &[A], connect: impl Fn(A) -> F) -> io::Result<T>
+/// The addresses of a name: a question for it is as lost as any packet.
+async fn look_up<F>(ask: impl Fn() -> F) -> io::Result<Vec<SocketAddr>>
+where
+    F: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+{
+    race(&[()], ASK_AGAIN, Cap::Wait(MAX_LOOKUPS), |()| ask()).await
+}
+
+/// A connection to one of these addresses.
+async fn dial<T, F>(addresses: &[SocketAddr], connect: impl Fn(SocketAddr) -> F) -> io::Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = io::Result<T>> + Send + 'static,
+{
+    race(addresses, AGAIN, Cap::GiveUpOldest(MAX_DIALS), connect).await
+}
+
+/// How much may be under way at once, and what follows then.
+#[derive(Clone, Copy)]
+enum Cap {
+    GiveUpOldest(usize),
+    Wait(usize),
+}
+
+/// The first one that succeeds of what is begun with each of these, and anew with all of them each time that so much
+/// has passed.
+async fn race<A, T, F>(addresses: &[A], again: Duration, cap: Cap, connect: impl Fn(A) -> F) -> io::Result<T>
 where
     A: Copy,
     T: Send + 'static,
@@ -65,6 +95,7 @@ where
     let (mut dials, mut handles) = (JoinSet::new(), VecDeque::new());
     let (mut round, mut next) = (addresses.iter(), Instant::now());
     loop {
+        let has_room = !matches!(cap, Cap::Wait(most) if dials.len() >= most);
         tokio::select! {
             biased;
             Some(done) = dials.join_next() => match done {
@@ -74,19 +105,22 @@ where
                 // Given up in favour of a newer one.
                 Err(_) => continue,
             },
-            () = time::sleep_until(next) => {
+            () = time::sleep_until(next), if has_room => {
                 if round.len() == 0 {
                     round = addresses.iter();
                 }
                 if let Some(address) = round.next() {
-                    handles.push_back(dials.spawn(connect(*address)));
+                    let handle = dials.spawn(connect(*address));
+                    if let Cap::GiveUpOldest(most) = cap {
+                        handles.push_back(handle);
+                        if handles.len() > most
+                            && let Some(oldest) = handles.pop_front()
+                        {
+                            oldest.abort();
+                        }
+                    }
                 }
-                if handles.len() > MAX_DIALS
-                    && let Some(oldest) = handles.pop_front()
-                {
-                    oldest.abort();
-                }
-                next = Instant::now() + if round.len() == 0 { AGAIN } else { NEXT_ADDRESS };
+                next = Instant::now() + if round.len() == 0 { again } else { NEXT_ADDRESS };
                 continue;
             }
         }
@@ -115,14 +149,14 @@ mod tests {
     /// Races where a dial at `now` (since the beginning, in milliseconds) to a port ends after so long, or hangs.
     async fn raced(
         ports: &[u16],
-        dial: impl Fn(u16, u128) -> Option<(u64, bool)> + Copy + Send + 'static,
+        outcome: impl Fn(u16, u128) -> Option<(u64, bool)> + Copy + Send + 'static,
     ) -> (io::Result<u16>, u128, Vec<(u16, u128)>) {
         let (start, log) = (Instant::now(), Log::default());
-        let won = race(&addresses(ports), |address| {
+        let won = dial(&addresses(ports), |address| {
             let (port, at) = (address.port(), start.elapsed().as_millis());
             log.lock().unwrap().push((port, at));
             async move {
-                let Some((after, works)) = dial(port, at) else { std::future::pending().await };
+                let Some((after, works)) = outcome(port, at) else { std::future::pending().await };
                 time::sleep(Duration::from_millis(after)).await;
                 if works { Ok(port) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
             }
@@ -171,7 +205,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_under_way_has_a_cap() {
         let (one, under_way) = (addresses(&[1]), Arc::new(()));
-        let racing = race(&one, |_| {
+        let racing = dial(&one, |_| {
             let held = under_way.clone();
             async move {
                 let _held = held;
@@ -181,6 +215,54 @@ mod tests {
         let mut racing = std::pin::pin!(racing);
         assert!(time::timeout(Duration::from_secs(3600), &mut racing).await.is_err());
         assert!((2..=MAX_DIALS + 2).contains(&Arc::strong_count(&under_way)));
+    }
+
+    /// Asks for a name where each question (since the beginning, in milliseconds) is answered after so long, or fails, or
+    /// hangs; and when the questions went.
+    async fn asked(
+        limit: Duration,
+        outcome: impl Fn(u128) -> Option<(u64, bool)> + Copy + Send + 'static,
+    ) -> (Option<bool>, u128, Vec<u128>) {
+        let (start, log) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+        let asking = look_up(|| {
+            let at = start.elapsed().as_millis();
+            log.lock().unwrap().push(at);
+            async move {
+                let Some((after, works)) = outcome(at) else { std::future::pending().await };
+                time::sleep(Duration::from_millis(after)).await;
+                if works { Ok(addresses(&[1])) } else { Err(io::ErrorKind::NotFound.into()) }
+            }
+        });
+        let found = time::timeout(limit, asking).await.ok().map(|found| found.is_ok());
+        let log = log.lock().unwrap().clone();
+        (found, start.elapsed().as_millis(), log)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_nobody_answers_for_costs_three_questions_and_no_more() {
+        let hour = Duration::from_secs(3600);
+        assert_eq!(asked(hour, |_| None).await, (None, 3_600_000, vec![0, 1_500, 3_000]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_for_a_name_is_taken() {
+        let day = Duration::from_secs(86_400);
+        assert_eq!(asked(day, |_| Some((8_000, true))).await, (Some(true), 8_000, vec![0, 1_500, 3_000]));
+        // The first two are lost.
+        let found = asked(day, |at| (at > 1_500).then_some((20, true))).await;
+        assert_eq!(found, (Some(true), 3_020, vec![0, 1_500, 3_000]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_fails_makes_room_for_another_question_while_others_are_waited_for() {
+        let day = Duration::from_secs(86_400);
+        assert_eq!(asked(day, |_| Some((10, false))).await, (Some(false), 10, vec![0]));
+        let found = asked(day, |at| match at {
+            0 => Some((9_000, false)),
+            at => (at > 3_000).then_some((20, true)),
+        })
+        .await;
+        assert_eq!(found, (Some(true), 9_020, vec![0, 1_500, 3_000, 9_000]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Why a room could not be joined, and what to do about it.
 
-use std::{fmt, io, time::Duration};
+use std::{fmt, io, net::SocketAddr, time::Duration};
 
 use super::{health::End, turn::RelayFailure};
 use crate::link::CloseReason;
@@ -82,6 +82,15 @@ pub enum ConnectError {
         /// What the proxy or the system said.
         reason: String,
     },
+    /// Another part of this program has set the process's WebSocket client, of which there is one only
+    /// (`livekit_net::set_ws_client`). With it a room would be without its limits on what a server sends, without
+    /// [root certificates](super::RoomOptions::root_certificates) of the user's and without a proxy. A room that is
+    /// joined first sets its own, which leaves everybody else's connections as the library itself would make them.
+    #[error(
+        "this program has set a WebSocket client of its own for LiveKit (`livekit_net::set_ws_client`), and there can be \
+         one only: leave that out, or join the first room before"
+    )]
+    ForeignClient,
     /// The server cannot carry data over one peer connection.
     #[error("the server is too old (version {version}); LiveKit 1.9.11 or newer is needed")]
     ServerTooOld {
@@ -91,13 +100,14 @@ pub enum ConnectError {
     /// Signalling works, but no packet gets through.
     #[error(
         "the server answers, but within {limit:?} no path for packets was found: neither UDP nor TCP to its RTC \
-         ports ({tried}) gets through; open them in the firewall, or set the server's `rtc.node_ip`"
+         ports ({}) gets through; open them in the firewall, or set the server's `rtc.node_ip`",
+        addresses_in_words(tried)
     )]
     NoNetworkPath {
         /// How long it was tried.
         limit: Duration,
-        /// The addresses that were tried.
-        tried: String,
+        /// The server's addresses that were tried, in the order in which it named them.
+        tried: Vec<SocketAddr>,
     },
     /// Only relays may be used, and none can be.
     #[error(
@@ -137,6 +147,18 @@ pub enum ConnectError {
     /// The server or the WebRTC stack did something that it should not.
     #[error("the peer connection could not be set up: {0}")]
     Transport(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// How many of the tried addresses the message names.
+const NAMED: usize = 8;
+
+fn addresses_in_words(addresses: &[SocketAddr]) -> String {
+    if addresses.is_empty() {
+        return "it named none".into();
+    }
+    let named: Vec<_> = addresses.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = addresses.len() - named.len();
+    if more == 0 { named.join(", ") } else { format!("{} and {more} more", named.join(", ")) }
 }
 
 fn relays_in_words(relays: &[RelayFailure]) -> String {
@@ -190,5 +212,22 @@ impl From<End> for ConnectError {
             End::Closed(reason) => reason.into(),
             End::Lost(loss) => Self::Closed(CloseReason::ConnectionLost(loss.to_string().into())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_tried_addresses_the_first_are_named() {
+        let said = |count: u16| {
+            let tried = (1..=count).map(|port| ([192, 0, 2, 1], port).into()).collect();
+            ConnectError::NoNetworkPath { limit: Duration::from_secs(5), tried }.to_string()
+        };
+        assert!(said(0).contains("(it named none)"), "{}", said(0));
+        assert!(said(2).contains("(192.0.2.1:1, 192.0.2.1:2)"), "{}", said(2));
+        assert!(said(8).contains("192.0.2.1:7, 192.0.2.1:8)"), "{}", said(8));
+        assert!(said(64).contains("192.0.2.1:8 and 56 more)"), "{}", said(64));
     }
 }

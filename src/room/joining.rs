@@ -27,8 +27,6 @@ const FAREWELL: Duration = Duration::from_millis(300);
 /// How long ICE is tried before it begins anew. The longer it finds nothing the less often it asks, and the network
 /// may have come back.
 const BEGIN_ANEW: Duration = Duration::from_secs(2);
-/// How many of the tried addresses an error names.
-const NAMED: usize = 8;
 
 /// Where the room is, and how it is reached: the same for every join of a participant.
 pub(super) struct Door {
@@ -179,14 +177,8 @@ impl Joining {
         if !relays.is_empty() {
             return ConnectError::NoRelay { relays };
         }
-        let mut tried: Vec<_> = self.peer.remotes().iter().map(ToString::to_string).collect();
+        let mut tried = self.peer.remotes().to_vec();
         tried.dedup();
-        let more = tried.len().saturating_sub(NAMED);
-        tried.truncate(NAMED);
-        let mut tried = if tried.is_empty() { "it named none".into() } else { tried.join(", ") };
-        if more > 0 {
-            tried.push_str(&format!(" and {more} more"));
-        }
         ConnectError::NoNetworkPath { limit, tried }
     }
 }

@@ -11,11 +11,16 @@ use crate::{
 
 /// How many participants are known at most; beyond it they are heard, but not announced.
 const MAX_PARTICIPANTS: usize = 4096;
+/// How much memory the attributes of all of them together may take, in bytes: 8 KiB for each of so many. Beyond it
+/// participants are known without theirs, and so without a role.
+const MAX_ATTRIBUTES: usize = 32 << 20;
 
 /// The remote participants, by identity: one join of each at a time.
 #[derive(Debug, Default)]
 pub(super) struct Participants {
     known: BTreeMap<String, Known>,
+    /// What the attributes of all take.
+    attributes: usize,
 }
 
 #[derive(Debug)]
@@ -41,11 +46,15 @@ impl Participants {
             if let Entry::Occupied(known) = self.known.entry(info.identity.clone())
                 && known.get().participant.sid() == &*info.sid
             {
-                events.push(TransportEvent::Left(known.remove().participant.peer().clone()));
+                let participant = known.remove().participant;
+                self.attributes -= participant.attribute_bytes();
+                events.push(TransportEvent::Left(participant.peer().clone()));
             }
             return events;
         }
-        let (participant, version) = (participant(info), info.version);
+        let before = self.known.get(&info.identity).map_or(0, |known| known.participant.attribute_bytes());
+        let (participant, version) = (self.fitting(info, before), info.version);
+        let after = self.attributes - before + participant.attribute_bytes();
         let full = self.known.len() >= MAX_PARTICIPANTS;
         match self.known.entry(info.identity.clone()) {
             Entry::Vacant(_) if full => {
@@ -69,6 +78,7 @@ impl Participants {
                 *known = Known { participant: participant.clone(), version };
             }
         }
+        self.attributes = after;
         events.push(TransportEvent::Joined(participant));
         events
     }
@@ -83,7 +93,18 @@ impl Participants {
             .cloned()
             .collect();
         self.known.retain(|_, known| stays(known.participant.peer()));
+        self.attributes = self.known.values().map(|known| known.participant.attribute_bytes()).sum();
         gone
+    }
+
+    /// A participant, without its attributes if there is no room for them in place of so many bytes.
+    fn fitting(&self, info: &ParticipantInfo, before: usize) -> Participant {
+        let participant = participant(info);
+        if self.attributes - before + participant.attribute_bytes() <= MAX_ATTRIBUTES {
+            return participant;
+        }
+        tracing::warn!(limit = MAX_ATTRIBUTES, "too many attributes: those of one participant are not known");
+        participant.attributes::<String, String>([])
     }
 
     /// Takes all that the server says is there.
@@ -167,5 +188,36 @@ mod tests {
         }
         assert!(room.update(&info("one more", "PA", State::Active, 1)).is_empty());
         assert!(room.update(&info("", "PA", State::Active, 1)).is_empty());
+    }
+
+    #[test]
+    fn attributes_have_a_cap_over_the_whole_room_and_room_is_made_again() {
+        const SIZE: usize = 64 * 1024;
+        let holding = |n: usize, version: u32, size: usize| {
+            let mut info = info(&format!("p{n}"), "PA", State::Active, version);
+            info.attributes = [("k".into(), "v".repeat(size))].into();
+            info
+        };
+        let has = |events: &[TransportEvent]| match events {
+            [TransportEvent::Joined(who)] => who.attribute("k").is_some(),
+            other => panic!("{other:?}"),
+        };
+        let mut room = Participants::default();
+        let mut fit = 0;
+        while has(&room.update(&holding(fit, 1, SIZE))) {
+            fit += 1;
+        }
+        assert!((500..=MAX_ATTRIBUTES / SIZE).contains(&fit), "{fit}");
+        // One that says less makes room for it, and one that says more in its place has none.
+        assert!(has(&room.update(&holding(0, 2, 1))));
+        assert!(has(&room.update(&holding(fit, 2, SIZE))));
+        assert!(!has(&room.update(&holding(0, 3, SIZE))));
+        // So does one that leaves, and one that is forgotten.
+        room.update(&ParticipantInfo { state: State::Disconnected.into(), ..holding(1, 2, 0) });
+        assert!(has(&room.update(&holding(0, 4, SIZE))));
+        assert_eq!(room.retain(|who| who.identity() == "p0").len(), fit - 1);
+        assert_eq!(room.attributes, room.list()[0].attribute_bytes());
+        room.update(&ParticipantInfo { state: State::Disconnected.into(), ..holding(0, 9, 0) });
+        assert_eq!((room.attributes, room.list().len()), (0, 0));
     }
 }

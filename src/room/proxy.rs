@@ -1,11 +1,14 @@
 //! The proxy that the platform sets for the signalling's connection, and the way through it.
 //!
 //! `https_proxy` counts for `wss://`, `http_proxy` for `ws://`, `all_proxy` for both; a name in small letters goes
-//! before the same in capitals, an empty one is none. `no_proxy` names what is reached without. These are
-//! [curl's rules](https://curl.se/docs/manpage.html#ENVIRONMENT); without a port the scheme's own is meant.
+//! before the same in capitals, an empty one is none. `no_proxy` names what is reached without. There is no standard
+//! for these, and programs differ. What [curl](https://curl.se/docs/manpage.html#ENVIRONMENT) takes for `https://` and
+//! `http://` means the same here, but that a proxy without a port has its scheme's own, and that only proxies of HTTP can
+//! be used. What it passes over counts too: `HTTP_PROXY` in capitals, except under CGI, and in `no_proxy` a `*` beside
+//! other entries, `*.name` and a port.
 //! This machine is never reached through a proxy.
 
-use std::{env, fmt, io, net::IpAddr, time::Duration};
+use std::{env, ffi::OsString, fmt, io, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tokio::{
@@ -13,6 +16,8 @@ use tokio::{
     time,
 };
 use url::{Host, Url};
+
+use crate::host;
 
 mod except;
 
@@ -47,25 +52,38 @@ pub(crate) struct ProxyError {
 impl Proxy {
     /// The one that the process's environment names for this address, if any.
     pub(crate) fn of_environment(url: &Url) -> Result<Option<Self>, ProxyError> {
-        Self::named_in(|name| env::var(name).ok(), url)
+        Self::named_in(|name| env::var_os(name), url)
     }
 
     /// The one that an environment names for this address, if any.
-    fn named_in(lookup: impl Fn(&str) -> Option<String>, url: &Url) -> Result<Option<Self>, ProxyError> {
-        let lookup = |name: &str| lookup(name).map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
-        let Some(host) = url.host().filter(|host| !is_here(host)) else { return Ok(None) };
-        let names = if matches!(url.scheme(), "wss" | "https") {
-            ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
-        } else {
-            ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"]
+    pub(super) fn named_in(
+        lookup: impl Fn(&str) -> Option<OsString>,
+        url: &Url,
+    ) -> Result<Option<Self>, ProxyError> {
+        // Whoever set it did not want us to go out directly.
+        let read = |name: &str| match lookup(name).map(OsString::into_string) {
+            Some(Err(_)) => Err(ProxyError { proxy: name.into(), reason: "it is no text in UTF-8".into() }),
+            Some(Ok(text)) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
+            None => Ok(None),
         };
+        let first = |names: &[&'static str]| {
+            for name in names {
+                if let Some(text) = read(name)? {
+                    return Ok(Some((*name, text)));
+                }
+            }
+            Ok(None)
+        };
+        let Some(host) = url.host().filter(|host| !host::is_here(host)) else { return Ok(None) };
         // Under CGI the capital name is a header that a visitor sent (httpoxy).
-        let foreign = |name: &str| name == "HTTP_PROXY" && lookup("REQUEST_METHOD").is_some();
-        let named = names.into_iter().filter(|name| !foreign(name));
-        let Some((variable, value)) = named.filter_map(|name| Some((name, lookup(name)?))).next() else {
-            return Ok(None);
+        let is_cgi = lookup("REQUEST_METHOD").is_some_and(|method| !method.is_empty());
+        let names: &[_] = match url.scheme() {
+            "wss" | "https" => &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
+            _ if is_cgi => &["http_proxy", "all_proxy", "ALL_PROXY"],
+            _ => &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"],
         };
-        let except = lookup("no_proxy").or_else(|| lookup("NO_PROXY")).unwrap_or_default();
+        let Some((variable, value)) = first(names)? else { return Ok(None) };
+        let except = first(&["no_proxy", "NO_PROXY"])?.map(|(_, list)| list).unwrap_or_default();
         if Exceptions(&except).hold(&host, port_of(url)) {
             return Ok(None);
         }
@@ -165,18 +183,6 @@ impl fmt::Display for Proxy {
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// Whether it is this machine.
-fn is_here(host: &Host<&str>) -> bool {
-    match host {
-        Host::Domain(name) => {
-            let name = name.trim_end_matches('.');
-            name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
-        }
-        Host::Ipv4(ip) => ip.is_loopback(),
-        Host::Ipv6(ip) => IpAddr::V6(*ip).to_canonical().is_loopback(),
     }
 }
 

@@ -110,7 +110,7 @@ impl Task {
     }
 }
 
-/// One attempt. A dropped future leaves again.
+/// One attempt, within this limit: what asking for a token took is not left for the join. A dropped future leaves again.
 async fn attempt(
     door: &Door,
     source: Option<&TokenSource>,
@@ -118,19 +118,21 @@ async fn attempt(
     fresh: bool,
     limit: Duration,
 ) -> Result<Joined, Failure> {
+    let start = time::Instant::now();
     let asked = source.filter(|_| fresh || tokens::has_expired(&newest));
     let token = match asked {
         None => newest,
         Some(source) => match time::timeout(limit, source.ask()).await {
             Ok(Ok(token)) => token,
-            Ok(Err(error)) => return Err(Failure::NoToken(error.to_string())),
+            Ok(Err(why)) => return Err(Failure::NoToken(why)),
             Err(_) => return Err(Failure::NoToken(format!("none came within {limit:?}"))),
         },
     };
     if !tokens::has_the_form_of_a_token(&token) {
         return Err(Failure::Join(ConnectError::MalformedToken));
     }
-    door.enter(&token, limit).await.map_err(|error| match error {
+    let left = limit.saturating_sub(start.elapsed());
+    door.enter(&token, left).await.map_err(|error| match error {
         ConnectError::Unauthorized { .. } if source.is_some() && asked.is_none() => Failure::TokenRefused,
         ConnectError::Unauthorized { .. } if tokens::has_expired(&token) => Failure::TokenExpired,
         error => Failure::Join(error),
@@ -146,7 +148,10 @@ fn reason(end: End) -> CloseReason {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    };
 
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -155,7 +160,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        room::{address::ServerUrl, rejoin::Policy},
+        room::{address::ServerUrl, health::Loss, rejoin::Policy},
         token::AccessKey,
     };
 
@@ -243,5 +248,54 @@ mod tests {
             attempt(&door, Some(&source("none")), EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(matches!(failure, Failure::Join(ConnectError::MalformedToken)));
         assert!(seen.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_source_leaves_the_join_what_is_left_of_the_limit() {
+        // It takes connections, and never says anything on them.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (mut door, _) = refusing().await;
+        door.url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let slow = TokenSource::new(|| async {
+            time::sleep(Duration::from_secs(8)).await;
+            Ok::<_, std::io::Error>("fresh.fresh.fresh".to_owned())
+        });
+        let start = time::Instant::now();
+        let failure = attempt(&door, Some(&slow), EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        assert!(
+            matches!(failure, Failure::Join(ConnectError::Timeout { limit, .. }) if limit == LIMIT - Duration::from_secs(8)),
+            "{failure:?}"
+        );
+        assert_eq!(start.elapsed(), LIMIT);
+    }
+
+    #[tokio::test]
+    async fn a_source_that_panics_is_asked_again_with_the_next_attempt() {
+        let (door, seen) = refusing().await;
+        let asked = AtomicBool::new(false);
+        let source = TokenSource::new(move || {
+            assert!(asked.swap(true, Ordering::Relaxed), "the first time it panics");
+            std::future::ready(Ok::<_, std::io::Error>("fresh.fresh.fresh".to_owned()))
+        });
+        let (start, newest) = (Instant::now(), valid());
+        let mut rejoin = Rejoin::new(start, POLICY, Duration::ZERO);
+        let lost = End::Lost(Loss::Signalling("gone".into()));
+        rejoin.handle_ended(start, lost, 0);
+        rejoin.handle_failed(start, &Failure::TokenRefused, 0);
+        let mut failures = Vec::new();
+        for _ in 0..3 {
+            let Step::Join { limit, fresh_token } = rejoin.poll(Instant::now()) else { panic!("it ended") };
+            let failed =
+                attempt(&door, Some(&source), newest.clone(), fresh_token, limit).await.err().unwrap();
+            rejoin.handle_failed(Instant::now(), &failed, 0);
+            failures.push(failed);
+        }
+        let [Failure::NoToken(why), Failure::TokenRefused, Failure::Join(ConnectError::Unauthorized { .. })] =
+            &failures[..]
+        else {
+            panic!("{failures:?}")
+        };
+        assert_eq!(why, "the token source panicked");
+        assert_eq!(*seen.lock().unwrap(), [newest, "fresh.fresh.fresh".into()]);
     }
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use livekit_token::Claims;
+use tokio::task::JoinSet;
 
 /// Three parts in the URL's base64: what is none should cost no connection.
 pub(super) fn has_the_form_of_a_token(text: &str) -> bool {
@@ -45,8 +46,17 @@ impl TokenSource {
         }))
     }
 
-    pub(super) async fn ask(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
-        (self.0)().await
+    /// Asks for a token; what the user's code says if it gives none. It runs in a task of its own, which ends with this
+    /// future: a panic of it, even of its error's text, costs one attempt and not the room.
+    pub(super) async fn ask(&self) -> Result<String, String> {
+        let source = self.0.clone();
+        let mut asked = JoinSet::new();
+        asked.spawn(async move { source().await.map_err(|error| error.to_string()) });
+        match asked.join_next().await {
+            Some(Ok(answer)) => answer,
+            // What it said when it panicked may hold anything.
+            Some(Err(_)) | None => Err("the token source panicked".into()),
+        }
     }
 }
 
@@ -58,6 +68,8 @@ impl fmt::Debug for TokenSource {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
     use crate::token::AccessKey;
 
@@ -83,9 +95,62 @@ mod tests {
     #[tokio::test]
     async fn a_source_is_asked_each_time_and_may_fail() {
         let source = TokenSource::new(|| async { Err::<String, _>("the token server is away") });
-        assert_eq!(source.ask().await.unwrap_err().to_string(), "the token server is away");
+        assert_eq!(source.ask().await.unwrap_err(), "the token server is away");
         assert_eq!(format!("{source:?}"), "TokenSource");
         let source = TokenSource::new(|| async { Ok::<_, std::io::Error>("a.b.c".to_owned()) });
         assert_eq!(source.ask().await.unwrap(), "a.b.c");
+    }
+    /// An error whose text cannot be had.
+    #[derive(Debug)]
+    struct Speechless;
+
+    impl fmt::Display for Speechless {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            panic!("hunter2")
+        }
+    }
+
+    impl Error for Speechless {}
+
+    #[tokio::test]
+    async fn a_source_that_panics_fails_and_can_be_asked_again() {
+        let asked = AtomicU32::new(0);
+        let panicking = TokenSource::new(move || {
+            let asked = asked.fetch_add(1, Ordering::Relaxed);
+            assert!(asked != 0, "hunter2: before its future is there");
+            async move {
+                assert!(asked != 1, "hunter2: within its future");
+                if asked == 2 { Err(Speechless) } else { Ok("a.b.c".to_owned()) }
+            }
+        });
+        for _ in 0..3 {
+            assert_eq!(panicking.ask().await.unwrap_err(), "the token source panicked");
+        }
+        assert_eq!(panicking.ask().await.unwrap(), "a.b.c");
+    }
+
+    #[tokio::test]
+    async fn a_source_that_nobody_waits_for_is_given_up() {
+        let running = Arc::new(());
+        let silent = TokenSource::new({
+            let running = running.clone();
+            move || {
+                let held = running.clone();
+                async move {
+                    let _held = held;
+                    std::future::pending::<Result<String, std::io::Error>>().await
+                }
+            }
+        });
+        let mut asking = Box::pin(silent.ask());
+        tokio::select! {
+            biased;
+            _ = &mut asking => panic!("it was silent"),
+            () = async { while Arc::strong_count(&running) < 3 { tokio::task::yield_now().await } } => {}
+        }
+        drop(asking);
+        while Arc::strong_count(&running) > 2 {
+            tokio::task::yield_now().await;
+        }
     }
 }

@@ -99,7 +99,7 @@ impl Relays {
     }
 
     /// Asks every relay among these servers for an address, all at once. One that is there already stays; the
-    /// same is asked anew if it failed. Without `udp` only those over TCP and TLS count; these are trusted by the
+    /// same is asked anew if it failed, and one too many takes the place of one that is of no use. Without `udp` only those over TCP and TLS count; these are trusted by the
     /// system's roots and those given.
     pub(super) fn use_servers(
         &mut self,
@@ -108,6 +108,7 @@ impl Relays {
         roots: &[CertificateDer<'static>],
     ) {
         let urls = servers.iter().flat_map(|server| server.urls.iter().map(move |url| (server, url)));
+        let mut places = Vec::new();
         for (server, text) in urls.take(MAX_URLS) {
             // The address alone may be shown; what cannot be read may be anything.
             let Some(url) = IceUrl::parse(text) else {
@@ -121,25 +122,41 @@ impl Relays {
             match url.kind {
                 Kind::Stun => {}
                 Kind::TurnUdp if !udp => {}
-                _ => self.ask(url, credentials, roots.to_vec()),
+                _ => places.push(Place { url, credentials, from: self.from, roots: roots.to_vec() }),
             }
+        }
+        let named: Vec<_> = places.iter().map(|place| place.url.clone()).collect();
+        for place in places {
+            self.ask(place, &named);
         }
     }
 
-    fn ask(&mut self, url: IceUrl, credentials: Credentials, roots: Vec<CertificateDer<'static>>) {
-        let place = Place { url, credentials, from: self.from, roots };
+    fn ask(&mut self, place: Place, named: &[IceUrl]) {
         match self.relays.iter().position(|relay| relay.place.url == place.url) {
-            Some(at) if matches!(self.relays[at].state, State::Failed(_)) => {
-                self.relays[at] = self.asked(at, place);
-            }
+            Some(at) if self.relays[at].has_failed() => self.relays[at] = self.asked(at, place),
             // The newest credentials are for the next time.
             Some(at) => self.relays[at].place = place,
             None if self.relays.len() < MAX_RELAYS => {
                 let relay = self.asked(self.relays.len(), place);
                 self.relays.push(relay);
             }
-            None => tracing::debug!(relay = %place.url, limit = MAX_RELAYS, "a relay too many was skipped"),
+            None => match self.dispensable(named) {
+                Some(at) => self.relays[at] = self.asked(at, place),
+                None => {
+                    tracing::debug!(relay = %place.url, limit = MAX_RELAYS, "a relay too many was skipped");
+                }
+            },
         }
+    }
+
+    /// A relay whose place another one may take: one that gave nothing, and the server names no more. Or else one
+    /// that failed.
+    fn dispensable(&self, named: &[IceUrl]) -> Option<usize> {
+        let of = |is: &dyn Fn(&Relay) -> bool| self.relays.iter().position(is);
+        let is_named = |relay: &Relay| named.contains(&relay.place.url);
+        of(&|relay| relay.has_failed() && !is_named(relay))
+            .or_else(|| of(&|relay| matches!(relay.state, State::Asked) && !is_named(relay)))
+            .or_else(|| of(&Relay::has_failed))
     }
 
     fn asked(&mut self, number: usize, place: Place) -> Relay {
@@ -235,7 +252,7 @@ impl Relays {
 
     /// Whether one of them may still be of use.
     pub(super) fn is_hopeful(&self) -> bool {
-        self.relays.iter().any(|relay| !matches!(relay.state, State::Failed(_)))
+        self.relays.iter().any(|relay| !relay.has_failed())
     }
 
     /// What is known against them. One that was asked and has said nothing was waited for that long.
@@ -292,6 +309,10 @@ impl Relays {
 }
 
 impl Relay {
+    fn has_failed(&self) -> bool {
+        matches!(self.state, State::Failed(_))
+    }
+
     fn relayed(&self) -> &[SocketAddr] {
         match &self.state {
             State::Open { relayed, .. } => relayed,

@@ -8,7 +8,7 @@ use std::{
     fmt,
     future::Future,
     io,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -21,10 +21,7 @@ use livekit_net::{
     Header, HttpClient, HttpMethod, HttpResponse, TransportError, WsClient, WsConnectResult, WsConnection,
 };
 use livekit_protocol::LeaveRequest;
-use rustls::{
-    crypto::{CryptoProvider, ring},
-    pki_types::CertificateDer,
-};
+use rustls::pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -50,11 +47,13 @@ use super::{
 };
 
 mod intake;
+mod process;
 mod thin;
 
 use intake::{Intake, Taken};
 
 pub(super) use intake::Unread;
+pub(super) use process::register;
 
 /// The longest signalling frame, in bytes: the first one lists the whole room.
 const MAX_FRAME: usize = 16 << 20;
@@ -136,15 +135,8 @@ tokio::task_local! {
 
 /// Runs a join whose sockets are opened as `dial` says.
 pub(super) async fn scope<F: Future>(dial: Arc<Dial>, join: F) -> F::Output {
-    static REGISTERED: OnceLock<()> = OnceLock::new();
-    REGISTERED.get_or_init(|| {
-        if CryptoProvider::get_default().is_none() {
-            // Lost races are fine: whoever was first has set one.
-            let _ = ring::default_provider().install_default();
-        }
-        livekit_net::set_ws_client(Arc::new(ScopedClient));
-        livekit_net::set_http_client(Arc::new(ScopedClient));
-    });
+    // Whether it is ours was said at the join.
+    let _ = register();
     DIAL.scope(dial, join).await
 }
 
@@ -241,7 +233,7 @@ async fn open(
     }
 }
 
-/// A connection through a proxy. It has four fifths of the time, so that it is the proxy that is named.
+/// A connection through a proxy. All of it has four fifths of the time, so that it is the proxy that is named.
 async fn through(
     proxy: &Proxy,
     url: &Url,
@@ -250,19 +242,18 @@ async fn through(
 ) -> Result<Box<dyn Stream>, ProxyError> {
     tracing::debug!(%proxy, "the signalling goes through a proxy");
     let limit = limit * 4 / 5;
-    let reached = async {
+    let opened = async {
         let tcp = reach(&proxy.host(), proxy.port()).await.map_err(|error| proxy.failed(error))?;
-        let stream: Box<dyn Stream> = Box::new(tcp);
-        if !proxy.is_tls() {
-            return Ok(stream);
+        let mut stream: Box<dyn Stream> = Box::new(tcp);
+        if proxy.is_tls() {
+            let encrypted = encrypt(&proxy.host(), stream, roots).await;
+            stream = encrypted.map_err(|reason| proxy.failed(reason))?;
         }
-        encrypt(&proxy.host(), stream, roots).await.map_err(|reason| proxy.failed(reason))
+        proxy.open(&mut stream, url, limit).await?;
+        Ok(stream)
     };
-    let reached = time::timeout(limit, reached).await;
-    let mut stream =
-        reached.unwrap_or_else(|_| Err(proxy.failed(format_args!("it did not answer within {limit:?}"))))?;
-    proxy.open(&mut stream, url, limit).await?;
-    Ok(stream)
+    let opened = time::timeout(limit, opened).await;
+    opened.unwrap_or_else(|_| Err(proxy.failed(format_args!("it did not answer within {limit:?}"))))
 }
 
 async fn reach(host: &Host<&str>, port: u16) -> io::Result<TcpStream> {
@@ -370,3 +361,6 @@ impl WsConnection for Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -530,7 +530,9 @@ async fn no_way_for_packets_is_told_with_the_ports() -> anyhow::Result<()> {
     let token = server.key().client("no-path", "one").sign()?;
     let options = RoomOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(2));
     match refusal(options.join(&server.url(), &token).await)? {
-        ConnectError::NoNetworkPath { tried, .. } => ensure!(tried.contains("127.0.0.1:"), "{tried}"),
+        ConnectError::NoNetworkPath { tried, .. } => {
+            ensure!(tried.iter().any(|it| it.ip().is_loopback()), "{tried:?}");
+        }
         other => bail!("{other:?}"),
     }
     Ok(())

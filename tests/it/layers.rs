@@ -24,9 +24,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // The live replays are users of the public API, as adapters are; the dry one knows no room.
     ("replay/live", &["replay", "body", "link", "tool", "source", "recording", "bridge"]),
     ("token", &["link"]),
-    ("room", &["link", "transport"]),
+    // Which hosts are this machine: a leaf.
+    ("host", &[]),
+    ("room", &["host", "link", "transport"]),
     // A server of LiveKit's words: nothing of ours but what a lane is.
-    ("dev_room", &["link"]),
+    ("dev_room", &["host", "link"]),
     (
         "bridge",
         &[

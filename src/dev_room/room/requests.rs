@@ -1,9 +1,6 @@
 //! What a client says by signalling.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use livekit_protocol::{
     self as proto, CandidateProtocol, DisconnectReason, RequestResponse, SignalTarget,
@@ -11,7 +8,7 @@ use livekit_protocol::{
     signal_request::Message as Request, signal_response::Message, simulate_scenario::Scenario,
 };
 
-use super::{ConnectionId, Key, MAX_METADATA, MAX_NAME, Output, Rooms};
+use super::{ConnectionId, Key, Output, Rooms, limits};
 
 /// How long a simulated fault waits for the resume that it is for.
 const SIMULATED: Duration = Duration::from_secs(5);
@@ -85,7 +82,12 @@ impl Rooms {
         let Some(participant) = self.participant(key) else { return };
         let reason = if participant.claims.video.can_update_own_metadata != Some(true) {
             Reason::NotAllowed
-        } else if !is_within_limits(&update.name, &update.metadata, &update.attributes) {
+        } else if !limits::allow(
+            &update.name,
+            &update.metadata,
+            &update.attributes,
+            &participant.claims.attributes,
+        ) {
             Reason::LimitExceeded
         } else {
             self.change(key, (&update.name, &update.metadata, &update.attributes), None);
@@ -99,12 +101,6 @@ impl Rooms {
         };
         self.outputs.push_back(Output::Signal(connection, Box::new(Message::RequestResponse(response))));
     }
-}
-
-/// Whether a name, metadata and attributes are as small as LiveKit wants them.
-pub(super) fn is_within_limits(name: &str, metadata: &str, attributes: &HashMap<String, String>) -> bool {
-    let size: usize = attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
-    name.len() <= MAX_NAME && metadata.len() <= MAX_METADATA && size <= MAX_METADATA
 }
 
 /// The candidate line in the JSON that carries it.

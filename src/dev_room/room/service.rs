@@ -7,7 +7,7 @@ use livekit_protocol::{
     UpdateParticipantRequest, UserPacket, data_packet, leave_request::Action,
 };
 
-use super::{Key, Rooms, requests::is_within_limits};
+use super::{Key, Rooms, limits};
 use crate::{dev_room::grant, link::Lane};
 
 /// Why the room service does not do what it is asked to.
@@ -73,7 +73,8 @@ impl Rooms {
         request: &UpdateParticipantRequest,
     ) -> Result<ParticipantInfo, ServiceError> {
         let key = self.find(&request.room, &request.identity)?;
-        if !is_within_limits(&request.name, &request.metadata, &request.attributes) {
+        let before = &self.participant(key).ok_or(NO_PARTICIPANT)?.claims.attributes;
+        if !limits::allow(&request.name, &request.metadata, &request.attributes, before) {
             return Err(ServiceError::Invalid("name, metadata or attributes are too large"));
         }
         let said = (request.name.as_str(), request.metadata.as_str(), &request.attributes);

@@ -8,7 +8,7 @@ use livekit_protocol::{
 use livekit_token::VideoGrants;
 use prost::Message as _;
 
-use super::*;
+use super::{limits::MAX_ATTRIBUTES, *};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -435,7 +435,7 @@ fn own_attributes_change_with_the_grant_alone() {
     for (grant, said, expected) in [
         (None, "2", Reason::NotAllowed),
         (Some(true), "2", Reason::Ok),
-        (Some(true), &"x".repeat(MAX_METADATA + 1), Reason::LimitExceeded),
+        (Some(true), &"x".repeat(MAX_ATTRIBUTES), Reason::LimitExceeded),
     ] {
         let mut claims = claims("one");
         claims.video.can_update_own_metadata = grant;
@@ -447,6 +447,39 @@ fn own_attributes_change_with_the_grant_alone() {
         let known = world.rooms.look_up("kitchen", "one").unwrap();
         assert_eq!(known.attributes.contains_key("floor"), expected == Reason::Ok);
     }
+}
+
+#[test]
+fn attributes_grow_to_a_limit_by_small_changes_too_and_shrink_again() {
+    let mut world = World::new();
+    let mut claims = claims("one");
+    claims.video.can_update_own_metadata = Some(true);
+    let one = world.join_as(claims);
+    let of = |name: usize, value: usize| [(format!("{name:04}"), "x".repeat(value))].into();
+    let mut said = |attributes: HashMap<String, String>| {
+        let update = UpdateParticipantMetadata { attributes: attributes.clone(), ..Default::default() };
+        world.read();
+        world.rooms.handle_request(world.now, one.connection, Request::UpdateMetadata(update));
+        let (told, _) = world.told(one.connection);
+        let reason = told.iter().find_map(|it| match it {
+            Message::RequestResponse(response) => Some(response.reason()),
+            _ => None,
+        });
+        // The room service says the same of the same.
+        let (room, identity) = ("kitchen".into(), "one".into());
+        let request = UpdateParticipantRequest { room, identity, attributes, ..Default::default() };
+        let by_service = world.rooms.update_participant(&request).is_ok();
+        assert_eq!(by_service, reason == Some(Reason::Ok));
+        let known = world.rooms.look_up("kitchen", "one").unwrap().attributes;
+        (by_service, known.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>())
+    };
+    for n in 0..16 {
+        assert_eq!(said(of(n, 4092)), (true, (n + 1) * 4096));
+    }
+    assert_eq!(said(of(16, 1)), (false, MAX_ATTRIBUTES), "one more");
+    assert_eq!(said(of(3, 4093)), (false, MAX_ATTRIBUTES), "a longer one in place of one");
+    assert_eq!(said(of(3, 0)), (true, MAX_ATTRIBUTES - 4096), "an empty one goes");
+    assert_eq!(said(of(16, 4092)), (true, MAX_ATTRIBUTES));
 }
 
 #[test]

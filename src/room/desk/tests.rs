@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    link::{LinkState, Participant, Peer},
+    link::{LinkState, Participant, Peer, StreamHeader},
     transport::Incoming,
 };
 
@@ -32,9 +32,9 @@ fn queue(sender: &mpsc::Sender<Outgoing>) -> oneshot::Receiver<Result<(), SendEr
 #[test]
 fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
     let mut inbox = Inbox::default();
-    inbox.push(packet(INBOX_BYTES - 1));
+    inbox.push(packet(INBOX_BYTES - 2 * EVENT_BYTES));
     assert!(!inbox.is_full());
-    inbox.push(packet(1));
+    inbox.push(packet(0));
     assert!(inbox.is_full());
     while inbox.pop().is_some() {}
     assert_eq!(inbox.bytes, 0);
@@ -43,6 +43,28 @@ fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
         inbox.tell(TransportEvent::Link(LinkState::Up));
     }
     assert!(inbox.is_full());
+}
+
+#[test]
+fn whatever_part_of_a_stream_is_long_fills_the_inbox() {
+    const LONG: usize = 60_000;
+    let long = || "x".repeat(LONG);
+    let peer = Peer::new("a", "PA_1");
+    for (from, part) in [
+        (peer.clone(), StreamPart::Header(StreamHeader::new("s", long(), None))),
+        (peer.clone(), StreamPart::Header(StreamHeader::new(long(), "", None))),
+        (peer.clone(), StreamPart::Trailer { id: "s".into(), reason: long() }),
+        (peer, StreamPart::Chunk { id: "s".into(), index: 0, bytes: vec![0; LONG].into() }),
+        (Peer::new(long(), ""), StreamPart::Trailer { id: "s".into(), reason: String::new() }),
+    ] {
+        let mut inbox = Inbox::default();
+        while !inbox.is_full() {
+            inbox.tell(TransportEvent::Stream { from: from.clone(), part: part.clone() });
+        }
+        assert!(inbox.waiting.len() <= INBOX_BYTES / LONG + 1, "{}", inbox.waiting.len());
+        while inbox.pop().is_some() {}
+        assert_eq!(inbox.bytes, 0);
+    }
 }
 
 #[test]

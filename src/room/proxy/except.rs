@@ -57,13 +57,15 @@ fn holds(entry: &str, ip: IpAddr) -> bool {
         None => (entry, Some(u32::MAX)),
     };
     let Ok(base) = base.trim_matches(['[', ']']).parse::<IpAddr>() else { return false };
+    // An address of IPv4 within one of IPv6 has its network counted from the beginning of the whole.
+    let before = if base.is_ipv6() && base.to_canonical().is_ipv4() { 96 } else { 0 };
     let (base, ip, bits) = match (base.to_canonical(), ip.to_canonical()) {
         (IpAddr::V4(base), IpAddr::V4(ip)) => (u128::from(base.to_bits()), u128::from(ip.to_bits()), 32),
         (IpAddr::V6(base), IpAddr::V6(ip)) => (base.to_bits(), ip.to_bits(), 128),
         _ => return false,
     };
     let Some(length) = length else { return false };
-    let rest = bits - length.min(bits);
+    let rest = bits - length.saturating_sub(before).min(bits);
     // A shift by all 128 bits is no shift to the processor.
     rest >= bits || base >> rest == ip >> rest
 }
@@ -102,6 +104,20 @@ mod tests {
         assert!(held("[2001:db8::7]", "wss://[2001:db8::7]"));
         assert!(held("::/0", "wss://[2001:db8::7]"));
         assert!(!held("2001:db9::/32", "wss://[2001:db8::7]"));
+    }
+
+    #[test]
+    fn an_address_of_ipv4_within_one_of_ipv6_means_the_same() {
+        for list in ["::ffff:192.0.2.7", "::ffff:192.0.2.7/128", "::ffff:192.0.2.0/120", "::ffff:0.0.0.0/96"]
+        {
+            assert!(held(list, "wss://192.0.2.7"), "{list}");
+            assert!(held(list, "wss://[::ffff:192.0.2.7]"), "{list}");
+        }
+        for list in ["::ffff:192.0.2.8", "::ffff:192.0.3.0/120", "::ffff:192.0.2.7/x"] {
+            assert!(!held(list, "wss://192.0.2.7"), "{list}");
+        }
+        assert!(held("192.0.2.0/24", "wss://[::ffff:192.0.2.7]"));
+        assert!(!held("::ffff:0.0.0.0/96", "wss://[2001:db8::7]"));
     }
 
     #[test]

@@ -5,8 +5,7 @@ use super::*;
 const LIMIT: Duration = Duration::from_secs(5);
 
 fn named(environment: &[(&str, &str)], url: &str) -> Result<Option<Proxy>, ProxyError> {
-    let lookup =
-        |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    let lookup = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
     Proxy::named_in(lookup, &Url::parse(url).unwrap())
 }
 
@@ -47,6 +46,36 @@ fn a_visitors_header_is_no_variable() {
     let cgi = [("HTTP_PROXY", "http://evil:1"), ("REQUEST_METHOD", "GET")];
     assert_eq!(shown(&cgi, "ws://example.com"), "none");
     assert_eq!(shown(&cgi[..1], "ws://example.com"), "evil:1 (HTTP_PROXY)");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_text_is_told_and_nothing_goes_out_directly() {
+    use std::os::unix::ffi::OsStringExt as _;
+
+    let bytes = || OsString::from_vec(b"http://proxy\xff:1".to_vec());
+    let url = |text: &str| Url::parse(text).unwrap();
+    for variable in ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"] {
+        let lookup = |name: &str| (name == variable).then(bytes);
+        let error = Proxy::named_in(lookup, &url("wss://example.com")).unwrap_err();
+        assert_eq!((&*error.proxy, &*error.reason), (variable, "it is no text in UTF-8"));
+        assert!(Proxy::named_in(lookup, &url("ws://localhost")).unwrap().is_none(), "nobody looks");
+    }
+    let lookup = |name: &str| match name {
+        "https_proxy" => Some("http://proxy:1".into()),
+        "NO_PROXY" => Some(bytes()),
+        _ => None,
+    };
+    let error = Proxy::named_in(lookup, &url("wss://example.com")).unwrap_err();
+    assert_eq!(error.proxy, "NO_PROXY");
+    // What is not asked for does not matter.
+    assert!(Proxy::named_in(lookup, &url("ws://example.com")).unwrap().is_none());
+    let both = |name: &str| match name {
+        "https_proxy" => Some("http://proxy:1".into()),
+        "HTTPS_PROXY" => Some(bytes()),
+        _ => None,
+    };
+    assert!(Proxy::named_in(both, &url("wss://example.com")).unwrap().is_some());
 }
 
 #[test]

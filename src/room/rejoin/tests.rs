@@ -185,7 +185,7 @@ fn a_refusal_is_the_end_and_trouble_is_not() {
         refused(502),
         Failure::NoToken("the token server is away".into()),
         Failure::Join(ConnectError::Tls { server: server(), reason: "unexpected end".into() }),
-        Failure::Join(ConnectError::NoNetworkPath { limit: SECOND, tried: "none".into() }),
+        Failure::Join(ConnectError::NoNetworkPath { limit: SECOND, tried: Vec::new() }),
         Failure::Join(ConnectError::Closed(CloseReason::ConnectionLost("again".into()))),
     ] {
         assert_eq!(end_of(&failure), None);

@@ -21,7 +21,7 @@ use super::{
     frame,
     url::{IceUrl, Kind},
 };
-use crate::room::tls;
+use crate::room::{dial, tls};
 
 /// How long a name may take to be found.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(4);
@@ -42,34 +42,32 @@ pub(super) struct Line {
     pub(super) remote: SocketAddr,
 }
 
-/// Finds the relay and opens a connection, from this address of ours if one is given.
-pub(super) async fn open(
-    url: &IceUrl,
-    from: Option<IpAddr>,
-    roots: &[CertificateDer<'static>],
-) -> Result<Line, RelayError> {
-    let addresses = resolve(url, from).await?;
-    let mut last = RelayError::NotFound("no address of a kind that we have".into());
-    for remote in addresses {
-        let connected = time::timeout(CONNECT_LIMIT, connect(url, remote, from, roots)).await;
-        match connected.unwrap_or(Err(RelayError::Silent(CONNECT_LIMIT))) {
-            Ok(line) => return Ok(line),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// The addresses behind a name, of the family that we may use.
+/// The addresses behind a name, of the family that we may use: the families in turn, for one of them may lead nowhere.
 pub(in crate::room) async fn resolve(
     url: &IceUrl,
     from: Option<IpAddr>,
 ) -> Result<Vec<SocketAddr>, RelayError> {
     let not_found = |error: io::Error| RelayError::NotFound(error.to_string());
     let found = time::timeout(LOOKUP_LIMIT, lookup_host((url.host.as_str(), url.port))).await;
-    let found = found.map_err(|_| RelayError::Silent(LOOKUP_LIMIT))?.map_err(not_found)?;
-    let usable = found.filter(|it| from.is_none_or(|from| from.is_ipv4() == it.is_ipv4()));
-    Ok(usable.take(MAX_ADDRESSES).collect())
+    Ok(usable(found.map_err(|_| RelayError::Silent(LOOKUP_LIMIT))?.map_err(not_found)?, from))
+}
+
+fn usable(found: impl Iterator<Item = SocketAddr>, from: Option<IpAddr>) -> Vec<SocketAddr> {
+    let of_our_family = found.filter(|it| from.is_none_or(|from| from.is_ipv4() == it.is_ipv4()));
+    let mut usable = dial::in_turn(of_our_family);
+    usable.truncate(MAX_ADDRESSES);
+    usable
+}
+
+/// Opens a connection to one address of a relay, from this address of ours if one is given.
+pub(super) async fn open(
+    url: &IceUrl,
+    remote: SocketAddr,
+    from: Option<IpAddr>,
+    roots: &[CertificateDer<'static>],
+) -> Result<Line, RelayError> {
+    let connected = time::timeout(CONNECT_LIMIT, connect(url, remote, from, roots)).await;
+    connected.unwrap_or(Err(RelayError::Silent(CONNECT_LIMIT)))
 }
 
 async fn connect(
@@ -85,6 +83,8 @@ async fn connect(
         let socket = UdpSocket::bind((from.unwrap_or(any), 0)).await.map_err(unreachable)?;
         // From here on only the relay is heard.
         socket.connect(remote).await.map_err(unreachable)?;
+        // Before the system has said so once nothing is taken, and the first question would be lost.
+        socket.writable().await.map_err(unreachable)?;
         let (local, socket) = (socket.local_addr().map_err(unreachable)?, Arc::new(socket));
         let (reader, writer) = (Reader::Udp(socket.clone()), Writer::Udp(socket));
         return Ok(Line { reader, writer, local, remote });
@@ -209,5 +209,20 @@ impl Writer {
             *unflushed = false;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_family_keeps_the_other_out() {
+        let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let found = ["[::1]:1", "[::2]:1", "[::3]:1", "[::4]:1", "[::5]:1", "192.0.2.1:1"].map(parse);
+        let all = usable(found.into_iter(), None);
+        assert_eq!(all, ["[::1]:1", "192.0.2.1:1", "[::2]:1", "[::3]:1"].map(parse));
+        let ours = usable(found.into_iter(), Some("192.0.2.9".parse().unwrap()));
+        assert_eq!(ours, [parse("192.0.2.1:1")]);
     }
 }

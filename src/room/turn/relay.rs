@@ -1,7 +1,7 @@
 //! One relay: a task that looks for it, gets an address of it, and carries datagrams until nobody wants it any more.
 
 use std::{
-    future::pending,
+    future::{Future, pending},
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
@@ -20,6 +20,10 @@ use super::{
 
 /// How long a goodbye may take on a stream that is full.
 const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How long a relay may give us no address where another way to it is left: some families lead nowhere, and nobody says
+/// so. Two round trips are enough for a yes.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a relay is and how it is reached.
 #[derive(Clone, Debug)]
@@ -74,10 +78,12 @@ impl Reports {
 
 /// Runs until the relay fails, or its commands end.
 pub(super) async fn run(place: Place, mut commands: mpsc::Receiver<Command>, reports: Reports) {
-    let ended = match find(&place, &mut commands).await {
-        Found::Line(line, peers) => carry(line, &place, peers, &mut commands, &reports).await,
-        Found::Nothing(error) => Some(error),
-        Found::Unwanted => None,
+    let mut peers = Vec::new();
+    let found = noting(line::resolve(&place.url, place.from), &mut commands, &mut peers).await;
+    let ended = match found {
+        None => None,
+        Some(Err(error)) => Some(error),
+        Some(Ok(addresses)) => try_each(&addresses, PATIENCE, &place, peers, &mut commands, &reports).await,
     };
     if let Some(error) = ended {
         tracing::debug!(relay = %place.url, %error, "a relay cannot be used");
@@ -85,50 +91,101 @@ pub(super) async fn run(place: Place, mut commands: mpsc::Receiver<Command>, rep
     }
 }
 
-enum Found {
-    Line(Line, Vec<SocketAddr>),
-    Nothing(RelayError),
-    /// Nobody waits for it any more.
-    Unwanted,
+/// Uses the first address of the relay at which it gives us one. Why there is none, or not any more; nothing if nobody
+/// wants it any more.
+pub(super) async fn try_each(
+    addresses: &[SocketAddr],
+    patience: Duration,
+    place: &Place,
+    mut peers: Vec<SocketAddr>,
+    commands: &mut mpsc::Receiver<Command>,
+    reports: &Reports,
+) -> Option<RelayError> {
+    let mut why = None;
+    for (at, remote) in addresses.iter().enumerate() {
+        let opening = line::open(&place.url, *remote, place.from, &place.roots);
+        let error = match noting(opening, commands, &mut peers).await? {
+            Err(error) => error,
+            Ok(line) => {
+                let patience = (at + 1 < addresses.len()).then_some(patience);
+                match carry(line, place, patience, &mut peers, commands, reports).await {
+                    Carried::Unwanted => return None,
+                    Carried::Ended(error) => return Some(error),
+                    Carried::Nothing(error) => error,
+                }
+            }
+        };
+        tracing::debug!(relay = %place.url, %remote, %error, "an address of a relay cannot be used");
+        // A family that we do not have at all says less than the other.
+        if why.is_none() || !matches!(error, RelayError::Unreachable(_)) {
+            why = Some(error);
+        }
+    }
+    Some(why.unwrap_or_else(|| RelayError::NotFound("no address of a kind that we have".into())))
 }
 
-/// Opens the connection, and notes meanwhile who is to be permitted.
-async fn find(place: &Place, commands: &mut mpsc::Receiver<Command>) -> Found {
-    let opening = line::open(&place.url, place.from, &place.roots);
-    let (mut opening, mut peers) = (std::pin::pin!(opening), Vec::new());
+/// Does something, and notes meanwhile who is to be permitted. Nothing, if nobody waits for the relay any more.
+async fn noting<T>(
+    work: impl Future<Output = T>,
+    commands: &mut mpsc::Receiver<Command>,
+    peers: &mut Vec<SocketAddr>,
+) -> Option<T> {
+    let mut work = std::pin::pin!(work);
     loop {
         tokio::select! {
-            opened = &mut opening => return match opened {
-                Ok(line) => Found::Line(line, peers),
-                Err(error) => Found::Nothing(error),
-            },
-            command = commands.recv() => match command {
-                Some(Command::Permit(peer)) if peers.len() < MAX_PEERS => peers.push(peer),
-                Some(_) => {}
-                None => return Found::Unwanted,
-            },
+            done = &mut work => return Some(done),
+            command = commands.recv() => note(&command?, peers),
         }
     }
 }
 
-/// Carries datagrams both ways. Why it ended; none if nobody wants it any more.
+fn note(command: &Command, peers: &mut Vec<SocketAddr>) {
+    match command {
+        Command::Permit(peer) if peers.len() < MAX_PEERS => peers.push(*peer),
+        // Nothing can be sent yet.
+        Command::Permit(_) | Command::Send(..) => {}
+    }
+}
+
+/// How it went with one address of a relay.
+enum Carried {
+    /// Nobody wants the relay any more.
+    Unwanted,
+    /// The relay said no, or is gone.
+    Ended(RelayError),
+    /// Nothing was heard there, so another address may be better.
+    Nothing(RelayError),
+}
+
+/// Carries datagrams both ways. With `patience` it waits only so long for an address of the relay's. The peers are to
+/// be permitted, and are kept for the next attempt.
 async fn carry(
     line: Line,
     place: &Place,
-    peers: Vec<SocketAddr>,
+    patience: Option<Duration>,
+    peers: &mut Vec<SocketAddr>,
     commands: &mut mpsc::Receiver<Command>,
     reports: &Reports,
-) -> Option<RelayError> {
+) -> Carried {
     let Line { mut reader, mut writer, local, remote } = line;
     let (now, mut seed) = (Instant::now(), [0; 32]);
     if let Err(error) = getrandom::fill(&mut seed) {
-        return Some(RelayError::Unreachable(format!("this system gives no random numbers: {error}")));
+        return Carried::Ended(RelayError::Unreachable(format!(
+            "this system gives no random numbers: {error}"
+        )));
     }
     let is_stream = reader.is_stream();
     let mut relay = Allocation::new(now, is_stream, place.credentials.clone(), Ids::new(seed));
-    for peer in peers {
-        relay.permit(now, peer);
+    for peer in peers.iter() {
+        relay.permit(now, *peer);
     }
+    let mut patience = std::pin::pin!(async {
+        match patience {
+            Some(patience) => time::sleep(patience).await,
+            None => pending().await,
+        }
+        patience.unwrap_or_default()
+    });
     let (mut buffer, mut is_open) = (BytesMut::new(), false);
     // The next thing to be told. Until there is room for it nothing more is read.
     let mut report = None;
@@ -138,7 +195,7 @@ async fn carry(
             let frame = match reader.take(&mut buffer) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break,
-                Err(error) => return Some(error),
+                Err(error) => return Carried::Ended(error),
             };
             report = relay
                 .handle(Instant::now(), &frame)
@@ -150,7 +207,10 @@ async fn carry(
         if report.is_none() {
             report = match relay.poll_event() {
                 None => None,
-                Some(Event::Failed(error)) => return Some(error),
+                Some(Event::Failed(error @ RelayError::Silent(_))) if !is_open => {
+                    return Carried::Nothing(error);
+                }
+                Some(Event::Failed(error)) => return Carried::Ended(error),
                 Some(Event::Denied(peer, error)) => Some(Report::Denied(peer, error)),
                 Some(Event::Opened(relayed)) => {
                     tracing::debug!(relay = %place.url, %remote, ?relayed, "a relay gave an address");
@@ -169,14 +229,18 @@ async fn carry(
                 Ok(()) => {}
                 // The answer to an earlier datagram: nobody listens there now. It may be there again.
                 Err(_) if is_open && !is_stream => {}
-                Err(error) if is_open => return Some(RelayError::Closed(error.to_string())),
-                Err(error) => return Some(RelayError::Unreachable(error.to_string())),
+                Err(error) if is_open => return Carried::Ended(RelayError::Closed(error.to_string())),
+                Err(error) => return Carried::Nothing(RelayError::Unreachable(error.to_string())),
             },
             written = writer.flush(), if writer.waits() => if let Err(error) = written {
-                return Some(RelayError::Closed(error.to_string()));
+                let error = RelayError::Closed(error.to_string());
+                return if is_open { Carried::Ended(error) } else { Carried::Nothing(error) };
             },
             command = commands.recv(), if writer.has_room() => match command {
-                Some(Command::Permit(peer)) => relay.permit(Instant::now(), peer),
+                Some(Command::Permit(peer)) => {
+                    relay.permit(Instant::now(), peer);
+                    note(&Command::Permit(peer), peers);
+                }
                 Some(Command::Send(to, datagram)) => {
                     if let Some(frame) = relay.send(Instant::now(), to, &datagram) {
                         // What it asked for goes before what needs it.
@@ -188,6 +252,7 @@ async fn carry(
                 }
                 None => break,
             },
+            waited = &mut patience, if !is_open => return Carried::Nothing(RelayError::Silent(waited)),
             () = until(due) => relay.handle_timeout(Instant::now()),
             // Also when the stream takes nothing, and so no commands are read.
             () = reports.queue.closed() => break,
@@ -197,7 +262,7 @@ async fn carry(
         writer.push(&goodbye);
         let _ = time::timeout(GOODBYE, writer.flush()).await;
     }
-    None
+    Carried::Unwanted
 }
 
 async fn until(due: Option<Instant>) {

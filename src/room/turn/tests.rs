@@ -239,3 +239,132 @@ async fn the_number_of_relays_has_a_cap_and_what_is_no_relay_is_skipped() {
     relays.use_servers(&[server(&(1..100).map(url).collect::<Vec<_>>())], true, &[]);
     assert_eq!(relays.relays.len(), MAX_RELAYS);
 }
+
+/// Relays that have failed, one for each listener.
+async fn failed(listeners: &[TcpListener]) -> Relays {
+    let mut relays = Relays::new(None);
+    relays.use_servers(&[server(&urls(listeners))], true, &[]);
+    for listener in listeners {
+        drop(listener.accept().await.unwrap());
+    }
+    for _ in listeners {
+        assert!(matches!(relays.next().await, RelayEvent::Failed(_)));
+    }
+    relays
+}
+
+fn urls(listeners: &[TcpListener]) -> Vec<String> {
+    listeners.iter().map(|it| format!("turn:{}?transport=tcp", it.local_addr().unwrap())).collect()
+}
+
+async fn listeners(count: usize) -> Vec<TcpListener> {
+    let mut listeners = Vec::new();
+    for _ in 0..count {
+        listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    listeners
+}
+
+fn places(relays: &Relays) -> Vec<String> {
+    relays.relays.iter().map(|relay| relay.place.url.to_string()).collect()
+}
+
+#[tokio::test]
+async fn relays_of_another_node_take_the_places_of_those_that_failed() {
+    let (old, new) = (listeners(MAX_RELAYS).await, listeners(MAX_RELAYS).await);
+    let mut relays = failed(&old).await;
+    let (old_urls, new_urls) = (urls(&old), urls(&new));
+    // One of them is named again, and stays.
+    relays.use_servers(&[server(&[&old_urls[..1], &new_urls[..2]].concat())], true, &[]);
+    let expected = [&old_urls[0], &new_urls[0], &new_urls[1], &old_urls[3]];
+    assert_eq!(places(&relays).iter().collect::<Vec<_>>(), expected);
+    for listener in [&old[0], &new[0], &new[1]] {
+        listener.accept().await.unwrap();
+    }
+    // Those that have not answered and are named no more give way too.
+    relays.use_servers(&[server(&new_urls)], true, &[]);
+    let mut there = places(&relays);
+    there.sort();
+    let mut expected = new_urls.clone();
+    expected.sort();
+    assert_eq!(there, expected);
+    for listener in &new[2..] {
+        listener.accept().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_relay_that_gave_an_address_keeps_its_place() {
+    let (mut relays, _stream) = open().await;
+    let first = places(&relays);
+    let (old, new) = (listeners(MAX_RELAYS - 1).await, listeners(MAX_RELAYS).await);
+    relays.use_servers(&[server(&urls(&old))], true, &[]);
+    relays.use_servers(&[server(&urls(&new))], true, &[]);
+    assert_eq!(places(&relays), [first, urls(&new)[..MAX_RELAYS - 1].to_vec()].concat());
+    assert!(relays.gave(address(RELAYED)));
+}
+
+#[tokio::test]
+async fn an_address_that_says_nothing_is_followed_by_the_next() {
+    let bound = || UdpSocket::bind("127.0.0.1:0");
+    let (silent, good) = (bound().await.unwrap(), bound().await.unwrap());
+    // Nobody listens at the first, and the second never answers.
+    let addresses = [address("127.0.0.1:1"), silent.local_addr().unwrap(), good.local_addr().unwrap()];
+    let place = Place {
+        url: IceUrl::parse("turn:relay.example?transport=udp").unwrap(),
+        credentials: Credentials::new("user", "pass").unwrap(),
+        from: None,
+        roots: Vec::new(),
+    };
+    let (commands, mut queue) = mpsc::channel(COMMANDS);
+    let (report, mut reports) = mpsc::channel(REPORTS);
+    let reports_of_it = Reports { number: 0, attempt: 1, queue: report };
+    commands.try_send(Command::Permit(address(PEER))).unwrap();
+    // However slow this machine is: the last one has all the time that it needs.
+    let patience = Duration::from_millis(50);
+    let trying = relay::try_each(&addresses, patience, &place, Vec::new(), &mut queue, &reports_of_it);
+    let answering = async {
+        let (mut buffer, mut methods) = ([0; 2048], Vec::new());
+        while methods.last() != Some(&Method::ChannelBind) {
+            let (size, from) = good.recv_from(&mut buffer).await.unwrap();
+            methods.push(Message::read(&buffer[..size]).unwrap().method);
+            good.send_to(&answer(&buffer[..size]).unwrap(), from).await.unwrap();
+        }
+        let opened = reports.recv().await.unwrap().report;
+        assert!(matches!(opened, Report::Opened(relayed, _) if relayed == [address(RELAYED)]));
+    };
+    tokio::select! {
+        ended = trying => panic!("{ended:?}"),
+        () = answering => {}
+    }
+    assert!(silent.into_std().unwrap().recv(&mut [0; 2048]).is_ok(), "it was asked before");
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_asked_for_again_elsewhere() {
+    let (first, second) =
+        (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];
+    let place = Place {
+        url: IceUrl::parse("turn:relay.example?transport=udp").unwrap(),
+        credentials: Credentials::new("user", "pass").unwrap(),
+        from: None,
+        roots: Vec::new(),
+    };
+    let (_commands, mut queue) = mpsc::channel(COMMANDS);
+    let (report, _reports) = mpsc::channel(REPORTS);
+    let reports = Reports { number: 0, attempt: 1, queue: report };
+    let day = Duration::from_secs(86_400);
+    let trying = relay::try_each(&addresses, day, &place, Vec::new(), &mut queue, &reports);
+    let (ended, ()) = tokio::join!(trying, async {
+        let mut buffer = [0; 2048];
+        let (size, from) = first.recv_from(&mut buffer).await.unwrap();
+        let message = Message::read(&buffer[..size]).unwrap();
+        let refusal = Writer::new(Class::Error, message.method, message.transaction())
+            .put(attribute::ERROR_CODE, b"\0\0\x04\x56Quota")
+            .finish();
+        first.send_to(&refusal, from).await.unwrap();
+    });
+    assert_eq!(ended, Some(RelayError::Refused { code: 486, words: "Quota".into() }));
+    assert!(second.into_std().unwrap().recv(&mut [0; 2048]).is_err(), "nothing came there");
+}

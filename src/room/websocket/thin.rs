@@ -8,6 +8,9 @@
 const PARTICIPANTS: usize = 8_192;
 /// How many attributes a participant may have.
 const ATTRIBUTES: usize = 256;
+/// How long all attributes of a participant may be together, in bytes: LiveKit allows 64 KiB of their names and values,
+/// beside which each takes some to say how long they are.
+const ATTRIBUTES_SIZE: usize = 64 * 1024 + 8 * ATTRIBUTES;
 /// How many relays a server may name.
 const ICE_SERVERS: usize = 16;
 /// How many addresses a relay may have.
@@ -19,7 +22,7 @@ const MESSAGES: usize = 64 * 1024;
 const NAME: usize = 1024;
 /// The longest address, credential or candidate, in bytes.
 const LINE: usize = 4 * 1024;
-/// The longest token or value of an attribute, in bytes: LiveKit allows 64,000 of all attributes together.
+/// The longest token or value of an attribute, in bytes: LiveKit allows as much of all attributes together.
 const VALUE: usize = 64 * 1024;
 /// The longest half of a peer connection, in bytes: a hundred times that of a data-only one.
 const SDP: usize = 256 * 1024;
@@ -42,12 +45,14 @@ enum Rule {
     Texts(usize, usize),
     /// A message, up to so many times.
     Each(usize, Fields),
+    /// A message, up to so many times, and so many bytes of all of them together.
+    Within(usize, usize, Fields),
 }
 
 /// The known fields of a message.
 type Fields = &'static [(u64, Rule)];
 
-use Rule::{Each, Number, Text, Texts, Time};
+use Rule::{Each, Number, Text, Texts, Time, Within};
 
 const RESPONSE: Fields = &[
     (JOIN, Each(1, JOINED)),
@@ -107,7 +112,7 @@ const PARTICIPANT: Fields = &[
     (10, Number),    // version
     (11, Each(1, PERMISSION)),
     (14, Number), // kind
-    (15, Each(ATTRIBUTES, &[(1, Text(NAME)), (2, Text(VALUE))])),
+    (15, Within(ATTRIBUTES, ATTRIBUTES_SIZE, &[(1, Text(NAME)), (2, Text(VALUE))])),
     (16, Number),
     (20, Number),
 ];
@@ -145,7 +150,7 @@ pub(super) fn thin(frame: &[u8]) -> Option<Thin> {
 /// A message without what is not let through; nothing if it is malformed.
 fn message(bytes: &[u8], fields: Fields, left: &mut usize) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    let mut counts = vec![0; fields.len()];
+    let (mut counts, mut sizes) = (vec![0; fields.len()], vec![0; fields.len()]);
     for field in Reader(bytes) {
         let (number, value) = field?;
         let Some(at) = fields.iter().position(|(known, _)| *known == number) else { continue };
@@ -161,6 +166,14 @@ fn message(bytes: &[u8], fields: Fields, left: &mut usize) -> Option<Vec<u8>> {
             (Each(most, inner), Value::Bytes(bytes)) if counts[at] <= *most && *left > 0 => {
                 *left -= 1;
                 bytes_field(&mut out, number, &message(bytes, inner, left)?);
+            }
+            (Within(most, size, inner), Value::Bytes(bytes)) if counts[at] <= *most && *left > 0 => {
+                *left -= 1;
+                let written = message(bytes, inner, left)?;
+                if written.len() <= size - sizes[at] {
+                    sizes[at] += written.len();
+                    bytes_field(&mut out, number, &written);
+                }
             }
             _ => {}
         }

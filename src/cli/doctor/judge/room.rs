@@ -217,7 +217,7 @@ pub(in crate::cli::doctor) fn path(
             );
         }
     };
-    let report = if tried.contains(':') { blocked(path, tried, server) } else { not_offered(path) };
+    let report = if tried.is_empty() { not_offered(path) } else { blocked(path, tried, server) };
     if works_otherwise {
         let (wrong, advice) = (report.wrong.unwrap_or_default(), report.advice.unwrap_or_default());
         let meanwhile = match path {
@@ -243,23 +243,20 @@ fn not_offered(path: Path) -> Report {
     }
 }
 
-fn blocked(path: Path, tried: &str, server: &[IpAddr]) -> Report {
-    let named: Vec<SocketAddr> = tried.split([',', ' ']).filter_map(|word| word.parse().ok()).collect();
+fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> Report {
     let name = if path == Path::Udp { "UDP" } else { "TCP" };
-    let wrong = format!("nothing comes back over {name} from {tried}");
-    let hidden = !named.is_empty()
-        && named.iter().all(|it| is_inner(it.ip()))
-        && server.iter().any(|ip| !is_inner(*ip));
+    let wrong = format!("nothing comes back over {name} from {}", list(tried));
+    let hidden = tried.iter().all(|it| is_inner(it.ip())) && server.iter().any(|ip| !is_inner(*ip));
     if hidden {
         return Report::failed(
             format!("{wrong}: these are addresses of the server's own network"),
             "set `rtc.use_external_ip: true`, or `rtc.node_ip` to its public address, in the LiveKit server's configuration",
         );
     }
-    let mut ports: Vec<_> = named.iter().map(SocketAddr::port).collect();
+    let mut ports: Vec<_> = tried.iter().map(SocketAddr::port).collect();
     ports.sort_unstable();
     ports.dedup();
-    let ports = if ports.is_empty() { "the ports above".to_owned() } else { list(&ports) };
+    let ports = list(&ports);
     Report::failed(
         wrong,
         format!(

@@ -125,6 +125,32 @@ fn attributes_are_counted_over_all_participants() {
 }
 
 #[test]
+fn attributes_of_one_participant_have_a_size_together() {
+    let sent = |attributes: Vec<(String, String)>| {
+        let one = ParticipantInfo { attributes: attributes.into_iter().collect(), ..participant() };
+        match through(&frame(Message::Update(ParticipantUpdate { participants: vec![one; 2] }))) {
+            Some(Message::Update(update)) => update.participants,
+            other => panic!("{other:?}"),
+        }
+    };
+    let size =
+        |one: &ParticipantInfo| one.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
+    let of =
+        |count: usize, value: usize| (0..count).map(|n| (format!("{n:04}"), "v".repeat(value))).collect();
+    // All that LiveKit allows, in one and in many.
+    for most in [of(1, 64 * 1024 - 4), of(ATTRIBUTES, 64 * 1024 / ATTRIBUTES - 4)] {
+        let sizes: Vec<usize> = sent(most).iter().map(size).collect();
+        assert_eq!(sizes, [64 * 1024; 2]);
+    }
+    for one in sent(of(ATTRIBUTES, VALUE)) {
+        assert_eq!(one.attributes.len(), 1, "the first has taken nearly all");
+        assert_eq!((&*one.sid, one.permission.is_some()), ("PA_1", true), "what is beside them is there");
+    }
+    let size = size(&sent(of(ATTRIBUTES, 1000))[0]);
+    assert!((63 * 1024..=ATTRIBUTES_SIZE).contains(&size), "{size}");
+}
+
+#[test]
 fn texts_beyond_their_length_are_left_out() {
     let update = |identity: usize| {
         let long = ParticipantInfo { identity: "i".repeat(identity), ..participant() };

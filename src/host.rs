@@ -1,0 +1,70 @@
+//! Whether a host is this machine: asked before a proxy is used, a token travels in the clear, a web page is let in, or
+//! a key is used that everybody knows.
+
+use std::net::IpAddr;
+
+use url::Host;
+
+/// Whether it is this machine: an address of loopback, `localhost`, or a name below it
+/// ([RFC 6761](https://www.rfc-editor.org/rfc/rfc6761#section-6.3) keeps these for it).
+pub(crate) fn is_here(host: &Host<&str>) -> bool {
+    match host {
+        Host::Domain(name) => {
+            let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+            name == "localhost" || name.ends_with(".localhost")
+        }
+        address => is_here_for_certain(address),
+    }
+}
+
+/// Whether it cannot be another machine, whatever answers here for names: some resolvers ask a server of names for
+/// what is below `localhost`, and for `localhost.` with its dot.
+pub(crate) fn is_here_for_certain(host: &Host<&str>) -> bool {
+    match host {
+        Host::Domain(name) => name.eq_ignore_ascii_case("localhost"),
+        Host::Ipv4(ip) => is_own(IpAddr::V4(*ip)),
+        Host::Ipv6(ip) => is_own(IpAddr::V6(*ip)),
+    }
+}
+
+/// Whether it is an address of loopback, also where IPv6 carries one of IPv4.
+pub(crate) fn is_own(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use url::Url;
+
+    use super::*;
+
+    #[test]
+    fn this_machine_and_no_other() {
+        // Host, whether it is this machine, and whether that is certain.
+        for (host, here, certain) in [
+            ("localhost", true, true),
+            ("LocalHost", true, true),
+            ("127.0.0.1", true, true),
+            ("127.8.8.8", true, true),
+            ("2130706433", true, true),
+            ("[::1]", true, true),
+            ("[::ffff:127.0.0.1]", true, true),
+            ("localhost.", true, false),
+            ("app.localhost", true, false),
+            ("a.b.localhost.", true, false),
+            ("localhost..", false, false),
+            ("localhost.example.com", false, false),
+            ("127.0.0.1.example.com", false, false),
+            ("notlocalhost", false, false),
+            ("0.0.0.0", false, false),
+            ("192.0.2.1", false, false),
+            ("[::]", false, false),
+            ("[::ffff:192.0.2.1]", false, false),
+            ("[2001:db8::1]", false, false),
+        ] {
+            let url = Url::parse(&format!("ws://{host}:7880")).unwrap();
+            let host = url.host().unwrap();
+            assert_eq!((is_here(&host), is_here_for_certain(&host)), (here, certain), "{host}");
+        }
+    }
+}

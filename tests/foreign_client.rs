@@ -1,0 +1,35 @@
+//! A process whose WebSocket client was set by somebody else before the first join.
+//!
+//! In a process of its own: what is registered there stays.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use async_trait::async_trait;
+use livekit_net::{Header, TransportError, WsClient, WsConnectResult};
+use toolbridge::room::{ConnectError, Room};
+
+/// Somebody else's, which notes whether it was used.
+struct Foreign(Arc<AtomicBool>);
+
+#[async_trait]
+impl WsClient for Foreign {
+    async fn connect(&self, _: String, _: Vec<Header>, _: u64) -> Result<WsConnectResult, TransportError> {
+        self.0.store(true, Ordering::SeqCst);
+        Err(TransportError::Other("not meant for this".into()))
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_is_not_ours_is_told_and_never_used() {
+    let used = Arc::new(AtomicBool::new(false));
+    livekit_net::set_ws_client(Arc::new(Foreign(used.clone())));
+    for _ in 0..2 {
+        let error = Room::join("ws://127.0.0.1:1", "a.b.c").await.unwrap_err();
+        assert!(matches!(error, ConnectError::ForeignClient), "{error:?}");
+        assert!(error.to_string().contains("set_ws_client"), "it says what to look for: {error}");
+    }
+    assert!(!used.load(Ordering::SeqCst));
+}
