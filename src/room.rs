@@ -82,7 +82,8 @@ pub(crate) fn server_url(text: &str) -> Result<url::Url, ConnectError> {
 /// works ([`RoomOptions::rejoin_wait`]), is of no use any more, or [`RoomOptions::rejoin_limit`] is over. `Up`
 /// is told in the new join: with another sid, and nothing kept. Packets that had not left are told as
 /// [`SendError::Interrupted`], as is all that is sent meanwhile; what had left may have arrived or not.
-/// Lost is what is silent for 5 s, or for 2.5 s while something waits to be acknowledged. Somebody's will (a removal,
+/// Lost is what is silent for 5 s, or for 2.5 s while something waits to be acknowledged (3.5 and 1.5 s while the
+/// signalling is lost, too), and what acknowledges nothing for 5 s, or for 1 s behind a hole of 2 s. Somebody's will (a removal,
 /// a deleted room, another participant with the same identity) and a refused token end it:
 /// [`TransportEvent::Closed`] says why.
 ///

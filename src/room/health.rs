@@ -27,7 +27,8 @@ const SILENCE_ALONE_WAITING: Duration = Duration::from_millis(1_500);
 const SUSPECT: Duration = Duration::from_millis(3_500);
 /// The same while something of ours waits to be acknowledged. A packet that was lost is sent again after a second.
 const SUSPECT_WAITING: Duration = Duration::from_millis(1_500);
-/// How long after a restart of ICE the next one may follow.
+/// How long after a restart of ICE the next one may follow: it takes that long to be of use, and in a longer silence the
+/// join is lost.
 pub(super) const RESTART_AGAIN: Duration = Duration::from_secs(3);
 /// After a hole at least this long, what waits should be acknowledged within [`PROGRESS`] from its end. In a shorter
 /// one the old connection has sent again at most once, and soon does so again.

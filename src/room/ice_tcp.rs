@@ -56,17 +56,27 @@ pub(super) enum TcpEvent {
 /// All the TCP connections of one peer connection. Dropping it ends them.
 #[derive(Debug)]
 pub(super) struct IceTcp {
-    writers: HashMap<Pair, mpsc::Sender<Vec<u8>>>,
+    writers: HashMap<Pair, Writer>,
     dialled: HashSet<SocketAddr>,
+    /// How often ICE began anew.
+    beginning: u32,
     tasks: JoinSet<()>,
     events: mpsc::Receiver<TcpEvent>,
     report: mpsc::Sender<TcpEvent>,
 }
 
+/// Where datagrams for a connection go, and in which beginning of ICE it was opened.
+#[derive(Debug)]
+struct Writer {
+    queue: mpsc::Sender<Vec<u8>>,
+    beginning: u32,
+}
+
 impl IceTcp {
     pub(super) fn new() -> Self {
         let (report, events) = mpsc::channel(READ_QUEUE);
-        Self { writers: HashMap::new(), dialled: HashSet::new(), tasks: JoinSet::new(), events, report }
+        let (writers, dialled) = (HashMap::new(), HashSet::new());
+        Self { writers, dialled, beginning: 0, tasks: JoinSet::new(), events, report }
     }
 
     /// The addresses of ours that connections stand on.
@@ -106,6 +116,13 @@ impl IceTcp {
     /// Every address may be dialled once more: the server takes a connection for the ICE that it was opened in.
     pub(super) fn begin_anew(&mut self) {
         self.dialled.clear();
+        self.beginning = self.beginning.wrapping_add(1);
+    }
+
+    /// Ends the connections of earlier beginnings, unless it is this one of our ends that is used: the server knows
+    /// them no more, and each would be tried again with every other address.
+    pub(super) fn end_earlier(&mut self, used: SocketAddr) {
+        self.writers.retain(|pair, writer| writer.beginning == self.beginning || pair.local == used);
     }
 
     /// The next thing that a connection tells.
@@ -130,7 +147,7 @@ impl IceTcp {
     /// Sends a datagram; one that does not fit is dropped, as a network would.
     pub(super) fn send(&self, pair: Pair, datagram: Vec<u8>) {
         if let Some(writer) = self.writers.get(&pair)
-            && writer.try_send(datagram).is_err()
+            && writer.queue.try_send(datagram).is_err()
         {
             tracing::trace!(remote = %pair.remote, "a datagram was dropped: the TCP connection takes no more");
         }
@@ -138,12 +155,15 @@ impl IceTcp {
 
     fn note(&mut self, event: TcpEvent) -> TcpEvent {
         match &event {
-            TcpEvent::Opened(pair, writer) => {
-                self.writers.insert(*pair, writer.clone());
+            TcpEvent::Opened(pair, queue) => {
+                let writer = Writer { queue: queue.clone(), beginning: self.beginning };
+                self.writers.insert(*pair, writer);
             }
             TcpEvent::Closed(pair) => {
                 self.writers.remove(pair);
-                self.dialled.remove(&pair.remote);
+                if self.writers.keys().all(|other| other.remote != pair.remote) {
+                    self.dialled.remove(&pair.remote);
+                }
             }
             TcpEvent::Datagram(..) => {}
         }
@@ -257,6 +277,33 @@ mod tests {
         for _ in 0..100_000 {
             tcp.send(pair, vec![0; 1200]);
         }
-        assert_eq!(tcp.writers[&pair].capacity(), 0, "what does not fit is dropped");
+        assert_eq!(tcp.writers[&pair].queue.capacity(), 0, "what does not fit is dropped");
+    }
+
+    #[tokio::test]
+    async fn connections_of_earlier_beginnings_end_once_another_way_is_used() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (remote, mut tcp) = (listener.local_addr().unwrap(), IceTcp::new());
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            tcp.dial(remote, None);
+            let TcpEvent::Opened(pair, _) = tcp.next().await else { panic!("not opened") };
+            open.push((pair, listener.accept().await.unwrap().0));
+            tcp.begin_anew();
+        }
+        tcp.dial(remote, None);
+        let TcpEvent::Opened(newest, _) = tcp.next().await else { panic!("not opened") };
+        let (used, _) = open[1];
+        tcp.end_earlier(used.local);
+        let mut ended = Vec::new();
+        for (pair, mut theirs) in open.into_iter().filter(|(pair, _)| *pair != used) {
+            assert_eq!(theirs.read(&mut [0]).await.unwrap(), 0);
+            let TcpEvent::Closed(closed) = tcp.next().await else { panic!("not closed") };
+            ended.push(closed);
+            assert!(!tcp.has(pair.local));
+        }
+        assert_eq!(ended.len(), 2);
+        assert!(tcp.has(used.local) && tcp.has(newest.local));
+        assert!(tcp.dialled.contains(&remote), "one to it is open");
     }
 }

@@ -338,7 +338,7 @@ impl PeerConnection {
                 }
                 Output::Transmit(transmit) => {
                     if is_data(&transmit.contents) {
-                        self.path.handle_used((transmit.source, transmit.destination));
+                        self.handle_used(transmit.source, transmit.destination);
                     }
                     self.sockets.transmit(transmit);
                 }
@@ -357,16 +357,13 @@ impl PeerConnection {
             Event::IceConnectionStateChange(IceConnectionState::Disconnected)
                 if self.path.is_found()
                     && self.described.number == 1
+                    && !self.stranded
                     && !self.sockets.relays.is_awaited() =>
             {
                 self.lose("no network path works any more");
             }
             Event::PeerStats(PeerStats { selected_candidate_pair: Some(pair), .. }) => {
-                let (local, remote) = (pair.local.addr, pair.remote.addr);
-                if self.path.handle_used((local, remote)) {
-                    let relayed = self.sockets.relays.gave(local);
-                    tracing::debug!(%local, %remote, protocol = %pair.protocol, relayed, "a path was chosen");
-                }
+                self.handle_used(pair.local.addr, pair.remote.addr);
             }
             Event::ChannelOpen(id, _) if id == self.reliable => self.open[0] = true,
             Event::ChannelOpen(id, _) if id == self.lossy => self.open[1] = true,
@@ -379,6 +376,14 @@ impl PeerConnection {
             Event::ChannelClose(_) => self.lose("the server closed a data channel"),
             Event::Closed => self.lose("the server closed the peer connection"),
             _ => {}
+        }
+    }
+
+    fn handle_used(&mut self, local: SocketAddr, remote: SocketAddr) {
+        if self.path.handle_used((local, remote)) {
+            let (relayed, tcp) = (self.sockets.relays.gave(local), self.sockets.tcp.has(local));
+            tracing::debug!(%local, %remote, relayed, tcp, "a path was chosen");
+            self.sockets.tcp.end_earlier(local);
         }
     }
 

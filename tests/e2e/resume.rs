@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::sync::watch;
 use toolbridge::{
-    CloseReason, LinkState, Room, RoomOptions, SendError, Transport, TransportEvent, room::Scenario,
+    CloseReason, LinkState, Room, RoomOptions, SendError, Token, Transport, TransportEvent, room::Scenario,
 };
 
 use crate::{
@@ -21,6 +21,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![resume:
         a_severed_signalling_is_taken_up_again_and_nobody_is_told,
         who_left_meanwhile_is_told_as_gone,
+        who_is_hidden_is_told_too_who_left_meanwhile,
+        a_connection_over_tcp_that_is_reset_is_opened_again,
         a_server_that_wants_us_gone_is_heard_after_a_resume,
         who_leaves_while_the_signalling_is_down_leaves,
         a_reliable_stream_crosses_resumes_of_both_sides_over_udp,
@@ -82,24 +84,33 @@ async fn a_severed_signalling_is_taken_up_again_and_nobody_is_told() -> anyhow::
 /// The server does not tell a participant without signalling who leaves, but lists who is there afterwards.
 async fn who_left_meanwhile_is_told_as_gone() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, relay), (two, _relay)] = pair(&server, "left-meanwhile", &RoomOptions::new()).await?;
-    let token = server.key().client("left-meanwhile", "three").sign()?;
-    let mut three = Room::join(&server.url(), &token).await?;
-    until(&mut one, |event| {
-        matches!(event, TransportEvent::Joined(who) if who.identity() == "three").then_some(())
-    })
-    .await?;
+    let token = server.key().client("left-meanwhile", "one");
+    is_told_who_left_meanwhile(&server, "left-meanwhile", token).await
+}
+
+/// The list of all who are there does not have it.
+async fn who_is_hidden_is_told_too_who_left_meanwhile() -> anyhow::Result<()> {
+    let server = shared()?;
+    let token = server.key().client("left-hidden", "one").hidden();
+    is_told_who_left_meanwhile(&server, "left-hidden", token).await
+}
+
+async fn is_told_who_left_meanwhile(server: &Server, room: &str, token: Token) -> anyhow::Result<()> {
+    let relay = Relay::start(server).await?;
+    let mut one = Room::join(&relay.url(), &token.sign()?).await?;
+    let [two, three] = ["two", "three"].map(|name| server.key().client(room, name).sign());
+    let two = Room::join(&server.url(), &two?).await?;
+    let mut three = Room::join(&server.url(), &three?).await?;
+    while one.present().len() < 2 {
+        until(&mut one, |event| matches!(event, TransportEvent::Joined(_)).then_some(())).await?;
+    }
     relay.signalling().cut();
     relay.signalling().sever();
     let gone = three.local();
     three.close().await;
     let listed = async {
-        let list = json!({"room": "left-meanwhile"});
-        while server
-            .room_service("ListParticipants", "left-meanwhile", list.clone())
-            .await?
-            .contains("\"three\"")
-        {}
+        let list = json!({"room": room});
+        while server.room_service("ListParticipants", room, list.clone()).await?.contains("\"three\"") {}
         anyhow::Ok(())
     };
     soon("its end", listed).await??;
@@ -111,6 +122,25 @@ async fn who_left_meanwhile_is_told_as_gone() -> anyhow::Result<()> {
     .await?;
     ensure!(left == *gone.peer(), "{left:?}");
     ensure!(one.present().len() == 1 && one.present()[0].peer() == two.local().peer());
+    Ok(())
+}
+
+/// As a firewall does that wants to be rid of it.
+async fn a_connection_over_tcp_that_is_reset_is_opened_again() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, relay), (mut two, _relay)] =
+        pair(&server, "tcp-reset", &RoomOptions::new().tcp_only()).await?;
+    let before = one.local();
+    for n in 0..3_u8 {
+        let connections = relay.tcp().connections();
+        relay.tcp().sever();
+        soon("another", relay.tcp().until_connections(connections + 1)).await?;
+        one.send(to("two", vec![n])).await?;
+        ensure!(packet(&mut two).await?.payload[..] == [n]);
+        two.send(to("one", vec![n])).await?;
+        ensure!(packet(&mut one).await?.payload[..] == [n]);
+    }
+    ensure!(one.local().sid() == before.sid(), "it joined anew");
     Ok(())
 }
 
