@@ -3,6 +3,8 @@
 //! `scripts/bench-cuts` makes the network (two hosts, with this machine's own TCP and UDP between them), starts the
 //! server and runs this. The clients are in a process of their own at the other end of the network. Both ends call all
 //! the time, and every cut is the same for all of them.
+//!
+//! It fails if a call of ours ran twice, has no outcome, or was given up before the grace was over.
 
 #![allow(
     clippy::disallowed_methods,
@@ -20,7 +22,7 @@ use std::{
     env,
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -31,7 +33,7 @@ use serde_json::json;
 use tokio::{io::AsyncReadExt, time::sleep};
 use toolbridge::{AccessKey, Assistant, CallError, Client, State, ToolError, Tools};
 
-use table::Row;
+use table::{Cut, Row};
 
 /// Pairs of ours and of the official SDK's.
 const PAIRS: [usize; 2] = [8, 4];
@@ -97,16 +99,20 @@ struct Echo {
     number: u64,
 }
 
-fn main() {
+fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if env::var_os("TOKENS").is_some() {
-        return runtime.block_on(clients());
+        runtime.block_on(clients());
+        return ExitCode::SUCCESS;
     }
     if env::var_os("TOOLBRIDGE_NETWORK").is_none() || env::var_os("LIVEKIT_URL").is_none() {
         eprintln!("skipped: network (run scripts/bench-cuts)");
-        return;
+        return ExitCode::SUCCESS;
     }
-    runtime.block_on(run());
+    let is_well = runtime.block_on(run());
+    // Whoever still waits for something is not waited for.
+    runtime.shutdown_background();
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn now() -> f64 {
@@ -138,7 +144,8 @@ async fn clients() {
     }
 }
 
-async fn run() {
+/// Whether all was well.
+async fn run() -> bool {
     let variable = |name| env::var(name).expect(name);
     let key = AccessKey::new(variable("LIVEKIT_API_KEY"), variable("LIVEKIT_API_SECRET"));
     let url = variable("LIVEKIT_URL");
@@ -172,8 +179,9 @@ async fn run() {
     }
     network.order(&json!({"class": "all", "delay": DELAY}));
     if let Some(minutes) = minutes {
-        soak::run(minutes, network, &ours, phones.id()).await;
-        std::process::exit(0);
+        let is_well = soak::run(minutes, network, &ours, phones.id()).await;
+        end(phones);
+        return is_well;
     }
     let _rpc = rpc::start(&key, PAIRS[1], LIMIT, &theirs);
     println!("{}", table::HEAD);
@@ -182,6 +190,7 @@ async fn run() {
         |name: &str| env::var(name).ok().map(|text| text.split(',').map(|it| it.parse().unwrap()).collect());
     let lengths: Vec<f64> = number("CUTS").unwrap_or_else(|| LENGTHS.to_vec());
     let times = number("TIMES").map_or(TIMES, |it: Vec<f64>| it[0] as usize);
+    let mut cuts = Vec::new();
     for class in CLASSES {
         for length in &lengths {
             let mut rows = [Row::default(), Row::default()];
@@ -192,9 +201,10 @@ async fn run() {
                 sleep(Duration::from_secs_f64(*length)).await;
                 let back = now();
                 network.order(&json!({"class": class, "cut": false}));
+                cuts.push(Cut { began, back, is_away: class != "signalling" });
                 sleep(WATCH).await;
                 for (row, (log, pairs)) in rows.iter_mut().zip([(&ours, PAIRS[0]), (&theirs, PAIRS[1])]) {
-                    row.take(&log.lock().unwrap(), pairs, began, back);
+                    row.take(&log.lock().unwrap(), pairs, &cuts);
                 }
             }
             for (row, name) in rows.iter_mut().zip(["toolbridge", "official RPC"]) {
@@ -215,12 +225,32 @@ async fn run() {
             println!("{}", table::lossy(&log.lock().unwrap(), loss, name, began..ended));
         }
     }
-    for (log, name) in [(&ours, "toolbridge"), (&theirs, "official RPC")] {
+    ours.lock().unwrap().over = true;
+    let ended = async {
+        while ours.lock().unwrap().open > 0 {
+            sleep(PERIOD).await;
+        }
+    };
+    let _those_that_are_open_are_counted = tokio::time::timeout(LIMIT + WATCH, ended).await;
+    let mut is_well = true;
+    for (log, name, judged) in [(&ours, "toolbridge", true), (&theirs, "official RPC", false)] {
         let log = log.lock().unwrap();
-        let (calls, open, twice) = (log.calls.len(), log.open, log.twice);
-        println!("{name}: {calls} calls with an outcome, {open} open at the end, {twice} ran twice");
+        let (calls, open, twice, early) =
+            (log.calls.len(), log.open, log.twice, table::lost_early(&log.calls, &cuts));
+        println!(
+            "{name}: {calls} calls with an outcome, {open} open at the end, {twice} ran twice, {early} lost before \
+             the grace"
+        );
+        is_well &= !judged || open + twice + early == 0;
     }
-    std::process::exit(0);
+    end(phones);
+    is_well
+}
+
+/// Ends a process that ends with its input.
+fn end(mut child: Child) {
+    drop(child.stdin.take());
+    let _ = child.wait();
 }
 
 async fn call_all_the_time(pair: usize, assistant: Assistant, log: Shared) {

@@ -37,8 +37,8 @@ impl Chance {
     }
 }
 
-/// Runs so long; `child` is the other process.
-pub(super) async fn run(minutes: f64, mut network: Network, log: &Shared, child: u32) {
+/// Runs so long; `child` is the other process. Whether nothing ran twice and everything has an outcome.
+pub(super) async fn run(minutes: f64, mut network: Network, log: &Shared, child: u32) -> bool {
     let (start, mut chance) = (Instant::now(), Chance(0x5eed));
     let until = start + Duration::from_secs_f64(minutes * 60.0);
     let (mut reported, mut faults) = (start, BTreeMap::new());
@@ -62,6 +62,8 @@ pub(super) async fn run(minutes: f64, mut network: Network, log: &Shared, child:
     log.lock().unwrap_or_else(PoisonError::into_inner).over = true;
     sleep(END).await;
     report(start, &faults, log, child);
+    let log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    log.twice == 0 && log.open == 0
 }
 
 /// Something that goes wrong, and how it ends.

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use super::Log;
+use toolbridge::Config;
 
-pub(super) const HEAD: &str = "cut | seconds | | pairs x times | calls work again after p50 / p95 / max (ms) | not at all | longest call (s) | calls | failed | of these lost";
+use super::{Call, Log, WATCH};
+
+pub(super) const HEAD: &str = "cut | seconds | | pairs x times | calls work again after p50 / p95 / max (ms) | not at all | longest call (s) | calls | failed | of these lost | before the grace";
 
 pub(super) const LOSS_HEAD: &str = "loss | | calls | each took p50 / p99 / max (ms) | failed";
 
@@ -25,6 +27,31 @@ fn at(sorted: &[f64], share: f64) -> f64 {
     sorted.get(index.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
 }
 
+/// A cut, with the system's time in seconds.
+pub(super) struct Cut {
+    pub(super) began: f64,
+    pub(super) back: f64,
+    /// Nobody is reached through it: else it is none for calls.
+    pub(super) is_away: bool,
+}
+
+impl Cut {
+    /// Whether a call that ended then may have been given up: its owner was away for longer than the grace, and is not
+    /// back since long.
+    fn excuses(&self, ended: f64) -> bool {
+        let grace = Config::default().times.grace.as_secs_f64();
+        let over = self.began + grace;
+        self.is_away && self.back >= over && (over..self.back + WATCH.as_secs_f64()).contains(&ended)
+    }
+}
+
+/// How many calls were given up though their owner was not cut off for as long as the grace.
+pub(super) fn lost_early<'a>(calls: impl IntoIterator<Item = &'a Call>, cuts: &[Cut]) -> usize {
+    let lost = |call: &&Call| matches!(call.error.as_deref(), Some("lost" | "nobody there"));
+    let early = |call: &&Call| !cuts.iter().any(|cut| cut.excuses(call.ended));
+    calls.into_iter().filter(lost).filter(early).count()
+}
+
 /// One row: the same cut, several times, for all pairs of one kind.
 #[derive(Default)]
 pub(super) struct Row {
@@ -34,11 +61,13 @@ pub(super) struct Row {
     calls: usize,
     failed: usize,
     lost: usize,
+    early: usize,
 }
 
 impl Row {
-    /// Takes what happened since a cut began, which ended at `back`.
-    pub(super) fn take(&mut self, log: &Log, pairs: usize, began: f64, back: f64) {
+    /// Takes what happened since the last of these cuts began.
+    pub(super) fn take(&mut self, log: &Log, pairs: usize, cuts: &[Cut]) {
+        let Some(&Cut { began, back, .. }) = cuts.last() else { return };
         for pair in 0..pairs {
             let calls: Vec<_> =
                 log.calls.iter().filter(|call| call.pair == pair && call.ended >= began).collect();
@@ -53,6 +82,7 @@ impl Row {
             }
             self.longest = calls.iter().map(|call| call.ended - call.began).fold(self.longest, f64::max);
             self.calls += calls.len();
+            self.early += lost_early(calls.iter().copied(), cuts);
             let failed = calls.iter().filter_map(|call| call.error.as_deref());
             for error in failed {
                 self.failed += 1;
@@ -64,7 +94,7 @@ impl Row {
     pub(super) fn show(&mut self, class: &str, length: f64, name: &str) -> String {
         self.again.sort_unstable_by(f64::total_cmp);
         format!(
-            "{class} | {length} | {name} | {} | {:.0} / {:.0} / {:.0} | {} | {:.1} | {} | {} | {}",
+            "{class} | {length} | {name} | {} | {:.0} / {:.0} / {:.0} | {} | {:.1} | {} | {} | {} | {}",
             self.again.len() + self.never,
             at(&self.again, 0.5),
             at(&self.again, 0.95),
@@ -74,6 +104,7 @@ impl Row {
             self.calls,
             self.failed,
             self.lost,
+            self.early,
         )
     }
 }

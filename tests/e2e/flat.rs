@@ -8,6 +8,7 @@ use tokio::{runtime::Handle, time::sleep};
 use toolbridge::{LinkState, Room, RoomOptions, Transport, TransportEvent};
 
 use crate::{
+    dev,
     relay::Relay,
     room::{packet, to, until},
     server::Server,
@@ -41,7 +42,7 @@ where
 {
     if env::var_os(ALONE).is_none() {
         let mut alone = Command::new(env::current_exe()?);
-        alone.args(["--exact", &format!("flat::{test}"), "--nocapture"]).env(ALONE, "1");
+        alone.args(["--exact", &dev::name(&format!("flat::{test}")), "--nocapture"]).env(ALONE, "1");
         let output = tokio::task::spawn_blocking(move || alone.output()).await??;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         println!("{}", said.lines().filter(|line| line.contains("before")).collect::<Vec<_>>().join("\n"));

@@ -100,7 +100,8 @@ fn main() {
         turn::trials(),
         forged::trials(),
     ];
-    let trials = files.into_iter().flatten().chain(dev::trials()).collect();
+    let mut trials: Vec<_> = files.into_iter().flatten().collect();
+    trials.extend(dev::trials(&trials));
     let conclusion = libtest_mimic::run(&arguments, trials);
     server::stop_shared();
     program::remove_files();

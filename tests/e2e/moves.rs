@@ -3,21 +3,24 @@
 //! Needs to be root on Linux: where namespaces or tunnels are not allowed, these are skipped by name.
 
 use std::{
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     io::{BufRead, BufReader, Write},
     os::unix::{net::UnixStream, process::CommandExt as _},
     path::Path,
     process::{Child, Command, Stdio},
+    time::Instant,
 };
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use toolbridge::{AccessKey, Assistant, Room, TransportEvent};
+use tokio::io::AsyncBufReadExt as _;
+use toolbridge::{AccessKey, Assistant, Call, Room, Transport as _, TransportEvent};
 
 use crate::{
-    program::tools_file,
+    ends::started,
+    program::{folder, tools_file},
     room::{joined, until},
     server::{KEY, SECRET},
     soon, trial_where,
@@ -47,6 +50,7 @@ struct Hosts {
 
 impl Hosts {
     const NAME: &str = "tb-moves";
+    const PORT: &str = "7890";
 
     fn start() -> anyhow::Result<Self> {
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
@@ -55,7 +59,7 @@ impl Hosts {
             .arg(scripts.join("livekit-server"))
             .args(["with", "sh", "-c", r#"echo "$LIVEKIT_URL"; echo "$TOOLBRIDGE_NETWORK"; read -r _"#])
             .envs([("NETWORK_NAME", Self::NAME), ("NETWORK", "10.78.0"), ("HOST", "10.78.0.1")])
-            .envs([("INTERFACE", "tb-moves-far"), ("PORT", "7880"), ("SIGNALLING_PORT", "7880")])
+            .envs([("INTERFACE", "tb-moves-far"), ("PORT", Self::PORT), ("SIGNALLING_PORT", Self::PORT)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -88,44 +92,80 @@ impl Drop for Hosts {
     }
 }
 
+/// Each way, in seconds: as between a phone and a server that is not far.
+const DELAY: f64 = 0.05;
+
+/// With one call that runs all the while, and one that is asked for while there is no address.
 async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<()> {
     let mut hosts = tokio::task::spawn_blocking(Hosts::start).await??;
     let (key, room) = (AccessKey::new(KEY, SECRET), "moves");
-    let file = tools_file("moves", &[("where_is", r#"echo "{\"room\": \"kitchen\"}""#)])?;
+    let folder = folder("moves-slow")?;
+    let (runs, may_end) = (folder.join("runs"), folder.join("may-end"));
+    let slow = format!(
+        r#"echo >>{runs:?}; until [ -e {may_end:?} ]; do sleep 0.05; done; echo "{{\"room\": \"cellar\"}}""#
+    );
+    let file = tools_file("moves", &[("where_is", r#"echo "{\"room\": \"kitchen\"}""#), ("slow", &slow)])?;
     let near = format!("{}-near", Hosts::NAME);
+    hosts.order(&json!({"class": "all", "delay": DELAY}))?;
     // Before the phone, whose coming it waits for.
     let mut watcher = Room::join(&hosts.url, &key.observer(room, "watcher").sign()?).await?;
-    let _phone = tokio::process::Command::new("ip")
+    let mut phone = tokio::process::Command::new("ip")
         .args(["netns", "exec", &near, env!("CARGO_BIN_EXE_toolbridge"), "client", "--tools"])
         .arg(&file)
         .envs([("LIVEKIT_URL", &hosts.url), ("LIVEKIT_TOKEN", &key.client(room, "phone").sign()?)])
         .env("RUST_LOG", "toolbridge::room=debug")
         .env_remove("LIVEKIT_API_KEY")
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
-    let phone = joined(&mut watcher, "phone").await?;
+    let mut said = tokio::io::BufReader::new(phone.stdout.take().context("no output")?).lines();
+    let here = joined(&mut watcher, "phone").await?;
     let assistant = Assistant::builder().join(&hosts.url, &key.assistant(room, "assistant").sign()?).await?;
-    let call = async || {
-        let call = assistant.call("where_is", json!({})).to("phone");
-        Ok::<_, anyhow::Error>(soon("an answer", call.into_future()).await??.to_json())
+    let call = |tool: &str| assistant.call(tool, json!({})).to("phone").start();
+    let answer = async |call: Call| Ok::<_, anyhow::Error>(soon("an answer", call).await??.to_json());
+    let (kitchen, cellar) = (json!({"room": "kitchen"}), json!({"room": "cellar"}));
+    ensure!(answer(call("where_is")).await? == kitchen);
+    let mut slow = call("slow");
+    started(&mut slow).await?;
+
+    // It says what its link does.
+    let mut says = async |wanted: &str| {
+        let search = async {
+            while let Some(line) = said.next_line().await? {
+                if line.contains(wanted) {
+                    return Ok(());
+                }
+            }
+            bail!("the phone ended")
+        };
+        soon(wanted, search).await?
     };
-    call().await?;
+    let moved = Instant::now();
     hosts.order(&json!({"near": false}))?;
     hosts.order(&json!({"near": true}))?;
-    let value = call().await?;
-    ensure!(value == json!({"room": "kitchen"}), "{value:?}");
-    call().await?;
+    let meanwhile = call("where_is");
+    says("the connection is lost").await?;
+    let down = moved.elapsed();
+    says("in the room again").await?;
+    let up = moved.elapsed();
+    ensure!(answer(meanwhile).await? == kitchen);
+    let answered = moved.elapsed();
+    println!("after the move: {down:?} to the loss, {up:?} to the way back, {answered:?} to an answer");
+    fs::write(&may_end, "")?;
+    ensure!(answer(slow).await? == cellar);
+    ensure!(fs::read_to_string(&runs)?.lines().count() == 1, "it ran again");
+    ensure!(answer(call("where_is")).await? == kitchen);
+
     // What the room tells comes in order: had it left, that would have come before this.
     let end = Room::join(&hosts.url, &key.client(room, "end").sign()?).await?;
     let gone = until(&mut watcher, |event| match event {
-        TransportEvent::Left(who) if who == *phone.peer() => Some(true),
+        TransportEvent::Left(who) if who == *here.peer() => Some(true),
         TransportEvent::Joined(who) if who.identity() == "end" => Some(false),
         _ => None,
     })
     .await?;
-    ensure!(!gone, "it joined anew");
+    ensure!(!gone && watcher.present().iter().any(|who| who.peer() == here.peer()), "it joined anew");
     drop(end);
     Ok(())
 }

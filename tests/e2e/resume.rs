@@ -394,6 +394,32 @@ async fn a_participant_that_its_server_lost_joins_anew() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Only the development server does what is asked for.
+pub(crate) async fn who_asks_for_a_new_join_gets_one() -> anyhow::Result<()> {
+    let server = shared()?;
+    let [(mut one, _ways), (mut two, _relay)] = pair(&server, "asks-anew", &RoomOptions::new()).await?;
+    for n in 0..3_u8 {
+        let before = one.local();
+        one.simulate(Scenario::FullReconnect);
+        for wanted in [LinkState::Down, LinkState::Up] {
+            until(&mut one, |event| (event == TransportEvent::Link(wanted)).then_some(())).await?;
+        }
+        ensure!(one.local().sid() != before.sid());
+        // The others see one go and another come.
+        let seen = until(&mut two, |event| match event {
+            TransportEvent::Left(who) => Some(who),
+            _ => None,
+        });
+        ensure!(seen.await? == *before.peer());
+        one.send(to("two", vec![n])).await?;
+        let heard = packet(&mut two).await?;
+        ensure!(heard.payload[..] == [n] && heard.from == *one.local().peer(), "{heard:?}");
+        two.send(to("one", vec![n])).await?;
+        ensure!(packet(&mut one).await?.payload[..] == [n]);
+    }
+    Ok(())
+}
+
 async fn a_server_that_lets_us_go_ends_it() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, _relay), _two] = pair(&server, "let-go", &RoomOptions::new()).await?;
