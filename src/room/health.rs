@@ -15,18 +15,18 @@ use crate::link::CloseReason;
 /// How often both ends are checked on the way between them, as ICE asks for it, when nothing else is said. A server that
 /// speaks ICE itself also checks by itself, every 2 s.
 pub(super) const CHECK: Duration = Duration::from_secs(1);
-/// After this long without a datagram the join is lost: three checks were. What the old connection lost it sends again
-/// 1, 3 and 7 s after that, whenever the hole ends; a new join says it at once.
-pub(super) const SILENCE: Duration = Duration::from_millis(3_200);
+/// After this long without a datagram the join is lost: two checks were, and what went again behind them. What the old
+/// connection lost it sends again 1, 3 and 7 s after that, whenever the hole ends; a new join says it at once.
+pub(super) const SILENCE: Duration = Duration::from_millis(2_800);
 /// The same while something of ours waits to be acknowledged, which takes a round trip and a fifth of a
 /// second: by then a new join is faster than whatever else may come.
 pub(super) const SILENCE_WAITING: Duration = Duration::from_millis(2_500);
 /// The same two while the signalling is lost, too: then it is less likely that only packets are.
-const SILENCE_ALONE: Duration = Duration::from_millis(2_500);
+const SILENCE_ALONE: Duration = Duration::from_millis(2_300);
 /// Longer than a packet takes that is lost and sent again.
 const SILENCE_ALONE_WAITING: Duration = Duration::from_millis(1_500);
 /// A hole this long is one that ICE's own checks have fallen into: now it may begin anew.
-const SUSPECT: Duration = Duration::from_millis(2_200);
+const SUSPECT: Duration = Duration::from_millis(2_000);
 /// The same while something of ours waits to be acknowledged. A packet that was lost is sent again after a second.
 const SUSPECT_WAITING: Duration = Duration::from_millis(1_500);
 /// How long after a restart of ICE the next one may follow: it takes that long to be of use, and in a longer silence the
@@ -249,17 +249,18 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_of_three_checks_is_a_loss_and_a_shorter_one_is_none() {
+    fn a_silence_of_two_checks_is_a_loss_and_a_shorter_one_is_none() {
         let start = Instant::now();
         let mut health = Health::new(start);
         health.handle_restarted(start + SUSPECT);
         assert_eq!(health.poll(start + SILENCE - MS), None);
-        health.handle_heard(start + 3 * SECOND);
-        assert_eq!(health.poll(start + 5 * SECOND), None);
-        health.handle_restarted(start + 3 * SECOND + SUSPECT);
-        assert_eq!(health.poll_timeout(), start + 3 * SECOND + SILENCE);
-        assert_eq!(health.poll(start + 3 * SECOND + SILENCE), lost(Loss::Silence(SILENCE)));
-        assert!(SILENCE > 3 * CHECK && Loss::Silence(SILENCE).to_string().contains("3.2s"));
+        let heard = start + 2_700 * MS;
+        health.handle_heard(heard);
+        health.handle_restarted(heard + SUSPECT);
+        assert_eq!(health.poll(heard + SILENCE - MS), None);
+        assert_eq!(health.poll_timeout(), heard + SILENCE);
+        assert_eq!(health.poll(heard + SILENCE), lost(Loss::Silence(SILENCE)));
+        assert!(SILENCE > 2 * CHECK && Loss::Silence(SILENCE).to_string().contains("2.8s"));
     }
 
     #[test]
@@ -267,16 +268,17 @@ mod tests {
         let start = Instant::now();
         let mut health = Health::new(start);
         let due = |health: &Health| health.silence().0;
-        health.handle_waiting(start + 500 * MS, true);
-        health.handle_waiting(start + 2 * SECOND, true);
-        assert_eq!(due(&health), start + 500 * MS + SILENCE_WAITING, "it waits since the first");
-        health.handle_heard(start + 3 * SECOND);
-        assert_eq!(due(&health), start + 3 * SECOND + SILENCE_WAITING);
-        assert_eq!(health.poll(start + 3 * SECOND + SILENCE_WAITING), lost(Loss::Silence(SILENCE_WAITING)));
-        health.handle_waiting(start + 4 * SECOND, false);
-        assert_eq!(due(&health), start + 3 * SECOND + SILENCE, "nothing waits any more");
-        health.handle_waiting(start + 6 * SECOND, true);
-        assert_eq!(due(&health), start + 3 * SECOND + SILENCE, "a late one makes it no longer");
+        health.handle_waiting(start + 100 * MS, true);
+        health.handle_waiting(start + SECOND, true);
+        assert_eq!(due(&health), start + 100 * MS + SILENCE_WAITING, "it waits since the first");
+        let heard = start + 2 * SECOND;
+        health.handle_heard(heard);
+        assert_eq!(due(&health), heard + SILENCE_WAITING);
+        assert_eq!(health.poll(heard + SILENCE_WAITING), lost(Loss::Silence(SILENCE_WAITING)));
+        health.handle_waiting(heard + SECOND, false);
+        assert_eq!(due(&health), heard + SILENCE, "nothing waits any more");
+        health.handle_waiting(heard + 2 * SECOND, true);
+        assert_eq!(due(&health), heard + SILENCE, "a late one makes it no longer");
     }
 
     /// The lossy lane gives up after 100 ms what nobody acknowledged.
@@ -285,13 +287,14 @@ mod tests {
         let start = Instant::now();
         let mut health = Health::new(start);
         let due = |health: &Health| health.silence().0;
-        health.handle_waiting(start + 500 * MS, true);
-        health.handle_waiting(start + 2 * SECOND, false);
-        health.handle_waiting(start + 3 * SECOND, true);
-        assert_eq!(due(&health), start + 500 * MS + SILENCE_WAITING);
-        health.handle_heard(start + 3 * SECOND);
-        health.handle_waiting(start + 3 * SECOND, false);
-        assert_eq!(due(&health), start + 3 * SECOND + SILENCE);
+        health.handle_waiting(start + 100 * MS, true);
+        health.handle_waiting(start + SECOND, false);
+        health.handle_waiting(start + 2 * SECOND, true);
+        assert_eq!(due(&health), start + 100 * MS + SILENCE_WAITING);
+        let heard = start + 2 * SECOND;
+        health.handle_heard(heard);
+        health.handle_waiting(heard, false);
+        assert_eq!(due(&health), heard + SILENCE);
     }
 
     #[test]

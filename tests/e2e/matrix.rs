@@ -40,13 +40,13 @@ const BAD: Duration = Duration::from_secs(5);
 /// nothing that is decided later is taken for it.
 const SEEN: Duration = Duration::from_secs(2);
 
-/// By then calls go another way, where there is one: the way is suspected after 3.5 s, and the server says again what it
+/// By then calls go another way, where there is one: the way is suspected after 2 s, and the server says again what it
 /// had to say after 7 s.
 const ELSEWHERE: Duration = Duration::from_secs(12);
 
-/// How long the cuts last, in ms. None is between 3 s and the grace: a hole of that length the server's SCTP fills only
-/// 7 s after its beginning, and who has nothing to say meanwhile does not find out sooner; so calls into it can be lost.
-const LENGTHS_MS: [u64; 5] = [30_000, 12_000, 5_000, 2_000, 500];
+/// How long the cuts last, in ms. Those of 3 s and more end between the second and the third time that the server sends
+/// again what it lost: who is back by then must not wait for that.
+const LENGTHS_MS: [u64; 9] = [30_000, 12_000, 5_000, 4_500, 4_000, 3_500, 3_000, 2_000, 500];
 
 /// What is wrong with the network.
 #[derive(Clone, Copy)]
@@ -81,6 +81,7 @@ impl Wrong {
     fn options(self) -> RoomOptions {
         match self {
             Self::Stutters(_) => RoomOptions::new().tcp_only(),
+            Self::Mixes(_) | Self::Narrow(_) => RoomOptions::new().udp_only(),
             _ => RoomOptions::new(),
         }
     }
