@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::{
     BOUND,
-    server::{KEY, SECRET, Server},
+    server::{self, KEY, Kind, SECRET, Server},
     soon,
 };
 
@@ -91,9 +91,13 @@ pub(crate) fn remove_files() {
     let _ = fs::remove_dir_all(folders());
 }
 
-/// A folder of this name.
+/// A folder of this name, for the server that this thread is at: the same test runs at both at once.
 pub(crate) fn folder(name: &str) -> anyhow::Result<PathBuf> {
-    let folder = folders().join(name);
+    let of_server = match server::kind() {
+        Kind::LiveKit => "livekit",
+        Kind::Dev => "dev",
+    };
+    let folder = folders().join(of_server).join(name);
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }

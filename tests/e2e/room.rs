@@ -494,7 +494,7 @@ async fn a_server_that_stays_silent_is_lost() -> anyhow::Result<()> {
     server.pause();
     let reason = closed(&mut room).await?;
     println!("{reason} after {:?}", start.elapsed());
-    ensure!(matches!(&reason, CloseReason::ConnectionLost(why) if why.contains("for 5s")), "{reason:?}");
+    ensure!(matches!(&reason, CloseReason::ConnectionLost(why) if why.contains("for 2.8s")), "{reason:?}");
     Ok(())
 }
 
