@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use toolbridge::Config;
 
-use super::{Call, Log, WATCH};
+use super::{Call, Log, PERIOD, WATCH};
 
 pub(super) const HEAD: &str = "cut | seconds | | pairs x times | calls work again after p50 / p95 / max (ms) | not at all | longest call (s) | calls | failed | of these lost | before the grace";
 
@@ -40,7 +40,8 @@ impl Cut {
     /// back since long.
     fn excuses(&self, ended: f64) -> bool {
         let grace = Config::default().times.grace.as_secs_f64();
-        let over = self.began + grace;
+        // It counts from what was heard last, which may be a call's period before the cut.
+        let over = self.began + grace - PERIOD.as_secs_f64();
         self.is_away && self.back >= over && (over..self.back + WATCH.as_secs_f64()).contains(&ended)
     }
 }
