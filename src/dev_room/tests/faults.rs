@@ -145,6 +145,11 @@ async fn a_move_to_another_room_is_told_as_a_new_join() {
         }
     };
     timeout(BOUND, renewed).await.expect("no token for it");
+    // Nor is a lost signalling taken up: it would ask for who we were in the old room.
+    let before = one.local().sid().clone();
+    server.look(|rooms| rooms.sever("one")).await;
+    rejoined(&mut one, &before).await;
+    assert_eq!(one.room(), "cellar");
     let before = one.local().sid().clone();
     server.look(|rooms| rooms.inject_leave("one", Action::Reconnect, DisconnectReason::StateMismatch)).await;
     rejoined(&mut one, &before).await;
