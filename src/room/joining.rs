@@ -177,9 +177,7 @@ impl Joining {
         if !relays.is_empty() {
             return ConnectError::NoRelay { relays };
         }
-        let mut tried = self.peer.remotes().to_vec();
-        tried.dedup();
-        ConnectError::NoNetworkPath { limit, tried }
+        ConnectError::NoNetworkPath { limit, tried: self.peer.remotes().to_vec() }
     }
 }
 

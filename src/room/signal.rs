@@ -1,6 +1,6 @@
 //! Signalling: LiveKit's client for it, behind the few words that a data-only participant needs.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
 use livekit_protocol::{
     DisconnectReason, JoinResponse, LeaveRequest, SessionDescription, SignalTarget, SyncState,
@@ -111,7 +111,7 @@ impl Signal {
                 return event;
             }
             // What the new connection brings is read after the answer that opens it.
-            let asking = matches!(self.attempt, Some(Attempt::Asking { .. }));
+            let asking = matches!(self.attempt, Some(Attempt::Asking(_)));
             tokio::select! {
                 biased;
                 event = self.events.recv(), if !asking => match event {
@@ -163,8 +163,7 @@ impl Signal {
         self.words = Words::new(client.clone());
         let dial = Arc::new(dial);
         self.dial = dial.clone();
-        let answer = tokio::spawn(restart(client, dial.clone(), limit));
-        self.attempt = Some(Attempt::Asking { answer, dial });
+        self.attempt = Some(Attempt::Asking(tokio::spawn(restart(client, dial, limit))));
     }
 
     /// Tells the server what we know of the join that it resumes.
@@ -214,6 +213,7 @@ impl Signal {
             }
             goodbye(client).await;
         };
+        // Perhaps on another connection than at the beginning.
         if time::timeout(GOODBYE, goodbye).await.is_err() {
             self.dial.hang_up();
         }
@@ -222,8 +222,8 @@ impl Signal {
 
     /// Ends an attempt: its socket must not join after all.
     fn give_up(&mut self) {
-        if let Some(Attempt::Asking { dial, .. }) = self.attempt.take() {
-            dial.hang_up();
+        if let Some(Attempt::Asking(_)) = self.attempt.take() {
+            self.dial.hang_up();
         }
     }
 }
@@ -242,22 +242,26 @@ impl Drop for Signal {
         self.give_up();
         if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
             let dial = self.dial.clone();
-            runtime.spawn(async move {
-                if time::timeout(GOODBYE, goodbye(client)).await.is_err() {
-                    dial.hang_up();
-                }
-            });
+            runtime.spawn(async move { in_time(&dial, goodbye(client)).await });
         }
     }
 }
 
 /// Closes a connection, if need be without a word. Broken off half-way the library would open no other.
 async fn close(client: Arc<SignalClient>, dial: Arc<Dial>) {
-    let mut closing = std::pin::pin!(client.close());
-    if time::timeout(GOODBYE, &mut closing).await.is_err() {
-        dial.hang_up();
+    let mut closing = pin!(client.close());
+    if !in_time(&dial, closing.as_mut()).await {
         closing.await;
     }
+}
+
+/// Waits for the last words of a connection, and ends it without them if they take too long. Whether they did not.
+async fn in_time(dial: &Dial, last_words: impl Future<Output = ()>) -> bool {
+    let said = time::timeout(GOODBYE, last_words).await.is_ok();
+    if !said {
+        dial.hang_up();
+    }
+    said
 }
 
 async fn goodbye(client: Arc<SignalClient>) {

@@ -113,7 +113,7 @@ impl PeerConnection {
         }
         self.candidates.handle_taken(remote);
         self.rtc.add_remote_candidate(candidate);
-        // The stack begins with it when it is next told the time, and wanted to be told that up to 3 s later.
+        // The stack begins with it when it is next told the time, and wanted to be told that at the next check.
         self.wake_at = Instant::now();
     }
 

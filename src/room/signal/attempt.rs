@@ -23,7 +23,7 @@ pub(super) enum Attempt {
     /// The old one ends, and its end is no news.
     Closing { done: JoinHandle<()>, dial: Dial, limit: Duration },
     /// The server is asked.
-    Asking { answer: JoinHandle<Result<ReconnectResponse, NotResumed>>, dial: Arc<Dial> },
+    Asking(JoinHandle<Result<ReconnectResponse, NotResumed>>),
 }
 
 /// What an attempt has come to.
@@ -50,7 +50,7 @@ pub(super) async fn step(attempt: &mut Option<Attempt>) -> Step {
             let _ = done.await;
             Step::Closed
         }
-        Some(Attempt::Asking { answer, .. }) => {
+        Some(Attempt::Asking(answer)) => {
             Step::Answered(Box::new(answer.await.unwrap_or_else(|error| Err(gone(error)))))
         }
     }
