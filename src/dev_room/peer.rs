@@ -156,6 +156,10 @@ impl Peer {
         let local = self.addresses[usize::from(protocol != Protocol::Udp)];
         let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return false };
         let input = Input::Receive(now, receive);
+        // The stack itself takes whatever comes from where its client was: somebody else may have that port by now.
+        if is_request(datagram) && !self.is_meant_by(datagram) {
+            return false;
+        }
         if (!known || is_check(datagram)) && !self.rtc.accepts(&input) {
             return false;
         }
@@ -168,6 +172,13 @@ impl Peer {
         }
         self.drain();
         true
+    }
+
+    /// Whether a check names this connection: what we call ourselves stands before what the client does.
+    fn is_meant_by(&mut self, check: &[u8]) -> bool {
+        let mut name = self.rtc.direct_api().local_ice_credentials().ufrag.into_bytes();
+        name.push(b':');
+        check.windows(name.len()).any(|it| it == name)
     }
 
     /// Lets the time pass.
@@ -318,12 +329,98 @@ fn is_check(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| STUN.contains(first))
 }
 
+/// Whether a datagram is a question of ICE's, not an answer.
+fn is_request(datagram: &[u8]) -> bool {
+    datagram.starts_with(&[0, 1])
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{net::Ipv4Addr, time::Duration};
+
+    use str0m::change::SdpAnswer;
+
     use super::*;
 
+    const HERE: [SocketAddr; 2] = [
+        SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9),
+        SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10),
+    ];
+
     fn peer() -> Peer {
-        Peer::new(Instant::now(), ["127.0.0.1:9".parse().unwrap(), "127.0.0.1:10".parse().unwrap()])
+        Peer::new(Instant::now(), HERE)
+    }
+
+    /// A client at an address of ours.
+    struct Client {
+        rtc: Rtc,
+        at: SocketAddr,
+    }
+
+    impl Client {
+        fn new(now: Instant, peer: &mut Peer, at: SocketAddr) -> Self {
+            let mut rtc = Rtc::builder().clear_codecs().build(now);
+            let mut api = rtc.sdp_api();
+            api.add_channel("_reliable".into());
+            let (offer, pending) = api.apply().unwrap();
+            let offer = SessionDescription { sdp: offer.to_sdp_string(), ..Default::default() };
+            let (answer, _) = peer.answer(now, &offer).unwrap();
+            rtc.sdp_api().accept_answer(pending, SdpAnswer::from_sdp_string(&answer.sdp).unwrap()).unwrap();
+            rtc.add_local_candidate(Candidate::host(at, Protocol::Udp).unwrap());
+            rtc.add_remote_candidate(Candidate::host(HERE[0], Protocol::Udp).unwrap());
+            Self { rtc, at }
+        }
+
+        /// What it sends until it waits.
+        fn says(&mut self, now: Instant) -> Vec<Vec<u8>> {
+            self.rtc.handle_input(Input::Timeout(now)).unwrap();
+            let mut said = Vec::new();
+            loop {
+                match self.rtc.poll_output().unwrap() {
+                    Output::Transmit(transmit) => said.push(transmit.contents.into()),
+                    Output::Event(_) => {}
+                    Output::Timeout(_) => return said,
+                }
+            }
+        }
+
+        fn hear(&mut self, now: Instant, datagram: &[u8]) {
+            let receive = Receive::new(Protocol::Udp, HERE[0], self.at, datagram).unwrap();
+            self.rtc.handle_input(Input::Receive(now, receive)).unwrap();
+        }
+    }
+
+    /// A process that was killed says no goodbye, and the system gives its port to whoever asks next.
+    #[test]
+    fn a_port_of_somebody_who_has_gone_is_not_his_any_more() {
+        let (mut now, at) = (Instant::now(), "127.0.0.1:5000".parse().unwrap());
+        let mut gone = peer();
+        let mut client = Client::new(now, &mut gone, at);
+        let mut connected = false;
+        while !connected {
+            now += Duration::from_millis(50);
+            for datagram in client.says(now) {
+                assert!(gone.receive(now, Protocol::Udp, at, false, &datagram));
+            }
+            gone.handle_timeout(now);
+            while let Some(transmit) = gone.poll_transmit() {
+                client.hear(now, &transmit.contents);
+            }
+            connected |=
+                std::iter::from_fn(|| gone.poll_event()).any(|it| matches!(it, PeerEvent::Connected));
+        }
+        let mut next = peer();
+        let mut client = Client::new(now, &mut next, at);
+        let mut checks = 0;
+        while checks < 3 {
+            now += Duration::from_millis(50);
+            for datagram in client.says(now) {
+                assert!(!gone.receive(now, Protocol::Udp, at, true, &datagram), "known");
+                assert!(!gone.receive(now, Protocol::Udp, at, false, &datagram), "unknown");
+                assert!(next.receive(now, Protocol::Udp, at, false, &datagram));
+                checks += 1;
+            }
+        }
     }
 
     #[test]
