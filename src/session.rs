@@ -547,7 +547,7 @@ impl Session {
     fn timer_due(&mut self, now: Instant, timer: Timer) {
         match timer {
             Timer::Greet(who) => self.greet_again(now, &who),
-            Timer::Provisional(who) => self.never_announced(now, &who),
+            Timer::Provisional(who) => self.still_unannounced(now, &who),
             Timer::Hold(who) => self.hold_over(&who),
             Timer::Unannounced => self.unannounced_over(now),
             Timer::Grace(who) => self.grace_over(now, &who),

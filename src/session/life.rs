@@ -48,12 +48,17 @@ impl Session {
         }
         let oldest = open.iter().map(|(_, asked)| *asked).min().unwrap_or(now);
         if reachable && now.saturating_duration_since(heard.max(oldest)) >= silence {
-            self.stats.add(Counter::Pings, 1);
-            self.sign_of_life(owner, "ping");
+            self.ping(owner);
         }
         if self.calls.values().any(|call| call.asked().is_some_and(|asked| asked.owner == *owner)) {
             self.timers.set(now, Timer::Ping(owner.clone()), ROUND.min(silence).max(SHORTEST_ROUND));
         }
+    }
+
+    /// Asks a peer for a sign of life.
+    pub(super) fn ping(&mut self, peer: &Identity) {
+        self.stats.add(Counter::Pings, 1);
+        self.sign_of_life(peer, "ping");
     }
 
     /// Assistant: a client sends heartbeats, and is gone when they stop.

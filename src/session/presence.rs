@@ -1,17 +1,23 @@
 //! Who is in the room, by announcement and by sid; and frames that came before their sender was known.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use super::{
     Counter, Event, Session, Timer,
     codec::Incoming,
-    peer::{Pair, Presence, Registration, Remote},
+    peer::{Feature, Pair, Presence, Registration, Remote},
     timers::later,
 };
 use crate::{
     link::{Identity, LinkState, Participant, Peer, ROLE_ATTRIBUTE, Sid},
     wire::Message,
 };
+
+/// A provisional sid is looked after no more often than this, however short the wait: the clock must come on between.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 
 /// Frames whose senders the room has not announced.
 #[derive(Debug, Default)]
@@ -161,12 +167,33 @@ impl Session {
             }
             remote.fallback = fallback;
         }
-        self.timers.set(now, Timer::Provisional(id.clone()), self.config.times.hold);
+        self.look_after_provisional(now, id, now);
         self.release(now, id, sid);
     }
 
-    /// The room did not announce the sid that a Configuration moved this identity to.
-    pub(super) fn never_announced(&mut self, now: Instant, id: &Identity) {
+    /// Looks again before its silence is as long as an announcement may take.
+    fn look_after_provisional(&mut self, now: Instant, id: &Identity, heard: Instant) {
+        let hold = self.config.times.hold;
+        let over = hold.saturating_sub(now.saturating_duration_since(heard));
+        self.timers.set(now, Timer::Provisional(id.clone()), over.min(hold / 2).max(SHORTEST_LOOK));
+    }
+
+    /// The room has not announced yet the sid that a Configuration moved this identity to. It may not be able to
+    /// tell us: what is heard under this sid is in the room.
+    pub(super) fn still_unannounced(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get(id) else { return };
+        let heard = remote.heard_at;
+        if now.saturating_duration_since(heard) >= self.config.times.hold {
+            return self.never_announced(now, id);
+        }
+        if remote.is_crossed() && remote.lists(Feature::Ack) {
+            self.ping(id);
+        }
+        self.look_after_provisional(now, id, heard);
+    }
+
+    /// The room did not announce the sid that a Configuration moved this identity to, and nothing is heard of it.
+    fn never_announced(&mut self, now: Instant, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         match (remote.fallback.take(), &remote.presence) {
             (Some(listed), _) => self.joined(now, listed),

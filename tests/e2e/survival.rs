@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_call_survives_a_cut_of_its_caller_for_1_s,
         a_call_survives_the_rejoin_of_its_caller,
         a_call_survives_the_rejoin_of_its_owner,
+        a_call_survives_the_rejoin_of_its_owner_of_which_its_caller_is_not_told,
         a_call_survives_a_restarted_server,
     ]
 }
@@ -159,6 +160,25 @@ async fn a_call_survives_the_rejoin_of_its_owner() -> anyhow::Result<()> {
     relay.evict();
     link(&mut events, LinkState::Down).await?;
     world.end().await
+}
+
+/// Who has lost its signalling is told of nobody. The room takes up to 3 s to announce somebody else.
+async fn a_call_survives_the_rejoin_of_its_owner_of_which_its_caller_is_not_told() -> anyhow::Result<()> {
+    let server = shared()?;
+    let relays = [Relay::start(&server).await?, Relay::start(&server).await?];
+    let [phone, brain] = &relays;
+    let world = World::begin(&server, "owner-untold", &phone.url(), &brain.url()).await?;
+    let (mut of_phone, mut of_brain) = (world.phone.events(), world.brain.events());
+    brain.signalling().cut();
+    brain.signalling().sever();
+    phone.evict();
+    link(&mut of_phone, LinkState::Up).await?;
+    sleep(Duration::from_secs(12)).await;
+    world.end().await?;
+    while let Some(told) = of_brain.recv().await {
+        ensure!(!matches!(told, Event::Link(_)), "{told:?}");
+    }
+    Ok(())
 }
 
 async fn a_call_survives_a_restarted_server() -> anyhow::Result<()> {

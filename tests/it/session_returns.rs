@@ -141,6 +141,27 @@ fn a_tool_hears_of_its_end_though_another_instance_showed_itself_in_between() {
     assert!(gone, "{settled:?}, and its tool runs");
 }
 
+/// Who has lost its signalling is told of nobody: whoever joins anew meanwhile is heard for as long as it answers.
+#[test]
+fn who_joins_anew_and_is_not_announced_is_heard_until_it_is() {
+    for who in ["phone", "a"] {
+        let mut world = World::pair(&["t"]);
+        world.handle("phone", |_| Some(Ok(value(1))));
+        world.announce = 60 * SECOND;
+        world.rejoin(who);
+        for wait in [1, 14, 14, 20, 30] {
+            world.run(wait * SECOND);
+            world.ask("a", request("t")).unwrap();
+        }
+        let news = |event: &&Event| matches!(event, Event::Joined(_) | Event::Left(_));
+        for (name, end) in &world.ends {
+            let told = end.events.iter().filter(news).count();
+            assert_eq!(told, if name == who { 1 } else { 3 }, "{name}: {:?}", end.events);
+        }
+        assert!(world.count("a", "hold_expired") == 0 && world.count("phone", "hold_expired") == 0);
+    }
+}
+
 /// A plain assistant shows no instance, so under another sid it is another one: nobody waits for what the first
 /// had asked.
 #[test]

@@ -77,6 +77,11 @@ impl World<'_> {
             }
             Act::Rejoins { who, after } => self.rejoins(who, after),
             Act::Gap { who, lasts, told } => self.gap(who, lasts, told),
+            Act::Deaf { who, lasts } => {
+                if let Some((_, join)) = self.open_join(who) {
+                    self.room.joins[join].deaf_until = self.room.now + lasts * 1_000;
+                }
+            }
             Act::Killed { who, again } => self.killed(who, again),
             Act::TakenOver(who) => {
                 if self.parts.contains_key(&who) {

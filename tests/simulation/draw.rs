@@ -39,6 +39,9 @@ impl Schedule {
         calls(random, clients, &mut acts);
         disturbances(random, clients, &mut acts);
         forgeries(random, clients, &mut acts);
+        if random.percent(25) {
+            deafness(random, clients, &mut acts);
+        }
         acts.sort_by_key(|(at, _)| *at);
         Self { seed, weather, cast, acts }
     }
@@ -118,10 +121,7 @@ fn ask(random: &mut Random, clients: u8) -> Act {
 fn disturbances(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
     for _ in 0..random.below(5) {
         let at = random.between(500, 16_000);
-        let who = match random.below(u64::from(clients) + 1) {
-            0 => Who::A,
-            n => Who::C(n as u8),
-        };
+        let who = somebody(random, clients);
         let act = match random.below(12) {
             0..3 => Act::Rejoins { who, after: random.pick(&[30, 100, 800, 3_500, 7_000]) },
             3 | 4 => {
@@ -141,16 +141,41 @@ fn disturbances(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
     }
 }
 
+/// Somebody does not hear who comes or goes, and others do both meanwhile.
+fn deafness(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
+    // Later than the last who comes for the first time: of him nobody could know anything.
+    let at = random.between(8_000, 10_000);
+    let lasts = random.pick(&[2_500, 7_000, 10_000]);
+    let who = somebody(random, clients);
+    let client = match who {
+        Who::C(n) => n,
+        _ => random.between(1, clients.into()) as u8,
+    };
+    let other = if who == Who::A { Who::C(client) } else { Who::A };
+    acts.push((at, Act::Deaf { who, lasts }));
+    acts.push((at + random.below(1_000), Act::Rejoins { who: other, after: random.pick(&[30, 100, 800]) }));
+    for _ in 0..random.below(3) {
+        let (how, named) = (random.pick(&[How::Quick, How::Quick, How::Slow]), random.percent(50));
+        let ask = Act::Asks { by: Who::A, tool: Wanted::Of(client), named, how, limit: 60_000 };
+        acts.push((at + random.below(8_000), ask));
+    }
+}
+
+/// The assistant or a client.
+fn somebody(random: &mut Random, clients: u8) -> Who {
+    match random.below(u64::from(clients) + 1) {
+        0 => Who::A,
+        n => Who::C(n as u8),
+    }
+}
+
 fn forgeries(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
     if !random.percent(25) {
         return;
     }
     acts.push((random.below(2_000), Act::Enters(Who::X)));
     for _ in 0..random.between(2, 14) {
-        let to = match random.below(u64::from(clients) + 1) {
-            0 => Who::A,
-            n => Who::C(n as u8),
-        };
+        let to = somebody(random, clients);
         let what = random.pick(Forgery::ALL);
         let act = Act::Forges { what, to, about: random.below(10) as usize, dice: random.next() };
         acts.push((random.between(500, 16_000), act));

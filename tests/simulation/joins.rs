@@ -152,8 +152,9 @@ impl World<'_> {
         if !receiver.listed {
             return;
         }
-        if receiver.held_until > self.room.now || !receiver.open {
-            let when = receiver.held_until.max(self.room.now + 20_000);
+        let untold_until = receiver.held_until.max(receiver.deaf_until);
+        if untold_until > self.room.now || !receiver.open {
+            let when = untold_until.max(self.room.now + 20_000);
             return self.room.at(when, Happens::News { to, about, joined });
         }
         let process = receiver.process;

@@ -91,6 +91,8 @@ pub(crate) struct Join {
     pub(crate) open: bool,
     /// Nothing passes before.
     pub(crate) held_until: Us,
+    /// It is told of nobody before.
+    pub(crate) deaf_until: Us,
     /// The joins that it was told of.
     pub(crate) told: BTreeSet<usize>,
     /// The streams that have not ended, as far as they came.
@@ -150,6 +152,7 @@ impl Room {
             listed: false,
             open: false,
             held_until: 0,
+            deaf_until: 0,
             told: BTreeSet::new(),
             streams: BTreeMap::new(),
             last_news: 0,

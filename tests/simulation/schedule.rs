@@ -207,6 +207,8 @@ pub(crate) enum Act {
     Rejoins { who: Who, after: Ms },
     /// Nothing passes to it or from it for this time; whether it is told of that.
     Gap { who: Who, lasts: Ms, told: bool },
+    /// It is told of nobody who comes or goes for this time: packets pass, its signalling does not.
+    Deaf { who: Who, lasts: Ms },
     /// Its process is killed, and another one started after this time.
     Killed { who: Who, again: Ms },
     /// Another process takes its identity over.
