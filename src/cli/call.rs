@@ -28,8 +28,8 @@ const OWNER_WAIT: Duration = Duration::from_secs(5);
 const OTHERS_WAIT: Duration = Duration::from_secs(1);
 
 /// How long to wait for a client that listens to another assistant: if that one is gone, as the last `call` from this
-/// terminal is, and its goodbye was lost with it, the client is free after 5 s.
-const BOUND_WAIT: Duration = Duration::from_secs(6);
+/// terminal is, and its goodbye was lost with it, the client hears of that within 3 s, and is free 5 s later.
+const BOUND_WAIT: Duration = Duration::from_secs(9);
 
 /// The longest arguments that are read, in bytes: the largest frame of 16 MiB, all of it binary, as base64.
 const LONGEST_JSON: u64 = 24 * 1024 * 1024;

@@ -88,17 +88,20 @@ async fn tools_that_are_programs_are_called_from_a_shell() -> anyhow::Result<()>
 
     let ok = call(&server, room, &["echo", r#"{"text": "grüß dich", "n": [1, 2.5]}"#]).await?;
     ensure!(value_of(&ok)? == json!({"text": "grüß dich", "n": [1, 2.5]}), "{ok:?}");
+    phone.line("listening to nobody").await?;
 
     let failed = call(&server, room, &["fail"]).await?;
     let text = failure_of(&failed, 1)?;
     ensure!(text.starts_with("execution_error: ") && text.contains("the lamp is broken"), "{text}");
     ensure!(!text.contains("first"), "only the last line travels: {text}");
     phone.line("fail: execution_error after ").await?;
+    phone.line("listening to nobody").await?;
 
     let late = call(&server, room, &["nap", "--timeout", "4s", "--to", "phone"]).await?;
     let text = failure_of(&late, 1)?;
     ensure!(text.starts_with("timeout: ") && text.contains("4000 ms"), "{text}");
     phone.line("nap: ").await?;
+    phone.line("listening to nobody").await?;
 
     let unknown = call(&server, room, &["fly", "--to", "phone"]).await?;
     let text = failure_of(&unknown, 1)?;
