@@ -128,14 +128,23 @@ async fn clients() {
             println!("ran {pair} {}", call.number);
             Ok::<_, ToolError>(call)
         };
-        let client = Client::builder()
-            .tools(Tools::with_state(pair).tool("echo", "Says it again", echo))
-            .assistant("assistant")
-            .configure(|config| {
-                config.caps.open_per_peer = 1_000;
-                config.caps.calls_per_second = 1_000;
-            });
-        here.push(client.join(&url, token).await.expect("joined"));
+        let client = || {
+            Client::builder()
+                .tools(Tools::with_state(pair).tool("echo", "Says it again", echo))
+                .assistant("assistant")
+                .configure(|config| {
+                    config.caps.open_per_peer = 1_000;
+                    config.caps.calls_per_second = 1_000;
+                })
+        };
+        // A server that was killed may be just starting.
+        here.push(loop {
+            match client().join(&url, token).await {
+                Ok(client) => break client,
+                Err(error) => eprintln!("not yet: {error}"),
+            }
+            sleep(Duration::from_secs(1)).await;
+        });
     }
     println!("ready");
     let _ = tokio::io::stdin().read(&mut [0]).await;
@@ -154,14 +163,15 @@ async fn run() -> bool {
 
     let rooms: Vec<_> = (0..PAIRS[0]).map(|pair| format!("cuts-{pair}")).collect();
     let tokens: Vec<_> = rooms.iter().map(|room| key.client(room, "phone").sign().unwrap()).collect();
-    let phones = near(&[env::current_exe().unwrap().to_str().unwrap()], &tokens, {
+    let phones = || {
         let log = ours.clone();
-        move |line| {
+        near(&[env::current_exe().unwrap().to_str().unwrap()], &tokens, move |line| {
             let mut words = line.split(' ').skip(1).map(|word| word.parse::<u64>().unwrap());
             let (pair, number) = (words.next().unwrap() as usize, words.next().unwrap());
             log.lock().unwrap().ran(pair, number);
-        }
-    });
+        })
+    };
+    let mut clients = phones();
     let mut assistants = Vec::new();
     for room in &rooms {
         let token = key.assistant(room, "assistant").sign().unwrap();
@@ -179,8 +189,8 @@ async fn run() -> bool {
     }
     network.order(&json!({"class": "all", "delay": DELAY}));
     if let Some(minutes) = minutes {
-        let is_well = soak::run(minutes, network, &ours, phones.id()).await;
-        end(phones);
+        let is_well = soak::run(minutes, network, &ours, &mut clients, phones).await;
+        end(clients);
         return is_well;
     }
     let _rpc = rpc::start(&key, PAIRS[1], LIMIT, &theirs);
@@ -243,7 +253,7 @@ async fn run() -> bool {
         );
         is_well &= !judged || open + twice + early == 0;
     }
-    end(phones);
+    end(clients);
     is_well
 }
 

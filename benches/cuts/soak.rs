@@ -1,8 +1,9 @@
-//! Calls for hours while chance cuts, delays, slows down and loses: what they came to, and what both ends need.
+//! Calls for hours while chance cuts, delays, slows down, loses and kills: what they came to, and what both ends need.
 
 use std::{
     collections::BTreeMap,
-    fs,
+    env, fs,
+    process::{Child, Command},
     sync::PoisonError,
     time::{Duration, Instant},
 };
@@ -37,8 +38,25 @@ impl Chance {
     }
 }
 
-/// Runs so long; `child` is the other process. Whether nothing ran twice and everything has an outcome.
-pub(super) async fn run(minutes: f64, mut network: Network, log: &Shared, child: u32) -> bool {
+/// What goes wrong.
+enum Fault {
+    /// The network: how it becomes, and how it ends.
+    Network(Value, Value),
+    /// The server is killed, and started anew by whoever started it.
+    Server,
+    /// The process of all clients is killed, and another one started.
+    Clients,
+}
+
+/// Runs so long, with the clients' process, and what starts another. Whether nothing ran twice and everything has an
+/// outcome.
+pub(super) async fn run(
+    minutes: f64,
+    mut network: Network,
+    log: &Shared,
+    clients: &mut Child,
+    again: impl Fn() -> Child,
+) -> bool {
     let (start, mut chance) = (Instant::now(), Chance(0x5eed));
     let until = start + Duration::from_secs_f64(minutes * 60.0);
     let (mut reported, mut faults) = (start, BTreeMap::new());
@@ -46,45 +64,74 @@ pub(super) async fn run(minutes: f64, mut network: Network, log: &Shared, child:
         "minutes | faults | calls | by outcome | open | ran twice | here: KiB, files | there: KiB, files"
     );
     while Instant::now() < until {
-        let (name, bad, well) = fault(&mut chance);
+        let (name, fault) = fault(&mut chance);
         *faults.entry(name).or_insert(0) += 1;
-        network.order(&bad);
-        let length =
-            if chance.next() % 10 == 0 { chance.between(5.0, 20.0) } else { chance.between(0.2, 5.0) };
-        sleep(Duration::from_secs_f64(length)).await;
-        network.order(&well);
+        match fault {
+            Fault::Network(bad, well) => {
+                network.order(&bad);
+                let length = if chance.next() % 10 == 0 {
+                    chance.between(5.0, 20.0)
+                } else {
+                    chance.between(0.2, 5.0)
+                };
+                sleep(Duration::from_secs_f64(length)).await;
+                network.order(&well);
+            }
+            Fault::Server => kill_server(),
+            Fault::Clients => {
+                clients.kill().expect("it runs");
+                clients.wait().expect("it has ended");
+                *clients = again();
+            }
+        }
         sleep(Duration::from_secs_f64(chance.between(1.0, 10.0))).await;
         if reported.elapsed() >= REPORT {
             reported = Instant::now();
-            report(start, &faults, log, child);
+            report(start, &faults, log, clients.id());
         }
     }
     log.lock().unwrap_or_else(PoisonError::into_inner).over = true;
     sleep(END).await;
-    report(start, &faults, log, child);
+    report(start, &faults, log, clients.id());
     let log = log.lock().unwrap_or_else(PoisonError::into_inner);
     log.twice == 0 && log.open == 0
 }
 
-/// Something that goes wrong, and how it ends.
-fn fault(chance: &mut Chance) -> (&'static str, Value, Value) {
+/// Something that goes wrong.
+fn fault(chance: &mut Chance) -> (&'static str, Fault) {
     let class = chance.one_of(&["media", "signalling", "all"]);
-    match chance.next() % 6 {
-        0..=2 => ("cut", json!({"class": class, "cut": true}), json!({"class": class, "cut": false})),
-        3 => {
+    match chance.next() % 14 {
+        0..=5 => (
+            "cut",
+            Fault::Network(json!({"class": class, "cut": true}), json!({"class": class, "cut": false})),
+        ),
+        6 | 7 => {
             let loss = chance.between(0.01, 0.1);
-            ("loss", json!({"class": class, "loss": loss}), json!({"class": class, "loss": 0}))
+            let [bad, well] = [loss, 0.0].map(|loss| json!({"class": class, "loss": loss}));
+            ("loss", Fault::Network(bad, well))
         }
-        4 => {
+        8 | 9 => {
             let delay = chance.between(0.05, 0.4);
             let bad = json!({"class": class, "delay": delay, "jitter": delay / 4.0});
-            ("delay", bad, json!({"class": class, "delay": super::DELAY, "jitter": 0}))
+            let well = json!({"class": class, "delay": super::DELAY, "jitter": 0});
+            ("delay", Fault::Network(bad, well))
         }
-        _ => {
+        10 | 11 => {
             let rate = chance.between(20e3, 200e3);
-            ("rate", json!({"class": class, "rate": rate}), json!({"class": class, "rate": 0}))
+            let [bad, well] = [rate, 0.0].map(|rate| json!({"class": class, "rate": rate}));
+            ("rate", Fault::Network(bad, well))
         }
+        12 => ("killed server", Fault::Server),
+        _ => ("killed clients", Fault::Clients),
     }
+}
+
+/// Kills the server that `scripts/livekit-server with` started and keeps running.
+fn kill_server() {
+    let file = env::var_os("LIVEKIT_SERVER_PID").expect("LIVEKIT_SERVER_PID");
+    let pid = fs::read_to_string(file).expect("its number");
+    let killed = Command::new("kill").args(["-9", pid.trim()]).status().expect("kill");
+    assert!(killed.success(), "{pid}");
 }
 
 fn report(start: Instant, faults: &BTreeMap<&str, usize>, log: &Shared, child: u32) {
