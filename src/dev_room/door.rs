@@ -14,6 +14,7 @@ use tokio::{
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::{
+    clock,
     grant::Key,
     http::{self, Request},
     room::{MAX_NAME, Refusal, check_size},
@@ -140,7 +141,10 @@ async fn respond(request: &Request, key: &Key, orders: &mpsc::Sender<Order>) -> 
     let claims = match request.token() {
         Err(()) => return Err(Refusal(401, "invalid authorization header. Must start with Bearer ")),
         Ok(None) => None,
-        Ok(Some(token)) => Some(key.verify(&token).ok_or(Refusal(401, "invalid token"))?),
+        Ok(Some(token)) => {
+            let now = u64::try_from(clock::unix_ms() / 1000).unwrap_or(0);
+            Some(key.verify(&token, now).map_err(|why| Refusal(401, why))?)
+        }
     };
     let path = request.path();
     if let Some(method) = path.strip_prefix(twirp::PREFIX) {

@@ -31,15 +31,21 @@ impl Key {
         &self.secret
     }
 
-    /// What a token says, if its signature is ours and now is within its time.
-    pub(super) fn verify(&self, token: &str) -> Option<Claims> {
-        match TokenVerifier::with_api_key(&self.name, &self.secret).verify(token) {
-            Ok(claims) => Some(claims),
-            Err(error) => {
-                tracing::debug!(%error, "a token was refused");
-                None
+    /// What a token says, if its signature is ours and now, in seconds since 1970, is within its time.
+    ///
+    /// # Errors
+    /// Why it is refused, in words that name it as those of the real server do.
+    pub(super) fn verify(&self, token: &str, now: u64) -> Result<Claims, &'static str> {
+        TokenVerifier::with_api_key(&self.name, &self.secret).verify(token).map_err(|error| {
+            tracing::debug!(%error, "a token was refused");
+            match Claims::from_unverified(token) {
+                Err(_) => "invalid token",
+                Ok(claims) if claims.iss != self.name => "invalid API key",
+                Ok(claims) if claims.exp as u64 <= now => "invalid token, error: it is expired",
+                Ok(claims) if claims.nbf as u64 > now => "invalid token, error: it is not valid yet",
+                Ok(_) => "invalid token, error: its signature is not of the API key's secret",
             }
-        }
+        })
     }
 
     /// A newer token with the same claims, valid as long as they are, and for 10 min at least. `now` is in
@@ -115,19 +121,27 @@ mod tests {
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
 
+    fn verify(token: &str) -> Result<Claims, &'static str> {
+        Key::new("devkey", SECRET).verify(token, 0)
+    }
+
     fn claims() -> Claims {
         let token = AccessKey::new("devkey", SECRET).client("kitchen", "phone").sign().unwrap();
-        Key::new("devkey", SECRET).verify(&token).unwrap()
+        verify(&token).unwrap()
     }
 
     #[test]
-    fn a_token_of_another_key_or_secret_is_refused() {
-        for (name, secret) in [("devkey", "another"), ("other", SECRET)] {
+    fn a_token_of_another_key_or_secret_is_refused_with_the_reason() {
+        for (name, secret, why) in [
+            ("devkey", "another", "invalid token, error: its signature is not of the API key's secret"),
+            ("other", SECRET, "invalid API key"),
+        ] {
             let token = AccessKey::new(name, secret).client("kitchen", "phone").sign().unwrap();
-            assert!(Key::new("devkey", SECRET).verify(&token).is_none(), "{name}");
+            let at = Claims::from_unverified(&token).unwrap().nbf as u64 + 1;
+            assert_eq!(Key::new("devkey", SECRET).verify(&token, at).err(), Some(why), "{name}");
         }
         for none in ["", "a", "a.b.c", "eyJhbGciOiJub25lIn0.eyJleHAiOjk5OTk5OTk5OTl9."] {
-            assert!(Key::new("devkey", SECRET).verify(none).is_none(), "{none}");
+            assert!(verify(none).is_err_and(|why| why.starts_with("invalid ")), "{none}");
         }
     }
 
@@ -135,7 +149,7 @@ mod tests {
     fn a_renewed_token_says_the_same_and_lasts_longer() {
         let old = claims();
         let renewed = Key::new("devkey", SECRET).renew(&old, old.exp as u64).unwrap();
-        let new = Key::new("devkey", SECRET).verify(&renewed).unwrap();
+        let new = verify(&renewed).unwrap();
         assert_eq!((&new.sub, &new.video, &new.attributes), (&old.sub, &old.video, &old.attributes));
         assert!(new.exp >= old.exp);
     }

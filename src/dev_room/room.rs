@@ -302,13 +302,12 @@ impl Rooms {
         }
     }
 
-    /// Tells all in its room how somebody is. Somebody hidden is told of itself alone.
+    /// Tells all in its room, itself too, how somebody is. Of somebody hidden nobody is told.
     fn announce(&mut self, key: Key, reason: DisconnectReason) {
-        let Some(participant) = self.participant(key) else { return };
-        let (info, hidden) = (participant.info(reason), participant.is_hidden());
+        let Some(participant) = self.participant(key).filter(|it| !it.is_hidden()) else { return };
+        let info = participant.info(reason);
         let Some(room) = self.room_of(key) else { return };
-        let told = room.participants.values().filter(|it| !hidden || it.key == key);
-        let told: Vec<_> = told.filter_map(|it| it.connection).collect();
+        let told: Vec<_> = room.participants.values().filter_map(|it| it.connection).collect();
         for connection in told {
             self.outputs.push_back(Output::Signal(connection, Box::new(update(vec![info.clone()]))));
         }

@@ -30,12 +30,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("several::plain_clients_are_unharmed_by_what_others_do", "it is for our own participants only"),
     ("streams::a_client_in_python_takes_and_sends_one", "it is for our own participants only"),
     ("streams::a_client_in_node_takes_and_sends_one", "it is for our own participants only"),
-    (
-        "observe::a_hidden_observer_hears_what_goes_to_the_whole_room_and_says_so",
-        "it tells who is hidden of itself",
-    ),
     ("doctor::a_server_that_is_well_passes_every_step", "it does not tell the time"),
-    ("doctor::a_wrong_secret_is_named", "it does not say why it refuses a token"),
     ("doctor::a_server_over_tcp_only_is_a_warning", "it cannot be told to offer TCP alone"),
     ("doctor::a_room_that_must_exist_is_named", "it cannot be told to make no rooms"),
     ("doctor::a_relay_is_told_with_what_keeps_it", "it has no relays to tell of"),

@@ -153,16 +153,6 @@ impl Media {
         self.udp.lose_next(datagrams);
     }
 
-    /// How many TCP connections were taken, though the way may be cut.
-    pub(crate) fn connections(&self) -> usize {
-        self.tcp.connections()
-    }
-
-    /// Waits until there were so many.
-    pub(crate) async fn until_connections(&self, wanted: usize) {
-        self.tcp.until_connections(wanted).await;
-    }
-
     /// As a router that forgets: see [`Link::rebind`].
     pub(crate) fn rebind(&self) {
         self.udp.rebind();

@@ -7,7 +7,7 @@ use livekit_protocol::{
     UpdateParticipantRequest, UserPacket, data_packet, leave_request::Action,
 };
 
-use super::{Key, Rooms, limits};
+use super::{Key, Output, Rooms, limits, update};
 use crate::{dev_room::grant, link::Lane};
 
 /// Why the room service does not do what it is asked to.
@@ -135,6 +135,12 @@ impl Rooms {
             grant::permit(&mut claims.video, permission);
         }
         participant.version += 1;
+        // What was changed of somebody hidden, itself alone is told.
+        let hidden = participant.connection.filter(|_| participant.is_hidden());
+        let info = participant.info(DisconnectReason::UnknownReason);
+        if let Some(connection) = hidden {
+            self.outputs.push_back(Output::Signal(connection, Box::new(update(vec![info]))));
+        }
         self.announce(key, DisconnectReason::UnknownReason);
         self.renew(key);
     }
