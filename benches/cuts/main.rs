@@ -162,9 +162,10 @@ async fn run() -> bool {
     let (ours, theirs) = (Shared::default(), Shared::default());
 
     let rooms: Vec<_> = (0..PAIRS[0]).map(|pair| format!("cuts-{pair}")).collect();
-    let tokens: Vec<_> = rooms.iter().map(|room| key.client(room, "phone").sign().unwrap()).collect();
     let phones = || {
         let log = ours.clone();
+        // Fresh ones each time: a token is good for 10 minutes.
+        let tokens: Vec<_> = rooms.iter().map(|room| key.client(room, "phone").sign().unwrap()).collect();
         near(&[env::current_exe().unwrap().to_str().unwrap()], &tokens, move |line| {
             let mut words = line.split(' ').skip(1).map(|word| word.parse::<u64>().unwrap());
             let (pair, number) = (words.next().unwrap() as usize, words.next().unwrap());
