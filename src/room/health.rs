@@ -43,11 +43,18 @@ const STUCK: Duration = Duration::from_secs(5);
 /// When the server ends a connection, the channels close before the word that says why. Joining anew
 /// without having heard it would put out whoever has put us out.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
+/// Who wakes up this much too late stood still, with the process or the whole machine: what was not heard meanwhile is
+/// nobody's silence.
+const LATE: Duration = Duration::from_millis(300);
+/// Who stood still for longer is likely to have lost its place meanwhile.
+const TOO_LATE: Duration = Duration::from_secs(10);
 
 /// The state of one join.
 #[derive(Debug)]
 pub(super) struct Health {
     heard: Instant,
+    /// When we were awake last, or want to be again.
+    awake: Instant,
     /// Since when something of ours waits to be acknowledged.
     waiting: Option<Instant>,
     /// Since when nothing is acknowledged of what waits on the reliable channel.
@@ -115,6 +122,7 @@ impl Health {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             heard: now,
+            awake: now,
             waiting: None,
             stuck: None,
             healed: None,
@@ -133,6 +141,26 @@ impl Health {
             self.healed = Some(at);
         }
         self.heard = at;
+    }
+
+    /// We go to sleep, and want to be awake at `until`.
+    pub(super) fn handle_asleep(&mut self, until: Instant) {
+        self.awake = self.awake.max(until);
+    }
+
+    /// We are awake.
+    pub(super) fn handle_awake(&mut self, now: Instant) {
+        let late = now.saturating_duration_since(self.awake);
+        self.awake = now;
+        if !(LATE..TOO_LATE).contains(&late) {
+            return;
+        }
+        tracing::debug!(?late, "we stood still");
+        let end = self.ending.as_mut().map(|(until, _)| until);
+        let since = [&mut self.waiting, &mut self.stuck, &mut self.healed, &mut self.restarted];
+        for at in since.into_iter().flatten().chain([&mut self.heard]).chain(end) {
+            *at += late;
+        }
     }
 
     /// When the server was last heard.
@@ -246,6 +274,27 @@ mod tests {
 
     fn lost(loss: Loss) -> Option<Sign> {
         Some(Sign::End(End::Lost(loss)))
+    }
+
+    #[test]
+    fn who_stood_still_goes_on_where_it_was() {
+        let (start, second) = (Instant::now(), SECOND);
+        let mut health = Health::new(start);
+        health.handle_waiting(start, true);
+        health.handle_asleep(start + second);
+        health.handle_awake(start + second + LATE - MS);
+        assert_eq!(health.silence().0, start + SILENCE_WAITING, "nobody wakes up to the millisecond");
+        health.handle_asleep(start + second);
+        health.handle_awake(start + second);
+        health.handle_awake(start + 6 * second);
+        assert_eq!(health.silence().0, start + 5 * second + SILENCE_WAITING);
+        assert_eq!(health.poll(start + 6 * second), None);
+        health.handle_heard(start + 6 * second + 100 * MS);
+        assert_eq!(health.stalled(), None, "it was no hole");
+        health.handle_awake(start + 6 * second + 200 * MS);
+        health.handle_asleep(start + 7 * second);
+        health.handle_awake(start + 7 * second + TOO_LATE);
+        assert_eq!(health.poll(start + 7 * second + TOO_LATE), lost(Loss::Silence(SILENCE_WAITING)));
     }
 
     #[test]

@@ -105,6 +105,7 @@ impl Joined {
         }
         let events = desk.events.clone();
         loop {
+            self.health.handle_awake(Instant::now());
             if let Err(error) = self.write_all(desk) {
                 self.health.handle_peer_lost(Instant::now(), &error.to_string());
             }
@@ -122,6 +123,7 @@ impl Joined {
 
             let due = self.health.poll_timeout().min(self.mend_timeout());
             let until = desk.leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
+            self.health.handle_asleep(self.peer.wakes_at(until));
             let (full, waiting) = (desk.inbox.is_full(), !desk.inbox.is_empty());
             let admit = admit(full);
             let [lossy, urgent, reliable] = &mut desk.lanes;
@@ -240,21 +242,24 @@ impl Joined {
         let full = desk.inbox.is_full();
         self.take_note_of_what_was_heard(desk);
         self.health.handle_signalling(self.resume.is_up());
+        // Judged by the time in which we could hear, and at this moment: we may stand still at any.
+        let now = Instant::now();
+        self.health.handle_awake(now);
         // While too much waits for the user, we shut out acknowledgements ourselves.
         if full {
             self.health.handle_full();
         } else {
-            self.health.handle_waiting(Instant::now(), self.peer.waits());
+            self.health.handle_waiting(now, self.peer.waits());
         }
-        if Instant::now() < self.health.poll_timeout() {
+        if now < self.health.poll_timeout() {
             return None;
         }
-        // If it was we who were away, the sockets hold what came meanwhile.
+        // If we came late, the sockets hold what came meanwhile.
         if let Err(error) = self.peer.handle(None, admit(full)) {
             self.health.handle_peer_lost(Instant::now(), &error.to_string());
         }
         self.take_note_of_what_was_heard(desk);
-        match self.health.poll(Instant::now())? {
+        match self.health.poll(now)? {
             Sign::End(end) => Some(end),
             Sign::Suspect => {
                 self.begin_anew();

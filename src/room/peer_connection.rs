@@ -240,7 +240,12 @@ impl PeerConnection {
     /// # Cancel safety
     /// A dropped future loses nothing.
     pub(super) async fn wait(&mut self, until: Instant) -> Option<Readable> {
-        time::timeout_at(self.wake_at.min(until).into(), self.sockets.readable()).await.ok()
+        time::timeout_at(self.wakes_at(until).into(), self.sockets.readable()).await.ok()
+    }
+
+    /// When [`PeerConnection::wait`] ends if nothing comes.
+    pub(super) fn wakes_at(&self, until: Instant) -> Instant {
+        self.wake_at.min(until)
     }
 
     /// Does what is to be done: reads what has come, and lets the time pass.

@@ -1,10 +1,15 @@
 //! The built program against a real server, as a person or a script runs it.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, time::Instant};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use livekit_token::Claims;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use toolbridge::{Assistant, Client, ROLE_ATTRIBUTE, ToolError, Tools};
 
@@ -34,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_client_that_may_not_send_says_so,
         sec_c3_nothing_steers_the_terminal,
         a_call_after_a_goodbye_that_was_lost_waits_until_the_client_is_free,
+        a_machine_that_stood_still_for_4_s_goes_on,
     ]
 }
 
@@ -432,6 +438,26 @@ async fn sec_c3_nothing_steers_the_terminal() -> anyhow::Result<()> {
 }
 
 /// The client keeps its place for an assistant whose goodbye was lost, and is free after the grace.
+/// As a laptop under load does, or a virtual machine that is moved. Nothing was said meanwhile, and nothing lost.
+async fn a_machine_that_stood_still_for_4_s_goes_on() -> anyhow::Result<()> {
+    let (server, room) = (Server::start("")?, "cli-stood-still");
+    let phone = cli_client(&server, room, "phone").await?;
+    phone.signal(Signal::STOP)?;
+    server.pause();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    // The first to wake has nothing in its sockets.
+    phone.signal(Signal::CONT)?;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.resume();
+    let ok = call(&server, room, &["where_is"]).await?;
+    ensure!(value_of(&ok)? == json!({"room": "kitchen"}), "{ok:?}");
+    phone.interrupt()?;
+    let output = phone.finish().await?;
+    let told = format!("{}{}", output.stdout, output.stderr);
+    ensure!(output.code == Some(0) && !told.contains("connection is lost"), "{output:?}");
+    Ok(())
+}
+
 async fn a_call_after_a_goodbye_that_was_lost_waits_until_the_client_is_free() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "cli-lost-goodbye");
     let relay = Relay::start(&server).await?;
