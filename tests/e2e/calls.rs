@@ -14,7 +14,7 @@ use toolbridge::{
 };
 
 use crate::{
-    ends::{Gate, Running, assistant, client, double, event, hang, pair, started, unhurried},
+    ends::{Gate, Running, assistant, client, double, event, hang, offers, pair, started, unhurried},
     server::shared,
     soon,
 };
@@ -304,12 +304,13 @@ async fn a_timeout_names_its_milliseconds_and_stops_the_function() -> anyhow::Re
     let server = shared()?;
     let phone = Client::builder().tools(running.tools());
     let (_phone, brain) = pair(&server, "timeout", phone, Assistant::builder()).await?;
-    let limit = Duration::from_millis(777);
+    let limit = Duration::from_millis(3_777);
+    offers(&brain, "phone").await?;
     let mut call = brain.call("held", ()).timeout(limit).start();
     started(&mut call).await?;
     let error = soon("the timeout", call).await?.unwrap_err();
     ensure!(matches!(error, CallError::Timeout { limit: named } if named == limit), "{error:?}");
-    ensure!(error.to_string().contains("777 ms") && error.may_have_run(), "{error}");
+    ensure!(error.to_string().contains("3777 ms") && error.may_have_run(), "{error}");
     running.until(0).await
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use toolbridge::{Assistant, Client, ROLE_ATTRIBUTE, ToolError, Tools};
 
 use crate::{
-    ends::{assistant, client, double, hang, started},
+    ends::{assistant, client, double, hang, nothing_offered, patient, started},
     program::{Output, Program, tools_file},
     relay::Relay,
     server::{KEY, Server, shared},
@@ -103,9 +103,9 @@ async fn tools_that_are_programs_are_called_from_a_shell() -> anyhow::Result<()>
     phone.line("fail: execution_error after ").await?;
     phone.line("listening to nobody").await?;
 
-    let late = call(&server, room, &["nap", "--timeout", "4s", "--to", "phone"]).await?;
+    let late = call(&server, room, &["nap", "--timeout", "8s", "--to", "phone"]).await?;
     let text = failure_of(&late, 1)?;
-    ensure!(text.starts_with("timeout: ") && text.contains("4000 ms"), "{text}");
+    ensure!(text.starts_with("timeout: ") && text.contains("8000 ms"), "{text}");
     phone.line("nap: ").await?;
     phone.line("listening to nobody").await?;
 
@@ -182,12 +182,13 @@ async fn ctrl_c_stops_the_call_and_says_goodbye() -> anyhow::Result<()> {
 async fn ctrl_c_of_a_client_says_goodbye() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "cli-client-ctrl-c");
     let phone = cli_client(&server, room, "phone").await?;
-    let brain = assistant(&server, room, "assistant", Assistant::builder().client("phone")).await?;
+    let brain = Assistant::builder().client("phone").configure(patient);
+    let brain = assistant(&server, room, "assistant", brain).await?;
     brain.call("where_is", ()).await?;
     phone.interrupt()?;
     let output = phone.finish().await?;
     ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
-    ensure!(brain.tools().is_empty(), "its tools are still offered");
+    nothing_offered(&brain).await?;
     Ok(())
 }
 
@@ -197,13 +198,14 @@ async fn tools_lists_what_is_offered() -> anyhow::Result<()> {
     let offered = Client::builder().tool("double", "Twice a number", double);
     let _tv = client(&server, room, "tv", offered).await?;
     let _brain = assistant(&server, room, "assistant", Assistant::builder().tool("search", "", hang)).await?;
-    let output = Program::toolbridge(&server, &["tools", "--room", room]).run().await?;
+    let output = Program::toolbridge(&server, &["tools", "--room", room, "--wait", "20s"]).run().await?;
     ensure!(output.code == Some(0), "{output:?}");
     for words in [["phone", "where_is"], ["phone", "nap"], ["tv", "double"], ["assistant", "search"]] {
         let is_there = output.stdout.lines().any(|line| words.iter().all(|word| line.contains(word)));
         ensure!(is_there, "{words:?}: {output:?}");
     }
-    let output = Program::toolbridge(&server, &["tools", "--json", "--room", room]).run().await?;
+    let output =
+        Program::toolbridge(&server, &["tools", "--json", "--room", room, "--wait", "20s"]).run().await?;
     ensure!(output.code == Some(0) && output.stdout.lines().count() == 1, "{output:?}");
     let tools: Value = serde_json::from_str(&output.stdout)?;
     let tools = tools.as_array().context("no list")?;
@@ -408,9 +410,10 @@ async fn sec_c3_nothing_steers_the_terminal() -> anyhow::Result<()> {
     ensure!(late.code == Some(1), "{late:?}");
     let absent = call(&server, room, &["answer", "--to", EVIL, "--timeout", "2s"]).await?;
     ensure!(absent.code == Some(1), "{absent:?}");
-    let listed = Program::toolbridge(&server, &["tools", "--room", room]).run().await?;
+    let listed = Program::toolbridge(&server, &["tools", "--room", room, "--wait", "20s"]).run().await?;
     ensure!(listed.stdout.contains("answer") && listed.stdout.contains("\\u{202e}"), "{listed:?}");
-    let as_json = Program::toolbridge(&server, &["tools", "--json", "--room", room]).run().await?;
+    let as_json =
+        Program::toolbridge(&server, &["tools", "--json", "--room", room, "--wait", "20s"]).run().await?;
     let value: Value = serde_json::from_str(&as_json.stdout)?;
     ensure!(value[0]["description"] == EVIL && value[0]["owner"] == identity, "{value}");
 

@@ -3,6 +3,7 @@
 use std::{
     future::Future,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use anyhow::bail;
@@ -98,6 +99,31 @@ async fn gate_of_many(State(gate): State<Gate>, number: Number) -> Result<u64, T
 pub(crate) fn unhurried(config: &mut Config) {
     config.caps.calls_per_second = 1_000_000;
     config.caps.table_entries = 100_000;
+}
+
+/// Who is gone without a goodbye is waited for longer than any test lasts.
+pub(crate) fn patient(config: &mut Config) {
+    config.times.grace = Duration::from_secs(600);
+}
+
+/// Waits until somebody offers its tools.
+pub(crate) async fn offers(brain: &Assistant, owner: &str) -> anyhow::Result<()> {
+    let mut events = brain.events();
+    while brain.tools().iter().all(|offer| offer.owner != owner) {
+        event(&mut events, "its tools", |event| matches!(event, Event::ToolsChanged { .. }).then_some(()))
+            .await?;
+    }
+    Ok(())
+}
+
+/// Waits until nobody offers any tool: of an assistant that is [`patient`] that is the work of goodbyes.
+pub(crate) async fn nothing_offered(brain: &Assistant) -> anyhow::Result<()> {
+    let mut events = brain.events();
+    while !brain.tools().is_empty() {
+        event(&mut events, "its goodbye", |event| matches!(event, Event::ToolsChanged { .. }).then_some(()))
+            .await?;
+    }
+    Ok(())
 }
 
 pub(crate) async fn client(

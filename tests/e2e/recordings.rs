@@ -21,7 +21,7 @@ use toolbridge::{
 };
 
 use crate::{
-    ends::{assistant, client, event, hang, pair, started},
+    ends::{assistant, client, event, hang, offers, pair, started},
     program::{Program, folder, has_peers, tools_file},
     recorded::{SESSIONS, Session, wrong},
     relay::Relay,
@@ -289,6 +289,7 @@ async fn cancel(stage: Stage) -> anyhow::Result<()> {
 async fn timeout(stage: Stage) -> anyhow::Result<()> {
     let (phone, brain) =
         stage.pair(battery().tool("hang", "Never answers", hang), Assistant::builder()).await?;
+    offers(&brain, "phone").await?;
     let late = brain.call("hang", ()).timeout(Duration::from_millis(400)).await;
     ensure!(matches!(late, Err(CallError::Timeout { .. })), "{late:?}");
     brain.call("get_battery", ()).await?;
@@ -327,13 +328,7 @@ async fn claimed(stage: Stage) -> anyhow::Result<()> {
     let brain = Assistant::builder().tool_with("search_web", "Searches the web", options, search_web);
     let phone = Client::builder().tool("search_web", "Searches on the phone", search_web);
     let (phone, brain) = stage.pair(phone, brain).await?;
-    let mut events = brain.events();
-    if brain.tools().iter().all(|offer| offer.owner != "phone") {
-        event(&mut events, "its tools", |event| {
-            matches!(event, Event::ToolsChanged { owner } if owner == "phone").then_some(())
-        })
-        .await?;
-    }
+    offers(&brain, "phone").await?;
     brain.call("search_web", json!({"name": "carbonara"})).await?;
     brain.close().await;
     phone.close().await;

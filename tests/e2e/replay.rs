@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use toolbridge::{Assistant, CallError, replay::Cassette};
 
 use crate::{
-    ends::{assistant, client},
+    ends::{assistant, client, nothing_offered, patient},
     program::{Output, Program, tools_file},
     server::{Server, shared},
     soon,
@@ -203,12 +203,13 @@ async fn ctrl_c_of_a_cassette_says_goodbye() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "replay-cassette-ctrl-c");
     let file = recorded(&server, room).await?;
     let tape = cassette(&server, &file, room, &[]).await?;
-    let brain = assistant(&server, room, "brain", Assistant::builder().client("phone")).await?;
+    let brain = Assistant::builder().client("phone").configure(patient);
+    let brain = assistant(&server, room, "brain", brain).await?;
     soon("the answer", brain.call("where_is", ()).start()).await??;
     tape.interrupt()?;
     let output = tape.finish().await?;
     ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
-    ensure!(brain.tools().is_empty(), "its tools are still offered");
+    nothing_offered(&brain).await?;
     Ok(())
 }
 
