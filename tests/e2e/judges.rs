@@ -57,14 +57,22 @@ pub(crate) fn trials() -> Vec<Trial> {
         for kind in kinds {
             let name = format!("judges::{}_agrees_on_one_{}", judge.word(), kind.name);
             let missing = move || judge.missing(kind.needs_server);
-            trials.push(trial_with(&name.clone(), missing, move || whole(judge, kind, name)));
+            trials.push(trial_with(&name.clone(), missing, move || whole(judge, kind, name.clone())));
         }
         let (live, wrong) = (
             format!("judges::{}_reads_one_that_is_being_written", judge.word()),
             format!("judges::{}_sees_a_wrong_checksum", judge.word()),
         );
-        trials.push(trial_with(&live.clone(), move || judge.missing(false), move || unfinished(judge, live)));
-        trials.push(trial_with(&wrong.clone(), move || judge.missing(false), move || damaged(judge, wrong)));
+        trials.push(trial_with(
+            &live.clone(),
+            move || judge.missing(false),
+            move || unfinished(judge, live.clone()),
+        ));
+        trials.push(trial_with(
+            &wrong.clone(),
+            move || judge.missing(false),
+            move || damaged(judge, wrong.clone()),
+        ));
     }
     trials.extend(trace::trials());
     trials

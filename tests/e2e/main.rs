@@ -54,6 +54,7 @@ mod resume;
 mod room;
 mod server;
 mod several;
+mod still;
 mod storm;
 mod streams;
 mod survival;
@@ -109,10 +110,7 @@ fn main() {
 }
 
 /// A test with a runtime of its own, that needs the server.
-fn trial<F: Future<Output = anyhow::Result<()>>>(
-    name: &str,
-    test: impl FnOnce() -> F + Send + 'static,
-) -> Trial {
+fn trial<F: Future<Output = anyhow::Result<()>>>(name: &str, test: impl Fn() -> F + Send + 'static) -> Trial {
     let is_missing = || server::kind() == server::Kind::LiveKit && server::binary().is_none();
     trial_with(name, move || is_missing().then_some("livekit-server"), test)
 }
@@ -121,7 +119,7 @@ fn trial<F: Future<Output = anyhow::Result<()>>>(
 fn trial_with<F: Future<Output = anyhow::Result<()>>>(
     name: &str,
     missing: impl FnOnce() -> Option<&'static str> + Send + 'static,
-    test: impl FnOnce() -> F + Send + 'static,
+    test: impl Fn() -> F + Send + 'static,
 ) -> Trial {
     let required = env::var_os("TOOLBRIDGE_REQUIRE_PARTS").is_some_and(|value| value == "1");
     trial_where(name, move || missing().filter(|_| !required), test)
@@ -131,10 +129,10 @@ fn trial_with<F: Future<Output = anyhow::Result<()>>>(
 fn trial_where<F: Future<Output = anyhow::Result<()>>>(
     name: &str,
     impossible: impl FnOnce() -> Option<&'static str> + Send + 'static,
-    test: impl FnOnce() -> F + Send + 'static,
+    test: impl Fn() -> F + Send + 'static,
 ) -> Trial {
-    let kind = server::kind();
-    Trial::ignorable_test(dev::name(name), move || {
+    let (kind, name) = (server::kind(), dev::name(name));
+    Trial::ignorable_test(name.clone(), move || {
         server::set_kind(kind);
         if let Some(part) = impossible() {
             return Ok(Completion::ignored_with(format!("skipped: {part}")));
@@ -142,7 +140,18 @@ fn trial_where<F: Future<Output = anyhow::Result<()>>>(
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(2).enable_all().on_thread_start(move || server::set_kind(kind));
         let runtime = runtime.build()?;
-        let result = runtime.block_on(test());
+        let mut attempts = 1..=still::ATTEMPTS;
+        let result = loop {
+            let (watch, result) = (still::Watch::begin(), runtime.block_on(test()));
+            match (&result, attempts.next().and_then(|_| watch.stood_still())) {
+                (Err(error), Some(longest)) => {
+                    eprintln!(
+                        "{name}: again, for the machine stood still for {longest:?} meanwhile: {error:#}"
+                    );
+                }
+                _ => break result,
+            }
+        };
         runtime.shutdown_background();
         match result {
             Ok(()) => Ok(Completion::Completed),

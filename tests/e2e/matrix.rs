@@ -148,7 +148,11 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn one_outcome_each(name: &str, wrong: Wrong, length: Duration) -> Trial {
     let (name, room) = (format!("matrix::{name}"), format!("matrix-{name}"));
-    trial_with(&name, || binary().is_none().then_some("livekit-server"), move || calls(room, wrong, length))
+    trial_with(
+        &name,
+        || binary().is_none().then_some("livekit-server"),
+        move || calls(room.clone(), wrong, length),
+    )
 }
 
 /// How often each call ran.

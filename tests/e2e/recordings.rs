@@ -46,8 +46,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         let sessions: Vec<&Session> = names.iter().filter_map(|name| of(name)).collect();
         assert_eq!(sessions.len(), names.len(), "{name}");
         let missing = move || missing(name == "plain-peer" || name == "unknown-tool");
-        trials
-            .push(trial_with(&format!("recordings::{name}"), missing, move || made(name, record, sessions)));
+        trials.push(trial_with(&format!("recordings::{name}"), missing, move || {
+            made(name, record, sessions.clone())
+        }));
     };
     add("success", |it| Box::pin(success(it)), &["success", "success-phone"]);
     add("tool-error", |it| Box::pin(tool_error(it)), &["tool-error"]);
