@@ -86,7 +86,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// is told in the new join: with another sid, and nothing kept. Packets that had not left are told as
 /// [`SendError::Interrupted`], as is all that is sent meanwhile; what had left may have arrived or not.
 /// Lost is what is silent for 2.8 s, or for 2.5 s while something waits to be acknowledged (2.3 and 1.5 s while the
-/// signalling is lost, too), and what acknowledges nothing for 5 s, or for 1 s behind a hole of 2 s. Somebody's will (a removal,
+/// signalling is lost, too), and what acknowledges nothing for 5 s, or for 1 s behind a hole of 2 s. Time in which this process
+/// itself stood still, up to 10 s, does not count. Somebody's will (a removal,
 /// a deleted room, another participant with the same identity) and a refused token end it:
 /// [`TransportEvent::Closed`] says why.
 ///
