@@ -35,6 +35,8 @@ pub(super) const MAX_ORDERS: usize = 256;
 const MAX_DATAGRAM: usize = 2048;
 /// How many datagrams are read before somebody else has a turn.
 const READ_BATCH: usize = 64;
+/// How many orders are taken before.
+const ORDER_BATCH: usize = 64;
 /// How many addresses are remembered with the connection that they belong to.
 const MAX_ROUTES: usize = 1024;
 /// How many bytes wait for all who read slowly; beyond it the slowest is put out.
@@ -109,15 +111,15 @@ impl Server {
             let hears = !self.rooms.faults.frozen;
             tokio::select! {
                 () = stop.cancelled() => break,
-                order = self.orders.recv() => match order {
-                    Some(order) => {
-                        // Whoever says goodbye has sent all that it wanted to: it goes on first.
-                        self.handle_timeout();
-                        self.settle();
-                        self.handle_order(order);
+                order = self.orders.recv() => {
+                    let Some(order) = order else { break };
+                    self.take(order);
+                    // Who floods us with packets keeps nobody waiting at the door: they come in batches, too.
+                    for _ in 1..ORDER_BATCH {
+                        let Ok(order) = self.orders.try_recv() else { break };
+                        self.take(order);
                     }
-                    None => break,
-                },
+                }
                 ready = self.sockets.udp.readable(), if hears => {
                     // An error here is an answer to an earlier datagram; the stack counts on silence.
                     if ready.is_ok() {
@@ -132,6 +134,13 @@ impl Server {
         }
         self.rooms.close(Instant::now());
         self.settle();
+    }
+
+    fn take(&mut self, order: Order) {
+        // Whoever says goodbye has sent all that it wanted to: it goes on first.
+        self.handle_timeout();
+        self.settle();
+        self.handle_order(order);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
