@@ -32,7 +32,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// A grace of 5 s, the last sign of life up to a second before, and a slow machine.
 const LOST_WITHIN: Duration = Duration::from_secs(8);
 
-/// The tools of a client that is killed: each notes that it ran, and ends only when `go` is there.
+/// The tools of a client that is killed: each notes that it ran, and ends only when `go` is there, or with its folder,
+/// which goes with the last test: nobody else ends what a killed client leaves behind.
 struct Files {
     folder: PathBuf,
     tools: PathBuf,
@@ -45,7 +46,8 @@ impl Files {
         let line = |tool: &str| {
             let (runs, go) = (folder.join(tool), folder.join("go"));
             format!(
-                "echo run >> '{}'; while [ ! -e '{}' ]; do /bin/sleep 0.05; done; echo '{{\"done\": true}}'",
+                "echo run >> '{}'; while [ -e '{}' ] && [ ! -e '{}' ]; do /bin/sleep 0.05; done; echo '{{\"done\": true}}'",
+                runs.display(),
                 runs.display(),
                 go.display()
             )
