@@ -141,10 +141,7 @@ async fn respond(request: &Request, key: &Key, orders: &mpsc::Sender<Order>) -> 
     let claims = match request.token() {
         Err(()) => return Err(Refusal(401, "invalid authorization header. Must start with Bearer ")),
         Ok(None) => None,
-        Ok(Some(token)) => {
-            let now = u64::try_from(clock::unix_ms() / 1000).unwrap_or(0);
-            Some(key.verify(&token, now).map_err(|why| Refusal(401, why))?)
-        }
+        Ok(Some(token)) => Some(key.verify(&token, clock::unix_seconds()).map_err(|why| Refusal(401, why))?),
     };
     let path = request.path();
     if let Some(method) = path.strip_prefix(twirp::PREFIX) {

@@ -287,8 +287,7 @@ impl Server {
                     self.told.remove(&connection);
                 }
                 Output::Renew(connection, claims) => {
-                    let now = u64::try_from(clock::unix_ms() / 1000).unwrap_or(0);
-                    if let Some(token) = self.key.renew(&claims, now) {
+                    if let Some(token) = self.key.renew(&claims, clock::unix_seconds()) {
                         self.tell(connection, Box::new(Message::RefreshToken(token)));
                     }
                 }

@@ -15,7 +15,7 @@ use toolbridge::{
 };
 
 use crate::{
-    ends::{assistant, started},
+    ends::{assistant, patient, started},
     program::{Program, tools_file},
     room::until,
     server::{Server, shared},
@@ -106,10 +106,8 @@ async fn a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_m
     let token = server.key().observer(room, "observer").sign()?;
     let mut observer = Room::join(&server.url(), &token).await?;
     let first = phone(&server, room, &files.tools).await?;
-    let patient = Assistant::builder()
-        .client("phone")
-        .configure(|config| config.times.grace = Duration::from_secs(600));
-    let brain = assistant(&server, room, "assistant", patient).await?;
+    let brain = Assistant::builder().client("phone").configure(patient);
+    let brain = assistant(&server, room, "assistant", brain).await?;
     soon("the observer", async {
         while !brain.participants().iter().any(|who| who.identity() == "observer") {
             tokio::task::yield_now().await;
