@@ -13,6 +13,7 @@
     reason = "a benchmark owns its clock and may fail"
 )]
 
+mod causes;
 mod rpc;
 mod soak;
 mod table;
@@ -76,6 +77,8 @@ struct Log {
     outcomes: BTreeMap<String, usize>,
     /// Calls are not kept: there would be too many.
     counts_only: bool,
+    /// Why calls failed, where they are only counted.
+    causes: causes::Causes,
     /// Nobody calls any more.
     over: bool,
 }
@@ -284,6 +287,9 @@ async fn call_all_the_time(pair: usize, assistant: Assistant, log: Shared) {
             let mut log = log.lock().unwrap();
             log.open -= 1;
             if log.counts_only {
+                if let Some(error) = &error {
+                    log.causes.take(error, began, now());
+                }
                 *log.outcomes.entry(error.unwrap_or_else(|| "ok".into())).or_default() += 1;
                 return;
             }

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Network, Shared};
+use super::{Network, Shared, causes::Fault as Cause, now};
 
 /// Between two lines of the report.
 const REPORT: Duration = Duration::from_secs(300);
@@ -48,8 +48,7 @@ enum Fault {
     Clients,
 }
 
-/// Runs so long, with the clients' process, and what starts another. Whether nothing ran twice and everything has an
-/// outcome.
+/// Runs for so many minutes. True if no call ran twice, each has an outcome, and each failure is explained by a fault.
 pub(super) async fn run(
     minutes: f64,
     mut network: Network,
@@ -68,6 +67,17 @@ pub(super) async fn run(
         *faults.entry(name).or_insert(0) += 1;
         match fault {
             Fault::Network(bad, well) => {
+                let class = bad["class"].as_str().expect("a class");
+                begins(
+                    log,
+                    Cause {
+                        name: format!("{name} of {class}"),
+                        began: now(),
+                        ended: None,
+                        is_away: class != "signalling",
+                        is_kill: false,
+                    },
+                );
                 network.order(&bad);
                 let length = if chance.next() % 10 == 0 {
                     chance.between(5.0, 20.0)
@@ -76,12 +86,18 @@ pub(super) async fn run(
                 };
                 sleep(Duration::from_secs_f64(length)).await;
                 network.order(&well);
+                ends(log);
             }
-            Fault::Server => kill_server(),
+            Fault::Server => {
+                begins(log, Cause::killed_server(now()));
+                kill_server();
+            }
             Fault::Clients => {
+                begins(log, Cause::killed_clients(now()));
                 clients.kill().expect("it runs");
                 clients.wait().expect("it has ended");
                 *clients = again();
+                ends(log);
             }
         }
         sleep(Duration::from_secs_f64(chance.between(1.0, 10.0))).await;
@@ -94,7 +110,20 @@ pub(super) async fn run(
     sleep(END).await;
     report(start, &faults, log, clients.id());
     let log = log.lock().unwrap_or_else(PoisonError::into_inner);
-    log.twice == 0 && log.open == 0
+    log.causes.print();
+    log.twice == 0 && log.open == 0 && log.causes.unexplained() == 0
+}
+
+fn begins(log: &Shared, fault: Cause) {
+    log.lock().unwrap_or_else(PoisonError::into_inner).causes.faults.push(fault);
+}
+
+/// The fault that began last is over.
+fn ends(log: &Shared) {
+    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(fault) = log.causes.faults.last_mut() {
+        fault.ended = Some(now());
+    }
 }
 
 /// Something that goes wrong.
