@@ -91,8 +91,8 @@ pub use bridge::{
     PromptRequest, Propagate, Turn,
 };
 pub use link::{
-    Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, ROLE_ATTRIBUTE, Role,
-    STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
+    Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, ParticipantKind, Peer,
+    ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
 };
 #[cfg(all(feature = "runtime", unix))]
 pub use programs::{ProgramTools, ProgramsError};
@@ -103,7 +103,7 @@ pub use room::{ConnectError, Room, RoomOptions};
 pub use session::{
     CallKey, CallRecord, CallState, Candidate, Choose, Config, Counter, Destination, Event, Job, JobKey,
     LateResult, LocalText, Output, Question, Request, SendFrameError, Session, Stats, StopError, TurnKey,
-    Unsent,
+    Unaccepted, Unsent,
 };
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};
@@ -111,9 +111,9 @@ pub use source::{Prefixed, ToolContext, ToolSource};
 pub use token::{AccessKey, Token, TokenError};
 pub use tool::{
     AuthorizePrompt, BadToolName, BadTraceContext, BargeIn, CallError, CallId, ChoicePrompt, Consent,
-    DEFAULT_TIMEOUT, Decision, Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, Offer, Outcome,
-    PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall,
-    RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
+    DEFAULT_TIMEOUT, Decision, Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, NotAdmitted,
+    NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt,
+    PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
 };
 #[cfg(feature = "runtime")]
 pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};

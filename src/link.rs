@@ -133,7 +133,7 @@ impl fmt::Display for Peer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Participant {
     peer: Peer,
-    agent: bool,
+    kind: ParticipantKind,
     attributes: BTreeMap<String, String>,
     can_update_metadata: bool,
 }
@@ -143,7 +143,7 @@ impl Participant {
     pub fn new(identity: impl Into<Identity>, sid: impl Into<Sid>) -> Self {
         Self {
             peer: Peer::new(identity, sid),
-            agent: false,
+            kind: ParticipantKind::Standard,
             attributes: BTreeMap::new(),
             can_update_metadata: true,
         }
@@ -151,8 +151,14 @@ impl Participant {
 
     /// Whether LiveKit's participant *kind* is `AGENT`, which only a token can give. Default: no.
     #[must_use]
-    pub fn agent(mut self, agent: bool) -> Self {
-        self.agent = agent;
+    pub fn agent(self, agent: bool) -> Self {
+        self.kind(if agent { ParticipantKind::Agent } else { ParticipantKind::Standard })
+    }
+
+    /// LiveKit's *kind* of participant, which only a token or the server can give. Default: standard.
+    #[must_use]
+    pub fn kind(mut self, kind: ParticipantKind) -> Self {
+        self.kind = kind;
         self
     }
 
@@ -196,7 +202,12 @@ impl Participant {
 
     /// Whether its kind is `AGENT`.
     pub fn is_agent(&self) -> bool {
-        self.agent
+        self.kind == ParticipantKind::Agent
+    }
+
+    /// Whether its kind is `STANDARD`: a person's app, and not an agent, an egress, an ingress or a telephone.
+    pub fn is_standard(&self) -> bool {
+        self.kind == ParticipantKind::Standard
     }
 
     /// The value of one attribute, believed or not.
@@ -227,8 +238,21 @@ impl Participant {
 
     /// Whether it may be an assistant: kind `AGENT`, or the role `assistant` by its token.
     pub fn is_eligible_assistant(&self) -> bool {
-        self.agent || self.token_role() == Some(Role::Assistant)
+        self.is_agent() || self.token_role() == Some(Role::Assistant)
     }
+}
+
+/// LiveKit's kinds of participants, as far as they matter here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ParticipantKind {
+    /// A person's app (`STANDARD`).
+    #[default]
+    Standard,
+    /// An agent (`AGENT`), which may be an assistant.
+    Agent,
+    /// Any other: an egress, an ingress, a telephone, a bridge.
+    Other,
 }
 
 /// What a participant's token says that it is, in the attribute [`ROLE_ATTRIBUTE`].

@@ -58,6 +58,7 @@ mod consent;
 mod either;
 mod elsewhere;
 mod event;
+mod guest;
 mod handshake;
 mod ids;
 mod inbound;
@@ -97,6 +98,7 @@ pub(crate) use self::timers::later;
 use self::{
     ask_stop::AskedStops,
     consent::Consents,
+    guest::Guests,
     ids::Ids,
     job::Running,
     lane::Reliable,
@@ -118,7 +120,10 @@ pub use self::{
     choose::{Candidate, Choose, Chooser},
     config::{Caps, Config, Rule, Times},
     consent::{CONSENT_MARGIN, Question},
-    event::{CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unsent},
+    event::{
+        CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unaccepted,
+        Unsent,
+    },
     ledger::{CallRecord, CallState},
     send::COMPLAINT_INTERVAL,
     stats::{Counter, Stats},
@@ -161,6 +166,10 @@ pub struct Session {
     /// The candidates of the last ambiguity that was told.
     ambiguous: Vec<Identity>,
     observed: Observed,
+    /// Assistant: participants without a role.
+    guests: Guests,
+    /// Client: the participants of which it was last reported that none may be our assistant.
+    no_assistant_among: Vec<Identity>,
     calls: BTreeMap<CallKey, Call>,
     calls_by_id: BTreeMap<CallId, CallKey>,
     past: Past,
@@ -227,6 +236,8 @@ impl Session {
             bound: None,
             ambiguous: Vec::new(),
             observed: Observed::default(),
+            guests: Guests::default(),
+            no_assistant_among: Vec::new(),
             calls: BTreeMap::new(),
             calls_by_id: BTreeMap::new(),
             past: Past::default(),
@@ -569,6 +580,7 @@ impl Session {
             Timer::ClaimWindow(key) => self.nobody_claimed(now, key),
             Timer::ClaimDeadline(key) => self.claim_deadline(now, key),
             Timer::Consent(key) => self.consent_silent(now, key),
+            Timer::Unbound => self.nobody_bound(),
         }
     }
 

@@ -9,6 +9,7 @@ mod definition;
 mod error;
 mod failure;
 mod name;
+pub(crate) mod not_offered;
 mod progress;
 mod prompt;
 mod trace;
@@ -18,6 +19,7 @@ pub use definition::{Consent, Disclose, Execution, Offer, Tool, ToolOptions};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use name::{BadToolName, CallId, MAX_TOOL_NAME, ToolName};
+pub use not_offered::{NotAdmitted, NotOffered};
 pub use progress::{Progress, ProgressStatus};
 pub use prompt::{
     AuthorizePrompt, ChoicePrompt, Decision, FormPrompt, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL,

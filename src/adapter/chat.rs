@@ -17,7 +17,7 @@ use crate::{
     bridge::{Assistant, CallBuilder, Turn},
     link::Identity,
     session::LateResult,
-    tool::{CallError, ErrorCode, MAX_TOOL_NAME, Offer, ToolError, ToolName},
+    tool::{CallError, ErrorCode, MAX_TOOL_NAME, NotOffered, Offer, ToolError, ToolName},
 };
 
 /// The longest answer that goes to the model, in bytes: more is cut, and says so.
@@ -107,7 +107,7 @@ pub fn call(caller: &impl Caller, tool_call: &Value) -> impl Future<Output = Val
     let made_up = known.is_none() && ToolName::PROMPTS.contains(&name);
     let name = known.unwrap_or(name).to_owned();
     let started = arguments(&function["arguments"]).and_then(|body| match made_up {
-        true => Err(CallError::UnknownTool { tool: name.as_str().into() }.into()),
+        true => Err(CallError::unknown_tool(&name, NotOffered::NotAName).into()),
         false => Ok(caller.call(&name, body).start()),
     });
     async move {

@@ -13,7 +13,7 @@ use crate::{
     body::Body,
     link::{Identity, Participant, Role},
     source::{ToolContext, ToolSource},
-    tool::{CallError, Offer, Outcome, RegisterError, Tool, ToolName},
+    tool::{CallError, NotOffered, Offer, Outcome, RegisterError, Tool, ToolName},
     transport::Transport,
 };
 
@@ -82,7 +82,7 @@ impl ToolSource for Assistant {
         }
         if tool.is_prompt() {
             // Whoever sits behind a sink, a model for instance, does not speak to a person in our name.
-            Err(CallError::UnknownTool { tool: tool.as_str().into() })?;
+            Err(CallError::unknown_tool(tool.as_str(), NotOffered::NotAName))?;
         }
         let mut call = self.call(tool.as_str(), arguments).timeout(limit);
         // What joins traces knows the span in which we are; else the sink's own context goes on.
@@ -137,6 +137,16 @@ impl AssistantBuilder {
     /// participant, which panics. A rule that panics says no.
     pub fn admit(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
         self.setup.config = self.setup.config.admit_rule(rule);
+        self
+    }
+
+    /// Admits nobody whose token names no role.
+    ///
+    /// By default, if neither [`client`](Self::client) nor [`admit`](Self::admit) was called and no participant has
+    /// the role `client`, the assistant admits the only ordinary participant whose token names no role, so that
+    /// tokens from any LiveKit token server work. Turn this off where other people can join the room.
+    pub fn admit_only_roles(mut self) -> Self {
+        self.setup.config = self.setup.config.admit_only_roles();
         self
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use livekit_protocol::{ParticipantInfo, participant_info};
 
 use crate::{
-    link::{Participant, Peer},
+    link::{Participant, ParticipantKind, Peer},
     transport::TransportEvent,
 };
 
@@ -104,7 +104,8 @@ impl Participants {
             return participant;
         }
         tracing::warn!(limit = MAX_ATTRIBUTES, "too many attributes: those of one participant are not known");
-        participant.attributes::<String, String>([])
+        // Nothing vouches for a participant of which the role may be among what is left out.
+        participant.attributes::<String, String>([]).can_update_metadata(true)
     }
 
     /// Takes all that the server says is there.
@@ -116,9 +117,18 @@ impl Participants {
 /// The server's words in ours. Without a permission nothing vouches for the attributes.
 pub(super) fn participant(info: &ParticipantInfo) -> Participant {
     Participant::new(&*info.identity, &*info.sid)
-        .agent(info.kind() == participant_info::Kind::Agent)
+        .kind(kind(info))
         .attributes(info.attributes.clone())
         .can_update_metadata(info.permission.as_ref().is_none_or(|may| may.can_update_metadata))
+}
+
+/// A kind that this crate does not know is not standard: it gets no rights by being ordinary.
+fn kind(info: &ParticipantInfo) -> ParticipantKind {
+    match participant_info::Kind::try_from(info.kind) {
+        Ok(participant_info::Kind::Standard) => ParticipantKind::Standard,
+        Ok(participant_info::Kind::Agent) => ParticipantKind::Agent,
+        _ => ParticipantKind::Other,
+    }
 }
 
 #[cfg(test)]

@@ -28,6 +28,9 @@ pub struct Config {
     pub admitted: BTreeSet<Identity>,
     /// Assistant: a further rule for whom to admit. Default: none; a token's role `client` always counts.
     pub admit_rule: Option<Rule>,
+    /// Assistant: admits nobody whose token names no role. Default: no, and the only ordinary participant without a
+    /// role is admitted, if neither [`admitted`](Self::admitted) nor [`admit_rule`](Self::admit_rule) says who is.
+    pub only_roles: bool,
     /// Assistant: which clients may stop calls. Default: none.
     pub stop_rule: Option<Rule>,
     /// Assistant: tools that only one identity may run.
@@ -93,6 +96,13 @@ impl Config {
     #[must_use]
     pub fn admit_rule(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
         self.admit_rule = Some(Arc::new(rule));
+        self
+    }
+
+    /// Assistant: admits nobody whose token names no role.
+    #[must_use]
+    pub fn admit_only_roles(mut self) -> Self {
+        self.only_roles = true;
         self
     }
 
@@ -181,6 +191,7 @@ impl Default for Config {
             assistant: None,
             admitted: BTreeSet::new(),
             admit_rule: None,
+            only_roles: false,
             stop_rule: None,
             pins: BTreeMap::new(),
             choose: Choose::default(),
@@ -203,6 +214,7 @@ impl fmt::Debug for Config {
             .field("assistant", &self.assistant)
             .field("admitted", &self.admitted)
             .field("admit_rule", &self.admit_rule.is_some())
+            .field("only_roles", &self.only_roles)
             .field("stop_rule", &self.stop_rule.is_some())
             .field("pins", &self.pins)
             .field("choose", &self.choose)

@@ -10,7 +10,7 @@ use super::{stats::Counter, turn::TurnKey};
 use crate::{
     body::Body,
     link::{CloseReason, Identity, LinkState, Packet, Participant, Peer},
-    tool::{CallError, CallId, ErrorCode, Execution, Progress, ToolName},
+    tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, ToolName},
     wire::{Frame, Meta},
 };
 
@@ -228,6 +228,19 @@ pub enum Event {
         /// What it refused and why, in its words.
         refused: Option<String>,
     },
+    /// Client: nobody accepts our registration, so that nobody can call our tools. The log says so, too.
+    Unaccepted {
+        /// Why not.
+        why: Unaccepted,
+    },
+    /// Assistant: a participant wants to offer tools, or would be a second one without a role, and is not admitted.
+    /// Reported once in each of its joins; the log says so, too.
+    NotAdmitted {
+        /// The participant.
+        client: Identity,
+        /// Why not. It names the participant that is admitted in its place, if there is one.
+        why: NotAdmitted,
+    },
     /// Our token does not allow us to send data (`canPublishData`): we only hear. Told for each packet.
     NotAllowed,
     /// Whether packets can pass has changed.
@@ -345,6 +358,24 @@ pub enum Event {
     Missed(u64),
     /// It is over, and nothing follows.
     Closed(CloseReason),
+}
+
+/// Why nobody accepts a client's registration: [`Event::Unaccepted`]. `Display` says it in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unaccepted {
+    /// The assistant refused all of it.
+    Refused {
+        /// The assistant.
+        by: Identity,
+        /// The reason that it gave.
+        reason: String,
+    },
+    /// Participants are here, none of them may be our assistant, and none was named.
+    NoAssistant {
+        /// Those participants, at most 8.
+        here: Vec<Identity>,
+    },
 }
 
 /// A text that stays in this process. `Debug` shows its length.

@@ -146,6 +146,9 @@ impl Session {
 
     /// Both Configurations have come: whatever waited for that goes on.
     fn crossed(&mut self, now: Instant, id: &Identity) {
+        if let Some(remote) = self.peers.get_mut(id) {
+            remote.pair.crossed_at.get_or_insert(now);
+        }
         self.timers.cancel(&Timer::Grace(id.clone()));
         self.timers.cancel(&Timer::Silent(id.clone()));
         self.timers.cancel(&Timer::Hold(id.clone()));

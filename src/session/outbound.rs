@@ -8,7 +8,7 @@ use super::{
     ids,
     ids::Instance,
     owner::Choice,
-    peer::{Remote, Window},
+    peer::{Remote, SETTLED, Window},
     prompts::for_observers,
     replay,
     send::{Sent, Unfit},
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     body::{Body, EncodeError},
     link::{Identity, Sid},
-    tool::{BargeIn, CallError, CallId, Execution, ToolName},
+    tool::{BargeIn, CallError, CallId, Execution, NotOffered, ToolName},
     wire::{Message, Meta, ToolUseRequest},
 };
 
@@ -32,6 +32,8 @@ pub(super) struct Call {
     pub(super) meta: Meta,
     pub(super) began: Instant,
     pub(super) limit: Duration,
+    /// Until when it waits for an owner, should none be found.
+    pub(super) waits_until: Instant,
     pub(super) stage: Stage,
     /// Nobody waits for its outcome.
     pub(super) detached: bool,
@@ -143,10 +145,13 @@ impl Session {
         if !codec::is_map(&request.arguments) {
             return Err(CallError::Arguments(EncodeError::NotAMap { field: "parameters" }));
         }
-        let unknown = || CallError::UnknownTool { tool: request.tool.as_str().into() };
-        let name: ToolName = request.tool.parse().map_err(|_| unknown())?;
-        if self.is_client() || (name.is_reserved() && name.as_str() != ToolName::ECHO && !name.is_prompt()) {
-            return Err(unknown());
+        let unknown = |why| CallError::unknown_tool(&request.tool, why);
+        let name: ToolName = request.tool.parse().map_err(|_| unknown(NotOffered::NotAName))?;
+        if self.is_client() {
+            return Err(unknown(NotOffered::NotAnAssistant));
+        }
+        if name.is_reserved() && name.as_str() != ToolName::ECHO && !name.is_prompt() {
+            return Err(unknown(NotOffered::NotAName));
         }
         let ours = request.owner.as_ref().is_none_or(|owner| owner == self.local.identity())
             && self.tools.iter().any(|tool| *tool.name() == name);
@@ -158,6 +163,7 @@ impl Session {
             meta: request.meta,
             began: now,
             limit,
+            waits_until: later(now, wait),
             stage: Stage::Waiting,
             detached: false,
             asked_before: None,
@@ -334,7 +340,8 @@ impl Session {
         if !call.is_waiting() {
             return self.requested(now, key);
         }
-        self.timers.set(now, Timer::OwnerWait(key), wait);
+        // A while before the end, those who may still register are asked for a sign of life.
+        self.timers.set(now, Timer::OwnerWait(key), wait.saturating_sub(SETTLED));
         let wanted = call.named.clone().or_else(|| self.config.pins.get(&*call.tool).cloned());
         if let Some(wanted) = wanted {
             self.expect(now, &wanted);

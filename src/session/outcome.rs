@@ -1,6 +1,6 @@
 //! How calls of ours end: by their owner's answer, by our clock, by our own wish, by somebody's absence.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{
     CallKey, Counter, Event, Output, Session, Timer,
@@ -8,11 +8,12 @@ use super::{
     either::Fallback,
     outbound::{Asked, Call, Stage},
     past::Gone,
+    timers::later,
 };
 use crate::{
     body::Body,
     link::Identity,
-    tool::{CallError, CallId, ErrorCode, Progress, Tool, ToolError},
+    tool::{CallError, CallId, ErrorCode, NotOffered, Progress, Tool, ToolError},
     wire::{ErrorMessage, ToolUseResult},
 };
 
@@ -178,6 +179,7 @@ impl Session {
                 call.stage = Stage::Waiting;
                 call.fallback = Fallback::Never;
                 call.asked_before = Some(id.clone());
+                call.waits_until = later(now, wait);
                 self.timers.set(now, Timer::OwnerWait(key), wait);
             }
         }
@@ -233,6 +235,14 @@ fn unproven(error: CallError, asked_before: Option<&Identity>) -> CallError {
     }
 }
 
+/// The limit that ended a call at its owner: what its answer names in milliseconds (`wire.md`, section 5), if that is
+/// shorter than the caller's own.
+fn limit_named(message: Option<&str>, own: Duration) -> Duration {
+    let number = message.and_then(|text| text.split(" ms").next()?.split(' ').next_back());
+    let named = number.and_then(|number| number.parse().ok()).map(Duration::from_millis);
+    named.filter(|named| !named.is_zero() && *named < own).unwrap_or(own)
+}
+
 /// What an owner's answer means.
 fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<Body, CallError> {
     if result.success {
@@ -241,9 +251,11 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
     let code = result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR);
     let began = call.began_at_owner;
     Err(match code.as_str() {
-        "timeout" => CallError::Timeout { limit: call.limit },
+        "timeout" => CallError::Timeout { limit: limit_named(result.error_message.as_deref(), call.limit) },
         "cancelled" => CallError::Cancelled,
-        "unknown_tool" if !began => CallError::UnknownTool { tool: call.tool.clone() },
+        "unknown_tool" if !began => {
+            CallError::unknown_tool(&call.tool, NotOffered::Declined { owner: owner.clone() })
+        }
         "busy" if !began => CallError::Busy { owner: owner.clone() },
         "lost" => CallError::Lost { owner: owner.clone() },
         _ => {

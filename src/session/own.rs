@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     body::Body,
-    tool::{CallError, Disclose, ErrorCode, Execution, Outcome, ToolError, ToolName},
+    tool::{CallError, Disclose, ErrorCode, Execution, NotOffered, Outcome, ToolError, ToolName},
     wire::{Message, Meta, ToolUseRequest},
 };
 
@@ -28,7 +28,8 @@ impl Session {
         let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };
         let Some(known) = self.tools.iter().find(|it| it.name() == tool) else {
             // It was withdrawn while a client was asked first.
-            let unknown = CallError::UnknownTool { tool: tool.as_str().into() };
+            let why = NotOffered::NoSuchTool { owner: None, similar: None };
+            let unknown = CallError::unknown_tool(tool.as_str(), why);
             return self.conclude(now, key, Err(unknown));
         };
         let (own, disclose) = (self.limit_of(known, asked), known.tool_options().disclose);
@@ -78,7 +79,10 @@ impl Session {
                 let result = match error.code().as_str() {
                     "timeout" => CallError::Timeout { limit },
                     "cancelled" => CallError::Cancelled,
-                    "unknown_tool" if !began => CallError::UnknownTool { tool },
+                    "unknown_tool" if !began => {
+                        let owner = self.local.identity().clone();
+                        CallError::unknown_tool(&tool, NotOffered::Declined { owner })
+                    }
                     "busy" if !began => CallError::Busy { owner: self.local.identity().clone() },
                     _ => CallError::Tool(error.of_begun(began)),
                 };

@@ -47,6 +47,15 @@ impl Session {
 
     pub(super) fn no_owner(&mut self, now: Instant, key: CallKey) {
         if let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) {
+            if now < call.waits_until {
+                let left = call.waits_until.saturating_duration_since(now);
+                self.probe(now, key);
+                return self.timers.set(now, Timer::OwnerWait(key), left);
+            }
+            if let Some(left) = self.registration_is_due(now, key) {
+                self.probe(now, key);
+                return self.timers.set(now, Timer::OwnerWait(key), left);
+            }
             let error = match &call.asked_before {
                 Some(owner) => CallError::Lost { owner: owner.clone() },
                 None => self.nobody_for(call),
@@ -111,7 +120,7 @@ impl Session {
     }
 
     fn choose_named(&self, tool: &str, owner: &Identity) -> Choice {
-        let unknown = || Choice::Fail(CallError::UnknownTool { tool: tool.into() });
+        let unknown = || Choice::Fail(CallError::unknown_tool(tool, self.why_not(tool, owner)));
         let Some(remote) = self.peers.get(owner) else { return Choice::Wait };
         if remote.who.as_ref().is_some_and(|who| who.token_role() == Some(Role::Observer)) {
             return unknown();

@@ -8,12 +8,15 @@ use std::{
 use super::{codec::Incoming, ids::Instance, lane::FastLane, replay::Replay};
 use crate::{
     link::{Identity, Participant, Peer, Sid},
-    tool::Tool,
+    tool::{Tool, ToolName},
     wire::Configuration,
 };
 
 /// Dead sids that are remembered of one identity. Packets of older ones have long arrived.
 const DEAD_SIDS: usize = 8;
+
+/// How long after the handshake a registration may still be on its way.
+pub(super) const SETTLED: Duration = Duration::from_secs(1);
 
 /// Former instances of one identity that are remembered.
 const FORMER: usize = 8;
@@ -51,6 +54,12 @@ pub(super) struct Remote {
     pub(super) corrected_at: Option<Instant>,
     /// An observer that has our registration.
     pub(super) shown: bool,
+    /// Assistant: it asked to be admitted, by a Configuration or a registration, in this join.
+    pub(super) knocked: bool,
+    /// Assistant: it was reported that its tools are not taken in this join.
+    pub(super) refusal_told: bool,
+    /// Assistant: the tools that it tried to register, while it was not admitted.
+    pub(super) refused_tools: Vec<ToolName>,
     /// Its place in the order in which clients registered, or assistants spoke.
     pub(super) came: Option<u64>,
 }
@@ -79,6 +88,12 @@ pub(super) struct Pair {
     pub(super) greeted_at: Option<Instant>,
     /// Whether its Configuration came.
     pub(super) heard: bool,
+    /// Since when both Configurations have come.
+    pub(super) crossed_at: Option<Instant>,
+    /// It was heard again when the handshake had been complete for [`SETTLED`].
+    pub(super) settled: bool,
+    /// When it was last asked for a sign of life by a call that waits for its registration.
+    pub(super) probed_at: Option<Instant>,
     /// It speaks without our handshake.
     pub(super) plain: bool,
     /// It said goodbye.
@@ -140,7 +155,18 @@ impl Remote {
             denied_at: None,
             corrected_at: None,
             shown: false,
+            knocked: false,
+            refusal_told: false,
+            refused_tools: Vec::new(),
             came: None,
+        }
+    }
+
+    /// Something came of it: had it registered, the registration would have come before, once some time has passed.
+    pub(super) fn is_heard(&mut self, now: Instant) {
+        self.heard_at = now;
+        if self.pair.crossed_at.is_some_and(|at| now.saturating_duration_since(at) >= SETTLED) {
+            self.pair.settled = true;
         }
     }
 
@@ -172,6 +198,12 @@ impl Remote {
     /// Whether anything but a Configuration may be sent to it.
     pub(super) fn is_reachable(&self) -> bool {
         self.is_here() && !self.pair.left && (self.is_crossed() || self.pair.plain)
+    }
+
+    /// Whether it is in the room, and has not said yet what it offers.
+    pub(super) fn may_register(&self) -> bool {
+        let silent = !self.pair.registered && !self.pair.plain && !self.pair.left;
+        self.is_here() && silent && (!self.pair.heard || self.lists(Feature::Register))
     }
 
     /// Whether it speaks our form, and lists this.
@@ -211,6 +243,14 @@ impl Remote {
     pub(super) fn returned_at(&mut self) -> Option<u32> {
         let at = self.former.iter().position(|(former, _)| Some(former) == self.instance.as_ref())?;
         self.former.remove(at).map(|(_, last)| last)
+    }
+
+    /// It is in the room under another sid.
+    pub(super) fn forget_join(&mut self) {
+        self.shown = false;
+        self.knocked = false;
+        self.refusal_told = false;
+        self.refused_tools = Vec::new();
     }
 
     pub(super) fn revive(&mut self, sid: &Sid) {

@@ -62,6 +62,8 @@ impl Session {
         if doubtful {
             self.complain(now, &id, Counter::DoubtfulRole);
         }
+        self.judge_newcomer(now, &id);
+        self.look_for_assistant(now);
         self.show_registration(&id);
         self.expect(now, &id);
         self.greet(now, &id);
@@ -84,6 +86,7 @@ impl Session {
         if remote.sid() == Some(sid) {
             self.gone(now, id, sid.clone());
             self.judge_candidates(now);
+            self.admit_the_only_one(now);
         }
     }
 
@@ -141,7 +144,7 @@ impl Session {
         let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
         remote.pair = Pair::default();
         remote.heard_at = now;
-        remote.shown = false;
+        remote.forget_join();
         self.cancel_pair_timers(id);
         if let Presence::Here { sid: old, announced: was_announced } = before {
             if let Some(remote) = self.peers.get_mut(id) {
@@ -260,6 +263,7 @@ impl Session {
         if !here {
             self.forget_registration(id);
             self.unbind(now, id);
+            self.guest_is_gone(now, id);
             self.forget_old_identities();
         }
     }
@@ -284,6 +288,8 @@ impl Session {
         self.streams.forgive(now);
         for remote in self.peers.values_mut() {
             remote.heard_at = now; // silence while we could not hear proves nothing
+            remote.pair.crossed_at = remote.pair.crossed_at.map(|_| now);
+            remote.pair.settled = false;
         }
         self.send_all_that_never_left(now);
     }

@@ -51,6 +51,7 @@ impl Session {
         let id = from.identity();
         if self.is_late_goodbye(from, &incoming) {
             self.part_with(now, id);
+            self.guest_is_gone(now, id);
             return self.forget_old_identities(); // no grace ends any more that would do so
         }
         match self.place(now, from, &incoming) {
@@ -74,11 +75,12 @@ impl Session {
             }
             remote.pair = Pair::default();
         }
+        self.consider(now, id, &incoming);
         let Some(remote) = self.peers.get(id) else { return };
         let waits = self.must_wait(id, remote, &incoming);
         let limits = &self.config.caps;
         let Some(remote) = self.peers.get_mut(id) else { return };
-        remote.heard_at = now;
+        remote.is_heard(now);
         if !waits {
             if !remote.pair.rises(incoming.stanza()) {
                 self.stats.add(Counter::NotRising, 1);

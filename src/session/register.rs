@@ -9,13 +9,14 @@ use serde_json::Value;
 
 use super::{
     Counter, Event, Session, Timer, codec,
+    event::Unaccepted,
     peer::{Feature, Registration},
     send::Unfit,
 };
 use crate::{
     body::Body,
     link::{Identity, Role},
-    tool::{BargeIn, Consent, RegisterError, Tool, ToolName, ToolOptions},
+    tool::{BargeIn, Consent, NotAdmitted, RegisterError, Tool, ToolName, ToolOptions, not_offered::shown},
     wire::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
 };
 
@@ -134,6 +135,10 @@ impl Session {
         }
         let Some(remote) = self.peers.get_mut(id) else { return };
         match remote.pair.registration {
+            // One that refuses it before the handshake may admit us later, and is sent it again then.
+            Registration::Sent(_) if !remote.pair.heard && !answer.success => {
+                remote.pair.registration = Registration::Idle;
+            }
             Registration::Sent(_) => remote.pair.registration = Registration::Answered,
             Registration::Idle if !answer.success => {} // it tells why it would take none
             // It was sent to us in an earlier join: of this one the assistant knows nothing.
@@ -142,7 +147,11 @@ impl Session {
         self.timers.cancel(&Timer::Register(id.clone()));
         let refused = answer.error.filter(|_| !answer.success);
         let tools = usize::try_from(answer.tool_count).unwrap_or(0);
+        let none = refused.clone().filter(|_| tools == 0 && !self.tools.is_empty());
         self.event(Event::Registered { by: id.clone(), tools, refused });
+        if let Some(reason) = none {
+            self.unaccepted(Unaccepted::Refused { by: id.clone(), reason });
+        }
     }
 
     /// Assistant: a client offers its tools, in place of those before.
@@ -150,6 +159,7 @@ impl Session {
         let admitted = self.peers.get(id).is_some_and(|remote| self.is_admitted(id, remote));
         if !admitted {
             self.complain(now, id, Counter::Stranger);
+            self.note_refused_tools(id, &offered.tools);
             return self.deny_registration(now, id);
         }
         let Some(remote) = self.peers.get_mut(id) else { return };
@@ -181,18 +191,17 @@ impl Session {
 
     /// Assistant: tells one that wants to offer tools what it lacks.
     pub(super) fn deny_registration(&mut self, now: Instant, id: &Identity) {
-        if self.is_client() || !self.may_deny(now, id) {
+        if self.is_client() {
             return;
         }
-        let answer = ToolsRegisterAck {
-            success: false,
-            tool_count: 0,
-            error: Some(
-                "not admitted: the token lacks the attribute toolbridge.role = client (without \
-                 canUpdateOwnMetadata), and the assistant does not admit this identity"
-                    .to_owned(),
-            ),
-        };
+        self.tell_not_admitted(id);
+        if !self.may_deny(now, id) {
+            return;
+        }
+        let why = self.peers.get(id).and_then(|remote| self.refusal_of(id, remote));
+        let why = why.unwrap_or(NotAdmitted::NoRole { admitted: None });
+        let error = format!("not admitted: {}", why.explain(&shown(id.as_str())));
+        let answer = ToolsRegisterAck { success: false, tool_count: 0, error: Some(error) };
         self.post_small(id, &Message::ToolsRegisterAck(answer));
     }
 

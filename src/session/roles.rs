@@ -69,7 +69,7 @@ impl Session {
                     || self.config.admit_rule.as_ref().is_some_and(|rule| allows(rule, who))
             })
         };
-        self.config.admitted.contains(id) || by_rule(remote)
+        self.config.admitted.contains(id) || by_rule(remote) || self.is_guest(id, remote)
     }
 
     /// Assistant: whether it may stop our calls.

@@ -60,6 +60,8 @@ pub(super) enum Timer {
     ClaimDeadline(JobKey),
     /// Nobody answered the question whether a job may run.
     Consent(JobKey),
+    /// Client: no assistant was bound in time.
+    Unbound,
 }
 
 impl Timer {
@@ -76,6 +78,7 @@ impl Timer {
                 | Self::Ping(_)
                 | Self::Streams
                 | Self::Lane(_)
+                | Self::Unbound
         )
     }
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{BadToolName, ErrorCode, ToolError, ToolName};
+use super::{
+    BadToolName, ErrorCode, ToolError, ToolName,
+    not_offered::{NotOffered, list},
+};
 use crate::{
     body::EncodeError,
     link::{CloseReason, Identity},
@@ -17,11 +20,13 @@ pub enum CallError {
     /// The tool ran, or refused to, and said why.
     #[error("{0}")]
     Tool(ToolError),
-    /// Nobody offers it. It did not run.
-    #[error("nobody in the room offers a tool named {tool:?}")]
+    /// Nobody was found that offers it. It did not run.
+    #[error("{}", why.explain(tool))]
     UnknownTool {
         /// The name that was asked for.
         tool: Box<str>,
+        /// Why nobody was asked: `nobody offers it` is only one of the reasons.
+        why: Box<NotOffered>,
     },
     /// Several offer it and none was named. It did not run.
     #[error("{tool:?} is offered by several: {owners:?}; name one with `to`")]
@@ -115,6 +120,10 @@ pub enum CallError {
 }
 
 impl CallError {
+    pub(crate) fn unknown_tool(tool: &str, why: NotOffered) -> Self {
+        Self::UnknownTool { tool: tool.into(), why: Box::new(why) }
+    }
+
     /// The word for how the call failed, as events and records tell it: each cause has its own.
     pub(crate) fn word(&self) -> ErrorCode {
         match self {
@@ -160,11 +169,16 @@ impl CallError {
     }
 }
 
-/// "phone listens", "phone and tv listen".
+/// "phone listens", "phone and tv listen", "desk, phone, tv listen".
 fn listen(clients: &[Identity]) -> String {
     match clients {
-        [only] => format!("{only} listens"),
-        several => several.iter().map(Identity::as_str).collect::<Vec<_>>().join(" and ") + " listen",
+        [only] => format!("{} listens", list(std::slice::from_ref(only), 0)),
+        [one, two] => format!(
+            "{} and {} listen",
+            list(std::slice::from_ref(one), 0),
+            list(std::slice::from_ref(two), 0)
+        ),
+        several => format!("{} listen", list(several, 0)),
     }
 }
 

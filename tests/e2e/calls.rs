@@ -321,7 +321,7 @@ async fn a_tool_that_nobody_offers() -> anyhow::Result<()> {
     brain.call("double", json!({"n": 1})).await?;
     let wait = Duration::from_millis(200);
     let error = brain.call("treble", ()).owner_wait(wait).await.unwrap_err();
-    ensure!(matches!(&error, CallError::UnknownTool { tool } if &**tool == "treble"), "{error:?}");
+    ensure!(matches!(&error, CallError::UnknownTool { tool, .. } if &**tool == "treble"), "{error:?}");
     ensure!(!error.may_have_run());
     // Whoever is named and has said what it offers need not be waited for.
     let error = brain.call("treble", ()).to("phone").await.unwrap_err();

@@ -113,7 +113,7 @@ async fn answers(brain: &Assistant) -> anyhow::Result<()> {
         other => bail!("{other:?}"),
     }
     let unknown = brain.call("fly", ()).to("phone").await;
-    ensure!(matches!(&unknown, Err(CallError::UnknownTool { tool }) if &**tool == "fly"), "{unknown:?}");
+    ensure!(matches!(&unknown, Err(CallError::UnknownTool { tool, .. }) if &**tool == "fly"), "{unknown:?}");
 
     let limit = Duration::from_millis(500);
     let silent = brain.call("hang", ()).to("phone").timeout(limit).await;

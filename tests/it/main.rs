@@ -71,6 +71,7 @@ mod replay_live;
 mod report;
 #[cfg(feature = "record")]
 mod report_sample;
+mod session_admission;
 mod session_alicia;
 mod session_calls;
 mod session_choose;

@@ -53,7 +53,7 @@ fn an_unknown_tool_settles_after_the_owner_wait_and_never_ran() {
     let mut world = World::pair(&["t"]);
     let began = world.now;
     let error = world.ask("a", request("none")).unwrap_err();
-    assert!(matches!(&error, CallError::UnknownTool { tool } if &**tool == "none"), "{error:?}");
+    assert!(matches!(&error, CallError::UnknownTool { tool, .. } if &**tool == "none"), "{error:?}");
     assert!(!error.may_have_run());
     assert_eq!(world.now.duration_since(began), Times::default().owner_wait);
     // A named owner that has said what it offers is not waited for.
