@@ -381,7 +381,7 @@ impl Session {
             delivered: false,
             left: 1,
             fast: sent.fast,
-            again: call.asked().is_some() || call.asked_before.is_some(),
+            again: call.asked().is_some(),
         })
     }
 

@@ -161,15 +161,15 @@ impl Session {
             let is_it = |tool: &&Tool| tool.name().as_str() == &*call.tool;
             remote.tools.iter().find(is_it).is_some_and(|tool| tool.tool_options().idempotent)
         };
-        let of_another = |call: &&mut Call| {
-            let of_it = |asked: &Asked| asked.owner == *id && asked.instance.is_some();
-            call.asked().is_some_and(|asked| of_it(asked) && asked.instance != remote.instance)
+        // All of them were asked of the old one: what an older one was asked was lost when the old one came.
+        let of_old = |call: &&mut Call| {
+            call.asked().is_some_and(|asked| asked.owner == *id && asked.instance.is_some())
         };
         let mut anew = Vec::new();
         for (key, call) in &mut self.calls {
             // What nobody has claimed is ours to run, and is not asked again.
             let may_wait = call.fallback != Fallback::UntilClaimed;
-            if Some(call).filter(of_another).is_some_and(|call| may_wait && idempotent(call)) {
+            if Some(call).filter(of_old).is_some_and(|call| may_wait && idempotent(call)) {
                 anew.push(*key);
             }
         }

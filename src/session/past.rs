@@ -82,14 +82,6 @@ impl Past {
         self.calls.get_mut(call).filter(|gone| gone.asked.is_of(id, remote))
     }
 
-    /// An owner said goodbye: it need not know of stops.
-    pub(super) fn give_up(&mut self, owner: &Identity) {
-        let given_up: Vec<_> = self.stopping_at(owner).map(|(call, _)| call.clone()).collect();
-        for call in given_up {
-            self.known(&call);
-        }
-    }
-
     /// The stops that this instance has not acknowledged, by the order in which they were sent.
     pub(super) fn stops_kept_for(&self, owner: &Identity, instance: &Instance) -> Vec<(u32, CallId)> {
         let kept = self.stopping_at(owner).filter_map(|(call, gone)| match gone.stop {

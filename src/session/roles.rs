@@ -119,7 +119,7 @@ impl Session {
         let candidates: Vec<_> = self
             .peers
             .iter()
-            .filter(|(id, it)| it.is_here() && it.spoke && !it.pair.left && self.is_candidate(id, it))
+            .filter(|(id, it)| it.is_here() && it.spoke && self.is_candidate(id, it))
             .map(|(id, _)| id.clone())
             .collect();
         let one = match candidates.as_slice() {

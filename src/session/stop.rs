@@ -185,7 +185,6 @@ impl Session {
         }
         self.end_streams(id);
         self.lose_calls(now, id, |_| true);
-        self.past.give_up(id);
         self.stop_jobs_for(now, id);
         self.forget_stops(id);
         if let Some(table) = self.tables.get_mut(id) {
