@@ -83,6 +83,7 @@ mod session_prompts;
 mod session_repeats;
 mod session_replay;
 mod session_returns;
+mod session_rules;
 mod session_schedules;
 mod session_security;
 mod session_streams;

@@ -3,8 +3,8 @@
 use toolbridge::{
     CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError, Unsent,
     wire::{
-        Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult,
-        ToolsRegisterAck,
+        Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest,
+        ToolUseResult, ToolsRegisterAck,
     },
 };
 
@@ -168,7 +168,8 @@ fn who_joins_anew_and_is_not_announced_is_heard_until_it_is() {
 fn what_a_plain_assistant_asked_stops_after_the_grace_though_its_identity_is_back() {
     let mut world = plain_assistant(&["hang", "t"]);
     world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(value(1))));
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("first", "hang")));
+    let first = ToolUseRequest { timeout_ms: Some(60_000), ..plain_request("first", "hang") };
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(first));
     world.run(100 * MS);
     world.leave("a");
     plain_assistant_comes(&mut world);

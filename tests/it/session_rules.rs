@@ -1,0 +1,355 @@
+//! Rules of the session that no other test holds: what is remembered of peers, calls and answers, and for how long.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use toolbridge::{
+    Body, CallError, Config, Execution, LinkState, Participant, Peer, Role, Tool, ToolOptions, Unsent,
+    wire::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
+};
+
+use crate::{
+    session_alicia::plain_request,
+    session_world::{Fate, MS, SECOND, World, request, tool, value},
+};
+
+/// A value of so many bytes and a few more.
+fn body_of(bytes: usize) -> Body {
+    Body::from(serde_json::json!({"text": "x".repeat(bytes)}))
+}
+
+/// The `meta` of a Configuration of this instance, which has heard ours.
+fn shown(instance: &str) -> Meta {
+    Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true)
+}
+
+fn configuration() -> Message {
+    let features = ["tool_use", "tool_register", "tool_ack", "tool_cancel"].map(String::from).to_vec();
+    Message::Configuration(Configuration { features: Some(features), ..Configuration::default() })
+}
+
+/// A phone that offers `t`, and an assistant that the test plays and that shook hands as instance `one`.
+fn shown_assistant() -> World {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    let sid = world.sid();
+    world.puppet(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    world.say("a", &["phone"], &shown("one"), &configuration());
+    world.run(200 * MS);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    world
+}
+
+/// Our assistant, and a client that the test plays and that has neither registered nor shaken hands.
+fn silent_client() -> World {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("watch", sid).role(Role::Client));
+    world.run(2 * SECOND);
+    world
+}
+
+fn goodbye() -> Message {
+    Message::ControlStop(ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() })
+}
+
+fn bye() -> Meta {
+    Meta::new().with_bool("bridge.bye", true)
+}
+
+#[test]
+fn unacknowledged_answers_to_one_caller_stay_within_their_bytes() {
+    let mut config = Config::default();
+    config.caps.table_bytes = 4_000;
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.client("phone", config, &["t"]);
+    world.run(200 * MS);
+    world.handle("phone", |_| Some(Ok(body_of(3_000))));
+    world.fate = Some(Box::new(|to, _, frame| match frame.kind() {
+        Kind::ACKNOWLEDGEMENT if to == "phone" => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    let large = |world: &World| {
+        let answers = world.said("phone", Kind::TOOL_USE_RESULT).into_iter();
+        answers.filter(|(_, frame)| frame.as_bytes().len() > 3_000).count()
+    };
+    for _ in 0..4 {
+        world.call("a", request("t")).unwrap();
+        world.run(100 * MS);
+    }
+    assert_eq!(large(&world), 1, "a second one would be more than 4,000 B");
+    world.fate = None;
+    world.rejoin("a"); // acknowledges what comes again
+    world.run(2 * SECOND);
+    world.ask("a", request("t")).unwrap();
+}
+
+#[test]
+fn claimed_call_counts_its_budget_from_the_request() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let shared = tool("lookup").options(ToolOptions::default().prefer_client());
+    world.with("a", |session, now| session.offer(now, vec![shared])).unwrap().unwrap();
+    world.client("phone", Config::default(), &["lookup"]);
+    world.run(200 * MS);
+    // The grant takes 1.5 s longer than the claim.
+    world.fate = Some(Box::new(|to, _, frame| match frame.message() {
+        Ok(Message::Acknowledgement(it)) if to == "phone" && it.acknowledged_message_id.is_some() => {
+            Fate::IsOvertaken(1_500 * MS)
+        }
+        _ => Fate::Arrives,
+    }));
+    let asked = world.now;
+    world.call("a", request("lookup").timeout(4 * SECOND)).unwrap();
+    world.run(2 * SECOND);
+    let job = &world.ends["phone"].jobs[0];
+    assert_eq!((job.deadline, job.limit), (asked + world.delay + 4 * SECOND, 4 * SECOND));
+    world.leave("a"); // no stop of its comes, and its grace ends later
+    world.run(2_021 * MS);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
+
+#[test]
+fn stop_is_kept_as_long_as_its_owner_may_still_work() {
+    let mut world = World::pair(&["hang"]);
+    let key = world.call("a", request("hang").timeout(300 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.run(10 * SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    world.run(150 * SECOND); // longer than an ended call is remembered
+    assert_eq!(world.session("phone").open_jobs(), 1, "it knows nothing of its own absence");
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
+
+#[test]
+fn answers_of_a_caller_that_is_back_are_not_dropped_at_the_date_of_its_absence() {
+    let mut world = World::pair(&["t"]);
+    world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+        Kind::TOOL_USE_RESULT => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    let key = world.call("a", request("t").timeout(300 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.finish("phone", Ok(value(1)));
+    world.run(100 * MS);
+    for _ in 0..2 {
+        // The assistant is cut off for longer than its grace, comes back, and is there for longer than answers wait
+        // for one that is away.
+        world.with("a", |session, now| session.handle_link(now, LinkState::Down));
+        world.leave("a");
+        world.run(10 * SECOND);
+        world.with("a", |session, now| session.handle_link(now, LinkState::Up));
+        world.rejoin("a");
+        world.run(70 * SECOND);
+        assert!(world.settled("a", key).is_none());
+    }
+    world.fate = None;
+    world.rejoin("a");
+    world.run(SECOND);
+    assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(1));
+}
+
+#[test]
+fn instance_that_said_goodbye_is_not_heard_again_in_its_join() {
+    let mut world = shown_assistant();
+    world.say("a", &["phone"], &bye(), &goodbye());
+    world.run(100 * MS);
+    assert_eq!(world.session("phone").bound(), None);
+    let before = world.count("phone", "after_goodbye");
+    world.say("a", &["phone"], &shown("one"), &configuration());
+    world.run(100 * MS);
+    assert_eq!(world.session("phone").bound(), None);
+    assert_eq!(world.count("phone", "after_goodbye"), before + 1);
+    // Another run of the program in the same join is heard.
+    world.say("a", &["phone"], &shown("two"), &configuration());
+    world.run(100 * MS);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+}
+
+#[test]
+fn sid_that_the_room_lists_again_is_present() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let phone = world.ends["phone"].who.clone();
+    world.with("a", |session, now| session.handle_left(now, phone.peer()));
+    world.run(2 * SECOND);
+    let heard = world.count("a", "dead_sid");
+    world.with("a", |session, now| session.handle_joined(now, phone));
+    world.run(SECOND);
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
+    assert_eq!(world.count("a", "dead_sid"), heard);
+}
+
+/// A Configuration under a sid that the room has not announced moves its sender; the listed one may speak meanwhile.
+#[test]
+fn listed_sid_is_heard_though_a_configuration_moved_its_identity() {
+    let mut world = World::pair(&["t"]);
+    let bytes = Frame::write(1, "room", &shown("older"), &configuration()).unwrap();
+    world.throw_as(&Peer::new("phone", "PA_never_announced"), &["a"], &bytes);
+    world.run(100 * MS);
+    // Its own Configuration again, as it came first.
+    let own = world.said("phone", Kind::CONFIGURATION)[0].1.clone();
+    world.throw("phone", &["a"], own.as_bytes());
+    world.run(200 * MS);
+    assert_eq!(world.count("a", "dead_sid"), 0);
+}
+
+#[test]
+fn late_goodbye_counts_only_after_a_handshake() {
+    let mut world = silent_client();
+    let key = world.call("a", request("u").to("watch").timeout(60 * SECOND)).unwrap();
+    world.run(SECOND);
+    assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1, "it was asked as a plain client");
+    world.leave("watch");
+    world.run(100 * MS);
+    world.say("watch", &["a"], &bye(), &goodbye());
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_none(), "it has its grace");
+    assert_eq!(world.count("a", "dead_sid"), 1);
+    world.run(Config::default().times.grace);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+}
+
+#[test]
+fn stops_of_requests_that_never_came_go_with_their_callers_instance() {
+    let say = |world: &mut World, id: &str| {
+        let request = Message::ToolUseRequest(plain_request(id, "t"));
+        world.say("a", &["phone"], &Meta::new(), &request);
+        world.run(100 * MS);
+    };
+    for (instance, runs) in [("one", 0), ("two", 1)] {
+        let mut world = shown_assistant();
+        let stop = ControlStop { target_id: Some("1".to_owned()), ..ControlStop::default() };
+        world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
+        world.run(100 * MS);
+        world.say("a", &["phone"], &shown(instance), &configuration());
+        world.run(SECOND);
+        say(&mut world, "1");
+        assert_eq!(world.executed.len(), runs, "instance {instance}");
+    }
+}
+
+#[test]
+fn plain_client_that_sends_a_configuration_after_all_keeps_its_calls() {
+    let mut world = silent_client();
+    let key = world.call("a", request("u").to("watch").timeout(60 * SECOND)).unwrap();
+    world.run(SECOND);
+    let Some(Message::ToolUseRequest(asked)) = world.heard("watch", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!("it was not asked")
+    };
+    world.say("watch", &["a"], &Meta::new(), &configuration()); // it shows no instance
+    world.run(100 * MS);
+    assert!(world.settled("a", key).is_none());
+    let result = ToolUseResult {
+        id: asked.id,
+        success: true,
+        result: Some(value(1)),
+        error_code: None,
+        error_message: None,
+        conversation_id: None,
+        result_id: None,
+    };
+    world.say("watch", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+    world.run(100 * MS);
+    assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(1));
+}
+
+#[test]
+fn stranger_leaves_no_trace_on_the_fast_lane() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().lossy(true));
+    world.client("phone", Config::default().lossy(true), &["t"]);
+    world.stranger("eve");
+    world.run(SECOND);
+    let before = format!("{:?}", world.session("phone")).matches("Came {").count();
+    let eve = world.ends["eve"].who.peer().clone();
+    for stanza in 1..=20 {
+        let request =
+            ToolUseRequest { execution: Ok(Execution::Client), ..plain_request(&format!("{stanza}"), "t") };
+        let stop = ControlStop { target_id: Some("1".to_owned()), ..ControlStop::default() };
+        for (stanza, message) in
+            [(stanza, Message::ToolUseRequest(request)), (-stanza, Message::ControlStop(stop))]
+        {
+            let bytes = Frame::write(stanza, "room", &Meta::new(), &message).unwrap();
+            world.throw_lossy(&eve, "phone", &bytes);
+        }
+    }
+    world.run(SECOND);
+    assert!(world.count("phone", "stranger") >= 20);
+    // What is known of it says so in the words of the session itself.
+    assert_eq!(format!("{:?}", world.session("phone")).matches("Came {").count(), before);
+}
+
+/// The new instance is asked, and the transport closes before the request leaves: nobody will answer.
+#[test]
+fn call_asked_anew_ends_at_once_if_its_request_never_left() {
+    let mut world = World::new();
+    let repeats = || -> Vec<Tool> { vec![tool("look").options(ToolOptions::default().idempotent())] };
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &[]);
+    world.with("phone", |session, now| session.offer(now, repeats())).unwrap().unwrap();
+    world.run(200 * MS);
+    let key = world.call("a", request("look").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.client("phone", Config::default(), &[]);
+    world.with("phone", |session, now| session.offer(now, repeats())).unwrap().unwrap();
+    world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+        Kind::TOOL_USE_REQUEST => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    for _ in 0..1_000 {
+        if world.said("a", Kind::TOOL_USE_REQUEST).len() == 2 {
+            break;
+        }
+        assert!(world.step());
+    }
+    let asked = |world: &World| world.said("a", Kind::TOOL_USE_REQUEST).len();
+    assert_eq!(asked(&world), 2, "it is asked anew");
+    for packet in (1..=world.packet).rev() {
+        world.with("a", |session, now| session.handle_unsent(now, packet, Unsent::Closed));
+    }
+    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    assert!(matches!(error, CallError::Lost { .. }) && error.may_have_run(), "{error:?}");
+}
+
+/// The next run of a program has no part in the calls that the one before was told to stop.
+#[test]
+fn instance_after_a_goodbye_has_all_places_and_hears_of_no_stop() {
+    let mut config = Config::default();
+    config.caps.open_per_peer = 2;
+    let mut world = World::new();
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &["hang"]);
+    world.run(200 * MS);
+    // The stops are lost, and hold their places.
+    world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+        Kind::CONTROL_STOP if !frame.meta_bool("bridge.bye") => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    for _ in 0..2 {
+        let key = world.call("a", request("hang")).unwrap();
+        world.run(100 * MS);
+        world.with("a", |session, now| session.cancel(now, key));
+    }
+    world.run(100 * MS);
+    assert!(matches!(world.call("a", request("hang")), Err(CallError::TooManyOpen { .. })));
+    world.with("phone", |session, now| session.close(now));
+    world.run(100 * MS);
+    world.fate = None;
+    world.leave("phone");
+    world.client("phone", Config::default(), &["hang"]);
+    world.run(SECOND);
+    let stops = world.said("a", Kind::CONTROL_STOP).len();
+    for _ in 0..2 {
+        world.call("a", request("hang")).unwrap();
+    }
+    world.run(SECOND);
+    assert_eq!(world.said("a", Kind::CONTROL_STOP).len(), stops);
+    assert_eq!(world.session("phone").open_jobs(), 2);
+}
