@@ -35,6 +35,12 @@ const JOINS: usize = 40;
 /// How many calls follow one another.
 const CALLS: usize = 5_000;
 
+/// After how many calls of one caller the next 1,000 are measured.
+const BEFORE: [usize; 2] = [1_000, 100_000];
+
+/// How many calls are in flight at once while their number grows.
+const IN_FLIGHT: usize = 8;
+
 async fn get_battery() -> Result<f32, ToolError> {
     Ok(0.8)
 }
@@ -54,6 +60,7 @@ fn main() {
     runtime.block_on(async {
         first_result(&url, &key).await;
         round_trip(&url, &key).await;
+        after_many_calls(&url, &key).await;
         under_a_flood(&url, &key).await;
     });
 }
@@ -78,6 +85,43 @@ async fn round_trip(url: &str, key: &AccessKey) {
     report("one call of about 220 B after another", &mut calls(&assistant, CALLS).await);
     assistant.close().await;
     client.close().await;
+}
+
+/// Whether a call costs more when its caller has made many before.
+async fn after_many_calls(url: &str, key: &AccessKey) {
+    let (client, assistant) = join(url, key, &format!("bench-many-{}", std::process::id())).await;
+    let assistant = Arc::new(assistant);
+    let (mut made, mut medians) = (0, Vec::new());
+    for before in BEFORE {
+        calls_at_once(&assistant, before - made).await;
+        let mut one_by_one = calls(&assistant, 1_000).await;
+        report(&format!("one call after another, {before} calls of this caller before"), &mut one_by_one);
+        let mut times = calls_at_once(&assistant, 1_000).await;
+        report(&format!("{IN_FLIGHT} calls in flight, {before} calls of this caller before"), &mut times);
+        made = before + 2_000;
+        medians.push((share(&one_by_one, 0.5), share(&times, 0.5)));
+    }
+    if let [(alone, together), (alone_later, together_later)] = medians[..] {
+        println!(
+            "  p50 after {} calls against after {}: {:.2} x alone, {:.2} x with {IN_FLIGHT} in flight",
+            BEFORE[1],
+            BEFORE[0],
+            alone_later / alone,
+            together_later / together
+        );
+    }
+    assistant.close().await;
+    client.close().await;
+}
+
+/// How long each of so many calls takes, several of them in flight at any time.
+async fn calls_at_once(assistant: &Arc<Assistant>, count: usize) -> Vec<Duration> {
+    let mut flights = tokio::task::JoinSet::new();
+    for _ in 0..IN_FLIGHT {
+        let assistant = Arc::clone(assistant);
+        flights.spawn(async move { calls(&assistant, count / IN_FLIGHT).await });
+    }
+    flights.join_all().await.into_iter().flatten().collect()
 }
 
 /// How long each of so many calls takes, one after the other.

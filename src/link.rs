@@ -12,6 +12,28 @@ mod stream;
 
 pub use stream::{STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts};
 
+/// Counts how often this thread compared identities, sids and call ids: what a test can say of the cost of a lookup
+/// without a clock.
+#[cfg(test)]
+pub(crate) mod comparisons {
+    use std::cell::Cell;
+
+    thread_local! {
+        static COUNT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(crate) fn count() {
+        COUNT.set(COUNT.get() + 1);
+    }
+
+    /// How many comparisons `work` makes.
+    pub(crate) fn of(work: impl FnOnce()) -> u64 {
+        let before = COUNT.get();
+        work();
+        COUNT.get() - before
+    }
+}
+
 /// The topic on which frames travel (`wire.md`, section 5).
 pub const TOPIC: &str = "toolbridge";
 
@@ -21,9 +43,38 @@ pub const ROLE_ATTRIBUTE: &str = "toolbridge.role";
 macro_rules! text_newtype {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Eq, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(Arc<str>);
+
+        // By hand, so that unit tests can count comparisons.
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                #[cfg(test)]
+                comparisons::count();
+                self.0 == other.0
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+
+        impl Ord for $name {
+            fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+                #[cfg(test)]
+                comparisons::count();
+                self.0.cmp(&other.0)
+            }
+        }
+
+        impl std::hash::Hash for $name {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
+            }
+        }
 
         impl $name {
             /// The text itself.

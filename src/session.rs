@@ -89,7 +89,7 @@ mod trace;
 mod turn;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Instant,
 };
@@ -100,10 +100,10 @@ use self::{
     consent::Consents,
     guest::Guests,
     ids::Ids,
-    job::Running,
+    job::{HeldByJobs, Running},
     lane::Reliable,
     ledger::Ledger,
-    outbound::Call,
+    outbound::{Call, Calls},
     past::Past,
     peer::Remote,
     presence::Held,
@@ -165,15 +165,18 @@ pub struct Session {
     bound: Option<Identity>,
     /// The candidates of the last ambiguity that was told.
     ambiguous: Vec<Identity>,
+    /// Who hears copies of what we say.
+    observers: BTreeSet<Identity>,
     observed: Observed,
     /// Assistant: participants without a role.
     guests: Guests,
     /// Client: the participants of which it was last reported that none may be our assistant.
     no_assistant_among: Vec<Identity>,
-    calls: BTreeMap<CallKey, Call>,
-    calls_by_id: BTreeMap<CallId, CallKey>,
+    calls: Calls,
     past: Past,
     jobs: BTreeMap<JobKey, Running>,
+    /// What the jobs of each caller hold.
+    held_by_jobs: BTreeMap<Identity, HeldByJobs>,
     tables: BTreeMap<Identity, Table>,
     complaints: Complaints,
     /// Frames that come in parts.
@@ -235,13 +238,14 @@ impl Session {
             tools: Vec::new(),
             bound: None,
             ambiguous: Vec::new(),
+            observers: BTreeSet::new(),
             observed: Observed::default(),
             guests: Guests::default(),
             no_assistant_among: Vec::new(),
-            calls: BTreeMap::new(),
-            calls_by_id: BTreeMap::new(),
+            calls: Calls::default(),
             past: Past::default(),
             jobs: BTreeMap::new(),
+            held_by_jobs: BTreeMap::new(),
             tables: BTreeMap::new(),
             complaints: Complaints::default(),
             streams: Streams::default(),
@@ -316,6 +320,12 @@ impl Session {
     /// The id on the wire of an open call.
     pub fn call_id(&self, key: CallKey) -> Option<&CallId> {
         self.calls.get(&key).map(|call| &call.id)
+    }
+
+    /// The key of the open call of this id.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn call_key(&self, id: &CallId) -> Option<CallKey> {
+        self.calls.key_of(id)
     }
 
     /// The longest budget that a call may have.
@@ -571,7 +581,7 @@ impl Session {
             Timer::Deadline(key) => self.deadline(now, key),
             Timer::JobDeadline(key) => self.job_deadline(now, key),
             Timer::Progress(key) => self.progress_due(now, key),
-            Timer::Tables => self.expire_tables(now),
+            Timer::Table(who) => self.expire_table(now, &who),
             Timer::Past => self.expire_past(now),
             Timer::Complaints => self.tell_complaints(now),
             Timer::Streams => self.streams_idle(now),
@@ -585,11 +595,12 @@ impl Session {
     }
 
     fn end(&mut self, now: Instant, reason: CloseReason, orderly: bool) {
-        let calls: Vec<_> = self.calls.keys().copied().collect();
+        let calls: Vec<_> = self.calls.keys().collect();
         if orderly {
             self.say_goodbye();
         } else {
             self.peers.clear(); // nobody can be told anything
+            self.observers.clear();
         }
         for key in calls {
             let error = match self.calls.get(&key).and_then(Call::owner) {
@@ -604,6 +615,7 @@ impl Session {
         }
         self.timers.clear();
         self.peers.clear();
+        self.observers.clear();
         self.tables.clear();
         self.past = Past::default();
         self.held = Held::default();
@@ -625,6 +637,8 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
+    mod cost;
+
     use super::*;
 
     #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]

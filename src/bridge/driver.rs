@@ -214,9 +214,9 @@ impl<T: Transport> Driver<T> {
                     }
                 }
                 Output::Execute(job) => {
-                    let own = (job.caller == shared.identity)
-                        .then(|| inner.calls.values().find(|slot| slot.id == job.call))
-                        .flatten();
+                    let own = Some(&job).filter(|job| job.caller == shared.identity);
+                    let own = own.and_then(|job| inner.session.call_key(&job.call));
+                    let own = own.and_then(|key| inner.calls.get(&key));
                     let span = trace::tool_span(&job, inner.session.room(), own.map(|slot| &slot.span));
                     self.execute(job, span);
                 }

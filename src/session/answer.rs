@@ -110,30 +110,25 @@ impl Session {
                 table.acknowledged(now, call);
             }
         }
-        self.set_table_timer(now);
+        self.set_table_timer(now, caller);
         sent.ok()
     }
 
-    pub(super) fn expire_tables(&mut self, now: Instant) {
-        for table in self.tables.values_mut() {
-            table.expire(now);
+    pub(super) fn expire_table(&mut self, now: Instant, caller: &Identity) {
+        let Some(table) = self.tables.get_mut(caller) else { return };
+        table.expire(now);
+        if table.is_empty() && !self.peers.contains_key(caller) {
+            self.tables.remove(caller);
         }
-        let empty: Vec<_> = self
-            .tables
-            .iter()
-            .filter(|(id, table)| table.is_empty() && !self.peers.contains_key(*id))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in empty {
-            self.tables.remove(&id);
-        }
-        self.set_table_timer(now);
+        self.set_table_timer(now, caller);
     }
 
-    pub(super) fn set_table_timer(&mut self, now: Instant) {
-        match self.tables.values().filter_map(super::Table::next_expiry).min() {
-            Some(at) => self.timers.set(now, Timer::Tables, at.saturating_duration_since(now)),
-            None => self.timers.cancel(&Timer::Tables),
+    /// The table of this caller has changed: when is the next entry of it to be forgotten?
+    pub(super) fn set_table_timer(&mut self, now: Instant, caller: &Identity) {
+        let timer = Timer::Table(caller.clone());
+        match self.tables.get(caller).and_then(super::Table::next_expiry) {
+            Some(at) => self.timers.set(now, timer, at.saturating_duration_since(now)),
+            None => self.timers.cancel(&timer),
         }
     }
 }

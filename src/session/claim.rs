@@ -49,7 +49,7 @@ impl Table {
         self.claims.iter().map(|(call, claim)| (place(Some(claim.stanza)), call.clone())).collect()
     }
 
-    /// The call that was claimed under this stanza.
+    /// The call that was claimed under this stanza. Claims count among the caller's 64 open calls, so they are few.
     fn claimed_as(&self, stanza: i32) -> Option<CallId> {
         self.claims.iter().find(|(_, claim)| claim.stanza == stanza).map(|(call, _)| call.clone())
     }
@@ -115,7 +115,7 @@ impl Session {
             if let Some(claim) = table.denied(now, &call) {
                 self.timers.cancel(&Timer::ClaimDeadline(claim.job));
             }
-            self.set_table_timer(now);
+            self.set_table_timer(now, id);
         } else if let Some(claim) = table.granted(&call) {
             self.start_claimed(now, id, claim);
         }

@@ -100,7 +100,7 @@ impl Session {
         let granted = self.call_owned_by(&call, id);
         if let Some(key) = granted {
             self.grant(key, stanza);
-        } else if self.peers.get(id).is_some_and(|it| self.past.owned_by(&call, id, it).is_some()) {
+        } else if self.peers.get(id).is_some_and(|it| self.past.is_owned_by(&call, id, it)) {
             self.stats.add(Counter::Late, 1);
         } else {
             self.complain(now, id, Counter::Foreign);
@@ -117,8 +117,7 @@ impl Session {
             Fallback::Claimed(stanza) if !call.began_at_owner => Some((stanza, call.id.clone())),
             _ => None,
         };
-        let of_it = |call: &&Call| call.asked().is_some_and(|asked| asked.owner == *id);
-        let again: Vec<_> = self.calls.values().filter(of_it).filter_map(granted).collect();
+        let again: Vec<_> = self.calls.of_owner(id).filter_map(|(_, call)| granted(call)).collect();
         for (stanza, call) in again {
             self.answer_claim(id, stanza, &call, true);
         }
@@ -169,11 +168,10 @@ impl Session {
         ours
     }
 
-    fn ask_first(&mut self, now: Instant, mut call: Call, asked: Asked) -> CallKey {
+    fn ask_first(&mut self, now: Instant, call: Call, asked: Asked) -> CallKey {
         let window = self.config.times.claim.min(call.limit / 2);
-        call.stage = Stage::Asked(asked);
         let awaits_claim = call.fallback == Fallback::UntilClaimed;
-        let key = self.insert_call(now, call);
+        let key = self.insert_call(now, call.asking(asked));
         if awaits_claim {
             self.timers.set(now, Timer::ClaimWindow(key), window);
         }
@@ -213,7 +211,7 @@ impl Session {
         let Some(call) = self.calls.get_mut(&key) else { return };
         let (id, Ok(tool)) = (call.id.clone(), call.tool.parse::<ToolName>()) else { return };
         call.fallback = Fallback::Never;
-        let Stage::Asked(asked) = std::mem::replace(&mut call.stage, Stage::Waiting) else { return };
+        let Some(Stage::Asked(asked)) = self.calls.set_stage(key, Stage::Waiting) else { return };
         self.timers.cancel(&Timer::ClaimWindow(key));
         match instead {
             Instead::Withdrawn if asked.left == 0 && !asked.again => {} // it never heard of it

@@ -200,7 +200,7 @@ impl Session {
         if let (Some(table), Some(last)) = (self.tables.get_mut(id), returned_at) {
             table.raise_floor(last);
         }
-        self.set_table_timer(now);
+        self.set_table_timer(now, id);
     }
 
     pub(super) fn send_configuration(&mut self, now: Instant, id: &Identity) {

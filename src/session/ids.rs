@@ -15,7 +15,7 @@ use crate::{link::Identity, tool::CallId};
 const ID_CHARS: usize = 21;
 
 /// What a peer shows of its run. It is for us alone, so it is never printed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Instance(Arc<str>);
 
 impl Instance {

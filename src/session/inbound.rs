@@ -8,6 +8,7 @@ use super::{
     codec,
     codec::Incoming,
     ids,
+    job::HeldByJobs,
     table::{State, fingerprint},
 };
 use crate::{
@@ -114,7 +115,7 @@ impl Session {
     /// A request of a candidate is speech, and one without `bridge.to` is plain speech.
     fn speaks_plainly(&mut self, now: Instant, id: &Identity, incoming: &Incoming, is_broadcast: bool) {
         let Some(remote) = self.peers.get_mut(id) else { return };
-        remote.spoke = true;
+        let is_news = !std::mem::replace(&mut remote.spoke, true);
         let plain = !remote.pair.heard && !is_broadcast && incoming.addressed_to().is_none();
         let anew = plain && !remote.pair.plain;
         if anew && let Some(before) = remote.instance.take() {
@@ -123,7 +124,9 @@ impl Session {
         if anew && let Some(remote) = self.peers.get_mut(id) {
             remote.pair.plain = true;
         }
-        self.judge_candidates(now);
+        if is_news || anew {
+            self.judge_candidates(now);
+        }
         if anew {
             self.goes_on_plainly(now, id);
         }
@@ -310,7 +313,7 @@ impl Session {
         let keep = DEFAULT_TIMEOUT.saturating_add(self.config.times.memory);
         let table = self.tables.entry(id.clone()).or_default();
         table.refuse(now, request, stanza, keep, code.clone(), &self.config.caps);
-        self.set_table_timer(now);
+        self.set_table_timer(now, id);
         let message = self.refuse_again(id, &request.id, code);
         self.copy(&Meta::default(), &message);
     }
@@ -334,8 +337,8 @@ impl Session {
         if request.tool_name != ToolName::ECHO && !remote.rate.admits(now, limits.calls_per_second) {
             return false;
         }
-        let jobs = self.jobs.values().filter(|job| job.caller == *id);
-        let (running, held) = jobs.fold((0, 0), |(jobs, bytes), job| (jobs + 1, bytes + job.bytes));
+        let HeldByJobs { jobs: running, bytes: held } =
+            self.held_by_jobs.get(id).copied().unwrap_or_default();
         let table = self.tables.entry(id.clone()).or_default();
         let held = table.claims.values().fold(held, |bytes, claim| bytes + claim.bytes());
         if held > 0 && held + request.parameters.as_bytes().len() > limits.open_bytes {

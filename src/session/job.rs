@@ -33,6 +33,14 @@ pub(super) struct Running {
     pub(super) told: Told,
 }
 
+/// What the jobs of one caller hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeldByJobs {
+    pub(super) jobs: usize,
+    /// Bytes of their arguments.
+    pub(super) bytes: usize,
+}
+
 /// What was told of a job's progress.
 #[derive(Debug, Default)]
 pub(super) struct Told {
@@ -104,6 +112,9 @@ impl Session {
             limit: running.limit,
             meta,
         };
+        let held = self.held_by_jobs.entry(running.caller.clone()).or_default();
+        held.jobs += 1;
+        held.bytes += running.bytes;
         self.jobs.insert(key, running);
         self.gate(now, job);
     }
@@ -168,7 +179,15 @@ impl Session {
         self.timers.cancel(&Timer::JobDeadline(key));
         self.timers.cancel(&Timer::Progress(key));
         self.forget_question(key);
-        self.jobs.remove(&key)
+        let job = self.jobs.remove(&key)?;
+        if let Some(held) = self.held_by_jobs.get_mut(&job.caller) {
+            held.jobs -= 1;
+            held.bytes -= job.bytes;
+            if held.jobs == 0 {
+                self.held_by_jobs.remove(&job.caller);
+            }
+        }
+        Some(job)
     }
 
     pub(super) fn job_progress(&mut self, now: Instant, key: JobKey, progress: Progress) {

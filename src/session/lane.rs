@@ -11,7 +11,7 @@ mod rtt;
 pub(super) use self::flight::Unsent as OfFlight;
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -44,7 +44,8 @@ const RELIABLE_WAIT: usize = 600;
 /// Frames of one peer whose lane and answer are remembered: those of several seconds of calls.
 const MAX_CAME: usize = 256;
 
-/// Requests whose acknowledgement may wait for the answer at once: as many as one caller may have open.
+/// Requests whose acknowledgement may wait for the answer at once: as many as one caller may have open. They are
+/// searched one by one, which so few allow.
 const MAX_OWED: usize = 64;
 
 /// An answer that comes so soon takes the place of its request's acknowledgement.
@@ -57,7 +58,8 @@ pub(super) struct FastLane {
     met: bool,
     trip: RoundTrip,
     flight: Flight,
-    came: VecDeque<Came>,
+    /// By the absolute value of their stanzas.
+    came: BTreeMap<u32, Came>,
     owed: VecDeque<Owed>,
     /// The lane of the frame that came last.
     last: Lane,
@@ -66,7 +68,6 @@ pub(super) struct FastLane {
 /// A frame that came and wants an answer.
 #[derive(Debug)]
 struct Came {
-    stanza: u32,
     /// How it came last.
     by: Lane,
     answered_at: Option<Instant>,
@@ -89,6 +90,8 @@ pub(super) struct Reliable {
     added: usize,
     /// The time of the input or command that is being taken.
     pub(super) now: Option<Instant>,
+    /// The peers to whom copies may be held back.
+    holding: BTreeSet<Identity>,
 }
 
 impl Reliable {
@@ -233,7 +236,7 @@ impl Session {
         let waits = self.is_client();
         let Some(remote) = self.peers.get_mut(to) else { return false };
         let FastLane { came, flight, owed, trip, .. } = &mut remote.pair.lane;
-        let Some(it) = came.iter_mut().rev().find(|it| it.stanza == stanza.unsigned_abs()) else {
+        let Some(it) = came.get_mut(&stanza.unsigned_abs()) else {
             return false;
         };
         if it.by == Lane::Reliable {
@@ -289,6 +292,9 @@ impl Session {
             has_room
         });
         let holds = flight.held();
+        if holds > 0 {
+            self.reliable.holding.insert(id.clone());
+        }
         self.stats.add(Counter::FastCopiesHeld, holds.saturating_sub(held));
         for due in due {
             self.go(id, due);
@@ -303,14 +309,10 @@ impl Session {
         if !self.reliable.has_room_beside(0) {
             return;
         }
-        let holding: Vec<_> = self
-            .peers
-            .iter()
-            .filter(|(_, remote)| remote.pair.lane.flight.held() > 0)
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in holding {
-            self.lane_due(now, &id);
+        for id in std::mem::take(&mut self.reliable.holding) {
+            if self.peers.get(&id).is_some_and(|remote| remote.pair.lane.flight.held() > 0) {
+                self.lane_due(now, &id);
+            }
         }
     }
 
@@ -365,7 +367,7 @@ impl Session {
             }
             Message::Acknowledgement(it) => {
                 let stanza = it.acknowledged_stanza_id.map_or(0, i32::unsigned_abs);
-                match lane.came.iter().rev().find(|came| came.stanza == stanza).map(|came| came.by) {
+                match lane.came.get(&stanza).map(|came| came.by) {
                     Some(Lane::Lossy) => Way::Once,
                     Some(Lane::Reliable) | None => Way::Both,
                 }
@@ -394,14 +396,14 @@ impl Session {
     fn came(&mut self, id: &Identity, stanza: Option<i32>, by: Lane) {
         let (Some(stanza), Some(remote)) = (stanza, self.peers.get_mut(id)) else { return };
         let (came, stanza) = (&mut remote.pair.lane.came, stanza.unsigned_abs());
-        if let Some(it) = came.iter_mut().rev().find(|it| it.stanza == stanza) {
+        if let Some(it) = came.get_mut(&stanza) {
             it.by = by;
             return;
         }
         if came.len() == MAX_CAME {
-            came.pop_front();
+            came.pop_first(); // stanzas rise, so it is the oldest
         }
-        came.push_back(Came { stanza, by, answered_at: None });
+        came.insert(stanza, Came { by, answered_at: None });
     }
 
     fn go(&mut self, to: &Identity, due: Due) {

@@ -1,9 +1,6 @@
 //! What became of each call: asked for, delivered, begun, settled — once each, with times.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Instant,
-};
+use std::{collections::BTreeMap, time::Instant};
 
 use super::{Event, Session, outbound::Call, send::floor_char, turn::TurnKey};
 use crate::{
@@ -85,7 +82,12 @@ impl CallRecord {
 pub(super) struct Ledger {
     now: Option<Instant>,
     open: BTreeMap<CallId, CallRecord>,
-    ended: VecDeque<CallRecord>,
+    /// By the order in which they ended.
+    ended: BTreeMap<u64, CallRecord>,
+    /// Which of them is the last one of this call.
+    ended_as: BTreeMap<CallId, u64>,
+    /// Counts the records that have ended.
+    count: u64,
 }
 
 impl Session {
@@ -94,12 +96,12 @@ impl Session {
     pub fn records(&self) -> Vec<CallRecord> {
         let mut open: Vec<_> = self.ledger.open.values().cloned().collect();
         open.sort_by_key(|record| record.requested);
-        self.ledger.ended.iter().cloned().chain(open).collect()
+        self.ledger.ended.values().cloned().chain(open).collect()
     }
 
     /// What is known of this call, if it is open or ended not long ago.
     pub fn record(&self, call: &CallId) -> Option<&CallRecord> {
-        let ended = || self.ledger.ended.iter().rev().find(|record| record.id == *call);
+        let ended = || self.ledger.ended.get(self.ledger.ended_as.get(call)?);
         self.ledger.open.get(call).or_else(ended)
     }
 
@@ -160,7 +162,8 @@ impl Ledger {
 
     /// A result came after the call was settled.
     pub(super) fn late(&mut self, call: &CallId, now: Instant) {
-        if let Some(record) = self.ended.iter_mut().rev().find(|record| record.id == *call) {
+        let ended = self.ended_as.get(call).and_then(|at| self.ended.get_mut(at));
+        if let Some(record) = ended {
             record.late.get_or_insert(now);
         }
     }
@@ -192,9 +195,15 @@ impl Ledger {
         record.outcome = Some(outcome.clone().map_err(|code| short(&code)));
         record.execution = execution;
         record.owner = owner.cloned().or(record.owner);
-        self.ended.push_back(record);
-        while self.ended.len() > kept {
-            self.ended.pop_front();
+        self.count += 1;
+        self.ended_as.insert(record.id.clone(), self.count);
+        self.ended.insert(self.count, record);
+        while self.ended.len() > kept
+            && let Some((at, oldest)) = self.ended.pop_first()
+        {
+            if self.ended_as.get(&oldest.id) == Some(&at) {
+                self.ended_as.remove(&oldest.id);
+            }
         }
     }
 

@@ -27,13 +27,8 @@ impl Session {
         let times = &self.config.times;
         let patience = times.grace.max(times.silence.saturating_mul(UNANSWERED));
         let silence = times.silence;
-        let open: Vec<_> = self
-            .calls
-            .iter()
-            .filter_map(|(key, call)| {
-                call.asked().filter(|asked| asked.owner == *owner).map(|asked| (*key, asked.at))
-            })
-            .collect();
+        let open: Vec<_> =
+            self.calls.of_owner(owner).filter_map(|(key, call)| Some((key, call.asked()?.at))).collect();
         let Some(remote) = self.peers.get(owner) else { return };
         if open.is_empty() || !remote.features_ack() || remote.pair.plain {
             return; // nobody waits, or it cannot be asked
@@ -50,7 +45,7 @@ impl Session {
         if reachable && now.saturating_duration_since(heard.max(oldest)) >= silence {
             self.ping(owner);
         }
-        if self.calls.values().any(|call| call.asked().is_some_and(|asked| asked.owner == *owner)) {
+        if self.calls.count_of(owner) > 0 {
             self.timers.set(now, Timer::Ping(owner.clone()), ROUND.min(silence).max(SHORTEST_ROUND));
         }
     }

@@ -1,5 +1,9 @@
 //! Calls that we asked for: one terminal state each.
 
+mod calls;
+
+pub(super) use self::calls::Calls;
+
 use std::time::{Duration, Instant};
 
 use super::{
@@ -34,7 +38,8 @@ pub(super) struct Call {
     pub(super) limit: Duration,
     /// Until when it waits for an owner, should none be found.
     pub(super) waits_until: Instant,
-    pub(super) stage: Stage,
+    /// Indexed: only [`Calls`] changes it while the call is open.
+    stage: Stage,
     /// Nobody waits for its outcome.
     pub(super) detached: bool,
     /// Another instance of this owner was asked before, which may have run it.
@@ -96,6 +101,16 @@ impl Asked {
 }
 
 impl Call {
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// The same call, for which a peer was asked.
+    pub(super) fn asking(mut self, asked: Asked) -> Self {
+        self.stage = Stage::Asked(asked);
+        self
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.stage, Stage::Waiting)
     }
@@ -107,6 +122,7 @@ impl Call {
         }
     }
 
+    /// Owner, stanza and packet are indexed: nothing but [`Calls`] changes those.
     fn asked_mut(&mut self) -> Option<&mut Asked> {
         match &mut self.stage {
             Stage::Asked(asked) => Some(asked),
@@ -180,7 +196,10 @@ impl Session {
             Choice::Fail(error) => return Err(error),
             Choice::Wait if wait.is_zero() => return Err(self.nobody_for(&call)),
             Choice::Wait => {}
-            Choice::Ask(owner) => call.stage = Stage::Asked(self.send_request(now, &call, &owner)?),
+            Choice::Ask(owner) => {
+                let asked = self.send_request(now, &call, &owner)?;
+                call = call.asking(asked);
+            }
         }
         let key = self.insert_call(now, call);
         self.await_owner(now, key, wait);
@@ -191,18 +210,19 @@ impl Session {
     pub(super) fn ask_owner(&mut self, now: Instant, key: CallKey, owner: &Identity) {
         let Some(call) = self.calls.remove(&key) else { return };
         let sent = self.send_request(now, &call, owner);
-        let call = self.calls.entry(key).or_insert(call);
+        let waited = call.is_waiting();
+        let first = waited && call.asked_before.is_none();
+        self.calls.insert(key, call);
         self.timers.cancel(&Timer::OwnerWait(key));
         match sent {
             Ok(asked) => {
-                let first = call.is_waiting() && call.asked_before.is_none();
-                call.stage = Stage::Asked(asked);
+                self.calls.set_stage(key, Stage::Asked(asked));
                 if first {
                     self.requested(now, key);
                 }
                 self.watch(now, owner);
             }
-            Err(error) if call.is_waiting() => self.settle_call(now, key, Err(error)),
+            Err(error) if waited => self.settle_call(now, key, Err(error)),
             Err(error) => tracing::debug!(%owner, %error, "it was asked in the plain form, and that stands"),
         }
     }
@@ -212,7 +232,6 @@ impl Session {
         let key = CallKey(self.next_key);
         self.stats.add(Counter::Calls, 1);
         self.timers.set(now, Timer::Deadline(key), call.limit);
-        self.calls_by_id.insert(call.id.clone(), key);
         self.ledger.asked(self.local.identity(), &call);
         self.calls.insert(key, call);
         key
@@ -220,7 +239,7 @@ impl Session {
 
     /// The open call of this id, if this is its owner: the identity, and the instance or join that was asked.
     pub(super) fn call_owned_by(&self, call: &CallId, id: &Identity) -> Option<CallKey> {
-        let key = *self.calls_by_id.get(call)?;
+        let key = self.calls.key_of(call)?;
         let asked = self.calls.get(&key)?.asked()?;
         asked.is_of(id, self.peers.get(id)?).then_some(key)
     }
@@ -228,21 +247,18 @@ impl Session {
     /// The call whose only request was sent in this packet, and its limit. A frame of the fast lane has several
     /// packets under one number: of those it must be proven that none left.
     pub(super) fn call_sent_in(&self, packet: u64, proven: bool) -> Option<(CallKey, Duration)> {
-        let is_it = |call: &&Call| {
-            call.asked().is_some_and(|asked| {
-                asked.packet == packet && asked.left == 1 && !asked.again && (proven || !asked.fast)
-            })
-        };
-        let call = self.calls.values().find(is_it)?;
-        Some((*self.calls_by_id.get(&call.id)?, call.limit))
+        let key = self.calls.sent_in(packet)?;
+        let call = self.calls.get(&key)?;
+        let only = |asked: &Asked| asked.left == 1 && !asked.again && (proven || !asked.fast);
+        call.asked().is_some_and(only).then_some((key, call.limit))
     }
 
     /// A request came. What names its call means no other one: our predecessor may have used the same stanza.
     pub(super) fn request_delivered(&mut self, id: &Identity, stanza: i32, named: Option<&str>) {
         let is_it = |asked: &Asked| asked.owner == *id && asked.stanza == stanza;
         let means = |call: &Call| codec::may_mean(named, &call.id) && call.asked().is_some_and(is_it);
-        let found = self.calls.values_mut().find(|call| means(call));
-        if let Some(call) = found {
+        let found = self.calls.asked_as(stanza).and_then(|key| self.calls.get_mut(&key));
+        if let Some(call) = found.filter(|call| means(call)) {
             let name = call.id.clone();
             if call.asked_mut().is_some_and(|asked| !std::mem::replace(&mut asked.delivered, true)) {
                 self.event(Event::Delivered { call: name, owner: id.clone() });
@@ -258,16 +274,17 @@ impl Session {
         let (instance, sid) = (remote.instance.clone(), remote.sid().cloned());
         let mut again = Vec::new();
         let mut lost = Vec::new();
-        for (key, call) in &mut self.calls {
-            let Some(asked) = call.asked_mut().filter(|asked| asked.owner == *id) else { continue };
+        let open: Vec<_> = self.calls.of_owner(id).map(|(key, _)| key).collect();
+        for key in open {
+            let Some(asked) = self.calls.get_mut(&key).and_then(Call::asked_mut) else { continue };
             let same_join = Some(&asked.sid) == sid.as_ref();
             match (&asked.instance, &instance) {
                 (Some(before), Some(now)) if before == now => {
                     asked.sid = sid.clone().unwrap_or_else(|| asked.sid.clone());
                 }
                 (None, None) if same_join => {}
-                (None, Some(_)) if same_join => again.push(*key), // it speaks our form after all
-                _ => lost.push(*key),
+                (None, Some(_)) if same_join => again.push(key), // it speaks our form after all
+                _ => lost.push(key),
             }
         }
         for key in lost {
@@ -280,17 +297,15 @@ impl Session {
 
     /// The requests that this instance has not acknowledged, by stanza.
     pub(super) fn requests_kept_for(&self, id: &Identity, instance: &Instance) -> Vec<(u32, CallKey)> {
-        let is_it = |asked: &&Asked| {
-            asked.owner == *id && asked.instance.as_ref() == Some(instance) && !asked.delivered
-        };
-        let kept = self.calls.iter().filter_map(|(key, call)| Some((key, call.asked().filter(is_it)?)));
-        kept.map(|(key, asked)| (replay::place(Some(asked.stanza)), *key)).collect()
+        let is_it = |asked: &&Asked| asked.instance.as_ref() == Some(instance) && !asked.delivered;
+        let kept = self.calls.of_owner(id).filter_map(|(key, call)| Some((key, call.asked().filter(is_it)?)));
+        kept.map(|(key, asked)| (replay::place(Some(asked.stanza)), key)).collect()
     }
 
     /// The requests to this owner of which no packet left.
     pub(super) fn requests_that_never_left(&self, id: &Identity) -> Vec<CallKey> {
-        let is_it = |asked: &Asked| asked.owner == *id && asked.left == 0;
-        self.calls.iter().filter(|(_, call)| call.asked().is_some_and(is_it)).map(|(key, _)| *key).collect()
+        let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.left == 0);
+        self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect()
     }
 
     /// Sends a request again as it was, with the budget that is left. None if it need not be.
@@ -301,18 +316,15 @@ impl Session {
         let (meta, message) = self.request(now, call, asked.instance.as_ref());
         let sent = self.post_again(&owner, stanza, &meta, &message);
         let sent = sent.inspect_err(|error| tracing::warn!(?error, "a request cannot be sent again")).ok()?;
-        let asked = self.calls.get_mut(&key)?.asked_mut()?;
-        asked.packet = sent.packet;
-        asked.fast = sent.fast || (asked.fast && asked.left > 0);
-        asked.left += 1;
+        self.calls.sent_again(key, &sent);
         Some(sent)
     }
 
     /// Whether this packet carried a request; it did not leave. As with [`Self::call_sent_in`], that may prove
     /// nothing.
     pub(super) fn request_never_left(&mut self, packet: u64, proven: bool) -> bool {
-        let mut asked = self.calls.values_mut().filter_map(Call::asked_mut);
-        let Some(asked) = asked.find(|asked| asked.packet == packet) else { return false };
+        let call = self.calls.sent_in(packet).and_then(|key| self.calls.get_mut(&key));
+        let Some(asked) = call.and_then(Call::asked_mut) else { return false };
         if proven || !asked.fast {
             asked.left = asked.left.saturating_sub(1);
         }
@@ -344,7 +356,7 @@ impl Session {
         self.timers.set(now, Timer::OwnerWait(key), wait.saturating_sub(SETTLED));
         let wanted = call.named.clone().or_else(|| self.config.pins.get(&*call.tool).cloned());
         if let Some(wanted) = wanted {
-            self.expect(now, &wanted);
+            self.expect_wanted(now, &wanted);
         }
     }
 

@@ -36,8 +36,8 @@ impl Session {
             if !self.run_what_was_declined(now, key, &read) {
                 self.settle_by_owner(now, key, read);
             }
-        } else if let Some(gone) = self.peers.get(id).and_then(|it| self.past.owned_by(&result.id, id, it)) {
-            let repeated = std::mem::replace(&mut gone.answered, true);
+        } else if self.peers.get(id).is_some_and(|it| self.past.is_owned_by(&result.id, id, it)) {
+            let repeated = self.past.answered(&result.id);
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
             if result.success {
                 self.ledger.late(&result.id, now);
@@ -104,7 +104,7 @@ impl Session {
     pub(super) fn settle_call(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.get(&key) else { return };
         let id = call.id.clone();
-        if let Stage::Own(job) = call.stage {
+        if let Stage::Own(job) = *call.stage() {
             return self.end_own(now, key, job, result);
         }
         if call.asked().is_some_and(|asked| asked.left == 0 && !asked.again) {
@@ -162,21 +162,19 @@ impl Session {
             remote.tools.iter().find(is_it).is_some_and(|tool| tool.tool_options().idempotent)
         };
         // All of them were asked of the old one: what an older one was asked was lost when the old one came.
-        let of_old = |call: &&mut Call| {
-            call.asked().is_some_and(|asked| asked.owner == *id && asked.instance.is_some())
-        };
+        let of_old = |call: &Call| call.asked().is_some_and(|asked| asked.instance.is_some());
         let mut anew = Vec::new();
-        for (key, call) in &mut self.calls {
+        for (key, call) in self.calls.of_owner(id) {
             // What nobody has claimed is ours to run, and is not asked again.
             let may_wait = call.fallback != Fallback::UntilClaimed;
-            if Some(call).filter(of_old).is_some_and(|call| may_wait && idempotent(call)) {
-                anew.push(*key);
+            if may_wait && of_old(call) && idempotent(call) {
+                anew.push(key);
             }
         }
         for key in anew {
             let wait = self.config.times.owner_wait;
+            self.calls.set_stage(key, Stage::Waiting);
             if let Some(call) = self.calls.get_mut(&key) {
-                call.stage = Stage::Waiting;
                 call.fallback = Fallback::Never;
                 call.asked_before = Some(id.clone());
                 call.waits_until = later(now, wait);
@@ -186,8 +184,9 @@ impl Session {
     }
 
     pub(super) fn lose_calls(&mut self, now: Instant, id: &Identity, which: impl Fn(&Asked) -> bool) {
-        let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.owner == *id && which(asked));
-        let lost: Vec<_> = self.calls.iter().filter(|(_, call)| is_it(call)).map(|(key, _)| *key).collect();
+        let is_it = |call: &Call| call.asked().is_some_and(&which);
+        let lost: Vec<_> =
+            self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect();
         for key in lost {
             self.lose_call(now, key, id);
         }
@@ -197,7 +196,6 @@ impl Session {
     pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
         let result = result.map_err(|error| unproven(error, call.asked_before.as_ref()));
-        self.calls_by_id.remove(&call.id);
         if let Some(asked) = call.asked() {
             self.withdraw_request(asked.packet);
             self.lane_forget_request(&asked.owner, &call.id);
@@ -207,7 +205,7 @@ impl Session {
             self.timers.cancel(&timer);
         }
         let execution = call.execution();
-        let owner = match &call.stage {
+        let owner = match call.stage() {
             Stage::Own(_) => Some(self.local.identity().clone()),
             Stage::Asked(asked) => Some(asked.owner.clone()),
             Stage::Waiting => None,

@@ -34,8 +34,8 @@ impl Session {
         };
         let (own, disclose) = (self.limit_of(known, asked), known.tool_options().disclose);
         let job = self.next_job();
+        self.calls.set_stage(key, Stage::Own(job));
         let Some(call) = self.calls.get_mut(&key) else { return };
-        call.stage = Stage::Own(job);
         let mut limit = call.limit.saturating_sub(now.saturating_duration_since(call.began));
         if own < limit {
             (limit, call.limit) = (own, own);

@@ -33,8 +33,7 @@ impl Session {
 
     /// Calls that wait look again.
     pub(super) fn look_for_owners(&mut self, now: Instant) {
-        let waiting: Vec<_> =
-            self.calls.iter().filter(|(_, call)| call.is_waiting()).map(|(key, _)| *key).collect();
+        let waiting: Vec<_> = self.calls.waiting().map(|(key, _)| key).collect();
         for key in waiting {
             let Some(call) = self.calls.get(&key) else { continue };
             match self.choose(&call.tool, call.named.as_ref()) {
@@ -66,10 +65,18 @@ impl Session {
 
     /// If a call waits for this very participant, it is greeted, and judged by its silence.
     pub(super) fn expect(&mut self, now: Instant, id: &Identity) {
-        let waits = |call: &Call| call.is_waiting() && self.wanted(call) == Some(id);
-        if self.is_client() || !self.calls.values().any(waits) {
-            return;
+        if !self.is_client() && self.is_wanted_by_a_call(id) {
+            self.expect_wanted(now, id);
         }
+    }
+
+    /// Whether a call waits for this very participant.
+    fn is_wanted_by_a_call(&self, id: &Identity) -> bool {
+        self.calls.waiting().any(|(_, call)| self.wanted(call) == Some(id))
+    }
+
+    /// The same of a participant for which a call is known to wait.
+    pub(super) fn expect_wanted(&mut self, now: Instant, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         if !remote.is_here() || remote.pair.heard {
             return;
@@ -99,7 +106,7 @@ impl Session {
 
     /// A participant that a caller named did not answer our Configuration: it is asked as a plain peer.
     pub(super) fn silent(&mut self, now: Instant, id: &Identity) {
-        let wanted = self.calls.values().any(|call| call.is_waiting() && self.wanted(call) == Some(id));
+        let wanted = self.is_wanted_by_a_call(id);
         let Some(remote) = self.peers.get_mut(id) else { return };
         let silent = remote.is_here() && !remote.pair.heard && !remote.pair.left && remote.instance.is_none();
         if wanted && silent {
@@ -110,9 +117,8 @@ impl Session {
 
     /// Calls that hold a place at this owner: open, or stopped without its knowing.
     pub(super) fn places_at(&self, owner: &Identity) -> usize {
-        let open = self.calls.values().filter(|call| call.asked().is_some_and(|asked| asked.owner == *owner));
         let instance = self.peers.get(owner).and_then(|remote| remote.instance.as_ref());
-        open.count() + self.past.places_at(owner, instance)
+        self.calls.count_of(owner) + self.past.places_at(owner, instance)
     }
 
     pub(super) fn wanted<'a>(&'a self, call: &'a Call) -> Option<&'a Identity> {

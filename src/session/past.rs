@@ -11,24 +11,40 @@ use crate::{link::Identity, tool::CallId};
 /// Settled calls that are remembered at once.
 const MAX_PAST: usize = 4096;
 
-/// The settled calls.
+/// The settled calls. Every lookup takes a time that grows with the logarithm of their number.
 #[derive(Debug, Default)]
 pub(super) struct Past {
     calls: BTreeMap<CallId, Gone>,
-    /// Those whose owners shall stop and do not know it yet: few, and all that frames are looked up in.
-    stopping: BTreeSet<CallId>,
     /// When each may be forgotten.
     order: BTreeSet<(Instant, CallId)>,
+    by_owner: BTreeMap<Identity, AtOwner>,
+    /// Calls that still count among the open calls of their owner's instance.
+    places: BTreeMap<(Identity, Instance), usize>,
+    /// Calls whose stops wait to be sent, by the stanza of the request. The session never uses a stanza twice.
+    waiting: BTreeMap<i32, CallId>,
+    /// Calls whose stops were sent, by the stanza of the stop.
+    by_stanza: BTreeMap<i32, CallId>,
+    /// The same calls, by the last packet of the stop.
+    by_packet: BTreeMap<u64, CallId>,
+}
+
+/// The settled calls of one owner.
+#[derive(Debug, Default)]
+struct AtOwner {
+    remembered: usize,
+    /// Those that the owner shall stop and may not know of.
+    stopping: BTreeSet<CallId>,
 }
 
 /// A call that was settled.
 #[derive(Debug)]
 pub(super) struct Gone {
     /// Who was asked, and how.
-    pub(super) asked: Asked,
+    asked: Asked,
     /// Whether its owner answered.
-    pub(super) answered: bool,
-    pub(super) stop: Stop,
+    answered: bool,
+    /// Indexed, as `asked` and `answered` are: only [`Past`] changes it.
+    stop: Stop,
     /// When it may be forgotten.
     until: Instant,
 }
@@ -57,29 +73,59 @@ impl Gone {
         Self { answered: true, stop: Stop::Unwanted, ..Self::unanswered(asked, now) }
     }
 
-    /// Whether it still counts among its owner's open calls. A plain peer acknowledges nothing.
-    fn has_place(&self) -> bool {
-        self.asked.instance.is_some()
-            && !self.answered
-            && matches!(self.stop, Stop::Waiting | Stop::Sent { .. })
+    pub(super) fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    pub(super) fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// Whether its owner shall stop and may not know of it.
+    fn is_stopping(&self) -> bool {
+        matches!(self.stop, Stop::Waiting | Stop::Sent { .. })
+    }
+
+    /// Where it still counts among the open calls. A plain peer acknowledges nothing, so nothing counts there.
+    fn place(&self) -> Option<(Identity, Instance)> {
+        let instance = self.asked.instance.clone().filter(|_| !self.answered && self.is_stopping())?;
+        Some((self.asked.owner.clone(), instance))
     }
 }
 
 impl Past {
     /// Stopped calls of which this instance of their owner does not know yet.
     pub(super) fn places_at(&self, owner: &Identity, instance: Option<&Instance>) -> usize {
-        let is_its = |gone: &Gone| gone.has_place() && gone.asked.instance.as_ref() == instance;
-        self.stopping_at(owner).filter(|(_, gone)| is_its(gone)).count()
+        let place = instance.map(|instance| (owner.clone(), instance.clone()));
+        place.and_then(|place| self.places.get(&place)).copied().unwrap_or(0)
     }
 
     /// Whether a call of this owner is remembered: it may answer it once more.
     pub(super) fn remembers(&self, owner: &Identity) -> bool {
-        self.calls.values().any(|gone| gone.asked.owner == *owner)
+        self.by_owner.contains_key(owner)
     }
 
-    /// The call, if this is who was asked.
-    pub(super) fn owned_by(&mut self, call: &CallId, id: &Identity, remote: &Remote) -> Option<&mut Gone> {
-        self.calls.get_mut(call).filter(|gone| gone.asked.is_of(id, remote))
+    pub(super) fn get(&self, call: &CallId) -> Option<&Gone> {
+        self.calls.get(call)
+    }
+
+    /// Whether the call is remembered, and this is who was asked.
+    pub(super) fn is_owned_by(&self, call: &CallId, id: &Identity, remote: &Remote) -> bool {
+        self.calls.get(call).is_some_and(|gone| gone.asked.is_of(id, remote))
+    }
+
+    /// The owner answered. Returns whether it had answered before.
+    pub(super) fn answered(&mut self, call: &CallId) -> bool {
+        let before = self.calls.get(call).is_some_and(|gone| gone.answered);
+        if !before {
+            self.change(call, |gone| gone.answered = true);
+        }
+        before
+    }
+
+    /// The stop of this call was sent under this stanza, in this packet.
+    pub(super) fn stop_sent(&mut self, call: &CallId, stanza: i32, packet: u64) {
+        self.change(call, |gone| gone.stop = Stop::Sent { stanza, packet });
     }
 
     /// The stops that this instance has not acknowledged, by the order in which they were sent.
@@ -95,25 +141,18 @@ impl Past {
 
     /// The owner for whom this packet carried a stop; it did not leave.
     pub(super) fn stop_never_left(&mut self, packet: u64) -> Option<Identity> {
-        let is_it = |gone: &Gone| matches!(gone.stop, Stop::Sent { packet: its, .. } if its == packet);
-        let found = self.stopping.iter().find(|call| self.calls.get(*call).is_some_and(is_it)).cloned();
-        let gone = self.calls.get_mut(&found?)?;
-        gone.stop = Stop::Waiting;
-        Some(gone.asked.owner.clone())
+        let call = self.by_packet.get(&packet)?.clone();
+        self.change(&call, |gone| gone.stop = Stop::Waiting);
+        self.calls.get(&call).map(|gone| gone.asked.owner.clone())
     }
 
     /// The owner knows of the stop that was sent under this stanza.
     pub(super) fn stop_known(&mut self, owner: &Identity, stanza: i32) {
-        let sent = self
-            .stopping_at(owner)
-            .find(|(_, gone)| matches!(gone.stop, Stop::Sent { stanza: its, .. } if its == stanza));
-        if let Some(call) = sent.map(|(call, _)| call.clone()) {
+        let call = self.by_stanza.get(&stanza);
+        let is_its = |call: &&CallId| self.calls.get(*call).is_some_and(|gone| gone.asked.owner == *owner);
+        if let Some(call) = call.filter(is_its).cloned() {
             self.known(&call);
         }
-    }
-
-    pub(super) fn get_mut(&mut self, call: &CallId) -> Option<&mut Gone> {
-        self.calls.get_mut(call)
     }
 
     /// The calls of this owner whose stops wait to be sent.
@@ -124,37 +163,97 @@ impl Past {
 
     /// The call of this owner whose request had this stanza and whose stop waits to be sent.
     pub(super) fn waiting_stop_of(&self, owner: &Identity, stanza: i32) -> Option<CallId> {
-        let is_it = |gone: &Gone| gone.asked.stanza == stanza && gone.stop == Stop::Waiting;
-        self.stopping_at(owner).find(|(_, gone)| is_it(gone)).map(|(id, _)| id.clone())
+        let call = self.waiting.get(&stanza)?;
+        let is_its = self.calls.get(call).is_some_and(|gone| gone.asked.owner == *owner);
+        is_its.then(|| call.clone())
     }
 
-    fn stopping_at<'a>(&'a self, owner: &'a Identity) -> impl Iterator<Item = (&'a CallId, &'a Gone)> {
-        let all = self.stopping.iter().filter_map(|call| Some((call, self.calls.get(call)?)));
-        all.filter(move |(_, gone)| gone.asked.owner == *owner)
+    fn stopping_at(&self, owner: &Identity) -> impl Iterator<Item = (&CallId, &Gone)> {
+        let calls = self.by_owner.get(owner).into_iter().flat_map(|at| &at.stopping);
+        calls.filter_map(|call| Some((call, self.calls.get(call)?)))
     }
 
     fn known(&mut self, call: &CallId) {
-        self.stopping.remove(call);
-        if let Some(gone) = self.calls.get_mut(call) {
-            gone.stop = Stop::Known;
-        }
+        self.change(call, |gone| gone.stop = Stop::Known);
     }
 
     fn insert(&mut self, call: CallId, gone: Gone) {
         if self.order.len() >= MAX_PAST {
             self.forget_first();
         }
-        if gone.stop == Stop::Waiting {
-            self.stopping.insert(call.clone());
-        }
+        self.forget(&call);
         self.order.insert((gone.until, call.clone()));
+        self.index(&call, &gone);
         self.calls.insert(call, gone);
     }
 
     fn forget_first(&mut self) {
         if let Some((_, first)) = self.order.pop_first() {
-            self.stopping.remove(&first);
-            self.calls.remove(&first);
+            self.forget(&first);
+        }
+    }
+
+    fn forget(&mut self, call: &CallId) {
+        if let Some(gone) = self.calls.remove(call) {
+            self.unindex(call, &gone);
+            self.order.remove(&(gone.until, call.clone()));
+        }
+    }
+
+    fn change(&mut self, call: &CallId, change: impl FnOnce(&mut Gone)) {
+        let Some((call, mut gone)) = self.calls.remove_entry(call) else { return };
+        self.unindex(&call, &gone);
+        change(&mut gone);
+        self.index(&call, &gone);
+        self.calls.insert(call, gone);
+    }
+
+    fn index(&mut self, call: &CallId, gone: &Gone) {
+        let at = self.by_owner.entry(gone.asked.owner.clone()).or_default();
+        at.remembered += 1;
+        if gone.is_stopping() {
+            at.stopping.insert(call.clone());
+        }
+        if let Some(place) = gone.place() {
+            *self.places.entry(place).or_default() += 1;
+        }
+        match gone.stop {
+            Stop::Waiting => {
+                self.waiting.insert(gone.asked.stanza, call.clone());
+            }
+            Stop::Sent { stanza, packet } => {
+                self.by_stanza.insert(stanza, call.clone());
+                self.by_packet.insert(packet, call.clone());
+            }
+            Stop::Unwanted | Stop::Known => {}
+        }
+    }
+
+    fn unindex(&mut self, call: &CallId, gone: &Gone) {
+        if let Some(at) = self.by_owner.get_mut(&gone.asked.owner) {
+            at.remembered -= 1;
+            at.stopping.remove(call);
+            if at.remembered == 0 {
+                self.by_owner.remove(&gone.asked.owner);
+            }
+        }
+        if let Some(place) = gone.place()
+            && let Some(held) = self.places.get_mut(&place)
+        {
+            *held -= 1;
+            if *held == 0 {
+                self.places.remove(&place);
+            }
+        }
+        match gone.stop {
+            Stop::Waiting => {
+                self.waiting.remove(&gone.asked.stanza);
+            }
+            Stop::Sent { stanza, packet } => {
+                self.by_stanza.remove(&stanza);
+                self.by_packet.remove(&packet);
+            }
+            Stop::Unwanted | Stop::Known => {}
         }
     }
 }

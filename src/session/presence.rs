@@ -55,6 +55,7 @@ impl Session {
         if let Some(remote) = self.peers.get_mut(&id) {
             remote.who = Some(who.clone());
         }
+        self.note_observer(&id);
         let doubtful = who.attribute(ROLE_ATTRIBUTE).is_some() && who.token_role().is_none();
         if news {
             self.event(Event::Joined(who));
@@ -145,6 +146,7 @@ impl Session {
         remote.pair = Pair::default();
         remote.heard_at = now;
         remote.forget_join();
+        self.note_observer(id);
         self.cancel_pair_timers(id);
         if let Presence::Here { sid: old, announced: was_announced } = before {
             if let Some(remote) = self.peers.get_mut(id) {
@@ -256,7 +258,7 @@ impl Session {
             if let Some(table) = self.tables.get_mut(id) {
                 table.abandon(until);
             }
-            self.set_table_timer(now);
+            self.set_table_timer(now, id);
         } else if let Some(join) = remote.sid().filter(|_| remote.instance.is_none()).cloned() {
             self.stop_jobs_of_other_joins(now, id, &join);
         }
@@ -276,6 +278,7 @@ impl Session {
         remote.left_crossed = remote.is_crossed();
         remote.presence = Presence::Away(sid.clone());
         remote.pair = Pair::default();
+        self.note_observer(id);
         self.cancel_pair_timers(id);
         if announced {
             self.event(Event::Left(Peer::new(id, sid)));
@@ -382,7 +385,9 @@ impl Session {
     fn forget(&mut self, id: &Identity) {
         self.peers.remove(id);
         self.tables.remove(id);
-        self.timers.cancel(&Timer::Grace(id.clone()));
-        self.timers.cancel(&Timer::Ping(id.clone()));
+        self.observers.remove(id);
+        for timer in [Timer::Grace, Timer::Ping, Timer::Table] {
+            self.timers.cancel(&timer(id.clone()));
+        }
     }
 }

@@ -201,7 +201,7 @@ impl Session {
         let named = it.acknowledged_message_id.as_deref();
         if let Some(call) = table.sent_as(stanza).filter(|call| codec::may_mean(named, call)) {
             table.acknowledged(now, &call);
-            self.set_table_timer(now);
+            self.set_table_timer(now, id);
         }
     }
 
@@ -235,7 +235,7 @@ impl Session {
 
     fn progress_came(&mut self, now: Instant, id: &Identity, it: ToolProgress) {
         let Some(key) = self.call_owned_by(&it.id, id) else {
-            if self.peers.get(id).is_some_and(|remote| self.past.owned_by(&it.id, id, remote).is_some()) {
+            if self.peers.get(id).is_some_and(|remote| self.past.is_owned_by(&it.id, id, remote)) {
                 return self.stats.add(Counter::Late, 1);
             }
             return self.complain(now, id, Counter::Foreign);

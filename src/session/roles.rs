@@ -12,7 +12,8 @@ use crate::{
     tool::MAX_TOOL_NAME,
 };
 
-/// Server-executed calls of the assistant that a client still expects to hear the end of.
+/// Server-executed calls of the assistant that a client still expects to hear the end of. They are searched one by
+/// one, which so few allow.
 const MAX_OBSERVED: usize = 64;
 
 /// Server-executed calls that we heard of.
@@ -96,11 +97,20 @@ impl Session {
 
     /// Who hears copies of what we say.
     pub(super) fn observers(&self) -> Vec<Identity> {
+        self.observers.iter().cloned().collect()
+    }
+
+    /// A participant came, moved or left: whether it observes may have changed.
+    pub(super) fn note_observer(&mut self, id: &Identity) {
         let observes = |remote: &Remote| {
             remote.is_here()
                 && remote.who.as_ref().is_some_and(|who| who.token_role() == Some(Role::Observer))
         };
-        self.peers.iter().filter(|(_, remote)| observes(remote)).map(|(id, _)| id.clone()).collect()
+        if self.peers.get(id).is_some_and(observes) {
+            self.observers.insert(id.clone());
+        } else {
+            self.observers.remove(id);
+        }
     }
 
     /// Client: binds the only candidate that speaks, if none is bound.

@@ -84,11 +84,10 @@ impl Session {
 
     /// Sends every observer a copy of a frame.
     pub(super) fn copy(&mut self, meta: &Meta, message: &Message) {
-        let observers: Vec<_> = self.observers();
-        if observers.is_empty() {
+        if self.observers.is_empty() {
             return;
         }
-        if let Err(error) = self.post_to(observers, meta, message) {
+        if let Err(error) = self.post_to(self.observers(), meta, message) {
             tracing::warn!(?error, "observers get no copy of a frame");
         }
     }
@@ -300,6 +299,7 @@ impl Session {
             }
             return;
         }
+        // One lookup for each caller, and a client has one caller at a time.
         let found =
             self.tables.iter().find_map(|(caller, table)| Some((caller.clone(), table.sent_in(packet)?)));
         let Some((caller, id)) = found else { return };

@@ -1,7 +1,7 @@
 //! How large a frame may be, to whom; and large ones on their way out that nobody wants any more (`wire.md`, section 5).
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -29,6 +29,8 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Large {
     /// By their rising numbers, and for whom.
     out: VecDeque<Outgoing>,
+    /// The last packet of each frame, by its receivers and its stanza.
+    last: BTreeMap<(Vec<Identity>, i32), u64>,
     withdrawn: BTreeSet<u64>,
 }
 
@@ -93,7 +95,7 @@ impl Session {
         if let Some((stanza, packet)) = sent.filter(|(_, packet)| self.large.withdraw(*packet)) {
             tracing::debug!(%call, packet, "a stopped call's answer is withdrawn");
             table.acknowledged(now, call);
-            self.set_table_timer(now);
+            self.set_table_timer(now, caller);
             self.replayed(now, caller, stanza);
         }
     }
@@ -120,8 +122,7 @@ impl Session {
 
     /// Whether the open calls of this owner hold as many bytes of arguments as they may. One call always may.
     pub(super) fn is_full_with(&self, owner: &Identity, arguments: &Body) -> bool {
-        let asked = self.calls.values().filter(|call| call.asked().is_some_and(|it| it.owner == *owner));
-        let open: usize = asked.map(|call| call.arguments.as_bytes().len()).sum();
+        let open = self.calls.bytes_of(owner);
         open > 0 && open + arguments.as_bytes().len() > self.config.caps.open_bytes
     }
 
@@ -150,10 +151,13 @@ impl Large {
             && let Some(oldest) = self.out.pop_front()
         {
             self.withdrawn.remove(&oldest.packet);
+            let frame = (oldest.to, oldest.stanza);
+            if self.last.get(&frame) == Some(&oldest.packet) {
+                self.last.remove(&frame);
+            }
         }
         // What is sent again need not be sent twice: the receiver may have dropped the first.
-        let before = self.out.iter().filter(|it| it.stanza == stanza && it.to == to);
-        self.withdrawn.extend(before.map(|it| it.packet));
+        self.withdrawn.extend(self.last.insert((to.to_vec(), stanza), packet));
         self.out.push_back(Outgoing { packet, to: to.to_vec(), stanza });
     }
 
@@ -167,8 +171,9 @@ impl Large {
     }
 
     fn withdraw_all_to(&mut self, id: &Identity) {
-        let theirs = self.out.iter().filter(|it| it.to.as_slice() == std::slice::from_ref(id));
-        self.withdrawn.extend(theirs.map(|it| it.packet));
+        let to = vec![id.clone()];
+        let theirs = self.last.range((to.clone(), i32::MIN)..=(to, i32::MAX));
+        self.withdrawn.extend(theirs.map(|(_, packet)| *packet));
     }
 }
 

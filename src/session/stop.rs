@@ -20,12 +20,13 @@ use crate::{
 impl Session {
     /// Tells the owner of a call that was settled without its answer to stop, once it can be reached.
     pub(super) fn stop_owner(&mut self, call: &CallId) {
-        let Some(gone) = self.past.get_mut(call).filter(|gone| gone.stop == Stop::Waiting) else { return };
-        let owner = gone.asked.owner.clone();
+        let Some(gone) = self.past.get(call).filter(|gone| *gone.stop() == Stop::Waiting) else { return };
+        let asked = gone.asked();
+        let owner = asked.owner.clone();
         // Another instance knows nothing of it; the one that was asked may still come back. Whoever was asked
         // in the plain form may be any that is there now: it need not be, and a stop of what it has not does no harm.
         let may_run_it = |remote: &Remote| {
-            let was_asked = gone.asked.is_of(&owner, remote) || gone.asked.instance.is_none();
+            let was_asked = asked.is_of(&owner, remote) || asked.instance.is_none();
             remote.is_reachable() && was_asked
         };
         if !self.peers.get(&owner).is_some_and(may_run_it) {
@@ -34,22 +35,22 @@ impl Session {
         let message = self.stop_message(call);
         let sent = self.post_small(&owner, &message);
         self.copy(&Meta::default(), &message);
-        if let (Some(gone), Some(sent)) = (self.past.get_mut(call), sent) {
-            gone.stop = Stop::Sent { stanza: sent.stanza, packet: sent.packet };
+        if let Some(sent) = sent {
+            self.past.stop_sent(call, sent.stanza, sent.packet);
         }
     }
 
     /// Sends a stop again, under the stanza that it had. None if its owner knows of it.
     pub(super) fn stop_again(&mut self, call: &CallId) -> Option<Sent> {
-        let gone = self.past.get_mut(call)?;
-        let owner = gone.asked.owner.clone();
-        let Stop::Sent { stanza, .. } = gone.stop else {
+        let gone = self.past.get(call)?;
+        let owner = gone.asked().owner.clone();
+        let Stop::Sent { stanza, .. } = *gone.stop() else {
             self.stop_owner(call);
             return None;
         };
         let message = self.stop_message(call);
         let sent = self.post_again(&owner, stanza, &Meta::default(), &message).ok()?;
-        self.past.get_mut(call)?.stop = Stop::Sent { stanza, packet: sent.packet };
+        self.past.stop_sent(call, stanza, sent.packet);
         Some(sent)
     }
 
@@ -98,7 +99,7 @@ impl Session {
         self.acknowledge_always(id, incoming.stanza(), None);
         match &stop.target_id {
             Some(target) if target.len() <= self.config.caps.id_bytes => {
-                self.stop_one(now, id, &target.as_str().into())
+                self.stop_one(now, id, incoming.stanza(), &target.as_str().into())
             }
             Some(_) => self.complain(now, id, Counter::Malformed),
             None => self.stop_all_jobs_for(now, id),
@@ -123,7 +124,7 @@ impl Session {
         }
         self.acknowledge_always(id, incoming.stanza(), None);
         let Some(target) = &stop.target_id else { return self.stop_all(now) };
-        if let Some(key) = self.calls_by_id.get(&CallId::from(target.as_str())).copied() {
+        if let Some(key) = self.calls.key_of(&CallId::from(target.as_str())) {
             self.settle_call(now, key, Err(CallError::Cancelled));
         }
     }
@@ -190,13 +191,13 @@ impl Session {
         if let Some(table) = self.tables.get_mut(id) {
             table.acknowledge_all(now);
         }
-        self.set_table_timer(now);
+        self.set_table_timer(now, id);
         self.forget_registration(id);
         self.unbind(now, id);
     }
 
     /// Client: a caller stops one of its calls.
-    fn stop_one(&mut self, now: Instant, id: &Identity, call: &CallId) {
+    fn stop_one(&mut self, now: Instant, id: &Identity, stanza: Option<i32>, call: &CallId) {
         let found = self.tables.get(id).and_then(|table| table.find(call));
         let running: Option<JobKey> = match found.map(|entry| &entry.state) {
             Some(State::Running(job)) => Some(*job),
@@ -211,8 +212,8 @@ impl Session {
             Some(job) => self.cancel_job(now, job),
             None if self.bound.as_ref() == Some(id) => {
                 let table = self.tables.entry(id.clone()).or_default();
-                table.bury(now, call, self.config.times.longest_call, &self.config.caps);
-                self.set_table_timer(now);
+                table.bury(now, call, stanza, self.config.times.longest_call, &self.config.caps);
+                self.set_table_timer(now, id);
             }
             None => {}
         }

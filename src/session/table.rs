@@ -23,8 +23,14 @@ pub(super) struct Table {
     answered: BTreeSet<CallId>,
     /// Of those the ones that were sent, by stanza: all that acknowledgements are looked up in.
     sent: BTreeMap<i32, CallId>,
+    /// The same ones, by the packet that carried the answer last.
+    packets: BTreeMap<u64, CallId>,
     /// Entries that may be dropped, by the time at which they must be.
     droppable: BTreeSet<(Instant, CallId)>,
+    /// The same entries, by the stanza of their request.
+    oldest: BTreeSet<(u32, CallId)>,
+    /// Calls that were stopped before their requests came, by the stanza of the stop.
+    tombstones: BTreeSet<(u32, CallId)>,
     /// Those that we claimed and may not start yet.
     pub(super) claims: BTreeMap<CallId, Claim>,
     /// Bytes of results that are not acknowledged.
@@ -45,11 +51,13 @@ pub(super) struct Table {
 pub(super) struct Entry {
     /// None in a tombstone: its request has not come.
     pub(super) fingerprint: Option<[u8; 32]>,
-    /// The request's absolute stanza; 0 in a tombstone.
+    /// The absolute stanza of the request; in a tombstone that of the stop.
     stanza: u32,
     instance: u32,
     /// How long it is remembered after it settled.
     keep: Duration,
+    /// When it must be dropped; none while it may not be.
+    until: Option<Instant>,
     pub(super) state: State,
 }
 
@@ -116,8 +124,9 @@ impl Table {
     /// tombstones and floor were the old one's. Gives the highest stanza that the old one was heard under.
     pub(super) fn next_instance(&mut self, now: Instant) -> u32 {
         self.acknowledge_all(now);
-        self.entries.retain(|_, entry| !matches!(entry.state, State::Tombstone));
-        self.droppable.retain(|(_, id)| self.entries.contains_key(id));
+        for (_, id) in self.tombstones.clone() {
+            self.remove(&id);
+        }
         self.instance += 1;
         self.until = None;
         std::mem::take(&mut self.highest).max(std::mem::take(&mut self.floor))
@@ -133,6 +142,12 @@ impl Table {
         entry.instance == self.instance
     }
 
+    /// How many requests are remembered.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -140,10 +155,6 @@ impl Table {
     /// Whether a request of this stanza is older than what was forgotten.
     pub(super) fn is_below_floor(&self, stanza: Option<i32>) -> bool {
         stanza.is_none_or(|stanza| stanza.unsigned_abs() <= self.floor) && self.floor > 0
-    }
-
-    pub(super) fn tombstones(&self) -> usize {
-        self.entries.values().filter(|entry| matches!(entry.state, State::Tombstone)).count()
     }
 
     /// How many bytes of results are not acknowledged.
@@ -168,10 +179,8 @@ impl Table {
         }
         while self.entries.len() >= limits.table_entries {
             // The oldest: every other would raise the floor above requests that may still be on their way.
-            let stanza = |id: &CallId| self.entries.get(id).map_or(0, |entry| entry.stanza);
-            let oldest = self.droppable.iter().min_by_key(|(_, id)| stanza(id)).cloned().ok_or(Full)?;
-            self.droppable.remove(&oldest);
-            self.forget(&oldest.1);
+            let (_, oldest) = self.oldest.first().cloned().ok_or(Full)?;
+            self.forget(&oldest);
         }
         Ok(())
     }
@@ -189,6 +198,7 @@ impl Table {
             stanza: stanza.map_or(0, i32::unsigned_abs),
             instance: self.instance,
             keep,
+            until: None,
             state: State::Running(job),
         };
         self.highest = self.highest.max(entry.stanza);
@@ -215,7 +225,7 @@ impl Table {
         let claim = self.claims.remove(id)?;
         let entry = self.entries.get_mut(id)?;
         entry.state = State::Done;
-        self.droppable.insert((later(now, entry.keep), id.clone()));
+        self.may_drop(now, id);
         Some(claim)
     }
 
@@ -241,21 +251,39 @@ impl Table {
             stanza,
             instance: self.instance,
             keep,
+            until: None,
             state: State::Refused(code),
         };
         self.entries.insert(request.id.clone(), entry);
-        self.droppable.insert((later(now, keep), request.id.clone()));
+        self.may_drop(now, &request.id);
     }
 
-    /// Remembers that a call was stopped before its request came. Without room nothing is remembered.
-    pub(super) fn bury(&mut self, now: Instant, id: &CallId, keep: Duration, limits: &Caps) {
-        if self.tombstones() >= limits.open_per_peer || self.make_room(limits).is_err() {
-            return;
+    /// Remembers that a call was stopped before its request came.
+    ///
+    /// Without room the floor remembers it: the request has a lower stanza than its stop.
+    pub(super) fn bury(
+        &mut self,
+        now: Instant,
+        id: &CallId,
+        stanza: Option<i32>,
+        keep: Duration,
+        limits: &Caps,
+    ) {
+        let stanza = stanza.map_or(0, i32::unsigned_abs);
+        self.highest = self.highest.max(stanza);
+        while self.tombstones.len() >= limits.open_per_peer
+            && let Some((_, oldest)) = self.tombstones.first().cloned()
+        {
+            self.forget(&oldest);
         }
-        let entry =
-            Entry { fingerprint: None, stanza: 0, instance: self.instance, keep, state: State::Tombstone };
+        if limits.open_per_peer == 0 || self.make_room(limits).is_err() {
+            return self.raise_floor(stanza);
+        }
+        let state = State::Tombstone;
+        let entry = Entry { fingerprint: None, stanza, instance: self.instance, keep, until: None, state };
         self.entries.insert(id.clone(), entry);
-        self.droppable.insert((later(now, keep), id.clone()));
+        self.tombstones.insert((stanza, id.clone()));
+        self.may_drop(now, id);
     }
 
     /// The answer of a running entry.
@@ -282,11 +310,13 @@ impl Table {
     pub(super) fn note_sent(&mut self, id: &CallId, sent: Option<(i32, u64)>) -> Option<(i32, u64)> {
         let answer = self.answer_of(id)?;
         let before = std::mem::replace(&mut answer.sent, sent);
-        if let Some((stanza, _)) = before {
+        if let Some((stanza, packet)) = before {
             self.sent.remove(&stanza);
+            self.packets.remove(&packet);
         }
-        if let Some((stanza, _)) = sent {
+        if let Some((stanza, packet)) = sent {
             self.sent.insert(stanza, id.clone());
+            self.packets.insert(packet, id.clone());
         }
         before
     }
@@ -323,8 +353,7 @@ impl Table {
 
     /// The call whose answer was sent in this packet.
     pub(super) fn sent_in(&self, packet: u64) -> Option<CallId> {
-        let is_it = |answer: &Answer| answer.sent.is_some_and(|(_, its)| its == packet);
-        self.answers().find(|(_, answer)| is_it(answer)).map(|(id, _)| id.clone())
+        self.packets.get(&packet).cloned()
     }
 
     /// The caller has the answer, or will not have it: the bytes go.
@@ -333,11 +362,12 @@ impl Table {
         if let State::Answered(answer) = &entry.state {
             self.bytes = self.bytes.saturating_sub(answer.size);
             self.answered.remove(id);
-            if let Some((stanza, _)) = answer.sent {
+            if let Some((stanza, packet)) = answer.sent {
                 self.sent.remove(&stanza);
+                self.packets.remove(&packet);
             }
             entry.state = State::Done;
-            self.droppable.insert((later(now, entry.keep), id.clone()));
+            self.may_drop(now, id);
         }
     }
 
@@ -370,26 +400,36 @@ impl Table {
         if self.until.take_if(|until| *until <= now).is_some() {
             self.acknowledge_all(now);
         }
-        while let Some((at, id)) = self.droppable.pop_first() {
-            if at > now {
-                self.droppable.insert((at, id));
-                return;
-            }
+        while let Some((_, id)) = self.droppable.first().filter(|(at, _)| *at <= now).cloned() {
             self.forget(&id);
         }
     }
 
+    /// An entry has settled: from now on it may be dropped.
+    fn may_drop(&mut self, now: Instant, id: &CallId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let until = later(now, entry.keep);
+        entry.until = Some(until);
+        self.droppable.insert((until, id.clone()));
+        self.oldest.insert((entry.stanza, id.clone()));
+    }
+
+    /// Drops an entry, and remembers in the floor that there was one.
     fn forget(&mut self, id: &CallId) {
         let instance = self.instance;
-        if let Some(entry) = self.entries.remove(id).filter(|entry| entry.instance == instance) {
+        if let Some(entry) = self.remove(id).filter(|entry| entry.instance == instance) {
             self.floor = self.floor.max(entry.stanza);
         }
     }
 
-    fn remove(&mut self, id: &CallId) {
-        if self.entries.remove(id).is_some() {
-            self.droppable.retain(|(_, other)| other != id);
+    fn remove(&mut self, id: &CallId) -> Option<Entry> {
+        let entry = self.entries.remove(id)?;
+        if let Some(until) = entry.until {
+            self.droppable.remove(&(until, id.clone()));
+            self.oldest.remove(&(entry.stanza, id.clone()));
         }
+        self.tombstones.remove(&(entry.stanza, id.clone()));
+        Some(entry)
     }
 }
 
@@ -495,9 +535,9 @@ mod tests {
         let (mut table, now) = (Table::default(), an_instant());
         let limits = Caps::default();
         for n in 0..200 {
-            table.bury(now, &CallId::from(format!("c{n}")), KEEP, &limits);
+            table.bury(now, &CallId::from(format!("c{n}")), Some(-n), KEEP, &limits);
         }
-        assert_eq!(table.tombstones(), limits.open_per_peer);
+        assert_eq!(table.tombstones.len(), limits.open_per_peer);
         table.expire(now + KEEP);
         assert!(table.is_empty());
     }

@@ -42,8 +42,8 @@ pub(super) enum Timer {
     JobDeadline(JobKey),
     /// Progress that came too fast may go.
     Progress(JobKey),
-    /// Memory of requests that were answered may go.
-    Tables,
+    /// Memory of a caller's requests that were answered may go.
+    Table(Identity),
     /// Memory of calls that were settled may go.
     Past,
     /// Misbehaviour that was counted in silence is reported.
@@ -182,11 +182,11 @@ mod tests {
     #[test]
     fn a_timer_has_one_deadline() {
         let (mut timers, now) = (Timers::default(), an_instant());
-        timers.set(now, Timer::Tables, SECOND);
-        timers.set(now, Timer::Tables, 3 * SECOND);
+        timers.set(now, Timer::Table("a".into()), SECOND);
+        timers.set(now, Timer::Table("a".into()), 3 * SECOND);
         assert_eq!(timers.next(), Some(now + 3 * SECOND));
         assert_eq!(timers.pop(now + 2 * SECOND), None);
-        assert_eq!(timers.pop(now + 3 * SECOND), Some(Timer::Tables));
+        assert_eq!(timers.pop(now + 3 * SECOND), Some(Timer::Table("a".into())));
         assert_eq!(timers.next(), None);
     }
 

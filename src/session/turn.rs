@@ -205,7 +205,7 @@ impl Session {
     /// What its tool says of a barge-in. Where nobody was asked yet, or nobody claimed it, there is nothing to
     /// leave running.
     fn rule_of(&self, call: &Call) -> BargeIn {
-        match &call.stage {
+        match call.stage() {
             _ if call.fallback == Fallback::UntilClaimed => BargeIn::Cancel,
             Stage::Own(_) => self.rule_of_ours(&call.tool),
             _ => {
