@@ -1,6 +1,9 @@
 //! Frames that come again, late, out of turn or after a gap: the call's id says what they are, not their stanza.
 
-use toolbridge::wire::{Frame, Kind, Meta};
+use toolbridge::{
+    CallError, Config,
+    wire::{Frame, Kind, Meta},
+};
 
 use crate::session_world::{MS, SECOND, World, request, value};
 
@@ -96,4 +99,62 @@ fn alicia_a17_a_gap_is_accepted() {
         world.said("a", Kind::TOOL_USE_REQUEST).iter().map(|(_, frame)| frame.stanza_id().unwrap()).collect();
     assert!(stanzas[0] - stanzas[1] > 50, "{stanzas:?}");
     assert_eq!(world.count("phone", "not_rising"), 0);
+}
+
+/// Each of 64 cancelled calls has its request lost on the lossy lane, so that its stop comes first.
+fn after_many_quick_cancels() -> World {
+    let mut world = World::new();
+    world.assistant("a", Config::default().lossy(true));
+    world.client("phone", Config::default().lossy(true), &["t"]);
+    world.run(SECOND);
+    world.handle("phone", |_| None);
+    world.lossy.lose = Some(Box::new(|_, _, frame| frame.kind() == Kind::TOOL_USE_REQUEST));
+    for _ in 0..64 {
+        let key = world.call("a", request("t")).unwrap();
+        world.with("a", |session, now| session.cancel(now, key));
+        world.run(100 * MS);
+    }
+    world.lossy.lose = None;
+    world.run(5 * SECOND);
+    world
+}
+
+#[test]
+fn call_cancelled_after_64_quick_cancels_never_starts() {
+    let mut world = after_many_quick_cancels();
+    world.delay = 60 * MS;
+    let key = world.call("a", request("t")).unwrap();
+    world.delay = 10 * MS; // its stop overtakes it
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(20 * SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+    assert_eq!((world.executed.len(), world.session("phone").open_jobs()), (0, 0));
+}
+
+#[test]
+fn call_after_64_quick_cancels_runs() {
+    let mut world = after_many_quick_cancels();
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
+}
+
+#[test]
+fn first_of_65_quick_cancels_never_starts_however_late_its_request_comes() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().lossy(true));
+    world.client("phone", Config::default().lossy(true), &["t"]);
+    world.run(SECOND);
+    world.handle("phone", |_| None);
+    world.lossy.lose = Some(Box::new(|_, _, frame| frame.kind() == Kind::TOOL_USE_REQUEST));
+    for _ in 0..65 {
+        let key = world.call("a", request("t")).unwrap();
+        world.with("a", |session, now| session.cancel(now, key));
+        world.run(100 * MS);
+    }
+    let requests = world.said("a", Kind::TOOL_USE_REQUEST);
+    for (_, frame) in [&requests[0], &requests[64]] {
+        world.throw("a", &["phone"], &frame.to_bytes());
+        world.run(SECOND);
+    }
+    assert_eq!(world.executed.len(), 0);
 }
