@@ -4,6 +4,8 @@ use std::{fmt, io, io::Write as _, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
+use crate::programs::supervise;
+
 mod assistant;
 mod call;
 mod calls;
@@ -97,6 +99,9 @@ enum Verb {
     Redact(redact::Arguments),
 }
 
+/// The first argument of this program when it supervises another; no verb for people.
+const SUPERVISE: &str = "supervise";
+
 /// How long what is left at the end has to be dropped.
 const LAST: Duration = Duration::from_millis(500);
 
@@ -152,6 +157,10 @@ impl From<io::Error> for Failure {
 
 /// Runs the command line that this process was started with.
 pub fn main() -> ExitCode {
+    // Programs that are tools are started by this program itself: see `ProgramTools::supervisor`.
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == SUPERVISE) {
+        return supervise();
+    }
     let arguments = Arguments::parse();
     start_logs();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {

@@ -5,6 +5,7 @@ mod file;
 mod group;
 mod run;
 mod streams;
+mod supervise;
 mod trust;
 
 use std::{
@@ -19,6 +20,7 @@ use crate::{
 };
 
 use self::command::Command;
+pub use self::supervise::supervise;
 
 /// Programs offered as tools, as a `tools.toml` lists them.
 ///
@@ -45,6 +47,9 @@ use self::command::Command;
 /// text. When the call is cancelled or its time is up, the group gets a `SIGTERM`, and `SIGKILL` 2 s later;
 /// children that a program leaves behind end in the same way. Only a process that leaves the group (`setsid`)
 /// escapes.
+///
+/// A process that is killed (`SIGKILL`, a crash, out of memory) cannot end its programs: they run on, unless a
+/// [`supervisor`](Self::supervisor) ends them. The command line tool `toolbridge` is its own supervisor.
 ///
 /// A program that needs a person's consent is an error when joining, unless the builder's `consent` says who asks.
 ///
@@ -76,6 +81,7 @@ use self::command::Command;
 #[derive(Clone, Debug)]
 pub struct ProgramTools {
     programs: Arc<[Program]>,
+    supervisor: Option<Arc<Path>>,
 }
 
 /// One program and the tool that it is.
@@ -92,7 +98,8 @@ impl ProgramTools {
     /// writable by others, both belong to this user or to root, and the file is no symbolic link.
     ///
     /// # Errors
-    /// When it cannot be read, can be written by others, or says something that it may not.
+    /// [`Writable`](ProgramsError::Writable), [`Owner`](ProgramsError::Owner) or [`NotAFile`](ProgramsError::NotAFile) if
+    /// another user could change what runs; the others if the file cannot be read or says something that it may not.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ProgramsError> {
         let (text, folder) = trust::read(path.as_ref())?;
         Self::parse(&text, &folder)
@@ -114,7 +121,24 @@ impl ProgramTools {
                 return Err(RegisterError::Duplicate { name: name.clone() }.into());
             }
         }
-        Ok(Self { programs: programs.into() })
+        Ok(Self { programs: programs.into(), supervisor: None })
+    }
+
+    /// Starts each program by this helper binary, an absolute path, which ends the program when this process is killed.
+    ///
+    /// The helper is `toolbridge`, or a binary of your own whose `main` is [`programs::supervise`](supervise), of the
+    /// same version as this library. It starts once for each call, stays beside the program, and holds a socket to
+    /// this process. When the socket closes it does what a cancellation does: `SIGTERM` to the group, `SIGKILL` 2 s
+    /// later. If the helper is killed, its program is ended by this process, and the call fails. Only if both are killed
+    /// at once does the program go on.
+    ///
+    /// With a helper the program no longer leads its process group, so it can leave it with a `setsid` of its own.
+    ///
+    /// Default: no helper.
+    #[must_use]
+    pub fn supervisor(mut self, helper: impl AsRef<Path>) -> Self {
+        self.supervisor = Some(helper.as_ref().into());
+        self
     }
 
     fn program(&self, tool: &ToolName) -> Option<&Program> {
@@ -133,7 +157,7 @@ impl ToolSource for ProgramTools {
             return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text));
         };
         let limit = program.tool.tool_options().timeout;
-        run::run(&program.command, limit, &arguments, &context).await
+        run::run(&program.command, self.supervisor.as_deref(), limit, &arguments, &context).await
     }
 }
 

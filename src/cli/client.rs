@@ -1,6 +1,7 @@
 //! `toolbridge client`: a client whose tools are programs on this machine.
 
 use std::{
+    env,
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
@@ -81,12 +82,23 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 
 /// The programs of a file; what is wrong in it is told with its name.
 pub(super) fn programs(path: &Path) -> Result<ProgramTools, Failure> {
-    ProgramTools::from_file(path).map_err(|error| match error {
+    let tools = ProgramTools::from_file(path).map_err(|error| match error {
         ProgramsError::Toml { .. } | ProgramsError::Tool { .. } | ProgramsError::Register(_) => {
             Failure::usage(format!("{}: {error}", path.display()))
         }
         of_the_file_itself => Failure::usage(of_the_file_itself),
-    })
+    })?;
+    Ok(tools.supervisor(this_program()?))
+}
+
+/// The running binary, also after its file has been replaced.
+fn this_program() -> Result<PathBuf, Failure> {
+    let link = Path::new("/proc/self/exe");
+    if link.exists() {
+        return Ok(link.to_owned());
+    }
+    env::current_exe()
+        .map_err(|error| Failure::failed(format!("the path of this program cannot be found: {error}")))
 }
 
 /// Shows what happens until the room is left, and why it was.

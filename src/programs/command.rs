@@ -8,6 +8,7 @@ use std::{
 
 use serde_json::Value;
 
+use super::supervise::SUPERVISE;
 use crate::tool::{ErrorCode, ToolError};
 
 /// Where programs look for others, unless `env` says something else.
@@ -49,12 +50,24 @@ impl Command {
         Ok(Self { program, arguments, folder, environment })
     }
 
-    /// The command for one call, ready to be started. Nothing of it is read by a shell.
+    /// The command for one call, ready to be started. Nothing of it is read by a shell. With a supervisor, that one
+    /// is started in the same folder with the same environment, and starts the program.
     ///
     /// # Errors
     /// `invalid_parameters` when a parameter that stands in the command is no text.
-    pub(super) fn fill(&self, parameters: &Value) -> Result<process::Command, ToolError> {
-        let mut command = process::Command::new(&self.program);
+    pub(super) fn fill(
+        &self,
+        parameters: &Value,
+        supervisor: Option<&Path>,
+    ) -> Result<process::Command, ToolError> {
+        let mut command = match supervisor {
+            Some(supervisor) => {
+                let mut command = process::Command::new(supervisor);
+                command.arg(SUPERVISE).arg(&self.program);
+                command
+            }
+            None => process::Command::new(&self.program),
+        };
         for argument in &self.arguments {
             match argument {
                 Argument::Fixed(text) => command.arg(text),
@@ -150,7 +163,7 @@ mod tests {
 
     fn arguments(parameter: &Value) -> Result<Vec<String>, ToolError> {
         let command = command(&["/bin/cat", "-x", "--", "{city}"]).unwrap();
-        let filled = command.fill(&json!({"city": parameter}))?;
+        let filled = command.fill(&json!({"city": parameter}), None)?;
         Ok(filled.get_args().map(|it| it.to_str().unwrap().to_owned()).collect())
     }
 
@@ -200,7 +213,7 @@ mod tests {
             ("NO_SUCH_VARIABLE".to_owned(), None),
         ];
         let command = Command::new(vec!["/bin/cat".to_owned()], None, "/".into(), environment).unwrap();
-        let filled = command.fill(&json!({})).unwrap();
+        let filled = command.fill(&json!({}), None).unwrap();
         let names: Vec<_> = filled.get_envs().map(|(name, _)| name.to_str().unwrap()).collect();
         assert_eq!(names, ["CARGO_MANIFEST_DIR", "LANG", "PATH"]);
     }

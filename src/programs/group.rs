@@ -2,8 +2,14 @@
 
 use std::{
     io,
-    os::unix::process::CommandExt,
-    process::{Child, Command, ExitStatus},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::{
+            net::UnixStream,
+            process::{CommandExt, ExitStatusExt as _},
+        },
+    },
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     thread,
 };
 
@@ -11,39 +17,113 @@ use rustix::{
     io::Errno,
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
 };
-use tokio::signal::unix::{self, SignalKind};
+use tokio::{
+    io::AsyncReadExt as _,
+    process,
+    signal::unix::{self, SignalKind},
+};
 
-/// A running program that leads a process group. Dropping it kills and reaps them.
+use super::supervise::{Report, send_streams};
+
+/// A running program and the process group that it is in. Dropping it kills and reaps them.
 ///
-/// The leader is reaped last: as long as it is not, its number belongs to this group and to no other process,
-/// so no signal of ours can hit a stranger.
+/// The group's leader is the program, or its supervisor. It is reaped last: as long as it is not, its number belongs to
+/// this group and to no other process, so no signal of ours can hit a stranger.
 #[derive(Debug)]
 pub(super) struct Group {
     /// `None` once it is reaped.
-    child: Option<Child>,
+    leader: Option<Child>,
     id: Pid,
     child_ended: unix::Signal,
+    supervised: Option<Supervised>,
+}
+
+/// The program's ends of the pipes that we hold.
+#[derive(Debug)]
+pub(super) struct Pipes {
+    pub(super) stdin: ChildStdin,
+    pub(super) stdout: ChildStdout,
+    pub(super) stderr: ChildStderr,
+}
+
+/// What we hear of a program that a supervisor has started.
+#[derive(Debug)]
+struct Supervised {
+    /// The supervisor ends the group when this is closed.
+    _lifeline: UnixStream,
+    reports: process::ChildStdout,
+    /// Bytes that are not a whole report yet.
+    heard: Vec<u8>,
+    started: bool,
+    end: Option<End>,
+}
+
+/// How we heard of the program's end.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    NotStarted(i32),
+    Ended(i32),
+    /// The supervisor ended first.
+    Unknown,
 }
 
 impl Group {
     /// Starts the command in a group of its own.
-    pub(super) fn start(command: &mut Command) -> io::Result<Self> {
+    pub(super) fn start(mut command: Command) -> io::Result<(Self, Pipes)> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut group = Self::lead(command)?;
+        let leader = group.leader.as_mut();
+        let pipes = leader.and_then(|it| {
+            Some(Pipes { stdin: it.stdin.take()?, stdout: it.stdout.take()?, stderr: it.stderr.take()? })
+        });
+        Ok((group, pipes.ok_or(io::ErrorKind::BrokenPipe)?))
+    }
+
+    /// Starts a supervisor in a group of its own, which starts its program in the same group.
+    pub(super) fn start_supervised(mut command: Command) -> io::Result<(Self, Pipes)> {
+        let (stdin, ours_in) = io::pipe()?;
+        let (ours_out, stdout) = io::pipe()?;
+        let (ours_err, stderr) = io::pipe()?;
+        let (lifeline, theirs) = UnixStream::pair()?;
+        send_streams(&lifeline, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut group = Self::lead(command)?;
+        let reports = group.leader.as_mut().and_then(|leader| leader.stdout.take());
+        group.supervised = Some(Supervised {
+            _lifeline: lifeline,
+            reports: process::ChildStdout::from_std(reports.ok_or(io::ErrorKind::BrokenPipe)?)?,
+            heard: Vec::new(),
+            started: false,
+            end: None,
+        });
+        let pipes = Pipes {
+            stdin: OwnedFd::from(ours_in).into(),
+            stdout: OwnedFd::from(ours_out).into(),
+            stderr: OwnedFd::from(ours_err).into(),
+        };
+        Ok((group, pipes))
+    }
+
+    fn lead(mut command: Command) -> io::Result<Self> {
         // Listening comes first, or an early end would be missed.
         let child_ended = unix::signal(SignalKind::child())?;
-        let child = command.process_group(0).spawn()?;
-        Ok(Self { id: Pid::from_child(&child), child: Some(child), child_ended })
+        let leader = command.process_group(0).spawn()?;
+        Ok(Self { id: Pid::from_child(&leader), leader: Some(leader), child_ended, supervised: None })
     }
 
-    /// The process itself, for its pipes.
-    pub(super) fn leader(&mut self) -> Option<&mut Child> {
-        self.child.as_mut()
-    }
-
-    /// Resolves when the leader has ended. It is not reaped by this.
+    /// Resolves when the program has ended. The group's leader is not reaped by this.
     ///
     /// # Cancel safety
     /// Safe.
     pub(super) async fn ended(&mut self) {
+        match &mut self.supervised {
+            Some(supervised) => supervised.ended().await,
+            None => self.leader_ended().await,
+        }
+    }
+
+    /// Resolves when the group's leader has ended.
+    async fn leader_ended(&mut self) {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         // An error means that somebody else reaped it: it has ended too.
         while let Ok(None) | Err(Errno::INTR) = waitid(WaitId::Pid(self.id), look) {
@@ -58,18 +138,31 @@ impl Group {
         self.signal(Signal::TERM);
     }
 
-    /// Kills what is left of the group, and answers how its leader ended.
+    /// Kills what is left of the group, and answers how the program ended.
+    ///
+    /// # Errors
+    /// The program could not be started, or the operating system does not say how it ended.
     pub(super) async fn kill(mut self) -> io::Result<ExitStatus> {
         self.signal(Signal::KILL);
-        self.ended().await;
-        match self.child.take() {
-            Some(mut child) => child.wait(),
-            None => Err(io::ErrorKind::NotFound.into()),
+        self.leader_ended().await;
+        let Some(mut leader) = self.leader.take() else { return Err(io::ErrorKind::NotFound.into()) };
+        let status = leader.wait()?;
+        match &self.supervised {
+            None => Ok(status),
+            Some(Supervised { end: Some(End::Ended(status)), .. }) => Ok(ExitStatus::from_raw(*status)),
+            Some(Supervised { end: Some(End::NotStarted(error)), .. }) => {
+                Err(io::Error::from_raw_os_error(*error))
+            }
+            // The supervisor was killed, and the program with it: now, or by somebody else before.
+            Some(Supervised { started: true, .. }) => Ok(status),
+            Some(_) => {
+                Err(io::Error::other(format!("the supervisor ended before it started the program: {status}")))
+            }
         }
     }
 
     fn signal(&self, signal: Signal) {
-        if self.child.is_none() {
+        if self.leader.is_none() {
             return;
         }
         match kill_process_group(self.id, signal) {
@@ -82,10 +175,34 @@ impl Group {
     }
 }
 
+impl Supervised {
+    /// Resolves when the program has ended, or its supervisor.
+    ///
+    /// # Cancel safety
+    /// Safe: what has been read is kept.
+    async fn ended(&mut self) {
+        while self.end.is_none() {
+            if let Some(report) = Report::read(&self.heard) {
+                self.heard.drain(..Report::LENGTH);
+                match report {
+                    Report::Started => self.started = true,
+                    Report::NotStarted(error) => self.end = Some(End::NotStarted(error)),
+                    Report::Ended(status) => self.end = Some(End::Ended(status)),
+                }
+            } else if self.heard.len() >= Report::LENGTH
+                || !matches!(self.reports.read_buf(&mut self.heard).await, Ok(bytes) if bytes > 0)
+            {
+                // Something else than a supervisor writes, or it has ended.
+                self.end = Some(End::Unknown);
+            }
+        }
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
-        if let Some(mut child) = self.child.take() {
+        if let Some(mut child) = self.leader.take() {
             // A killed process ends at once, unless it hangs in the kernel, so that nobody may wait for it here.
             let reap = thread::Builder::new().name("reap".to_owned()).spawn(move || child.wait());
             if let Err(error) = reap {

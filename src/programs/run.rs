@@ -1,9 +1,6 @@
 //! One run of a program, from its parameters to its result.
 
-use std::{
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
+use std::{path::Path, process::ExitStatus, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -19,7 +16,7 @@ use crate::{
 };
 
 /// The time between asking a group to end and killing it.
-const TERM_GRACE: Duration = Duration::from_secs(2);
+pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
 
 /// The longest text that a failed program says to its caller, in characters.
 const MAX_COMPLAINT: usize = 300;
@@ -35,20 +32,22 @@ enum End {
 /// Runs the program once. Dropping the future kills it.
 pub(super) async fn run(
     command: &Command,
+    supervisor: Option<&Path>,
     own_limit: Option<Duration>,
     arguments: &Body,
     context: &ToolContext,
 ) -> Outcome {
     let parameters = arguments.to_json();
-    let mut process = command.fill(&parameters)?;
-    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let process = command.fill(&parameters, supervisor)?;
     let begun = Instant::now();
     let own_end = own_limit.and_then(|limit| begun.checked_add(limit));
     let deadline = own_end.into_iter().fold(context.deadline(), Instant::min);
 
-    let mut group = Group::start(&mut process)?;
-    let leader = group.leader().ok_or(ToolError::LOCAL_MESSAGE)?;
-    let mut streams = Streams::new(leader, serde_json::to_vec(&parameters)?)?;
+    let (mut group, pipes) = match supervisor {
+        Some(_) => Group::start_supervised(process)?,
+        None => Group::start(process)?,
+    };
+    let mut streams = Streams::new(pipes, serde_json::to_vec(&parameters)?)?;
     let end = tokio::select! {
         biased;
         () = group.ended() => End::Itself,
@@ -60,9 +59,9 @@ pub(super) async fn run(
     // streams are closed is the only sign that nobody is, so a child without them has no time for its end.
     group.terminate();
     let _ = timeout(TERM_GRACE, async { tokio::join!(group.ended(), streams.closed()) }).await;
-    let status = group.kill().await?;
+    let status = group.kill().await;
 
-    tracing::debug!(%status, stderr_bytes = streams.complaint().len(), "a program ended");
+    tracing::debug!(?status, stderr_bytes = streams.complaint().len(), "a program ended");
     match end {
         End::Cancelled => Err(ToolError::cancelled()),
         End::TooLate => {
@@ -72,7 +71,7 @@ pub(super) async fn run(
                 format!("the program took longer than its limit of {limit} ms"),
             ))
         }
-        End::Overflow | End::Itself => result(status, &streams),
+        End::Overflow | End::Itself => result(status?, &streams),
     }
 }
 

@@ -1,11 +1,13 @@
 //! A program's three streams, fed and read at once so that neither side waits for the other.
 
-use std::{io, process::Child};
+use std::io;
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::{ChildStderr, ChildStdin, ChildStdout},
 };
+
+use super::group::Pipes;
 
 /// The largest result of a program, in bytes.
 pub(super) const MAX_STDOUT: usize = 1 << 20;
@@ -34,16 +36,16 @@ pub(super) struct Streams {
 pub(super) struct Overflow;
 
 impl Streams {
-    /// The streams of a child that was started with pipes.
-    pub(super) fn new(child: &mut Child, input: Vec<u8>) -> io::Result<Self> {
+    /// The streams of a program that reads this input.
+    pub(super) fn new(pipes: Pipes, input: Vec<u8>) -> io::Result<Self> {
         Ok(Self {
-            stdin: child.stdin.take().map(ChildStdin::from_std).transpose()?,
+            stdin: Some(ChildStdin::from_std(pipes.stdin)?),
             input,
             written: 0,
-            stdout: child.stdout.take().map(ChildStdout::from_std).transpose()?,
+            stdout: Some(ChildStdout::from_std(pipes.stdout)?),
             output: Vec::new(),
             overflown: false,
-            stderr: child.stderr.take().map(ChildStderr::from_std).transpose()?,
+            stderr: Some(ChildStderr::from_std(pipes.stderr)?),
             complaint: Vec::new(),
         })
     }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::cli::{complaint, run, text, toolbridge};
 
 /// A server, and what it tells others to set.
-fn dev() -> (Child, Vec<(String, String)>) {
+pub(crate) fn dev() -> (Child, Vec<(String, String)>) {
     let mut child = toolbridge(&["dev", "--port", "0"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -44,6 +44,8 @@ mod observed;
 mod options;
 mod programs;
 mod programs_of_the_api;
+#[cfg(all(feature = "cli", unix))]
+mod programs_supervised;
 mod readme;
 #[cfg(all(feature = "cli", unix))]
 mod recorded;

@@ -20,7 +20,7 @@ use toolbridge::{
 };
 
 /// A folder for one test, of nobody else.
-fn folder(test: &str) -> PathBuf {
+pub(crate) fn folder(test: &str) -> PathBuf {
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{}-{test}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -28,7 +28,7 @@ fn folder(test: &str) -> PathBuf {
     folder
 }
 
-fn file(folder: &Path, text: &str) -> PathBuf {
+pub(crate) fn file(folder: &Path, text: &str) -> PathBuf {
     let path = folder.join("tools.toml");
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
@@ -36,7 +36,7 @@ fn file(folder: &Path, text: &str) -> PathBuf {
 }
 
 /// One tool `t`, which is a line for `sh`.
-fn shell(script: &str, more: &str) -> ProgramTools {
+pub(crate) fn shell(script: &str, more: &str) -> ProgramTools {
     let script = toml::Value::from(script);
     ProgramTools::from_toml(&format!(
         "[[tools]]\nname = \"t\"\ndescription = \"\"\ncommand = [\"/bin/sh\", \"-c\", {script}, \"sh\"]\n{more}"
@@ -44,15 +44,15 @@ fn shell(script: &str, more: &str) -> ProgramTools {
     .unwrap()
 }
 
-fn context() -> ToolContext {
+pub(crate) fn context() -> ToolContext {
     ToolContext::new("test", Duration::from_secs(600))
 }
 
-async fn run(tools: &ProgramTools, arguments: &Value) -> Outcome {
+pub(crate) async fn run(tools: &ProgramTools, arguments: &Value) -> Outcome {
     tools.execute(&"t".parse().unwrap(), Body::encode(arguments).unwrap(), context()).await
 }
 
-async fn failure(tools: &ProgramTools) -> (ErrorCode, String) {
+pub(crate) async fn failure(tools: &ProgramTools) -> (ErrorCode, String) {
     let error = run(tools, &json!({})).await.unwrap_err();
     (error.code(), error.to_string())
 }
@@ -122,16 +122,16 @@ async fn sec_x2_a_program_inherits_nothing_but_what_is_said() {
 }
 
 /// A pipe with a name, which a script opens for all its children: it ends when the last of them has ended.
-struct Witness {
-    path: PathBuf,
+pub(crate) struct Witness {
+    pub(crate) path: PathBuf,
     /// Our own end, so that a script that is stopped before it opens its own leaves nobody waiting.
     ours: File,
-    begun: Option<oneshot::Receiver<()>>,
+    begun: Option<oneshot::Receiver<String>>,
     ended: JoinHandle<()>,
 }
 
 impl Witness {
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let path = folder(test).join("witness");
         let _ = fs::remove_file(&path);
         mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -139,23 +139,25 @@ impl Witness {
         let (begin, begun) = oneshot::channel();
         let mut pipe = BufReader::new(File::open(&path).unwrap());
         let ended = tokio::task::spawn_blocking(move || {
-            pipe.read_line(&mut String::new()).unwrap();
-            let _ = begin.send(());
+            let mut line = String::new();
+            pipe.read_line(&mut line).unwrap();
+            let _ = begin.send(line);
             pipe.read_to_end(&mut Vec::new()).unwrap();
         });
         Self { path, ours, begun: Some(begun), ended }
     }
 
     /// A tool that says to the witness that it has begun, and then runs the script.
-    fn tool(&self, script: &str, more: &str) -> ProgramTools {
+    pub(crate) fn tool(&self, script: &str, more: &str) -> ProgramTools {
         shell(&format!("exec 3>'{}'; {script}", self.path.display()), more)
     }
 
-    async fn begun(&mut self) {
-        self.begun.take().unwrap().await.unwrap();
+    /// Waits for the script's first line.
+    pub(crate) async fn begun(&mut self) -> String {
+        self.begun.take().unwrap().await.unwrap().trim().to_owned()
     }
 
-    async fn nobody_is_left(self) {
+    pub(crate) async fn nobody_is_left(self) {
         drop(self.ours);
         self.ended.await.unwrap();
     }
@@ -233,7 +235,7 @@ async fn sec_x2_dropping_the_call_ends_all() {
     let arguments = json!({});
     tokio::select! {
         _ = run(&tools, &arguments) => panic!("it does not end by itself"),
-        () = witness.begun() => {}
+        _ = witness.begun() => {}
     }
     witness.nobody_is_left().await;
 }
