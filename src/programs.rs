@@ -94,18 +94,27 @@ struct Program {
 impl ProgramTools {
     /// The programs that this file lists.
     ///
-    /// Whoever can write the file can run programs as this user. So neither the file nor its folder may be
-    /// writable by others, both belong to this user or to root, and the file is no symbolic link.
+    /// A user who can change the file or one of its programs can run anything as this user. So the file, each program, and
+    /// the folders that hold them must belong to this user or to root, and only their owner may write them, as sshd demands
+    /// of `authorized_keys` (`StrictModes`). The same holds for every folder above them and every symbolic link on the
+    /// way, except that a folder above may be writable by others if it has the sticky bit, as `/tmp` has. The
+    /// file itself is not a symbolic link. This is checked once, when the file is read.
+    ///
+    /// Not checked: the working folder (`cwd`), files that arguments name, such as the script of an interpreter, and whatever
+    /// a program itself loads.
     ///
     /// # Errors
     /// [`Writable`](ProgramsError::Writable), [`Owner`](ProgramsError::Owner) or [`NotAFile`](ProgramsError::NotAFile) if
     /// another user could change what runs; the others if the file cannot be read or says something that it may not.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ProgramsError> {
         let (text, folder) = trust::read(path.as_ref())?;
-        Self::parse(&text, &folder)
+        let tools = Self::parse(&text, &folder)?;
+        tools.programs.iter().try_for_each(|program| trust::check_program(program.command.program()))?;
+        Ok(tools)
     }
 
-    /// The programs that this text lists. They run in `/`, where `cwd` says nothing else.
+    /// The programs that this text lists. They run in `/`, where `cwd` says nothing else. Who could have changed the
+    /// programs is not checked.
     ///
     /// # Errors
     /// When the text says something that it may not.
@@ -173,24 +182,24 @@ pub enum ProgramsError {
         /// Why not.
         reason: String,
     },
-    /// The file is a symbolic link, or no plain file at all.
-    #[error("{} is no plain file, or a symbolic link to one", path.display())]
+    /// The file is a symbolic link, a folder, a pipe or a device.
+    #[error("{} is not a regular file", path.display())]
     NotAFile {
         /// What was to be read.
         path: PathBuf,
     },
-    /// Others could change which programs run.
-    #[error("{} can be written by others (mode {mode:03o}), who could run programs by it", path.display())]
+    /// Other users could change which programs run.
+    #[error("{} can be written by other users (mode {mode:03o}); run `chmod go-w` on it", path.display())]
     Writable {
-        /// The file or its folder.
+        /// The file, a program, or a folder on the way to one of them.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
-    /// Somebody else owns what says which programs run.
-    #[error("{} belongs to user {owner}, not to this one and not to root", path.display())]
+    /// Another user could change which programs run.
+    #[error("{} belongs to user {owner}; it must belong to this user or to root", path.display())]
     Owner {
-        /// The file or its folder.
+        /// The file, a program, or a folder or symbolic link on the way to one of them.
         path: PathBuf,
         /// The owner's number.
         owner: u32,

@@ -50,6 +50,11 @@ impl Command {
         Ok(Self { program, arguments, folder, environment })
     }
 
+    /// The program that runs.
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The command for one call, ready to be started. Nothing of it is read by a shell. With a supervisor, that one
     /// is started in the same folder with the same environment, and starts the program.
     ///

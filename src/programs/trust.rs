@@ -1,13 +1,23 @@
-//! Reading a file that says which programs run: only if nobody else could have written it.
+//! Reads a file that says which programs run, only if no other user could have changed the file or the programs.
+//!
+//! The rule is that of sshd's `StrictModes`: each file, and each folder on the way to it, belongs to root or to this user,
+//! and nobody else can write it. Two things differ. The way is followed up to `/`, not to the home folder, because
+//! programs are anywhere; and symbolic links are followed one by one, because whoever can replace a link chooses
+//! the program. A folder above with the sticky bit, such as `/tmp`, is accepted although others can write it: they
+//! cannot rename or remove what belongs to somebody else. The folder that holds the file is not, because many programs
+//! load files that are next to them.
 
 use std::{
+    env,
+    ffi::OsString,
     fs::File,
     io::{self, Read},
-    path::{Path, PathBuf},
+    os::unix::ffi::OsStringExt as _,
+    path::{Component, Path, PathBuf},
 };
 
 use rustix::{
-    fs::{FileType, Mode, OFlags, Stat, fstat, open, openat},
+    fs::{FileType, Mode, OFlags, Stat, fstat, lstat, open, openat, readlink},
     io::Errno,
     process::geteuid,
 };
@@ -17,15 +27,18 @@ use super::ProgramsError;
 /// The largest `tools.toml`, in bytes: four times what all tools of one participant may say.
 const MAX_FILE: u64 = 1 << 20;
 
+/// The most symbolic links on the way to one file; Linux follows as many.
+const MAX_LINKS: u32 = 40;
+
 /// The file's text and the folder that it is in.
 ///
 /// The folder is opened first and the file by its name in there, so that what was looked at is what is read.
 pub(super) fn read(path: &Path) -> Result<(String, PathBuf), ProgramsError> {
-    let unreadable = |error: io::Error| ProgramsError::Read { path: path.into(), reason: error.to_string() };
+    let unreadable = |error: io::Error| unreadable(path, error);
     let not_a_file = || ProgramsError::NotAFile { path: path.into() };
     let name = path.file_name().ok_or_else(not_a_file)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let folder = parent.unwrap_or_else(|| Path::new(".")).canonicalize().map_err(unreadable)?;
+    let folder = follow(parent.unwrap_or_else(|| Path::new(".")))?;
 
     let read_only = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let opened = open(&folder, read_only | OFlags::DIRECTORY, Mode::empty())
@@ -52,11 +65,74 @@ pub(super) fn read(path: &Path) -> Result<(String, PathBuf), ProgramsError> {
     Ok((text, folder))
 }
 
+/// Checks a program that is to run, and the way to it.
+pub(super) fn check_program(program: &Path) -> Result<(), ProgramsError> {
+    let file = follow(program)?;
+    for path in [file.as_path(), file.parent().unwrap_or(&file)] {
+        let stat = lstat(path).map_err(|error| unreadable(path, error))?;
+        only_ours(&stat, path)?;
+    }
+    Ok(())
+}
+
+/// Follows a path from the root, and checks each folder and link on the way. The end itself is not checked.
+fn follow(path: &Path) -> Result<PathBuf, ProgramsError> {
+    let path_error = |error: io::Error| unreadable(path, error);
+    let absolute = env::current_dir().map_err(path_error)?.join(path);
+    let mut ahead: Vec<OsString> = Vec::new();
+    let add = |ahead: &mut Vec<OsString>, path: &Path| {
+        ahead.extend(path.components().rev().map(|part| part.as_os_str().to_owned()));
+    };
+    add(&mut ahead, &absolute);
+    let (mut at, mut links) = (PathBuf::from("/"), 0);
+    while let Some(part) = ahead.pop() {
+        match Path::new(&part).components().next() {
+            Some(Component::RootDir) => at = PathBuf::from("/"),
+            Some(Component::ParentDir) => drop(at.pop()),
+            Some(Component::Normal(name)) => at.push(name),
+            _ => continue,
+        }
+        let stat = lstat(&at).map_err(|error| unreadable(&at, error))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(path_error(Errno::LOOP.into()));
+                }
+                ours(&stat, &at)?;
+                let target = readlink(&at, Vec::new()).map_err(|error| unreadable(&at, error))?;
+                at.pop();
+                add(&mut ahead, Path::new(&OsString::from_vec(target.into_bytes())));
+            }
+            FileType::Directory if !ahead.is_empty() => on_the_way(&stat, &at)?,
+            _ => {}
+        }
+    }
+    Ok(at)
+}
+
+fn unreadable(path: &Path, error: impl Into<io::Error>) -> ProgramsError {
+    ProgramsError::Read { path: path.into(), reason: error.into().to_string() }
+}
+
+/// A folder above the one that holds the file.
+fn on_the_way(stat: &Stat, path: &Path) -> Result<(), ProgramsError> {
+    if Mode::from_raw_mode(stat.st_mode).contains(Mode::SVTX) {
+        ours(stat, path)
+    } else {
+        only_ours(stat, path)
+    }
+}
+
 fn only_ours(stat: &Stat, path: &Path) -> Result<(), ProgramsError> {
     let mode = Mode::from_raw_mode(stat.st_mode);
     if mode.intersects(Mode::WGRP | Mode::WOTH) {
         return Err(ProgramsError::Writable { path: path.into(), mode: mode.bits() & 0o777 });
     }
+    ours(stat, path)
+}
+
+fn ours(stat: &Stat, path: &Path) -> Result<(), ProgramsError> {
     if stat.st_uid != 0 && stat.st_uid != geteuid().as_raw() {
         return Err(ProgramsError::Owner { path: path.into(), owner: stat.st_uid });
     }

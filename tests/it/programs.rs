@@ -258,6 +258,107 @@ fn sec_x3_a_file_that_others_can_write_is_refused() {
     assert_eq!(error, ProgramsError::Writable { path: folder.canonicalize().unwrap(), mode: 0o777 });
 }
 
+/// A file of one tool, in a folder of its own, and the program in a folder beside it.
+fn file_and_program(test: &str) -> (PathBuf, PathBuf) {
+    let top = folder(test);
+    let bin = top.join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::set_permissions(&bin, Permissions::from_mode(0o755)).unwrap();
+    let program = bin.join("program");
+    fs::copy("/bin/cat", &program).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    (file(&top, &CAT.replace("/bin/cat", program.to_str().unwrap())), program)
+}
+
+#[test]
+fn sec_x3_program_that_others_can_write_is_refused() {
+    let (file, program) = file_and_program("writable-program");
+    assert!(ProgramTools::from_file(&file).is_ok());
+    let mode_of = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    for mode in [0o775, 0o757] {
+        mode_of(&program, mode);
+        let error = ProgramTools::from_file(&file).unwrap_err();
+        assert_eq!(error, ProgramsError::Writable { path: program.canonicalize().unwrap(), mode });
+        assert!(error.to_string().contains("chmod go-w"), "{error}");
+    }
+    mode_of(&program, 0o755);
+    let bin = program.parent().unwrap().canonicalize().unwrap();
+    // The sticky bit does not protect a program from a file that is put next to it.
+    for mode in [0o775, 0o757, 0o1777] {
+        mode_of(&bin, mode);
+        let error = ProgramTools::from_file(&file).unwrap_err();
+        assert_eq!(error, ProgramsError::Writable { path: bin.clone(), mode: mode & 0o777 });
+    }
+    mode_of(&bin, 0o755);
+    assert!(ProgramTools::from_file(&file).is_ok());
+}
+
+#[test]
+fn sec_x3_folder_above_that_others_can_write_is_refused_unless_it_is_sticky() {
+    let (file, _) = file_and_program("writable-above");
+    let above = folder("writable-above").canonicalize().unwrap();
+    let inner = above.join("inner");
+    fs::create_dir_all(&inner).unwrap();
+    fs::set_permissions(&inner, Permissions::from_mode(0o755)).unwrap();
+    let (moved, programs) = (inner.join("tools.toml"), file);
+    fs::copy(programs, &moved).unwrap();
+    fs::set_permissions(&above, Permissions::from_mode(0o777)).unwrap();
+    let error = ProgramTools::from_file(&moved).unwrap_err();
+    assert_eq!(error, ProgramsError::Writable { path: above.clone(), mode: 0o777 });
+    fs::set_permissions(&above, Permissions::from_mode(0o1777)).unwrap();
+    assert!(ProgramTools::from_file(&moved).is_ok());
+    fs::set_permissions(&above, Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn sec_x3_link_to_a_program_is_followed_through_folders_that_only_its_owner_can_write() {
+    let (file, program) = file_and_program("linked-program");
+    let links = folder("linked-program").canonicalize().unwrap().join("links");
+    fs::create_dir_all(&links).unwrap();
+    fs::set_permissions(&links, Permissions::from_mode(0o755)).unwrap();
+    let link = links.join("link");
+    let _ = fs::remove_file(&link);
+    symlink(Path::new("../bin").join(program.file_name().unwrap()), &link).unwrap();
+    let text = fs::read_to_string(&file).unwrap().replace(program.to_str().unwrap(), link.to_str().unwrap());
+    fs::write(&file, text).unwrap();
+    assert!(ProgramTools::from_file(&file).is_ok());
+    fs::set_permissions(&links, Permissions::from_mode(0o777)).unwrap();
+    let error = ProgramTools::from_file(&file).unwrap_err();
+    assert_eq!(error, ProgramsError::Writable { path: links.clone(), mode: 0o777 });
+    fs::set_permissions(&links, Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o777)).unwrap();
+    let error = ProgramTools::from_file(&file).unwrap_err();
+    assert_eq!(error, ProgramsError::Writable { path: program.canonicalize().unwrap(), mode: 0o777 });
+}
+
+/// Only root can give a file to somebody else.
+#[test]
+fn sec_x3_program_or_link_of_another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (file, program) = file_and_program("owner");
+    let other = |path: &Path, owner| std::os::unix::fs::lchown(path, Some(owner), None).unwrap();
+    let bin = program.parent().unwrap().canonicalize().unwrap();
+    for path in [program.canonicalize().unwrap(), bin.clone()] {
+        other(&path, 12_345);
+        let error = ProgramTools::from_file(&file).unwrap_err();
+        assert_eq!(error, ProgramsError::Owner { path: path.clone(), owner: 12_345 });
+        other(&path, 0);
+    }
+    let link = bin.join("link");
+    let _ = fs::remove_file(&link);
+    symlink(&program, &link).unwrap();
+    let text = fs::read_to_string(&file).unwrap().replace(program.to_str().unwrap(), link.to_str().unwrap());
+    fs::write(&file, text).unwrap();
+    assert!(ProgramTools::from_file(&file).is_ok());
+    other(&link, 12_345);
+    assert_eq!(
+        ProgramTools::from_file(&file).unwrap_err(),
+        ProgramsError::Owner { path: link, owner: 12_345 }
+    );
+}
+
 #[test]
 fn sec_x3_a_link_or_a_pipe_is_refused() {
     let folder = folder("link");
