@@ -30,6 +30,7 @@ mod events;
 mod lock;
 mod outbox;
 mod prompt;
+mod ready;
 mod setup;
 mod trace;
 mod turn;
@@ -40,6 +41,7 @@ pub use client::{Client, ClientBuilder};
 pub use consent::ConsentRequest;
 pub use events::Events;
 pub use prompt::PromptRequest;
+pub use ready::{Ready, ReadyError};
 pub use trace::Propagate;
 pub use turn::Turn;
 
@@ -59,6 +61,8 @@ struct Shared {
     abandoned: AtomicBool,
     /// Counts changes of what the clients offer.
     offers: watch::Sender<u64>,
+    /// Counts what may have changed who can be asked.
+    registrations: watch::Sender<u64>,
     closed: watch::Sender<Option<CloseReason>>,
     /// What joins our spans to the traces of others.
     propagation: trace::Propagation,
@@ -97,6 +101,7 @@ impl Shared {
             wake: Notify::new(),
             abandoned: AtomicBool::new(false),
             offers: watch::Sender::new(0),
+            registrations: watch::Sender::new(0),
             closed: watch::Sender::new(None),
             propagation,
         })

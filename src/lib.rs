@@ -88,7 +88,7 @@ pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 #[cfg(feature = "runtime")]
 pub use bridge::{
     Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
-    PromptRequest, Propagate, Turn,
+    PromptRequest, Propagate, Ready, ReadyError, Turn,
 };
 pub use link::{
     Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, ParticipantKind, Peer,

@@ -74,6 +74,7 @@ mod past;
 mod peer;
 mod presence;
 mod prompts;
+mod ready;
 mod receive;
 mod register;
 mod replay;
@@ -125,6 +126,7 @@ pub use self::{
         Unsent,
     },
     ledger::{CallRecord, CallState},
+    ready::Readiness,
     send::COMPLAINT_INTERVAL,
     stats::{Counter, Stats},
     turn::{LateResult, TurnKey},
@@ -170,6 +172,10 @@ pub struct Session {
     observed: Observed,
     /// Assistant: participants without a role.
     guests: Guests,
+    /// Assistant: participants that somebody waits for without a call, and how many do.
+    expected: BTreeMap<Identity, u32>,
+    /// Counts what may have changed who can be asked.
+    registrations: u64,
     /// Client: the participants of which it was last reported that none may be our assistant.
     no_assistant_among: Vec<Identity>,
     calls: Calls,
@@ -241,6 +247,8 @@ impl Session {
             observers: BTreeSet::new(),
             observed: Observed::default(),
             guests: Guests::default(),
+            expected: BTreeMap::new(),
+            registrations: 0,
             no_assistant_among: Vec::new(),
             calls: Calls::default(),
             past: Past::default(),

@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::{CallBuilder, Handle, JoinError, participant_methods, setup::Setup, setup_methods};
+use super::{CallBuilder, Handle, JoinError, Ready, participant_methods, setup::Setup, setup_methods};
 use crate::{
     body::Body,
     link::{Identity, Participant, Role},
@@ -46,6 +46,33 @@ impl Assistant {
     /// answers them. A person takes longer than a program: give them a [`timeout`](CallBuilder::timeout).
     pub fn call(&self, tool: &str, arguments: impl Serialize) -> CallBuilder {
         CallBuilder::new(Arc::clone(&self.handle), tool, &arguments)
+    }
+
+    /// Waits until the tools of this client are known, for [10 s](Ready::within) at most.
+    ///
+    /// A call waits as well, but its [`timeout`](CallBuilder::timeout) counts from its beginning. After this, a call that
+    /// names the client is sent at once. A client that speaks without the handshake and registers nothing is ready when it
+    /// has been silent for 1 s since it could know this assistant; its tools are not known, and the list is empty.
+    ///
+    /// # Errors
+    /// [`ReadyError::NotReady`] with the reason, when the time is over; at once for an observer, which never offers
+    /// tools. [`ReadyError::NotBound`] for a client that listens to another assistant. [`ReadyError::Closed`] when
+    /// this assistant has left.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is lost when it is dropped, and it can be asked again.
+    ///
+    /// ```
+    /// # async fn example(assistant: toolbridge::Assistant) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let tools = assistant.ready("phone").within(Duration::from_secs(20)).await?;
+    /// println!("phone offers {} tools", tools.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ready(&self, client: impl Into<Identity>) -> Ready {
+        Ready::new(Arc::clone(&self.handle), client.into())
     }
 
     pub(super) fn handle(&self) -> &Arc<Handle> {

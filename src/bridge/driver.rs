@@ -246,6 +246,8 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
+        let registrations = inner.session.registrations();
+        shared.registrations.send_if_modified(|seen| std::mem::replace(seen, registrations) != registrations);
         if self.sending.as_ref().is_some_and(|it| it.large && !inner.session.is_wanted(it.id)) {
             self.sending = None; // the transport tells those who have heard a part of it
         }

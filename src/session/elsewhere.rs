@@ -121,14 +121,19 @@ impl Session {
 
     /// Assistant: calls that wait for a registration make sure that the clients that may send one are alive.
     pub(super) fn probe(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get(&key) else { return };
+        for id in self.unregistered(self.wanted(call)) {
+            self.probe_one(now, &id);
+        }
+    }
+
+    pub(super) fn probe_one(&mut self, now: Instant, id: &Identity) {
         let silence = self.config.times.silence;
-        for id in self.unregistered(key) {
-            let Some(remote) = self.peers.get_mut(&id) else { continue };
-            let due = remote.pair.probed_at.is_none_or(|at| now.saturating_duration_since(at) >= silence);
-            if due && !remote.pair.settled && remote.lists(Feature::Ack) {
-                remote.pair.probed_at = Some(now);
-                self.ping(&id);
-            }
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let due = remote.pair.probed_at.is_none_or(|at| now.saturating_duration_since(at) >= silence);
+        if due && !remote.pair.settled && remote.lists(Feature::Ack) {
+            remote.pair.probed_at = Some(now);
+            self.ping(id);
         }
     }
 
@@ -141,13 +146,12 @@ impl Session {
             let patience = if since < SETTLED { SETTLED } else { SETTLED * 2 };
             patience.checked_sub(since).filter(|left| !pair.settled && !left.is_zero())
         };
-        self.unregistered(key).iter().filter_map(left).max()
+        let wanted = self.wanted(self.calls.get(&key)?);
+        self.unregistered(wanted).iter().filter_map(left).max()
     }
 
-    /// Assistant: the clients that shook hands and have not registered: the one that a call names, else all.
-    fn unregistered(&self, key: CallKey) -> Vec<Identity> {
-        let Some(call) = self.calls.get(&key) else { return Vec::new() };
-        let wanted = self.wanted(call);
+    /// Assistant: the clients that shook hands and have not registered: only this one, if one is wanted.
+    pub(super) fn unregistered(&self, wanted: Option<&Identity>) -> Vec<Identity> {
         let is_it = |id: &Identity, remote: &Remote| {
             remote.is_crossed()
                 && remote.lists(Feature::Register)
@@ -161,16 +165,10 @@ impl Session {
     /// Assistant: the clients that shook hands with us, live, and offer us nothing, not even an empty list: they
     /// listen to somebody else. Only this one, if one is wanted. One that was not heard since its registration is
     /// due proves nothing.
-    fn elsewhere(&self, wanted: Option<&Identity>) -> Vec<Identity> {
-        let listens_elsewhere = |id: &Identity, remote: &Remote| {
-            remote.is_crossed()
-                && remote.pair.settled
-                && remote.lists(Feature::Register)
-                && !remote.pair.registered
-                && self.is_admitted(id, remote)
-        };
-        let peers = self.peers.iter().filter(|(id, _)| wanted.is_none_or(|wanted| wanted == *id));
-        peers.filter(|(id, remote)| listens_elsewhere(id, remote)).map(|(id, _)| id.clone()).collect()
+    pub(super) fn elsewhere(&self, wanted: Option<&Identity>) -> Vec<Identity> {
+        let mut clients = self.unregistered(wanted);
+        clients.retain(|id| self.peers.get(id).is_some_and(|remote| remote.pair.settled));
+        clients
     }
 
     /// The participants that are in the room.

@@ -65,6 +65,7 @@ impl Session {
 
     /// Assistant: the room tells of a participant. One with the role `client` ends the admission of one without.
     pub(super) fn judge_newcomer(&mut self, now: Instant, id: &Identity) {
+        self.registrations += 1;
         let Some(remote) = self.peers.get(id).filter(|_| !self.is_client()) else { return };
         if remote.who.as_ref().is_some_and(|who| who.token_role() == Some(Role::Client)) {
             self.guests.roles_seen = true;

@@ -33,6 +33,7 @@ impl Session {
 
     /// Calls that wait look again.
     pub(super) fn look_for_owners(&mut self, now: Instant) {
+        self.registrations += 1;
         let waiting: Vec<_> = self.calls.waiting().map(|(key, _)| key).collect();
         for key in waiting {
             let Some(call) = self.calls.get(&key) else { continue };
@@ -65,7 +66,7 @@ impl Session {
 
     /// If a call waits for this very participant, it is greeted, and judged by its silence.
     pub(super) fn expect(&mut self, now: Instant, id: &Identity) {
-        if !self.is_client() && self.is_wanted_by_a_call(id) {
+        if !self.is_client() && (self.expected.contains_key(id) || self.is_wanted_by_a_call(id)) {
             self.expect_wanted(now, id);
         }
     }
@@ -106,7 +107,7 @@ impl Session {
 
     /// A participant that a caller named did not answer our Configuration: it is asked as a plain peer.
     pub(super) fn silent(&mut self, now: Instant, id: &Identity) {
-        let wanted = self.is_wanted_by_a_call(id);
+        let wanted = self.expected.contains_key(id) || self.is_wanted_by_a_call(id);
         let Some(remote) = self.peers.get_mut(id) else { return };
         let silent = remote.is_here() && !remote.pair.heard && !remote.pair.left && remote.instance.is_none();
         if wanted && silent {

@@ -85,8 +85,8 @@ pub enum NotAdmitted {
 }
 
 impl NotOffered {
-    /// What a caller of this tool reads.
-    pub(super) fn explain(&self, tool: &str) -> String {
+    /// What a caller of this tool reads; what is known without one, if none is named.
+    pub(crate) fn explain(&self, tool: &str) -> String {
         let tool = shown(tool);
         match self {
             Self::NoSuchTool { owner, similar } => {
@@ -99,26 +99,27 @@ impl NotOffered {
                     None => said,
                 }
             }
-            Self::EmptyRoom { room } if room.is_empty() => {
-                format!("the room is empty: nobody is here to run \"{tool}\"")
-            }
             Self::EmptyRoom { room } => {
-                format!("room {} is empty: nobody is here to run \"{tool}\"", shown(room))
+                let name =
+                    if room.is_empty() { "the room".to_owned() } else { format!("room {}", shown(room)) };
+                let to_run = if tool.is_empty() { String::new() } else { format!(" to run \"{tool}\"") };
+                format!("{name} is empty: nobody is here{to_run}")
             }
             Self::NotHere { owner, here, more } => {
                 format!("{} is not here; here: {}", shown(owner.as_str()), list(here, *more))
             }
             Self::NotReady { owners, unannounced } => {
-                let (verb, pronoun) = if owners.len() == 1 { ("is", "it") } else { ("are", "they") };
-                let has = if owners.len() == 1 { "has" } else { "have" };
                 let who = list(owners, 0);
-                let late = match unannounced {
+                let has = if owners.len() == 1 { "is here, but it has" } else { "are here, but they have" };
+                let what = match tool.is_empty() {
+                    true => "what it offers".to_owned(),
+                    false => format!("whether \"{tool}\" is offered"),
+                };
+                let advice = match unannounced {
                     true => "the room may take 3 s to announce this assistant",
                     false => "wait longer",
                 };
-                format!(
-                    "{who} {verb} here, but {pronoun} {has} not said yet whether \"{tool}\" is offered: {late}"
-                )
+                format!("{who} {has} not said yet {what}: {advice}")
             }
             Self::NotAdmitted { client, offers, why } => {
                 let name = shown(client.as_str());

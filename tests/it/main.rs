@@ -11,6 +11,7 @@ mod bridge;
 mod bridge_either;
 mod bridge_ends;
 mod bridge_functions;
+mod bridge_ready;
 mod bridge_rejoin;
 mod bridge_stalled;
 mod bridge_streams;
