@@ -133,6 +133,7 @@ pub struct RoomOptions {
     rejoin_wait: [Duration; 2],
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
+    warn_exposed: fn(&str),
 }
 
 impl Default for RoomOptions {
@@ -148,6 +149,7 @@ impl Default for RoomOptions {
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
+            warn_exposed: |server| tracing::warn!(server, "the token travels unencrypted: use wss://"),
         }
     }
 }
@@ -227,6 +229,14 @@ impl RoomOptions {
         self
     }
 
+    /// Tells a person, in place of the log, that the token travels unencrypted beyond this machine. The text is host and
+    /// port.
+    #[cfg(feature = "cli")]
+    pub(crate) fn warn_exposed(mut self, warn: fn(&str)) -> Self {
+        self.warn_exposed = warn;
+        self
+    }
+
     /// The root certificates that are trusted beside the system's.
     #[cfg(feature = "cli")]
     pub(crate) fn roots(&self) -> &[CertificateDer<'static>] {
@@ -297,8 +307,8 @@ impl RoomOptions {
             return Err(ConnectError::MalformedToken);
         }
         websocket::register().map_err(|_| ConnectError::ForeignClient)?;
-        if url.is_exposed() {
-            tracing::warn!(server = %url, "the token travels unencrypted: use wss://");
+        if url.is_exposed().await {
+            (self.warn_exposed)(&url.to_string());
         }
         let policy = self.policy();
         let door = Door {

@@ -6,7 +6,7 @@ use clap::Args;
 use livekit_token::Claims;
 use url::Url;
 
-use super::{Failure, interrupt::unless_interrupted, part};
+use super::{Failure, hint, interrupt::unless_interrupted, part};
 use crate::{
     host,
     link::{Identity, Role},
@@ -260,7 +260,12 @@ impl Server {
     }
 
     pub(super) fn room_options(&self) -> Result<RoomOptions, Failure> {
-        let options = RoomOptions::default();
+        let options = RoomOptions::default().warn_exposed(|server| {
+            hint(&format!(
+                "warning: the connection to {server} is not encrypted, so anybody on its path can read and use the token; \
+                 use wss://"
+            ));
+        });
         let options = if self.relay_only { options.relay_only() } else { options };
         let Some(path) = &self.root_certificate else { return Ok(options) };
         let pem =

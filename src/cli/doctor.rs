@@ -83,7 +83,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let named = claims.as_ref().map(|claims| claims.video.room.clone());
     let own = || format!("toolbridge-doctor-{}", nanoid::nanoid!(8));
     let room = named.or_else(|| arguments.room.clone()).unwrap_or_else(own);
-    let (limit, options) = (arguments.limit, arguments.server.room_options()?);
+    let (limit, options) = (arguments.limit, arguments.server.room_options()?.warn_exposed(|_| {}));
     let pass = Pass { url: address.to_owned(), options, room, token, key, limit };
     let show = Show { json: arguments.json };
     let mut visit = Visit { show, limit, steps: Vec::new(), blocked: Vec::new() };
@@ -132,7 +132,7 @@ impl Visit {
     /// Name, connection, TLS: the way to the server, or to a proxy before it.
     async fn reach(&mut self, url: &Url, pass: &Pass) -> Result<(Line, Vec<SocketAddr>), Failure> {
         let limit = self.limit;
-        let (proxy, fault) = match Proxy::of_environment(url) {
+        let (proxy, fault) = match Proxy::of_environment(url).await {
             Ok(proxy) => (proxy, None),
             Err(error) => (None, Some(error)),
         };
@@ -177,7 +177,8 @@ impl Visit {
 
         self.take(Step::Tls, async {
             if !encrypted {
-                return (plain(url), ());
+                let is_here = line.proxy.is_none() && addresses.iter().all(|it| host::is_own(it.ip()));
+                return (plain(is_here), ());
             }
             let found = match untrusting {
                 Some(reason) => Err(TlsFault::Way(WayFault::Trust(reason))),
@@ -318,8 +319,8 @@ async fn refusal(line: &Line, pass: &Pass) -> Refusal {
     answer.map_or(Refusal::Unknown, |answer| Refusal::read(&answer.body))
 }
 
-fn plain(url: &Url) -> Report {
-    if url.host().is_some_and(|host| host::is_here(&host)) {
+fn plain(is_here: bool) -> Report {
+    if is_here {
         return Report::skipped("ws:// is not encrypted, which is fine on this machine");
     }
     Report::warning(

@@ -4,7 +4,7 @@ use std::fmt;
 
 use url::Url;
 
-use super::error::ConnectError;
+use super::{error::ConnectError, proxy::Proxy};
 use crate::host;
 
 /// A checked address: `ws`, `wss`, `http` or `https`, without credentials and without a query.
@@ -13,7 +13,7 @@ pub(super) struct ServerUrl {
     text: String,
     host: String,
     port: u16,
-    exposed: bool,
+    url: Url,
 }
 
 impl ServerUrl {
@@ -34,14 +34,19 @@ impl ServerUrl {
             return Err(refuse("it carries a query or fragment; the token is given apart from it".into()));
         }
         let port = url.port_or_known_default().unwrap_or(443);
-        let local = url.host().is_some_and(|host| host::is_here(&host));
-        let exposed = !local && matches!(url.scheme(), "ws" | "http");
-        Ok(Self { host: host.to_owned(), port, exposed, text: url.to_string() })
+        Ok(Self { host: host.to_owned(), port, text: url.to_string(), url })
     }
 
-    /// Whether the token would travel in the clear beyond this machine.
-    pub(super) fn is_exposed(&self) -> bool {
-        self.exposed
+    /// Whether the token will travel in the clear beyond this machine. A proxy reads it, too, wherever it runs.
+    pub(super) async fn is_exposed(&self) -> bool {
+        if !matches!(self.url.scheme(), "ws" | "http") {
+            return false;
+        }
+        let is_proxied = !matches!(Proxy::of_environment(&self.url).await, Ok(None));
+        match self.url.host() {
+            Some(host) => is_proxied || !host::leads_here(&host).await,
+            None => false,
+        }
     }
 
     /// The whole address, for the signalling.
@@ -78,20 +83,19 @@ mod tests {
         assert_eq!(ServerUrl::parse("ws://[::1]").unwrap().to_string(), "[::1]:80");
     }
 
-    #[test]
-    fn a_clear_connection_beyond_this_machine_is_known() {
+    #[tokio::test]
+    async fn a_clear_connection_beyond_this_machine_is_known() {
         for (text, exposed) in [
             ("ws://127.0.0.1:7880", false),
             ("ws://[::1]:7880", false),
             ("http://localhost", false),
-            ("ws://localhost.:7880", false),
             ("ws://[::ffff:127.0.0.1]", false),
-            ("ws://localhost.example.com", true),
+            ("ws://localhost.invalid", true),
             ("wss://sfu.example.com", false),
-            ("ws://sfu.example.com", true),
+            ("ws://sfu.invalid", true),
             ("http://192.0.2.1", true),
         ] {
-            assert_eq!(ServerUrl::parse(text).unwrap().is_exposed(), exposed, "{text}");
+            assert_eq!(ServerUrl::parse(text).unwrap().is_exposed().await, exposed, "{text}");
         }
     }
 

@@ -6,7 +6,8 @@
 //! `http://` means the same here, but that a proxy without a port has its scheme's own, and that only proxies of HTTP can
 //! be used. What it passes over counts too: `HTTP_PROXY` in capitals, except under CGI, and in `no_proxy` a `*` beside
 //! other entries, `*.name` and a port.
-//! This machine is never reached through a proxy.
+//! This machine is never reached through a proxy. A name below `localhost` counts as this machine only if it leads to
+//! loopback.
 
 use std::{env, ffi::OsString, fmt, io, time::Duration};
 
@@ -51,14 +52,19 @@ pub(crate) struct ProxyError {
 
 impl Proxy {
     /// The one that the process's environment names for this address, if any.
-    pub(crate) fn of_environment(url: &Url) -> Result<Option<Self>, ProxyError> {
-        Self::named_in(|name| env::var_os(name), url)
+    pub(crate) async fn of_environment(url: &Url) -> Result<Option<Self>, ProxyError> {
+        let is_here = match url.host() {
+            Some(host) => host::is_here(&host) && host::leads_here(&host).await,
+            None => true,
+        };
+        Self::named_in(|name| env::var_os(name), url, is_here)
     }
 
-    /// The one that an environment names for this address, if any.
+    /// The one that an environment names for this address, if any; none for an address of this machine.
     pub(super) fn named_in(
         lookup: impl Fn(&str) -> Option<OsString>,
         url: &Url,
+        is_here: bool,
     ) -> Result<Option<Self>, ProxyError> {
         // Whoever set it did not want us to go out directly.
         let read = |name: &str| match lookup(name).map(OsString::into_string) {
@@ -74,7 +80,7 @@ impl Proxy {
             }
             Ok(None)
         };
-        let Some(host) = url.host().filter(|host| !host::is_here(host)) else { return Ok(None) };
+        let Some(host) = url.host().filter(|_| !is_here) else { return Ok(None) };
         // Under CGI the capital name is a header that a visitor sent (httpoxy).
         let is_cgi = lookup("REQUEST_METHOD").is_some_and(|method| !method.is_empty());
         let names: &[_] = match url.scheme() {

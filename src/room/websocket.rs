@@ -215,7 +215,7 @@ async fn open(
     limit: Duration,
 ) -> Result<Socket, DialFailure> {
     let host = url.host().ok_or_else(|| DialFailure::Unreachable("no host".into()))?;
-    let mut stream: Box<dyn Stream> = match Proxy::of_environment(url).map_err(DialFailure::Proxy)? {
+    let mut stream: Box<dyn Stream> = match Proxy::of_environment(url).await.map_err(DialFailure::Proxy)? {
         Some(proxy) => through(&proxy, url, roots, limit).await.map_err(DialFailure::Proxy)?,
         None => {
             let tcp = reach(&host, port_of(url)).await;

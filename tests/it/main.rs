@@ -21,6 +21,8 @@ mod cli;
 #[cfg(all(feature = "cli", unix))]
 mod cli_assistant;
 #[cfg(all(feature = "cli", unix))]
+mod cli_connect;
+#[cfg(all(feature = "cli", unix))]
 mod cli_dev;
 #[cfg(all(feature = "cli", unix))]
 mod cli_kind;

@@ -6,7 +6,10 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 fn named(environment: &[(&str, &str)], url: &str) -> Result<Option<Proxy>, ProxyError> {
     let lookup = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
-    Proxy::named_in(lookup, &Url::parse(url).unwrap())
+    let url = Url::parse(url).unwrap();
+    // As if every name below `localhost` led to loopback.
+    let is_here = url.host().is_none_or(|host| host::is_here(&host));
+    Proxy::named_in(lookup, &url, is_here)
 }
 
 fn shown(environment: &[(&str, &str)], url: &str) -> String {
@@ -42,6 +45,14 @@ fn each_scheme_has_its_variable_and_small_letters_go_first() {
 }
 
 #[test]
+fn a_name_below_localhost_that_leads_elsewhere_is_reached_through_the_proxy() {
+    let environment = |name: &str| (name == "all_proxy").then(|| "http://proxy:1".into());
+    let url = Url::parse("ws://app.localhost:7880").unwrap();
+    assert!(Proxy::named_in(environment, &url, true).unwrap().is_none());
+    assert!(Proxy::named_in(environment, &url, false).unwrap().is_some());
+}
+
+#[test]
 fn a_visitors_header_is_no_variable() {
     let cgi = [("HTTP_PROXY", "http://evil:1"), ("REQUEST_METHOD", "GET")];
     assert_eq!(shown(&cgi, "ws://example.com"), "none");
@@ -57,25 +68,25 @@ fn what_is_no_text_is_told_and_nothing_goes_out_directly() {
     let url = |text: &str| Url::parse(text).unwrap();
     for variable in ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"] {
         let lookup = |name: &str| (name == variable).then(bytes);
-        let error = Proxy::named_in(lookup, &url("wss://example.com")).unwrap_err();
+        let error = Proxy::named_in(lookup, &url("wss://example.com"), false).unwrap_err();
         assert_eq!((&*error.proxy, &*error.reason), (variable, "it is no text in UTF-8"));
-        assert!(Proxy::named_in(lookup, &url("ws://localhost")).unwrap().is_none(), "nobody looks");
+        assert!(Proxy::named_in(lookup, &url("ws://localhost"), true).unwrap().is_none(), "nobody looks");
     }
     let lookup = |name: &str| match name {
         "https_proxy" => Some("http://proxy:1".into()),
         "NO_PROXY" => Some(bytes()),
         _ => None,
     };
-    let error = Proxy::named_in(lookup, &url("wss://example.com")).unwrap_err();
+    let error = Proxy::named_in(lookup, &url("wss://example.com"), false).unwrap_err();
     assert_eq!(error.proxy, "NO_PROXY");
     // What is not asked for does not matter.
-    assert!(Proxy::named_in(lookup, &url("ws://example.com")).unwrap().is_none());
+    assert!(Proxy::named_in(lookup, &url("ws://example.com"), false).unwrap().is_none());
     let both = |name: &str| match name {
         "https_proxy" => Some("http://proxy:1".into()),
         "HTTPS_PROXY" => Some(bytes()),
         _ => None,
     };
-    assert!(Proxy::named_in(both, &url("wss://example.com")).unwrap().is_some());
+    assert!(Proxy::named_in(both, &url("wss://example.com"), false).unwrap().is_some());
 }
 
 #[test]

@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(100);
 async fn gone_through(address: &str, roots: &[CertificateDer<'static>]) -> (ProxyError, Duration) {
     let url = Url::parse("wss://sfu.example.com").unwrap();
     let environment = |name: &str| (name == "all_proxy").then(|| address.into());
-    let (start, proxy) = (time::Instant::now(), Proxy::named_in(environment, &url).unwrap().unwrap());
+    let (start, proxy) = (time::Instant::now(), Proxy::named_in(environment, &url, false).unwrap().unwrap());
     let error = through(&proxy, &url, roots, LIMIT).await.err().unwrap();
     (error, start.elapsed())
 }

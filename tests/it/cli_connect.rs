@@ -1,0 +1,63 @@
+//! What the built program says about the server's address and about the way to it.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
+    thread,
+};
+
+use crate::cli::{complaint, run, toolbridge};
+
+/// An assistant's token for the room `r`. Nobody here looks at its signature.
+const TOKEN: &str = concat!(
+    "eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjk5OTk5OTk5OTksImlzcyI6ImEiLCJuYmYiOjAsInN1YiI6InAiLCJhdHRya",
+    "WJ1dGVzIjp7InRvb2xicmlkZ2Uucm9sZSI6ImFzc2lzdGFudCJ9LCJ2aWRlbyI6eyJyb29tIjoiciIsInJvb21Kb2l",
+    "uIjp0cnVlfX0.c2ln"
+);
+
+/// A server that answers each request with this.
+fn answering(answer: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = BufReader::new(stream);
+            let mut line = String::new();
+            while stream.read_line(&mut line).is_ok_and(|size| size > 2) {
+                line.clear();
+            }
+            // Who sent no request has gone by now.
+            let _ = stream.get_mut().write_all(answer.as_bytes());
+        }
+    });
+    port
+}
+
+#[test]
+fn unencrypted_connection_to_another_machine_is_warned_of() {
+    let proxy = answering("HTTP/1.1 403 Forbidden\r\n\r\n");
+    for url in ["ws://livekit.test", "ws://livekit.test:7880", "http://192.0.2.1"] {
+        let mut command = toolbridge(&["call", "--url", url, "--token", TOKEN, "echo", "{}"]);
+        let output = command.env("HTTP_PROXY", format!("http://127.0.0.1:{proxy}")).output().unwrap();
+        let complaint = complaint(&output, 1);
+        let (warning, error) = complaint.split_once('\n').unwrap();
+        assert!(
+            warning.starts_with("warning: the connection to ") && warning.contains("wss://"),
+            "{complaint}"
+        );
+        assert!(error.contains("403"), "{complaint}");
+    }
+}
+
+#[test]
+fn connection_to_this_machine_or_an_encrypted_one_is_not_warned_of() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for url in [
+        format!("ws://127.0.0.1:{port}"),
+        format!("ws://localhost:{port}"),
+        format!("wss://127.0.0.1:{port}"),
+    ] {
+        let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 1);
+        assert!(!complaint.contains("warning"), "{complaint}");
+    }
+}
