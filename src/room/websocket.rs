@@ -13,30 +13,17 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::{
-    SinkExt, StreamExt,
-    stream::{SplitSink, SplitStream},
-};
 use livekit_net::{
     Header, HttpClient, HttpMethod, HttpResponse, TransportError, WsClient, WsConnectResult, WsConnection,
 };
 use livekit_protocol::LeaveRequest;
 use rustls::pki_types::CertificateDer;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf},
     net::TcpStream,
     sync, time,
 };
 use tokio_rustls::TlsConnector;
-use tokio_tungstenite::{
-    WebSocketStream, client_async_with_config,
-    tungstenite::{
-        Error as WsError, Message,
-        client::IntoClientRequest,
-        http::{HeaderName, HeaderValue, Request},
-        protocol::WebSocketConfig,
-    },
-};
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
@@ -46,10 +33,13 @@ use super::{
     tls,
 };
 
+mod frames;
 mod intake;
 mod process;
 mod thin;
+mod upgrade;
 
+use frames::{Incoming, Reader, Writer};
 use intake::{Intake, Taken};
 
 pub(super) use intake::Unread;
@@ -57,6 +47,9 @@ pub(super) use process::register;
 
 /// The longest signalling frame, in bytes: the first one lists the whole room.
 const MAX_FRAME: usize = 16 << 20;
+
+/// The status of a goodbye that nothing has caused.
+const NORMAL: u16 = 1000;
 
 /// What a join wants of its socket, and what became of it.
 #[derive(Debug, Default)]
@@ -206,7 +199,14 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-type Socket = WebSocketStream<Box<dyn Stream>>;
+type SocketReader = Reader<ReadHalf<Box<dyn Stream>>>;
+type SocketWriter = Writer<WriteHalf<Box<dyn Stream>>>;
+
+/// An open WebSocket.
+struct Socket {
+    reader: SocketReader,
+    writer: SocketWriter,
+}
 
 async fn open(
     url: &Url,
@@ -225,12 +225,9 @@ async fn open(
     if url.scheme() == "wss" {
         stream = encrypt(&host, stream, roots).await.map_err(DialFailure::Tls)?;
     }
-    let config = WebSocketConfig::default().max_message_size(Some(MAX_FRAME)).max_frame_size(Some(MAX_FRAME));
-    match client_async_with_config(request(url, headers)?, stream, Some(config)).await {
-        Ok((socket, _)) => Ok(socket),
-        Err(WsError::Http(response)) => Err(DialFailure::Status(response.status().as_u16())),
-        Err(error) => Err(DialFailure::Unreachable(error.to_string())),
-    }
+    let early = upgrade::upgrade(&mut stream, url, headers).await?;
+    let (reading, writing) = tokio::io::split(stream);
+    Ok(Socket { reader: Reader::new(reading, early, MAX_FRAME), writer: Writer::new(writing) })
 }
 
 /// A connection through a proxy. All of it has four fifths of the time, so that it is the proxy that is named.
@@ -274,30 +271,16 @@ async fn encrypt(
     Ok(Box::new(connected.map_err(|error| error.to_string())?))
 }
 
-fn request(url: &Url, headers: &[Header]) -> Result<Request<()>, DialFailure> {
-    let malformed = |_| DialFailure::Unreachable("the request could not be written".into());
-    let mut request =
-        url.as_str().into_client_request().map_err(|error| DialFailure::Unreachable(error.to_string()))?;
-    for header in headers {
-        let name = HeaderName::try_from(&*header.name).map_err(|error| malformed(error.to_string()))?;
-        let mut value =
-            HeaderValue::try_from(&*header.value).map_err(|error| malformed(error.to_string()))?;
-        value.set_sensitive(true);
-        request.headers_mut().insert(name, value);
-    }
-    Ok(request)
-}
-
 /// An open socket. The library sends and receives from different tasks.
 struct Connection {
-    writer: sync::Mutex<SplitSink<Socket, Message>>,
-    reader: sync::Mutex<(SplitStream<Socket>, Intake)>,
+    writer: sync::Mutex<SocketWriter>,
+    reader: sync::Mutex<(SocketReader, Intake)>,
     dial: Arc<Dial>,
 }
 
 impl Connection {
     fn new(socket: Socket, dial: Arc<Dial>) -> Self {
-        let (writer, reader) = socket.split();
+        let Socket { reader, writer } = socket;
         let intake = Intake::new(dial.resumes, dial.unread());
         Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new((reader, intake)), dial }
     }
@@ -312,8 +295,9 @@ impl Connection {
             }
             // Whoever reads too slowly slows the server down.
             self.dial.unread.room().await;
-            match reader.next().await {
-                Some(Ok(Message::Binary(frame))) => match intake.take(&frame) {
+            let incoming = reader.next().await.map_err(failed)?;
+            match incoming {
+                Incoming::Binary(frame) => match intake.take(&frame) {
                     Taken::Frame(frame) => return Ok(Some(frame)),
                     Taken::Nothing => {}
                     Taken::Refusal(frame, leave) => {
@@ -325,21 +309,29 @@ impl Connection {
                         return Err(TransportError::Other(why.into()));
                     }
                 },
-                // Pings are answered by the WebSocket itself; text means nothing here.
-                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Text(_) | Message::Frame(_))) => {}
-                Some(Ok(Message::Close(_))) | None => return Ok(None),
-                Some(Err(error)) => return Err(TransportError::Connection(error.to_string())),
+                Incoming::Ping(payload) => self.writer.lock().await.pong(&payload).await.map_err(failed)?,
+                Incoming::Nothing => {}
+                Incoming::Close(status) => {
+                    // A peer that is gone already needs no answer.
+                    let _ = self.writer.lock().await.close(status).await;
+                    return Ok(None);
+                }
             }
         }
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "results are mapped with it")]
+fn failed(error: io::Error) -> TransportError {
+    TransportError::Connection(error.to_string())
+}
+
 #[async_trait]
 impl WsConnection for Connection {
     async fn send(&self, frame: Vec<u8>) -> Result<(), TransportError> {
-        let send = async { self.writer.lock().await.send(Message::Binary(frame.into())).await };
+        let send = async { self.writer.lock().await.send(&frame).await };
         tokio::select! {
-            sent = send => sent.map_err(|error| TransportError::Connection(error.to_string())),
+            sent = send => sent.map_err(failed),
             () = self.dial.hung_up.cancelled() => Err(TransportError::Connection("given up".into())),
         }
     }
@@ -352,7 +344,7 @@ impl WsConnection for Connection {
     }
 
     async fn close(&self) {
-        let close = async { self.writer.lock().await.close().await };
+        let close = async { self.writer.lock().await.close(Some(NORMAL)).await };
         tokio::select! {
             biased;
             () = self.dial.hung_up.cancelled() => {}

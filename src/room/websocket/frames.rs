@@ -1,0 +1,397 @@
+//! The client's half of WebSocket framing ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455#section-5)).
+//!
+//! Nothing here logs: the server sends fresh tokens and passwords of relays in these frames.
+
+use std::io;
+
+use bytes::{Buf, BufMut, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// The longest payload of a control frame, in bytes.
+const MAX_CONTROL: usize = 125;
+/// How much is asked for at once when a frame is incomplete, in bytes.
+const READ: usize = 16 * 1024;
+
+const CONTINUATION: u8 = 0x0;
+const TEXT: u8 = 0x1;
+const BINARY: u8 = 0x2;
+const CLOSE: u8 = 0x8;
+const PING: u8 = 0x9;
+const PONG: u8 = 0xa;
+
+const FIN: u8 = 0x80;
+const RESERVED: u8 = 0x70;
+const MASKED: u8 = 0x80;
+
+/// What the server sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Incoming {
+    /// A whole binary message.
+    Binary(Vec<u8>),
+    /// The server wants these bytes back.
+    Ping(Vec<u8>),
+    /// The server closes the connection, with this status if it gave one.
+    Close(Option<u16>),
+    /// A text message or a pong, which mean nothing here.
+    Nothing,
+}
+
+/// Reads messages of at most `limit` bytes.
+pub(super) struct Reader<S> {
+    stream: S,
+    /// What was read and belongs to no complete frame yet.
+    buffer: BytesMut,
+    /// The parts of a fragmented message that have come, and whether it is a binary one.
+    message: Option<(bool, Vec<u8>)>,
+    limit: usize,
+}
+
+/// A complete frame's header.
+struct Header {
+    is_last: bool,
+    opcode: u8,
+    /// The size of the header itself, in bytes.
+    size: usize,
+    payload: usize,
+}
+
+impl<S: AsyncRead + Unpin> Reader<S> {
+    /// A reader of what follows the upgrade. `early` came together with the server's answer to it.
+    pub(super) fn new(stream: S, early: BytesMut, limit: usize) -> Self {
+        Self { stream, buffer: early, message: None, limit }
+    }
+
+    /// The next thing that the server sent.
+    ///
+    /// # Errors
+    /// The connection failed or ended, or the server broke the protocol or the limit. Nothing can be read afterwards.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses nothing.
+    pub(super) async fn next(&mut self) -> io::Result<Incoming> {
+        loop {
+            let missing = match self.header()? {
+                Some(header) => {
+                    let size = header.size + header.payload;
+                    if self.buffer.len() >= size {
+                        self.buffer.advance(header.size);
+                        let payload = self.buffer.split_to(header.payload);
+                        if let Some(incoming) = self.take(&header, &payload)? {
+                            return Ok(incoming);
+                        }
+                        continue;
+                    }
+                    size - self.buffer.len()
+                }
+                None => 1,
+            };
+            // Memory is taken as bytes come, and not for what a header announces.
+            self.buffer.reserve(missing.clamp(1, READ));
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the connection ended without a goodbye",
+                ));
+            }
+        }
+    }
+
+    /// The header of the frame at the beginning of the buffer, if all of it is there.
+    fn header(&self) -> io::Result<Option<Header>> {
+        let &[first, second, ..] = &self.buffer[..] else { return Ok(None) };
+        let (is_last, opcode) = (first & FIN != 0, first & 0x0f);
+        if first & RESERVED != 0 {
+            return Err(broken("a frame uses an extension that was not agreed on"));
+        }
+        if second & MASKED != 0 {
+            return Err(broken("a frame of the server is masked"));
+        }
+        let (size, payload) = match second & 0x7f {
+            126 => match self.buffer.get(2..4) {
+                Some(mut bytes) => (4, u64::from(bytes.get_u16())),
+                None => return Ok(None),
+            },
+            127 => match self.buffer.get(2..10) {
+                Some(mut bytes) => (10, bytes.get_u64()),
+                None => return Ok(None),
+            },
+            length => (2, u64::from(length)),
+        };
+        let limit = match opcode {
+            CONTINUATION if self.message.is_none() => {
+                return Err(broken("a continuation frame continues no message"));
+            }
+            TEXT | BINARY if self.message.is_some() => {
+                return Err(broken("a message begins before the one under way has ended"));
+            }
+            CONTINUATION | TEXT | BINARY => self.limit - self.message.as_ref().map_or(0, |it| it.1.len()),
+            CLOSE | PING | PONG if is_last => MAX_CONTROL,
+            CLOSE | PING | PONG => return Err(broken("a control frame is fragmented")),
+            _ => return Err(broken("a frame has an unknown opcode")),
+        };
+        match usize::try_from(payload) {
+            Ok(payload) if payload <= limit => Ok(Some(Header { is_last, opcode, size, payload })),
+            _ => Err(broken("a frame is too large")),
+        }
+    }
+
+    /// Takes a frame; nothing if more of its message follows.
+    fn take(&mut self, header: &Header, payload: &[u8]) -> io::Result<Option<Incoming>> {
+        match header.opcode {
+            PING => return Ok(Some(Incoming::Ping(payload.to_vec()))),
+            PONG => return Ok(Some(Incoming::Nothing)),
+            CLOSE => {
+                let status = match *payload {
+                    [] => None,
+                    [high, low, ..] => Some(u16::from_be_bytes([high, low])),
+                    [_] => return Err(broken("a close frame has half a status")),
+                };
+                return Ok(Some(Incoming::Close(status)));
+            }
+            _ => {}
+        }
+        let (is_binary, mut message) =
+            self.message.take().unwrap_or_else(|| (header.opcode == BINARY, Vec::new()));
+        message.extend_from_slice(payload);
+        if !header.is_last {
+            self.message = Some((is_binary, message));
+            return Ok(None);
+        }
+        Ok(Some(if is_binary { Incoming::Binary(message) } else { Incoming::Nothing }))
+    }
+}
+
+/// Writes frames, each with a mask of its own as the protocol wants it from clients.
+pub(super) struct Writer<S> {
+    stream: S,
+    /// Frames that were not written yet, or not wholly.
+    out: BytesMut,
+    is_closed: bool,
+}
+
+impl<S: AsyncWrite + Unpin> Writer<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, out: BytesMut::new(), is_closed: false }
+    }
+
+    /// Sends a binary message.
+    ///
+    /// # Errors
+    /// The connection failed, or was closed before.
+    ///
+    /// # Cancel safety
+    /// What a dropped future has not written goes out before the next frame.
+    pub(super) async fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.write(BINARY, message).await
+    }
+
+    /// Answers a ping.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    ///
+    /// # Cancel safety
+    /// As for [`send`](Self::send).
+    pub(super) async fn pong(&mut self, payload: &[u8]) -> io::Result<()> {
+        self.write(PONG, payload).await
+    }
+
+    /// Says goodbye, once. Nothing can be sent afterwards.
+    ///
+    /// # Errors
+    /// The connection failed.
+    ///
+    /// # Cancel safety
+    /// As for [`send`](Self::send).
+    pub(super) async fn close(&mut self, status: Option<u16>) -> io::Result<()> {
+        if self.is_closed {
+            return Ok(());
+        }
+        let payload = status.map(u16::to_be_bytes);
+        let closed = self.write(CLOSE, payload.as_ref().map_or(&[], |status| &status[..]));
+        closed.await
+    }
+
+    async fn write(&mut self, opcode: u8, payload: &[u8]) -> io::Result<()> {
+        if self.is_closed {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "the connection is closed"));
+        }
+        self.is_closed = opcode == CLOSE;
+        let mut mask = [0; 4];
+        getrandom::fill(&mut mask).map_err(io::Error::other)?;
+        put(&mut self.out, opcode, payload, mask);
+        while !self.out.is_empty() {
+            if self.stream.write_buf(&mut self.out).await? == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+        }
+        self.stream.flush().await
+    }
+}
+
+/// Appends a frame that is a whole message.
+fn put(out: &mut BytesMut, opcode: u8, payload: &[u8], mask: [u8; 4]) {
+    out.reserve(payload.len() + 14);
+    out.put_u8(FIN | opcode);
+    match payload.len() {
+        length @ ..126 => out.put_u8(MASKED | length as u8),
+        length @ ..0x1_0000 => {
+            out.put_u8(MASKED | 126);
+            out.put_u16(length as u16);
+        }
+        length => {
+            out.put_u8(MASKED | 127);
+            out.put_u64(length as u64);
+        }
+    }
+    out.put_slice(&mask);
+    out.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+}
+
+fn broken(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{SinkExt, StreamExt};
+    use tokio_tungstenite::{
+        WebSocketStream,
+        tungstenite::{Message, protocol::Role},
+    };
+
+    use super::*;
+
+    const LIMIT: usize = 200_000;
+
+    /// What a reader makes of these bytes, up to the first error.
+    async fn read(bytes: &[u8]) -> (Vec<Incoming>, io::Error) {
+        let mut reader = Reader::new(bytes, BytesMut::new(), LIMIT);
+        let mut incoming = Vec::new();
+        loop {
+            match reader.next().await {
+                Ok(one) => incoming.push(one),
+                Err(error) => return (incoming, error),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_of_every_length_pass_between_this_half_and_another_implementation() {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
+        let (reading, writing) = tokio::io::split(ours);
+        let mut reader = Reader::new(reading, BytesMut::new(), LIMIT);
+        let mut writer = Writer::new(writing);
+        for length in [0, 1, 125, 126, 127, 65_535, 65_536, LIMIT] {
+            let message: Vec<_> = (0..length).map(|n| n as u8).collect();
+            let (sent, heard) = tokio::join!(writer.send(&message), server.next());
+            sent.unwrap();
+            assert_eq!(heard.unwrap().unwrap(), Message::Binary(message.clone().into()));
+            let answer = server.send(Message::Binary(message.clone().into()));
+            let (sent, heard) = tokio::join!(answer, reader.next());
+            sent.unwrap();
+            assert_eq!(heard.unwrap(), Incoming::Binary(message));
+        }
+        server.send(Message::Ping(b"still there?"[..].into())).await.unwrap();
+        assert_eq!(reader.next().await.unwrap(), Incoming::Ping(b"still there?".to_vec()));
+        writer.pong(b"still there?").await.unwrap();
+        assert_eq!(server.next().await.unwrap().unwrap(), Message::Pong(b"still there?"[..].into()));
+        writer.close(Some(1000)).await.unwrap();
+        assert!(matches!(server.next().await, Some(Ok(Message::Close(Some(it)))) if it.code == 1000.into()));
+        assert!(writer.send(b"late").await.is_err());
+        // The other half answers the goodbye when it is asked for more.
+        assert!(server.next().await.is_none());
+        assert_eq!(reader.next().await.unwrap(), Incoming::Close(Some(1000)));
+    }
+
+    #[tokio::test]
+    async fn fragments_become_one_message_and_control_frames_may_come_between_them() {
+        let bytes = [
+            &[BINARY, 1, b'a', FIN | PING, 1, b'?', CONTINUATION, 1, b'b', FIN | CONTINUATION, 1, b'c'][..],
+            &[FIN | TEXT, 1, b'x', FIN | PONG, 0, FIN | CLOSE, 0],
+        ];
+        let (incoming, error) = read(&bytes.concat()).await;
+        assert_eq!(
+            incoming,
+            [
+                Incoming::Ping(b"?".to_vec()),
+                Incoming::Binary(b"abc".to_vec()),
+                Incoming::Nothing,
+                Incoming::Nothing,
+                Incoming::Close(None)
+            ]
+        );
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test]
+    async fn frames_that_break_the_protocol_or_the_limit_are_errors() {
+        let huge = |length: u64| [&[FIN | BINARY, 127][..], &length.to_be_bytes()].concat();
+        let filled = [&[BINARY, 127][..], &(LIMIT as u64).to_be_bytes(), &vec![0; LIMIT]].concat();
+        for (bytes, why) in [
+            (vec![FIN | 0x40 | BINARY, 0], "extension"),
+            (vec![FIN | BINARY, MASKED], "masked"),
+            (vec![FIN | CONTINUATION, 0], "continues no message"),
+            (vec![BINARY, 0, FIN | BINARY, 0], "under way"),
+            (vec![PING, 0], "fragmented"),
+            (vec![FIN | PING, 126, 0, 126], "too large"),
+            (vec![FIN | 0x3, 0], "opcode"),
+            (vec![FIN | CLOSE, 1, 0], "status"),
+            (huge(LIMIT as u64 + 1), "too large"),
+            (huge(u64::MAX), "too large"),
+            ([&filled[..], &[FIN | CONTINUATION, 1, 0]].concat(), "too large"),
+        ] {
+            let (_, error) = read(&bytes).await;
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{why}");
+            assert!(error.to_string().contains(why), "{error} is not about {why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_header_alone_takes_no_memory_for_what_it_announces() {
+        let header = [&[FIN | BINARY, 127][..], &(LIMIT as u64).to_be_bytes()].concat();
+        let mut reader = Reader::new(&header[..], BytesMut::new(), LIMIT);
+        assert_eq!(reader.next().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(reader.buffer.capacity() <= 4 * READ, "{}", reader.buffer.capacity());
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_read_or_write_loses_nothing() {
+        let (ours, theirs) = tokio::io::duplex(3);
+        let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
+        let (reading, writing) = tokio::io::split(ours);
+        let mut reader = Reader::new(reading, BytesMut::new(), LIMIT);
+        let mut writer = Writer::new(writing);
+        let cancelled = tokio::select! {
+            biased;
+            sent = writer.send(b"first") => Some(sent),
+            () = async {} => None,
+        };
+        assert!(cancelled.is_none(), "three bytes are all that fits");
+        let (sent, heard) = tokio::join!(writer.send(b"second"), async {
+            [server.next().await.unwrap().unwrap(), server.next().await.unwrap().unwrap()]
+        });
+        sent.unwrap();
+        assert_eq!(heard.map(|it| it.into_data().to_vec()), [b"first".to_vec(), b"second".to_vec()]);
+        let answering = server.send(Message::Binary(b"answer"[..].into()));
+        let (sent, heard) = tokio::join!(answering, async {
+            loop {
+                tokio::select! {
+                    biased;
+                    heard = reader.next() => return heard,
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+        });
+        sent.unwrap();
+        assert_eq!(heard.unwrap(), Incoming::Binary(b"answer".to_vec()));
+    }
+
+    #[test]
+    fn each_frame_is_masked_anew() {
+        let mut out = BytesMut::new();
+        put(&mut out, BINARY, b"Hello", [0x37, 0xfa, 0x21, 0x3d]);
+        assert_eq!(out[..], [0x82, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58]);
+    }
+}

@@ -1,0 +1,143 @@
+//! What dependencies write to the `log` crate while a client and an assistant join, call and leave.
+//!
+//! In a process of its own: a logger that is set stays.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, OnceLock},
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use toolbridge::{AccessKey, Assistant, Client, ToolError, Tools, room::RoomOptions};
+
+/// How every JWT begins.
+const JWT: &str = "eyJ";
+/// What the client is asked, and answers.
+const PLANTED: &str = "planted-secret";
+
+/// Keeps every record that any crate logs.
+struct Sink;
+
+static RECORDS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl log::Log for Sink {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        RECORDS.lock().unwrap().push(format!("{}: {}", record.target(), record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+/// Every spelling in which a text can be recognized: as it is, as hexadecimal digits, and as a list of bytes.
+fn spellings(text: &str) -> [String; 3] {
+    let list: Vec<_> = text.bytes().map(|byte| byte.to_string()).collect();
+    [text.to_owned(), text.bytes().map(|byte| format!("{byte:02x}")).collect(), list.join(", ")]
+}
+
+#[track_caller]
+fn assert_free_of(what: &str) {
+    let records = RECORDS.lock().unwrap();
+    for spelling in spellings(what) {
+        let leak = records.iter().find(|record| record.contains(&spelling));
+        assert!(leak.is_none(), "{what} is in a record: {:.300}", leak.unwrap());
+    }
+}
+
+/// A server of the command line in another process, which ends with this one.
+struct Server {
+    child: Child,
+    url: String,
+    key: AccessKey,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_toolbridge"))
+            .args(["dev", "--port", "0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let lines: Vec<_> = lines.take_while(|line| !line.contains("Ctrl-C")).collect();
+        let setting = |name: &str| {
+            let found = lines.iter().find_map(|line| line.strip_prefix(&format!("export {name}=")));
+            found.unwrap().to_owned()
+        };
+        let key = AccessKey::new(setting("LIVEKIT_API_KEY"), setting("LIVEKIT_API_SECRET"));
+        Self { url: setting("LIVEKIT_URL"), key, child }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Echo {
+    text: String,
+}
+
+async fn echo(asked: Echo) -> Result<String, ToolError> {
+    Ok(asked.text)
+}
+
+#[tokio::test]
+async fn sec_p3_tokens_and_arguments_never_reach_the_log_crate() {
+    static SINK: OnceLock<Sink> = OnceLock::new();
+    log::set_logger(SINK.get_or_init(|| Sink)).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    let server = Server::start();
+    let token = |role: &str| match role {
+        "client" => server.key.client("kitchen", "phone").sign().unwrap(),
+        _ => server.key.assistant("kitchen", "assistant").sign().unwrap(),
+    };
+    let (phones, assistants) = (token("client"), token("assistant"));
+
+    let client = Client::builder().tool("echo", "", echo).join(&server.url, &phones).await.unwrap();
+    let assistant = Assistant::builder().client("phone").join(&server.url, &assistants).await.unwrap();
+    let answer = assistant.call("echo", json!({"text": PLANTED})).await.unwrap();
+    assert_eq!(answer.decode::<String>().unwrap(), PLANTED);
+    // One that travels in parts.
+    assistant.call("echo", json!({"text": PLANTED.repeat(2_000)})).await.unwrap();
+    assistant.close().await;
+    client.close().await;
+
+    // A token that is refused, and a server that is not there.
+    let refused =
+        AccessKey::new("another", "planted-secret of at least 32 characters").client("kitchen", "phone");
+    let refused = refused.sign().unwrap();
+    for url in [server.url.as_str(), "ws://127.0.0.1:1"] {
+        let options = RoomOptions::new().join_timeout(Duration::from_secs(5));
+        options.join(url, &refused).await.unwrap_err();
+    }
+    let tools = Tools::new();
+    Client::builder().tools(tools).join("wss://127.0.0.1:1", &phones).await.unwrap_err();
+
+    let heard: Vec<_> = RECORDS.lock().unwrap().iter().cloned().collect();
+    assert!(
+        heard.iter().any(|record| record.starts_with("livekit_signaling")),
+        "nothing was logged: {heard:?}"
+    );
+    for token in [&phones, &assistants, &refused] {
+        let signature = token.rsplit('.').next().unwrap();
+        assert_free_of(signature);
+    }
+    // Also those that the server has renewed.
+    assert_free_of(JWT);
+    assert_free_of(PLANTED);
+    assert_free_of(server.key.key());
+}
