@@ -22,8 +22,8 @@ const FIRST_ATTEMPT: Duration = Duration::from_secs(3);
 pub(super) const STABLE: Duration = Duration::from_secs(10);
 /// How long an attempt that was given up may still reach the server: by then its sockets are gone.
 const GHOST: Duration = Duration::from_secs(30);
-/// How long a status of HTTP that is no word about our token must be said before it is believed: what stands before a
-/// server answers 404 or 403 in its place while that is being moved.
+/// How long a refusal must be repeated before it is believed. A gateway in front of the server answers 401, 403 or 404 in
+/// its place while the server is being moved or the gateway's own keys are being changed.
 const BELIEVED: Duration = Duration::from_secs(15);
 
 /// How often it is tried, and for how long.
@@ -218,7 +218,7 @@ impl Rejoin {
     fn may_pass(&mut self, now: Instant, error: &ConnectError) -> bool {
         let refused = match error {
             ConnectError::Refused { status, .. } => !is_passing(*status),
-            ConnectError::Forbidden { .. } => true,
+            ConnectError::Unauthorized { .. } | ConnectError::Forbidden { .. } => true,
             _ => false,
         };
         self.refused = self.refused.or(Some(now)).filter(|_| refused);

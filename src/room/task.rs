@@ -123,6 +123,10 @@ async fn attempt(
     let token = match asked {
         None => newest,
         Some(source) => match time::timeout(limit, source.ask()).await {
+            // As when the token server answers with a page about its trouble.
+            Ok(Ok(token)) if !tokens::has_the_form_of_a_token(&token) => {
+                return Err(Failure::NoToken("the token source's answer is not a JWT".into()));
+            }
             Ok(Ok(token)) => token,
             Ok(Err(why)) => return Err(Failure::NoToken(why)),
             Err(_) => return Err(Failure::NoToken(format!("none came within {limit:?}"))),
@@ -246,7 +250,7 @@ mod tests {
         assert!(matches!(failure, Failure::NoToken(why) if why.contains("10s")));
         let failure =
             attempt(&door, Some(&source("none")), EXPIRED.into(), false, LIMIT).await.err().unwrap();
-        assert!(matches!(failure, Failure::Join(ConnectError::MalformedToken)));
+        assert!(matches!(failure, Failure::NoToken(why) if why.contains("not a JWT")));
         assert!(seen.lock().unwrap().is_empty());
     }
 

@@ -12,6 +12,7 @@ use crate::{
         health::End,
         participants::{self, Participants},
         signal::{NotResumed, ServerEvent},
+        tokens::has_the_form_of_a_token,
         view::Told,
     },
     transport::TransportEvent,
@@ -81,7 +82,7 @@ impl Joined {
         self.participants = Participants::default();
         self.participants.update_all(&moved.other_participants);
         self.mending.handle_moved_room();
-        if !moved.token.is_empty() {
+        if has_the_form_of_a_token(&moved.token) {
             self.token.clone_from(&moved.token);
             desk.shared.with(|state| state.token = moved.token);
         }

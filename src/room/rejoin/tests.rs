@@ -171,7 +171,6 @@ fn a_refusal_is_the_end_and_trouble_is_not() {
     let server = || "sfu:443".to_owned();
     let refused = |status| Failure::Join(ConnectError::Refused { server: server(), status });
     for failure in [
-        Failure::Join(unauthorized()),
         Failure::Join(ConnectError::ServerTooOld { version: "1.9.8".into() }),
         Failure::Join(ConnectError::MalformedToken),
     ] {
@@ -211,6 +210,49 @@ fn a_refusal_by_what_stands_before_the_server_is_believed_after_15_s() {
     assert_eq!(rejoin.is_over(now), None);
     rejoin.handle_failed(now + BELIEVED, &refused(404), 0);
     assert!(matches!(rejoin.is_over(now + BELIEVED), Some(CloseReason::Refused(_))));
+}
+
+#[test]
+fn refused_token_ends_the_participant_after_15_s_of_repeated_answers() {
+    let (mut rejoin, start) = stable(policy());
+    rejoin.handle_ended(start, lost(), 0);
+    rejoin.handle_failed(start, &Failure::Join(unauthorized()), 0);
+    rejoin.handle_failed(start + BELIEVED - MS, &Failure::Join(unauthorized()), 0);
+    assert_eq!(rejoin.is_over(start + BELIEVED - MS), None);
+    rejoin.handle_failed(start + BELIEVED, &Failure::Join(unauthorized()), 0);
+    let told = unauthorized().to_string();
+    assert_eq!(rejoin.is_over(start + BELIEVED), Some(CloseReason::Refused(told.into())));
+}
+
+#[test]
+fn refused_fresh_tokens_end_the_participant_after_15_s_and_are_asked_for_meanwhile() {
+    let (mut rejoin, start) = stable(policy());
+    rejoin.handle_ended(start, lost(), 0);
+    let (mut now, mut fresh_tokens) = (start, 0);
+    let reason = loop {
+        match rejoin.poll(now) {
+            Step::Wait(until) => now = until,
+            Step::Join { fresh_token: false, .. } => rejoin.handle_failed(now, &Failure::TokenRefused, 0),
+            Step::Join { fresh_token: true, .. } => {
+                fresh_tokens += 1;
+                rejoin.handle_failed(now, &Failure::Join(unauthorized()), 0);
+            }
+            Step::End(reason) => break reason,
+        }
+    };
+    assert!(matches!(reason, CloseReason::Refused(_)), "{reason}");
+    assert!((BELIEVED..2 * BELIEVED).contains(&(now - start)), "{:?}", now - start);
+    assert!((3..20).contains(&fresh_tokens), "{fresh_tokens}");
+}
+
+#[test]
+fn answer_of_another_kind_between_two_refusals_begins_the_15_s_again() {
+    let (mut rejoin, start) = stable(policy());
+    rejoin.handle_ended(start, lost(), 0);
+    rejoin.handle_failed(start, &Failure::Join(unauthorized()), 0);
+    rejoin.handle_failed(start + 10 * SECOND, &unreachable(), 0);
+    rejoin.handle_failed(start + BELIEVED, &Failure::Join(unauthorized()), 0);
+    assert_eq!(rejoin.is_over(start + BELIEVED), None);
 }
 
 #[test]

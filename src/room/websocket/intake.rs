@@ -15,6 +15,7 @@ use prost::Message as _;
 use tokio::sync::Notify;
 
 use super::thin::{JOIN, LEAVE, RECONNECT, thin};
+use crate::room::tokens::has_the_form_of_a_token;
 
 /// How much of what came may wait to be read before no more is taken from the socket, in bytes. One more frame may
 /// have been taken by then.
@@ -133,9 +134,17 @@ impl Intake {
             // The library would drop what comes before the answer, and a second answer is none.
             (Stage::New | Stage::Refused, _) | (Stage::Open, JOIN | RECONNECT) => Taken::Nothing,
             (Stage::Open, _) => {
-                // What it cannot read it passes on to nobody.
-                if decoded(&thin.frame).is_none() {
-                    return Taken::Nothing;
+                match decoded(&thin.frame) {
+                    // What it cannot read it passes on to nobody.
+                    None => return Taken::Nothing,
+                    // Both the library and the participant would rejoin with it in place of a good one.
+                    Some(Message::RefreshToken(token)) if !has_the_form_of_a_token(&token) => {
+                        tracing::debug!(
+                            "a fresh token of the server was malformed, and the last one is kept"
+                        );
+                        return Taken::Nothing;
+                    }
+                    Some(_) => {}
                 }
                 self.unread.add(thin.frame.len());
                 Taken::Frame(thin.frame)

@@ -12,7 +12,7 @@ fn join() -> JoinResponse {
 }
 
 fn token(text: &str) -> Vec<u8> {
-    frame(Message::RefreshToken(text.into()))
+    frame(Message::RefreshToken(format!("{text}.e30.c2ln")))
 }
 
 fn fresh() -> Intake {
@@ -36,6 +36,19 @@ fn nothing_is_passed_on_before_the_answer() {
     assert!(matches!(intake.take(&frame(Message::Join(join()))), Taken::Frame(_)));
     assert_eq!(intake.take(&token("t")), Taken::Frame(token("t")));
     assert_eq!(intake.take(&frame(Message::Join(join()))), Taken::Nothing, "one is enough");
+}
+
+#[test]
+fn malformed_fresh_token_does_not_replace_the_last_one() {
+    let mut intake = opened();
+    for malformed in ["", "t", "a.b", "a..c", "<html>", "a.b.c\n", "Bearer a.b.c"] {
+        assert_eq!(
+            intake.take(&frame(Message::RefreshToken(malformed.into()))),
+            Taken::Nothing,
+            "{malformed:?}"
+        );
+    }
+    assert_eq!(intake.take(&token("t")), Taken::Frame(token("t")));
 }
 
 #[test]
