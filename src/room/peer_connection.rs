@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::RangeInclusive,
     time::{Duration, Instant},
 };
@@ -318,15 +318,51 @@ impl PeerConnection {
         if !self.rtc.accepts(&input) {
             return self.reject(from);
         }
-        self.path.handle_received(now, (local, from), is_data(datagram));
-        if admit == Admit::KeepAlive && is_data(datagram) {
+        if !is_data(datagram) {
+            if !self.is_authentic(protocol, local, datagram) {
+                return self.reject(from);
+            }
+            self.path.handle_received(now, (local, from), false);
+            return self.input(from, input);
+        }
+        if admit == Admit::KeepAlive {
             return Ok(());
         }
+        // What the time alone brings is no evidence: the lossy channel gives packets up after a while.
+        if self.rtc.channel(self.lossy).is_some_and(|mut channel| channel.buffered_amount() > 0) {
+            self.rtc.handle_input(Input::Timeout(now))?;
+            self.drain()?;
+        }
+        let before = self.evidence();
+        self.input(from, input)?;
+        if self.evidence() != before {
+            self.path.handle_received(now, (local, from), true);
+        }
+        Ok(())
+    }
+
+    fn input(&mut self, from: SocketAddr, input: Input<'_>) -> Result<(), Error> {
         if let Err(error) = self.rtc.handle_input(input) {
             // One datagram is no reason to end a connection; if it was, the next poll says so.
             tracing::debug!(%from, %error, "a datagram was refused");
         }
         self.drain()
+    }
+
+    /// Whether a STUN message carries the integrity that only the server can make. Anybody can send from its address.
+    fn is_authentic(&self, protocol: Protocol, local: SocketAddr, datagram: &[u8]) -> bool {
+        /// An address that no path leads to: the stack takes messages of the chosen one unseen.
+        const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        let receive = Receive::new(protocol, NOWHERE, local, datagram);
+        receive.is_ok_and(|receive| self.rtc.accepts(&Input::Receive(Instant::now(), receive)))
+    }
+
+    /// What changes when the stack has decrypted something of the server's: the messages that came, the bytes that wait to be
+    /// acknowledged on each channel, and which channels are open.
+    fn evidence(&mut self) -> impl PartialEq + use<> {
+        let waits = [self.reliable, self.lossy]
+            .map(|id| self.rtc.channel(id).map_or(0, |mut channel| channel.buffered_amount()));
+        (self.messages.len(), waits, self.open, self.lost)
     }
 
     fn reject(&mut self, from: SocketAddr) -> Result<(), Error> {

@@ -53,7 +53,7 @@ impl Path {
         self.is_settled && self.chosen.replace(ends) != Some(ends)
     }
 
-    /// A datagram came this way. Another way that can be checked is no sign that this one lives; data come by the
+    /// An authenticated datagram came this way. Another way that can be checked is no sign that this one lives; data come by the
     /// chosen one alone.
     pub(super) fn handle_received(&mut self, now: Instant, ends: Ends, is_data: bool) {
         if is_data || self.chosen().is_none_or(|chosen| chosen == ends) {

@@ -235,6 +235,65 @@ async fn noise_ends_nothing_wherever_it_comes_from() {
     assert_eq!(connection.lost(), None);
 }
 
+/// Anybody can send from the server's address. What it sends must not keep a dead path alive.
+#[tokio::test]
+async fn datagrams_forged_from_the_servers_address_keep_nothing_alive() {
+    let (mut connection, mut remote) = connected().await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some()).await;
+    let (local, server) = connection.path.chosen().unwrap();
+    let heard = connection.heard();
+    // Lossy packets that nobody acknowledges are given up meanwhile.
+    assert!(connection.write(Lane::Lossy, b"lossy").unwrap());
+    assert!(connection.write(Lane::Reliable, b"reliable").unwrap());
+    let record = |kind: u8, epoch: u8| {
+        let mut record = vec![kind, 254, 253, 0, epoch, 0, 0, 0, 0, 0, 99, 0, 64];
+        record.extend([7; 64]);
+        record
+    };
+    let given_up = |connection: &mut PeerConnection| {
+        connection.unacknowledged() > 0 && {
+            let lossy = connection.lossy;
+            connection.rtc.channel(lossy).unwrap().buffered_amount() == 0
+        }
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut rounds = 0;
+    while rounds < 50 || !given_up(&mut connection) {
+        assert!(Instant::now() < until, "the lossy packet was never given up");
+        for datagram in [STUN, DTLS, RTP, &record(23, 1), &record(22, 1), &record(21, 0), &[0x2f; 80]] {
+            for admit in [Admit::All, Admit::KeepAlive] {
+                connection.receive(Protocol::Udp, server, local, datagram, admit).unwrap();
+            }
+        }
+        rounds += 1;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((connection.heard(), connection.lost()), (heard, None));
+    // What the server says itself is heard.
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.unacknowledged() == 0).await;
+    assert!(connection.heard() > heard);
+}
+
+#[tokio::test]
+async fn each_kind_of_answer_of_the_server_is_heard() {
+    let (mut connection, mut remote) = connected().await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some()).await;
+    // An acknowledgement alone.
+    let heard = connection.heard();
+    assert!(connection.write(Lane::Reliable, b"acknowledge").unwrap());
+    drive(&mut connection, &mut remote, Admit::All, |it, _| !it.waits()).await;
+    assert!(connection.heard() > heard);
+    for id in remote.channels.clone() {
+        let heard = connection.heard();
+        assert!(remote.rtc.channel(id).unwrap().write(true, b"message").unwrap());
+        remote.handle(None);
+        drive(&mut connection, &mut remote, Admit::All, |it, _| it.poll_message().is_some()).await;
+        assert!(connection.heard() > heard);
+    }
+    let heard = connection.heard();
+    drive(&mut connection, &mut remote, Admit::KeepAlive, |it, _| it.heard() > heard).await;
+}
+
 /// What a stranger sends to the port of a connection that lives, of every kind that there is.
 #[tokio::test]
 async fn sixty_thousand_forged_datagrams_are_counted_and_nothing_else() {
