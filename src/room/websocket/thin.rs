@@ -4,6 +4,8 @@
 //! is written anew on its bytes, before anything is decoded: only known fields, texts of a sensible length, and only
 //! so many of what comes repeatedly.
 
+use crate::link::ROLE_ATTRIBUTE;
+
 /// How many participants one frame may list: twice as many as are known at most.
 const PARTICIPANTS: usize = 8_192;
 /// How many attributes a participant may have.
@@ -15,8 +17,10 @@ const ATTRIBUTES_SIZE: usize = 64 * 1024 + 8 * ATTRIBUTES;
 const ICE_SERVERS: usize = 16;
 /// How many addresses a relay may have.
 const ICE_URLS: usize = 8;
-/// How many messages within messages one frame may have in all: each participant with some attributes.
-const MESSAGES: usize = 64 * 1024;
+/// How many messages within messages one frame may have in all, besides attributes: more than all participants take.
+const MESSAGES: usize = 4 * PARTICIPANTS;
+/// How many attributes one frame may have in all. Participants behind these are listed with their roles alone.
+const ALL_ATTRIBUTES: usize = 64 * 1024;
 
 /// The longest name, identity or sid, in bytes: LiveKit allows 256 of an identity.
 const NAME: usize = 1024;
@@ -45,14 +49,14 @@ enum Rule {
     Texts(usize, usize),
     /// A message, up to so many times.
     Each(usize, Fields),
-    /// A message, up to so many times, and so many bytes of all of them together.
-    Within(usize, usize, Fields),
+    /// An attribute, up to so many times, and so many bytes of all of them together.
+    Attribute(usize, usize, Fields),
 }
 
 /// The known fields of a message.
 type Fields = &'static [(u64, Rule)];
 
-use Rule::{Each, Number, Text, Texts, Time, Within};
+use Rule::{Attribute, Each, Number, Text, Texts, Time};
 
 const RESPONSE: Fields = &[
     (JOIN, Each(1, JOINED)),
@@ -112,7 +116,7 @@ const PARTICIPANT: Fields = &[
     (10, Number),    // version
     (11, Each(1, PERMISSION)),
     (14, Number), // kind
-    (15, Within(ATTRIBUTES, ATTRIBUTES_SIZE, &[(1, Text(NAME)), (2, Text(VALUE))])),
+    (15, Attribute(ATTRIBUTES, ATTRIBUTES_SIZE, &[(1, Text(NAME)), (2, Text(VALUE))])),
     (16, Number),
     (20, Number),
 ];
@@ -139,7 +143,7 @@ pub(super) struct Thin {
 
 /// What is let through of a frame: nothing, if it is malformed or of no concern to us.
 pub(super) fn thin(frame: &[u8]) -> Option<Thin> {
-    let mut left = MESSAGES;
+    let mut left = Left { messages: MESSAGES, attributes: ALL_ATTRIBUTES };
     let out = message(frame, RESPONSE, &mut left)?;
     let mut fields = Reader(&out);
     let (kind, _) = fields.next()??;
@@ -147,9 +151,15 @@ pub(super) fn thin(frame: &[u8]) -> Option<Thin> {
     fields.next().is_none().then_some(Thin { kind, frame: out })
 }
 
+/// What a frame may still have.
+struct Left {
+    messages: usize,
+    attributes: usize,
+}
+
 /// A message without what is not let through; nothing if it is malformed.
-fn message(bytes: &[u8], fields: Fields, left: &mut usize) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
+fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
+    let (mut out, mut has_role) = (Vec::new(), false);
     let (mut counts, mut sizes) = (vec![0; fields.len()], vec![0; fields.len()]);
     for field in Reader(bytes) {
         let (number, value) = field?;
@@ -163,12 +173,19 @@ fn message(bytes: &[u8], fields: Fields, left: &mut usize) -> Option<Vec<u8>> {
             (Texts(most, limit), Value::Bytes(text)) if counts[at] <= *most && text.len() <= *limit => {
                 bytes_field(&mut out, number, text);
             }
-            (Each(most, inner), Value::Bytes(bytes)) if counts[at] <= *most && *left > 0 => {
-                *left -= 1;
+            (Each(most, inner), Value::Bytes(bytes)) if counts[at] <= *most && left.messages > 0 => {
+                left.messages -= 1;
                 bytes_field(&mut out, number, &message(bytes, inner, left)?);
             }
-            (Within(most, size, inner), Value::Bytes(bytes)) if counts[at] <= *most && *left > 0 => {
-                *left -= 1;
+            (Attribute(most, size, inner), Value::Bytes(bytes)) if counts[at] <= *most => {
+                // Without its role a participant could not be worked with.
+                if is_role(bytes) && !has_role {
+                    has_role = true;
+                } else if left.attributes > 0 {
+                    left.attributes -= 1;
+                } else {
+                    continue;
+                }
                 let written = message(bytes, inner, left)?;
                 if written.len() <= size - sizes[at] {
                     sizes[at] += written.len();
@@ -179,6 +196,12 @@ fn message(bytes: &[u8], fields: Fields, left: &mut usize) -> Option<Vec<u8>> {
         }
     }
     Some(out)
+}
+
+/// Whether an attribute is the role.
+fn is_role(bytes: &[u8]) -> bool {
+    let key = Reader(bytes).next();
+    matches!(key, Some(Some((1, Value::Bytes(key)))) if key == ROLE_ATTRIBUTE.as_bytes())
 }
 
 fn number_field(out: &mut Vec<u8>, number: u64, value: u64) {

@@ -120,8 +120,47 @@ fn attributes_are_counted_over_all_participants() {
     let crowd = Message::Update(ParticipantUpdate { participants: vec![crowded; 1000] });
     let Some(Message::Update(update)) = through(&frame(crowd)) else { panic!() };
     assert!(update.participants.iter().all(|one| one.attributes.len() <= ATTRIBUTES));
-    let total: usize = update.participants.iter().map(|one| 1 + one.attributes.len()).sum();
-    assert!(total <= MESSAGES, "{total}");
+    let total: usize = update.participants.iter().map(|one| one.attributes.len()).sum();
+    assert_eq!(total, ALL_ATTRIBUTES);
+}
+
+#[test]
+fn participants_of_a_large_room_are_all_listed_with_their_roles_whatever_attributes_they_have() {
+    let role = || (ROLE_ATTRIBUTE.to_owned(), "client".to_owned());
+    let attributes = || (0..ATTRIBUTES - 1).map(|n| (n.to_string(), "v".into())).chain([role()]).collect();
+    let one = |n: usize| ParticipantInfo {
+        sid: format!("PA_{n}"),
+        attributes: attributes(),
+        permission: participant().permission,
+        ..Default::default()
+    };
+    let crowd = ParticipantUpdate { participants: (0..PARTICIPANTS).map(one).collect() };
+    let Some(Message::Update(update)) = through(&frame(Message::Update(crowd))) else { panic!() };
+    assert_eq!(update.participants.len(), PARTICIPANTS);
+    for (n, one) in update.participants.iter().enumerate() {
+        assert_eq!((&*one.sid, one.permission.is_some()), (&*format!("PA_{n}"), true));
+        assert_eq!(one.attributes.get(ROLE_ATTRIBUTE).map(String::as_str), Some("client"), "{n}");
+    }
+    let total: usize = update.participants.iter().map(|one| one.attributes.len()).sum();
+    assert_eq!(total, ALL_ATTRIBUTES + PARTICIPANTS);
+}
+
+#[test]
+fn a_role_that_is_repeated_counts_as_any_attribute() {
+    let attribute = [&[0x7a, 17, 0x0a, 15][..], ROLE_ATTRIBUTE.as_bytes()].concat();
+    let one = attribute.repeat(ATTRIBUTES);
+    let mut crowd = Vec::new();
+    for _ in 0..1_000 {
+        bytes_field(&mut crowd, 1, &one);
+    }
+    let mut bytes = Vec::new();
+    bytes_field(&mut bytes, 5, &crowd);
+    let thin = thin(&bytes).unwrap();
+    assert!(
+        thin.frame.len() < (ALL_ATTRIBUTES + 1_000) * attribute.len() + 8 * 1_000,
+        "{}",
+        thin.frame.len()
+    );
 }
 
 #[test]
