@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use toolbridge::{
-    Body, CallError, Config, ErrorCode, Event, Execution, Participant, Request, Role, Tool, ToolError,
+    Body, CallError, CallState, Config, ErrorCode, Event, Execution, Participant, Request, Role, Tool,
+    ToolError,
     wire::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -417,6 +418,44 @@ fn a_repeated_request_is_acknowledged_again_and_other_content_is_refused() {
     world.run(100 * MS);
     assert_eq!(errors(&world, "a")[1].code, 304, "yesterday's recording");
     assert_eq!(world.ends["phone"].jobs.len(), 1);
+}
+
+#[test]
+fn alicia_a15_result_is_in_the_sessions_record_and_what_a_person_watches_is_updated() {
+    let mut world = World::pair(&["export"]);
+    let sid = world.sid();
+    world.puppet(&Participant::new("watch", sid).role(Role::Observer));
+    world.run(SECOND);
+    let key = world.call("a", request("export")).unwrap();
+    world.run(100 * MS);
+    let job = world.ends["phone"].jobs[0].clone();
+    let record = |world: &World, name: &str| world.session(name).record(&job.call).cloned().unwrap();
+    assert_eq!((record(&world, "a").state(), record(&world, "a").outcome), (CallState::Started, None));
+
+    world.with("phone", |session, now| session.progress(now, job.key, "half of it".into()));
+    world.run(SECOND);
+    let told = |event: &Event| {
+        matches!(event, Event::Progress { key: Some(of), progress, .. }
+            if *of == key && progress.message.as_deref() == Some("half of it"))
+    };
+    assert!(world.ends["a"].events.iter().any(told), "the caller's person sees it");
+    let shown = world.heard("watch", Kind::TOOL_PROGRESS);
+    let said =
+        |it: &Message| matches!(it, Message::ToolProgress(it) if it.message.as_deref() == Some("half of it"));
+    assert!(shown.iter().any(said), "an observer sees it, too: {shown:?}");
+
+    let result = value(7);
+    world.finish("phone", Ok(result.clone()));
+    world.run(100 * MS);
+    for name in ["a", "phone"] {
+        let record = record(&world, name);
+        assert_eq!((record.state(), record.outcome), (CallState::Settled, Some(Ok(()))), "{name}");
+        assert_eq!(record.result_bytes, Some(result.as_bytes().len()), "{name}");
+        let ended = |event: &Event| matches!(event, Event::Settled { call, outcome: Ok(()), .. } if *call == job.call);
+        assert_eq!(world.ends[name].events.iter().filter(|it| ended(it)).count(), 1, "{name}");
+    }
+    let shown = results(&world, "watch");
+    assert_eq!((shown.len(), &shown[0].id, shown[0].result.as_ref()), (1, &job.call, Some(&result)));
 }
 
 #[test]
