@@ -80,9 +80,11 @@ impl DevRoom {
     /// Starts it on this port of 127.0.0.1, and on the two that follow for packets over TCP and over UDP, as LiveKit's
     /// own development server does. With port 0 all three are any.
     ///
+    /// Requests must be addressed to a name of this machine, or to one of `names`.
+    ///
     /// # Errors
     /// A port is not to be had.
-    pub(crate) async fn start(port: u16, key: Key) -> Result<Self, StartError> {
+    pub(crate) async fn start(port: u16, key: Key, names: Vec<String>) -> Result<Self, StartError> {
         let ports = match port {
             0 => [0; 3],
             port => [0, 1, 2].map(|n| port.saturating_add(n)),
@@ -103,7 +105,7 @@ impl DevRoom {
         let stop = CancellationToken::new();
         let sockets = Sockets { udp, tcp: IceTcp::new(tcp), addresses };
         let server = Server::new(key.clone(), sockets, queue);
-        let door = Door { listener, key: key.clone(), orders: orders.clone() };
+        let door = Door { listener, key: key.clone(), names, orders: orders.clone() };
         let task = tokio::spawn(door.run(server.run(stop.clone())));
         Ok(Self {
             address,

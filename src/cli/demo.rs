@@ -163,7 +163,7 @@ impl Place {
 
     async fn own(room: &str) -> Result<Self, Failure> {
         let (name, secret) = ("demo", nanoid::nanoid!(32));
-        let own = DevRoom::start(0, Key::new(name, &secret)).await.map_err(Failure::failed)?;
+        let own = DevRoom::start(0, Key::new(name, &secret), Vec::new()).await.map_err(Failure::failed)?;
         let key = AccessKey::new(name, secret);
         let way = |token: Token| {
             let token = token.sign().map_err(Failure::failed)?;

@@ -1,17 +1,24 @@
 //! The door: one TCP connection is one request, and it becomes a WebSocket, or is answered and ends.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use livekit_protocol::JoinRequest;
 use livekit_token::Claims;
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
     task::JoinSet,
     time,
 };
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     clock,
@@ -24,8 +31,11 @@ use super::{
 };
 use crate::host;
 
-/// How many connections there may be at once; others wait.
+/// How many requests are answered and WebSockets are open at once; others are refused.
 const MAX_CONNECTIONS: usize = 256;
+/// How many connections may be open without a whole request. Beyond that the oldest of them is closed, so that nobody keeps
+/// others out by connecting and saying nothing.
+const MAX_HALF_OPEN: usize = 32;
 /// How long connections have to end after the server.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long to wait when the system has no socket for another connection.
@@ -35,21 +45,57 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Door {
     pub(super) listener: TcpListener,
     pub(super) key: Key,
+    /// The names that requests may be addressed to, besides those of this machine.
+    pub(super) names: Vec<String>,
     pub(super) orders: mpsc::Sender<Order>,
+}
+
+/// What every connection shares.
+struct Shared {
+    key: Key,
+    names: Vec<String>,
+    orders: mpsc::Sender<Order>,
+    places: Arc<Semaphore>,
+}
+
+/// The connections that have sent no whole request, oldest first.
+#[derive(Default)]
+struct HalfOpen(VecDeque<(CancellationToken, Weak<()>)>);
+
+/// A connection's place among those. Dropping it frees the place.
+struct Pending {
+    given_up: CancellationToken,
+    _place: Arc<()>,
+}
+
+impl HalfOpen {
+    /// A place for one more, if need be the oldest one's.
+    fn enter(&mut self) -> Pending {
+        self.0.retain(|(_, place)| place.strong_count() > 0);
+        if self.0.len() >= MAX_HALF_OPEN
+            && let Some((oldest, _)) = self.0.pop_front()
+        {
+            oldest.cancel();
+        }
+        let (given_up, place) = (CancellationToken::new(), Arc::new(()));
+        self.0.push_back((given_up.clone(), Arc::downgrade(&place)));
+        Pending { given_up, _place: place }
+    }
 }
 
 impl Door {
     /// Lets people in for as long as `server` runs, and lets them hear its goodbye.
     pub(super) async fn run(self, server: impl Future<Output = ()>) {
-        let Self { listener, key, orders } = self;
+        let Self { listener, key, names, orders } = self;
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let shared = Arc::new(Shared { key, names, orders, places });
         let mut connections = JoinSet::new();
+        let mut half_open = HalfOpen::default();
         let accepting = async {
             loop {
-                let Ok(place) = places.clone().acquire_owned().await else { return };
                 match listener.accept().await {
                     Ok((stream, from)) => {
-                        connections.spawn(serve(stream, from, key.clone(), orders.clone(), place));
+                        connections.spawn(serve(stream, from, half_open.enter(), shared.clone()));
                     }
                     Err(error) => {
                         tracing::debug!(%error, "no connection was taken");
@@ -70,20 +116,26 @@ impl Door {
     }
 }
 
-async fn serve(
-    mut stream: TcpStream,
-    from: SocketAddr,
-    key: Key,
-    orders: mpsc::Sender<Order>,
-    _place: OwnedSemaphorePermit,
-) {
+async fn serve(mut stream: TcpStream, from: SocketAddr, pending: Pending, shared: Arc<Shared>) {
     // It is bound to loopback; whoever comes from elsewhere came by a way that nobody meant.
     if !host::is_own(from.ip()) || stream.set_nodelay(true).is_err() {
         return;
     }
-    if let Err(error) = handle(&mut stream, &key, &orders).await {
+    let request = tokio::select! {
+        biased;
+        request = Request::read(&mut stream) => request,
+        () = pending.given_up.cancelled() => return,
+    };
+    drop(pending);
+    let place = shared.places.clone().try_acquire_owned();
+    let handled = match (request, &place) {
+        (Ok(request), Ok(_)) => handle(&mut stream, &request, &shared).await,
+        (Ok(_), Err(_)) => refuse(&mut stream, &Refusal(503, "the server has too many connections")).await,
+        (Err(error), _) => Err(error.into()),
+    };
+    if let Err(error) = handled {
         match error {
-            Served::Upgraded(entry) => return signal::carry(stream, entry, &orders).await,
+            Served::Upgraded(entry) => return signal::carry(stream, entry, &shared.orders).await,
             Served::Failed(error) => tracing::debug!(%from, %error, "a request was not answered"),
         }
     }
@@ -103,10 +155,12 @@ impl From<io::Error> for Served {
     }
 }
 
-async fn handle(stream: &mut TcpStream, key: &Key, orders: &mpsc::Sender<Order>) -> Result<(), Served> {
-    let request = Request::read(stream).await?;
-    let refuse = |Refusal(status, why): Refusal| (status, "text/plain", why.as_bytes().to_vec());
-    let (status, kind, body) = match respond(&request, key, orders).await {
+async fn refuse(stream: &mut TcpStream, Refusal(status, why): &Refusal) -> Result<(), Served> {
+    Ok(http::answer(stream, *status, "text/plain", why.as_bytes()).await?)
+}
+
+async fn handle(stream: &mut TcpStream, request: &Request, shared: &Shared) -> Result<(), Served> {
+    let (status, kind, body) = match respond(request, shared).await {
         Ok(Response::Plain(text)) => (200, "text/plain", text.as_bytes().to_vec()),
         Ok(Response::Service(answer)) => (answer.status, answer.kind, answer.body),
         Ok(Response::Joined(entry)) => {
@@ -120,7 +174,7 @@ async fn handle(stream: &mut TcpStream, key: &Key, orders: &mpsc::Sender<Order>)
             let _ = stream.write_all(head.as_bytes()).await;
             return Err(Served::Upgraded(entry));
         }
-        Err(refusal) => refuse(refusal),
+        Err(refusal) => return refuse(stream, &refusal).await,
     };
     Ok(http::answer(stream, status, kind, &body).await?)
 }
@@ -134,7 +188,14 @@ enum Response {
 const NOT_FOUND: Refusal = Refusal(404, "page not found");
 const GONE: Refusal = Refusal(503, "the server is ending");
 
-async fn respond(request: &Request, key: &Key, orders: &mpsc::Sender<Order>) -> Result<Response, Refusal> {
+async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal> {
+    let Shared { key, names, orders, .. } = shared;
+    if !request.is_for_us(names) {
+        return Err(Refusal(
+            403,
+            "this development server answers to names of this machine; allow another one with --allow-host",
+        ));
+    }
     if request.is_of_a_foreign_page() {
         return Err(Refusal(403, "this development server is for pages of this machine"));
     }
@@ -264,6 +325,20 @@ mod tests {
         let claims = Claims { sub: "one".into(), video, attributes, ..Default::default() };
         let (claims, _) = joining(&request, Some(claims))?;
         Ok(claims.attributes.iter().map(|(name, value)| name.len() + value.len()).sum())
+    }
+
+    #[test]
+    fn one_half_open_connection_too_many_ends_the_oldest() {
+        let mut half_open = HalfOpen::default();
+        let mut open: Vec<_> = (0..MAX_HALF_OPEN).map(|_| half_open.enter()).collect();
+        assert!(open.iter().all(|it| !it.given_up.is_cancelled()));
+        open.push(half_open.enter());
+        let ended: Vec<_> = open.iter().map(|it| it.given_up.is_cancelled()).collect();
+        assert!(ended[0] && !ended[1..].contains(&true), "{ended:?}");
+        // One whose request has come is not among them any more.
+        drop(open.remove(1));
+        open.push(half_open.enter());
+        assert_eq!(open.iter().filter(|it| it.given_up.is_cancelled()).count(), 1);
     }
 
     #[tokio::test]

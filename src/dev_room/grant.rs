@@ -36,7 +36,12 @@ impl Key {
     /// # Errors
     /// Why it is refused, in words that name it as those of the real server do.
     pub(super) fn verify(&self, token: &str, now: u64) -> Result<Claims, &'static str> {
-        TokenVerifier::with_api_key(&self.name, &self.secret).verify(token).map_err(|error| {
+        let verified = TokenVerifier::with_api_key(&self.name, &self.secret).verify(token);
+        // The verifier takes a token that names no key at all; the real server does not.
+        if verified.as_ref().is_ok_and(|claims| claims.iss != self.name) {
+            return Err("invalid API key");
+        }
+        verified.map_err(|error| {
             tracing::debug!(%error, "a token was refused");
             match Claims::from_unverified(token) {
                 Err(_) => "invalid token",
@@ -116,6 +121,10 @@ pub(super) fn kind(claims: &Claims) -> Kind {
 
 #[cfg(test)]
 mod tests {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+    use hmac::{Hmac, KeyInit as _, Mac as _};
+    use sha2::Sha256;
+
     use super::*;
     use crate::token::AccessKey;
 
@@ -143,6 +152,19 @@ mod tests {
         for none in ["", "a", "a.b.c", "eyJhbGciOiJub25lIn0.eyJleHAiOjk5OTk5OTk5OTl9."] {
             assert!(verify(none).is_err_and(|why| why.starts_with("invalid ")), "{none}");
         }
+    }
+
+    #[test]
+    fn a_token_that_names_no_key_is_refused() {
+        let part = |json: &str| URL_SAFE_NO_PAD.encode(json);
+        let claims = r#"{"exp":9999999999,"nbf":0,"sub":"phone","video":{"room":"kitchen","roomJoin":true}}"#;
+        let text = format!("{}.{}", part(r#"{"alg":"HS256","typ":"JWT"}"#), part(claims));
+        let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
+        mac.update(text.as_bytes());
+        let token = format!("{text}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()));
+        let unnamed = TokenVerifier::with_api_key("devkey", SECRET).verify(&token);
+        assert!(unnamed.is_ok_and(|claims| claims.iss.is_empty()), "the signature itself is right");
+        assert_eq!(verify(&token).err(), Some("invalid API key"));
     }
 
     #[test]

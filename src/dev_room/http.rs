@@ -12,6 +12,8 @@ use crate::host;
 
 /// The largest head of a request, in bytes: a join request is part of it.
 const MAX_HEAD: usize = 64 * 1024;
+/// How many headers a request may have.
+const MAX_HEADERS: usize = 64;
 /// The largest body, in bytes: what the room service is asked to send.
 const MAX_BODY: usize = 256 * 1024;
 /// How long a request may take to come.
@@ -39,9 +41,9 @@ impl Request {
 
     async fn read_whole(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         let mut read = Vec::with_capacity(4096);
-        let head = loop {
-            if let Some(end) = find(&read, b"\r\n\r\n") {
-                break end;
+        let (mut request, head) = loop {
+            if let Some(parsed) = Self::parse(&read)? {
+                break parsed;
             }
             if read.len() > MAX_HEAD {
                 return Err(wrong("the head is too large"));
@@ -50,8 +52,7 @@ impl Request {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         };
-        let body = read.split_off(head + 4);
-        let mut request = Self::parse(&read[..head]).ok_or_else(|| wrong("the head is no HTTP"))?;
+        let body = read.split_off(head);
         let size = match request.header("content-length") {
             None => 0,
             Some(size) => {
@@ -68,20 +69,32 @@ impl Request {
         Ok(request)
     }
 
-    fn parse(head: &[u8]) -> Option<Self> {
-        let mut lines = str::from_utf8(head).ok()?.split("\r\n");
-        let mut first = lines.next()?.split(' ');
-        let (method, target, version) = (first.next()?, first.next()?, first.next()?);
-        if first.next().is_some() || !version.starts_with("HTTP/1.") || !target.starts_with('/') {
-            return None;
+    /// The request without its body and the size of its head, once all of that is there.
+    fn parse(read: &[u8]) -> io::Result<Option<(Self, usize)>> {
+        let not_http = || wrong("the head is not HTTP");
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut head = httparse::Request::new(&mut headers);
+        let size = match head.parse(read).map_err(|_| not_http())? {
+            httparse::Status::Partial => return Ok(None),
+            httparse::Status::Complete(size) => size,
+        };
+        let (Some(method), Some(target)) = (head.method, head.path) else { return Err(not_http()) };
+        if !target.starts_with('/') {
+            return Err(wrong("the target is not a path"));
         }
-        let url = Url::parse(&format!("http://localhost{target}")).ok()?;
-        let headers = lines.map(|line| {
-            let (name, value) = line.split_once(':')?;
-            Some((name.to_ascii_lowercase(), value.trim().to_owned()))
-        });
-        let headers = headers.collect::<Option<_>>()?;
-        Some(Self { method: method.to_owned(), url, headers, body: Vec::new() })
+        let url = Url::parse(&format!("http://localhost{target}")).map_err(|_| not_http())?;
+        let mut headers = Vec::with_capacity(head.headers.len());
+        for header in head.headers.iter() {
+            let (name, value) = (header.name.to_ascii_lowercase(), str::from_utf8(header.value));
+            let value = value.map_err(|_| wrong("a header is not text"))?.trim().to_owned();
+            // Two readers of such a request may disagree about where it ends or whom it is for.
+            let is_once = matches!(&*name, "host" | "content-length" | "authorization");
+            if name == "transfer-encoding" || is_once && headers.iter().any(|(it, _)| *it == name) {
+                return Err(wrong("the head is ambiguous"));
+            }
+            headers.push((name, value));
+        }
+        Ok(Some((Self { method: method.to_owned(), url, headers, body: Vec::new() }, size)))
     }
 
     /// The path.
@@ -105,6 +118,15 @@ impl Request {
             Some(value) => value.strip_prefix("Bearer ").map(|token| Some(token.to_owned())).ok_or(()),
             None => Ok(self.query("access_token").filter(|token| !token.is_empty())),
         }
+    }
+
+    /// Whether the request is addressed to this machine, or to one of these names. A name server that somebody else controls
+    /// may lead any other name here, and then a web page of theirs could use this server (DNS rebinding).
+    pub(super) fn is_for_us(&self, names: &[String]) -> bool {
+        let Some(host) = self.header("host") else { return false };
+        let url = Url::parse(&format!("http://{host}"));
+        let Some(host) = url.as_ref().ok().and_then(Url::host) else { return false };
+        host::is_here(&host) || names.iter().any(|name| name.eq_ignore_ascii_case(&host.to_string()))
     }
 
     /// Whether a web page of somebody else's asks: a browser says from where a page is.
@@ -138,10 +160,6 @@ pub(super) async fn answer(
     );
     stream.write_all(&[head.as_bytes(), body].concat()).await?;
     stream.shutdown().await
-}
-
-fn find(text: &[u8], part: &[u8]) -> Option<usize> {
-    text.windows(part.len()).position(|it| it == part)
 }
 
 fn wrong(what: &'static str) -> io::Error {
@@ -188,12 +206,42 @@ mod tests {
             "GET http://else/ HTTP/1.1\r\n\r\n",
             "GET / HTTP/2\r\n\r\n",
             "GET / HTTP/1.1\r\nnonsense\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost\r\nHost: else\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "GET / HTTP/1.1\r\nA: \u{1}\r\n\r\n",
             "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
             "POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhello",
             "\u{16}\u{3}\u{1}\r\n\r\n",
         ] {
             assert!(read(bad).await.is_err(), "{:.60}", bad);
         }
+    }
+
+    #[tokio::test]
+    async fn a_head_with_too_many_headers_is_refused() {
+        let text = |count| format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(count));
+        assert!(read(&text(MAX_HEADERS)).await.is_ok());
+        assert!(read(&text(MAX_HEADERS + 1)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn request_is_for_us_if_its_host_is_this_machine_or_a_configured_name() {
+        let names = ["studio.local".to_owned(), "192.0.2.7".to_owned()];
+        let to = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        for ours in ["localhost:7880", "127.0.0.1", "[::1]:7880", "app.localhost:7880", "LOCALHOST"] {
+            assert!(read(&to(ours)).await.unwrap().is_for_us(&[]), "{ours}");
+        }
+        for foreign in
+            ["evil.example", "localhost.evil.example:7880", "127.0.0.1.evil.example", "", "a b", "192.0.2.9"]
+        {
+            assert!(!read(&to(foreign)).await.unwrap().is_for_us(&names), "{foreign:?}");
+        }
+        for configured in ["studio.local:7880", "Studio.Local", "192.0.2.7:7880"] {
+            let request = read(&to(configured)).await.unwrap();
+            assert!(request.is_for_us(&names) && !request.is_for_us(&[]), "{configured}");
+        }
+        assert!(!read("GET / HTTP/1.1\r\n\r\n").await.unwrap().is_for_us(&names));
     }
 
     #[tokio::test]

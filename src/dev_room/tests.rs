@@ -45,7 +45,7 @@ impl DevRoom {
 }
 
 async fn server() -> DevRoom {
-    DevRoom::start(0, Key::new("devkey", "secretsecretsecretsecretsecretsecret")).await.unwrap()
+    DevRoom::start(0, Key::new("devkey", "secretsecretsecretsecretsecretsecret"), Vec::new()).await.unwrap()
 }
 
 /// Waits for the first event that `wanted` takes.

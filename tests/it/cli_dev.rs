@@ -1,8 +1,9 @@
 //! The built program as a server for development.
 
 use std::{
-    io::{BufRead as _, BufReader},
-    process::{Child, Stdio},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::{Child, Command, Stdio},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,18 +12,19 @@ use crate::cli::{complaint, run, text, toolbridge};
 
 /// A server, and what it tells others to set.
 pub(crate) fn dev() -> (Child, Vec<(String, String)>) {
-    let mut child = toolbridge(&["dev", "--port", "0"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let (child, settings) = started(&mut toolbridge(&["dev", "--port", "0"]));
+    assert_eq!(settings.len(), 3, "{settings:?}");
+    (child, settings)
+}
+
+fn started(command: &mut Command) -> (Child, Vec<(String, String)>) {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let lines: Vec<_> = lines.take_while(|line| !line.contains("Ctrl-C")).collect();
     assert!(lines[0].contains("on this machine only"), "{lines:?}");
     let settings = lines.iter().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
     let settings: Vec<_> = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    assert_eq!(settings.len(), 3, "{lines:?}");
     (child, settings)
 }
 
@@ -54,4 +56,47 @@ fn a_key_without_a_secret_is_wrong_usage() {
         assert_eq!(run(&["dev", "--key", key]).status.code(), Some(2), "{key:?}");
     }
     assert_eq!(run(&["dev", "--port", "65534"]).status.code(), Some(2));
+}
+
+#[test]
+fn key_of_the_environment_is_used_and_its_secret_is_not_printed() {
+    const SECRET: &str = "hunter2hunter2hunter2hunter2hunter2";
+    let environment = [("LIVEKIT_API_KEY", "APItest"), ("LIVEKIT_API_SECRET", SECRET)];
+    let (mut child, settings) = started(toolbridge(&["dev", "--port", "0"]).envs(environment));
+    let [(name, url)] = &settings[..] else { panic!("only the address is printed: {settings:?}") };
+    assert_eq!(name, "LIVEKIT_URL");
+    let demo = toolbridge(&["demo"]).env(name, url).envs(environment).output().unwrap();
+    assert!(text(&demo.stdout).contains("9 calls, 9 outcomes"), "{demo:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for (name, other) in
+        [("LIVEKIT_API_KEY", "LIVEKIT_API_SECRET"), ("LIVEKIT_API_SECRET", "LIVEKIT_API_KEY")]
+    {
+        let output = toolbridge(&["dev", "--port", "0"]).env(name, SECRET).output().unwrap();
+        let complaint = complaint(&output, 2);
+        assert!(complaint.contains(&format!("{name} is set without {other}")), "{complaint}");
+        assert!(!complaint.contains("hunter2"), "{complaint}");
+    }
+}
+
+#[test]
+fn request_addressed_to_a_name_of_somebody_else_is_refused_unless_the_name_is_allowed() {
+    let arguments = ["dev", "--port", "0", "--allow-host", "studio.local"];
+    let (mut child, settings) = started(&mut toolbridge(&arguments));
+    let address = settings[0].1.strip_prefix("ws://").unwrap().to_owned();
+    let status = |host: &str| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    for ours in [&*address, "localhost", "studio.local:7880"] {
+        assert_eq!(status(ours), "200", "{ours}");
+    }
+    for foreign in ["evil.example", "evil.example:7880", "127.0.0.1.evil.example"] {
+        assert_eq!(status(foreign), "403", "{foreign}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

@@ -59,6 +59,23 @@ async fn who_has_no_valid_token_is_refused() {
 #[tokio::test]
 async fn a_port_that_is_taken_is_told() {
     let server = server().await;
-    let error = DevRoom::start(server.address.port(), server.key.clone()).await.unwrap_err();
+    let error = DevRoom::start(server.address.port(), server.key.clone(), Vec::new()).await.unwrap_err();
     assert!(error.is_taken() && error.to_string().contains(&server.address.port().to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_keep_nobody_out() {
+    let server = server().await;
+    let mut silent = Vec::new();
+    // More than there are places for open connections, too.
+    for _ in 0..300 {
+        silent.push(tokio::net::TcpStream::connect(server.address).await.unwrap());
+    }
+    let mut room = server.join("phone").await;
+    room.close().await;
+    // The oldest was closed to make room.
+    let mut byte = [0];
+    let read = timeout(BOUND, tokio::io::AsyncReadExt::read(&mut silent[0], &mut byte)).await;
+    assert!(matches!(read.expect("it is still open"), Ok(0) | Err(_)));
+    server.close().await;
 }

@@ -14,6 +14,9 @@ use crate::cli::clock;
 /// The longest answer that is read, in bytes: more than LiveKit's, and enough to know a web page.
 const MAX_ANSWER: usize = 16 * 1024;
 
+/// How many headers are read.
+const MAX_HEADERS: usize = 128;
+
 /// What answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::cli::doctor) struct Answer {
@@ -82,16 +85,22 @@ fn request(url: &Url, path: &str, token: Option<&str>) -> String {
 }
 
 fn read(bytes: &[u8], now: i64) -> Option<Answer> {
-    let end = bytes.windows(4).position(|it| it == b"\r\n\r\n");
-    let head = String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]);
-    let body = String::from_utf8_lossy(end.map_or(&[][..], |end| &bytes[end + 4..])).into_owned();
-    let mut lines = head.split("\r\n");
-    let mut first = lines.next()?.split(' ');
-    first.next().filter(|version| version.starts_with("HTTP/"))?;
-    let mut answer = Answer { status: first.next()?.parse().ok()?, body, ..Answer::default() };
-    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+    let mut config = httparse::ParserConfig::default();
+    config.allow_spaces_after_header_name_in_responses(true).ignore_invalid_headers_in_responses(true);
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut head = httparse::Response::new(&mut headers);
+    let Ok(parsed) = config.parse_response(&mut head, bytes) else { return None };
+    let httparse::Status::Complete(size) = parsed else {
+        // An answer that was cut off is read as far as it goes.
+        let is_ended = bytes.ends_with(b"\r\n\r\n");
+        return if is_ended { None } else { read(&[bytes, b"\r\n\r\n"].concat(), now) };
+    };
+    let body = String::from_utf8_lossy(&bytes[size..]).into_owned();
+    let mut answer = Answer { status: head.code?, body, ..Answer::default() };
+    for header in head.headers.iter() {
+        let value = String::from_utf8_lossy(header.value);
         let value = value.trim();
-        match name.to_ascii_lowercase().as_str() {
+        match header.name.to_ascii_lowercase().as_str() {
             "date" => answer.ahead = date(value).map(|date| date - now),
             "content-type" => answer.is_page = value.to_ascii_lowercase().starts_with("text/html"),
             "location" => {
