@@ -103,8 +103,10 @@ impl Session {
         remote.pair.plain = instance.is_none();
         let never_greeted = remote.pair.greetings == 0;
         let unheard = !incoming.has_heard_us() && was_long_ago(now, remote.pair.greeted_at);
-        if unheard {
-            remote.pair.registration = Registration::Idle; // whatever answered it answered an older one
+        // Whatever answered our registration answered an older one, or its sender has forgotten us since: an assistant
+        // sends its Configuration first.
+        if unheard || remote.pair.registration == Registration::Answered {
+            remote.pair.registration = Registration::Idle;
         }
         self.timers.cancel(&Timer::Greet(id.clone()));
         if never_greeted || unheard {

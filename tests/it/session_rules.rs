@@ -4,7 +4,10 @@
 
 use toolbridge::{
     Body, CallError, Config, Execution, LinkState, Participant, Peer, Role, Tool, ToolOptions, Unsent,
-    wire::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
+    wire::{
+        Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult,
+        ToolsRegisterAck,
+    },
 };
 
 use crate::{
@@ -52,6 +55,10 @@ fn silent_client() -> World {
 
 fn goodbye() -> Message {
     Message::ControlStop(ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() })
+}
+
+fn registered() -> Message {
+    Message::ToolsRegisterAck(ToolsRegisterAck { success: true, tool_count: 1, error: None })
 }
 
 fn bye() -> Meta {
@@ -352,4 +359,24 @@ fn instance_after_a_goodbye_has_all_places_and_hears_of_no_stop() {
     world.run(SECOND);
     assert_eq!(world.said("a", Kind::CONTROL_STOP).len(), stops);
     assert_eq!(world.session("phone").open_jobs(), 2);
+}
+
+/// An assistant that took the registration, then believed the client gone, knows nothing of it when they shake hands.
+#[test]
+fn registration_that_was_answered_before_the_handshake_is_sent_again() {
+    let mut world = shown_assistant();
+    world.say("a", &["phone"], &Meta::new(), &registered());
+    world.run(100 * MS);
+    world.rejoin("phone");
+    world.run(100 * MS);
+    world.say("a", &["phone"], &Meta::new(), &registered());
+    world.run(100 * MS);
+    let sent = |world: &World| world.said("phone", Kind::TOOLS_REGISTER).len();
+    let before = sent(&world);
+    world.say("a", &["phone"], &shown("one"), &configuration());
+    world.run(100 * MS);
+    assert_eq!(sent(&world), before + 1);
+    world.say("a", &["phone"], &Meta::new(), &registered());
+    world.run(20 * SECOND);
+    assert_eq!(sent(&world), before + 1, "this answer counts");
 }
