@@ -9,10 +9,11 @@ use crate::{
     joins::tools_of,
     plain::Plain,
     random::Random,
+    reach::Reach,
     room::Happens,
     rules::{Asked, Rule},
     schedule::{Act, How, Ms, Wanted, Who},
-    world::{Process, Program, World},
+    world::{OPEN, Process, Program, World},
 };
 
 /// How long a ghost is listed that nobody replaces.
@@ -88,6 +89,8 @@ impl World<'_> {
                     self.enters(who, 0);
                 }
             }
+            Act::Returns { who, taken, back } => self.is_taken_over_and_returns(who, taken, back),
+            Act::FromElsewhere { from, to, request } => self.comes_from_elsewhere(from, to, request),
             Act::Leaves { who, again } => self.leaves(who, again),
             Act::Drains(who) => {
                 if let Some(process) = self.parts.get(&who).copied() {
@@ -179,6 +182,9 @@ impl World<'_> {
                 self.processes[process].calls.insert(key, call);
             }
             Err(error) => {
+                if matches!(error, CallError::TooManyOpen { open } if open < OPEN) {
+                    self.ledger.reached.note(Reach::ArgumentBytesFull);
+                }
                 let call = self.ledger.asked(call);
                 trace!(self, "call {call} is refused: {error}");
                 self.ledger.settled(call, &Err(error));
@@ -252,6 +258,26 @@ impl World<'_> {
         self.room.after(after, Happens::Joins { process });
     }
 
+    fn is_taken_over_and_returns(&mut self, who: Who, taken: Ms, back: Ms) {
+        let Some((process, old)) = self.open_join(who) else { return };
+        self.processes[process].join = None;
+        self.room.joins[old].open = false;
+        if Random::of(self.room.seed, &[14, old as u64]).percent(70) {
+            self.drive(process, |session, now| session.handle_link(now, LinkState::Down));
+        }
+        self.enters(who, taken);
+        self.room.after(back, Happens::Returns { process });
+    }
+
+    /// It joins anew, and so the process that has its identity now is put out.
+    pub(crate) fn returns(&mut self, process: usize) {
+        let it = &self.processes[process];
+        if it.alive && it.join.is_none() && !self.healed {
+            self.parts.insert(it.who, process);
+            self.joins(process);
+        }
+    }
+
     fn gap(&mut self, who: Who, lasts: Ms, told: bool) {
         let Some((process, join)) = self.open_join(who) else { return };
         let until = self.room.now + lasts * 1_000;
@@ -297,7 +323,7 @@ impl World<'_> {
         self.room.after(dice.pick(&[1, 30, 150]), Happens::Ends(join));
     }
 
-    fn open_join(&self, who: Who) -> Option<(usize, usize)> {
+    pub(crate) fn open_join(&self, who: Who) -> Option<(usize, usize)> {
         let process = *self.parts.get(&who)?;
         let it = &self.processes[process];
         let join = it.join.filter(|join| self.room.joins[*join].open)?;
@@ -308,6 +334,7 @@ impl World<'_> {
     pub(crate) fn heals(&mut self) {
         self.healed = true;
         self.room.weather.stalls = 0;
+        self.room.weather.halves_lost = 0;
         let now = self.room.now;
         for join in &mut self.room.joins {
             join.held_until = join.held_until.min(now);

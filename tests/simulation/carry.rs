@@ -3,13 +3,15 @@
 use std::{collections::VecDeque, mem};
 
 use toolbridge::{
-    Identity, Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent, wire::Frame,
+    Identity, Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent, session::Counter,
+    wire::Frame,
 };
 
 use crate::{
-    joins::max_packet,
+    joins::{REPLAY, max_packet},
     judge::part,
     random::Random,
+    reach::Reach,
     room::{Happens, Load},
     rules::Rule,
     schedule::{Away, Who},
@@ -225,12 +227,28 @@ impl World<'_> {
                 return self.heard_by_others(process, peer, &frame);
             }
         }
-        self.drive(process, |session, now| match load {
-            Load::Packet(Lane::Reliable, bytes) => session.handle_packet(now, peer, &bytes),
-            Load::Packet(Lane::Lossy, bytes) => session.handle_lossy_packet(now, peer, &bytes),
-            Load::Part(part) => session.handle_stream(now, peer, part),
+        let replayed = self.drive(process, |session, now| {
+            let before = session.stats().count(Counter::Replayed);
+            match load {
+                Load::Packet(Lane::Reliable, bytes) => session.handle_packet(now, peer, &bytes),
+                Load::Packet(Lane::Lossy, bytes) => session.handle_lossy_packet(now, peer, &bytes),
+                Load::Part(part) => session.handle_stream(now, peer, part),
+            }
+            session.stats().count(Counter::Replayed) - before
         });
+        self.judge_replay(process, replayed.unwrap_or(0));
         self.judge_goodbye(process, peer);
+    }
+
+    /// One input may make so many frames go again. A few that waited for it may acknowledge some of them.
+    fn judge_replay(&mut self, process: usize, frames: u64) {
+        if frames >= REPLAY {
+            self.ledger.reached.note(Reach::ReplayWindowFull);
+        }
+        if frames > 2 * REPLAY {
+            let text = format!("one input makes {} replay {frames} frames", self.processes[process].who);
+            self.ledger.broken(Rule::Caps, text);
+        }
     }
 
     /// One that the room said has left is not heard any more, not even its goodbye; of another one nothing runs
@@ -254,6 +272,9 @@ impl World<'_> {
         match part {
             StreamPart::Header(_) => {
                 streams.insert(key, Vec::new());
+                if streams.len() > 1 {
+                    self.ledger.reached.note(Reach::StreamsAtOnce);
+                }
                 None
             }
             StreamPart::Chunk { bytes, .. } => {

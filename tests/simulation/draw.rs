@@ -10,7 +10,8 @@ impl Schedule {
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = Random::of(seed, &[1]);
         let random = &mut random;
-        let weather = Weather {
+        let mut weather = Weather {
+            halves_lost: 0,
             jitter: random.pick(&[0, 5, 60, 60, 300]),
             stalls: random.pick(&[0, 0, 0, 3, 15]),
             announcements: random.pick(&[50, 50, 800, 3_000]),
@@ -42,6 +43,10 @@ impl Schedule {
         if random.percent(25) {
             deafness(random, clients, &mut acts);
         }
+        // What was added later has dice of its own: no other run changes by it.
+        let random = &mut Random::of(seed, &[13]);
+        weather.halves_lost = random.pick(&[0, 0, 0, 30]);
+        special(random, &cast, &mut acts);
         acts.sort_by_key(|(at, _)| *at);
         Self { seed, weather, cast, acts }
     }
@@ -180,4 +185,77 @@ fn forgeries(random: &mut Random, clients: u8, acts: &mut Vec<(Ms, Act)>) {
         let act = Act::Forges { what, to, about: random.below(10) as usize, dice: random.next() };
         acts.push((random.between(500, 16_000), act));
     }
+}
+
+/// Situations that chance alone brings about too rarely.
+fn special(random: &mut Random, cast: &Cast, acts: &mut Vec<(Ms, Act)>) {
+    let client = random.between(1, cast.clients.into()) as u8;
+    let at = random.between(5_000, 13_000);
+    let asks = |tool, how| Act::Asks { by: Who::A, tool, named: true, how, limit: 60_000 };
+    match random.below(24) {
+        0 | 1 => asked_again(random, at, acts),
+        2 | 3 => {
+            let (who, taken) = (somebody(random, cast.clients), random.pick(&[30, 400, 1_500]));
+            acts.push((at, asks(Wanted::Of(client), random.pick(&[How::Slow, How::Long, How::Hangs]))));
+            acts.push((at, asks(Wanted::Again, random.pick(&[How::Slow, How::Long]))));
+            let back = taken + random.pick(&[300, 1_500, 4_000]);
+            acts.push((at + random.between(50, 900), Act::Returns { who, taken, back }));
+        }
+        4..8 if cast.asks => {
+            let tool = random.pick(&[Wanted::Careful, Wanted::Careful, Wanted::Grave]);
+            for n in 0..random.between(1, 3) {
+                acts.push((at + n * 1_200, asks(tool, How::Quick)));
+            }
+            acts.push((at + random.between(100, 3_000), Act::Offers(Who::C(1))));
+        }
+        8 | 9 => {
+            for n in 0..random.between(2, 5) {
+                acts.push((at + n * 10, asks(Wanted::Of(client), How::HugeRequest)));
+            }
+            if random.percent(50) {
+                acts.push((at + random.between(10, 200), Act::BargesIn(Who::A)));
+                acts.push((at + 210, asks(Wanted::Of(client), How::HugeRequest)));
+            }
+        }
+        10..13 => {
+            for n in 1..=cast.clients {
+                for _ in 0..random.between(1, 2) {
+                    acts.push((at + random.below(40), asks(Wanted::Of(n), How::Huge)));
+                }
+            }
+            if random.percent(50) {
+                let who = Who::C(client);
+                acts.push((at + random.between(70, 300), Act::Killed { who, again: 12_000 }));
+            }
+        }
+        13 | 14 => {
+            let from = somebody(random, cast.clients);
+            let to = if from == Who::A { Who::C(client) } else { Who::A };
+            for request in [random.percent(50), random.percent(50)] {
+                let when = at + random.below(2_000);
+                acts.push((when, Act::FromElsewhere { from, to, request: request && from == Who::A }));
+            }
+            acts.push((at, asks(Wanted::Of(client), How::Slow)));
+        }
+        15..18 => {
+            let plain = cast.plain_client.unwrap_or(client);
+            let who = if cast.plain_assistant { Who::A } else { Who::C(plain) };
+            acts.push((at, asks(Wanted::Of(plain), random.pick(&[How::Quick, How::Slow]))));
+            let after = random.pick(&[30, 100, 800, 3_500]);
+            acts.push((at + random.between(10, 2_000), Act::Rejoins { who, after }));
+        }
+        _ => {}
+    }
+}
+
+/// A tool that may run twice is asked of a process that does not end it.
+fn asked_again(random: &mut Random, at: Ms, acts: &mut Vec<(Ms, Act)>) {
+    let how = random.pick(&[How::Quick, How::Slow, How::Slow, How::Long]);
+    acts.push((
+        at,
+        Act::Asks { by: Who::A, tool: Wanted::Again, named: random.percent(50), how, limit: 60_000 },
+    ));
+    let (who, again) = (Who::C(1), random.pick(&[50, 400, 1_500]));
+    let act = random.pick(&[Act::Killed { who, again }, Act::Killed { who, again }, Act::TakenOver(who)]);
+    acts.push((at + random.between(5, 3_000), act));
 }

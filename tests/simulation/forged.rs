@@ -50,6 +50,36 @@ impl World<'_> {
         }
     }
 
+    /// A peer says something in the name of another room: it must have no effect but a refusal.
+    pub(crate) fn comes_from_elsewhere(&mut self, from: Who, to: Who, request: bool) {
+        let (Some((_, from_join)), Some((_, join))) = (self.open_join(from), self.open_join(to)) else {
+            return;
+        };
+        if !self.is_bridge(from) || !self.is_bridge(to) {
+            return;
+        }
+        let meta = Meta::new();
+        let (meta, kind, body) = match request {
+            true => (
+                meta.with_text("bridge.to", "elsewhere"),
+                Kind::TOOL_USE_REQUEST,
+                json!({"id": "elsewhere", "toolName": format!("t{to}"), "parameters": {"how": 0},
+                    "execution": "client", "timeoutMs": 9_000}),
+            ),
+            false => (
+                meta.with_text("bridge.instance", "00112233445566778899aabbccddeeff")
+                    .with_bool("bridge.heard", true),
+                Kind::CONFIGURATION,
+                json!({"features": ["tool_use", "tool_register", "tool_ack"]}),
+            ),
+        };
+        let stanza = if from == Who::A { -1_000_000 } else { 1_000_000 };
+        let bytes = written("elsewhere", stanza, &meta, kind, &body);
+        let peer = self.room.joins[from_join].participant.peer().clone();
+        let load = Load::Packet(Lane::Reliable, bytes.into());
+        self.room.after(5, Happens::Arrives { peer, to: join, load });
+    }
+
     /// A part of somebody's stream: it begins again, goes on, or ends.
     pub(crate) fn forged_part(&self, dice: &mut Random) -> StreamPart {
         let id = self.last_stream.clone();
@@ -168,8 +198,12 @@ fn stream_of(bytes: &[u8]) -> Vec<Load> {
 }
 
 fn write(stanza: i32, meta: &Meta, kind: Kind, body: &Value) -> Vec<u8> {
+    written("room", stanza, meta, kind, body)
+}
+
+fn written(room: &str, stanza: i32, meta: &Meta, kind: Kind, body: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
     let body = Body::encode(body).unwrap();
-    Frame::relay(&mut bytes, stanza, "room", meta, kind, body.as_bytes()).unwrap();
+    Frame::relay(&mut bytes, stanza, room, meta, kind, body.as_bytes()).unwrap();
     bytes
 }

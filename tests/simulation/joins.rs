@@ -9,10 +9,14 @@ use toolbridge::{
 };
 
 use crate::{
+    reach::Reach,
     room::Happens,
     schedule::Who,
-    world::{OPEN, Program, World},
+    world::{OPEN, Process, Program, World},
 };
+
+/// Frames of a replay that may be on their way at once.
+pub(crate) const REPLAY: u64 = 2;
 
 /// The largest packet: where there are streams, many frames are larger.
 pub(crate) fn max_packet(has_streams: bool) -> usize {
@@ -50,15 +54,25 @@ impl World<'_> {
             self.room.unlist(old);
             let evicted = self.room.joins[old].process;
             if evicted != process {
+                if evicted > process {
+                    self.ledger.reached.note(Reach::InstanceReturned);
+                }
                 trace!(self, "{who} is evicted by another {who}");
-                self.drive(evicted, |session, now| {
-                    session.handle_closed(now, CloseReason::DuplicateIdentity)
-                });
-                self.dies(evicted);
+                if self.processes[evicted].join == Some(old) {
+                    self.drive(evicted, |session, now| {
+                        session.handle_closed(now, CloseReason::DuplicateIdentity)
+                    });
+                    self.dies(evicted);
+                }
             }
         }
         if self.processes[process].join == Some(join) && self.processes[process].alive {
             trace!(self, "{who} is listed as {}", self.room.joins[join].participant.sid());
+            let runs_for_it =
+                |it: &Process| it.jobs.values().any(|(.., caller)| caller.as_str() == who.to_string());
+            if who == Who::A && !self.is_bridge(who) && self.processes.iter().any(runs_for_it) {
+                self.ledger.reached.note(Reach::PlainCallerMoved);
+            }
             self.room.list(join);
             let slow = if self.schedule.weather.slow_join && !self.healed { 700 } else { 20 };
             self.room.after(slow, Happens::Opens(join));
@@ -94,7 +108,7 @@ impl World<'_> {
             self.processes[process].program = Program::Bridge(Box::new(self.session(who, &local, process)));
         }
         if let Who::C(_) = who {
-            let tools = tools_of(who, 0, self.schedule.cast.asks);
+            let tools = tools_of(who, self.processes[process].edition, self.schedule.cast.asks);
             self.drive(process, |session, now| {
                 let _ = session.offer(now, tools);
             });
@@ -127,6 +141,10 @@ impl World<'_> {
         caps.table_entries = 12;
         caps.table_bytes = 4_000;
         caps.held_frames = 12;
+        caps.equal_calls = 12;
+        caps.replay_frames = REPLAY as usize;
+        // An assistant allows itself more than a client takes: both limits are reached.
+        caps.open_bytes = if let Who::C(_) = who { 4_000 } else { 6_000 };
         let mut times = Times::default();
         times.memory = Duration::from_secs(10);
         let config = Config::default().room("room").caps(caps).times(times);
@@ -193,8 +211,18 @@ pub(crate) fn tools_of(who: Who, edition: u32, asks: bool) -> Vec<Tool> {
             tools.push(Tool::new(name("grave"), "asks each time").options(ToolOptions::destructive()));
         }
     }
-    if edition % 2 == 1 {
-        tools.truncate(1);
+    match edition % 3 {
+        0 => tools,
+        1 => tools.iter().map(changed).collect(),
+        _ => {
+            tools.truncate(1);
+            tools
+        }
     }
-    tools
+}
+
+/// The same tool, but for what it says of itself.
+fn changed(tool: &Tool) -> Tool {
+    let options = tool.tool_options().clone();
+    Tool::new(tool.name().clone(), "another one of this name").options(options)
 }

@@ -27,6 +27,7 @@ mod joins;
 mod judge;
 mod plain;
 mod random;
+mod reach;
 mod room;
 mod rules;
 mod schedule;
@@ -48,6 +49,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::{
+    reach::Reached,
     rules::{Failure, Rule},
     schedule::Schedule,
 };
@@ -72,11 +74,23 @@ fn main() -> ExitCode {
             Ok(counted) if counted.calls < 5_000 => {
                 Err(Failed::from(format!("only {} calls were made", counted.calls)))
             }
-            Ok(_) => Ok(()),
+            Ok(counted) => {
+                print!("{}", counted.reached);
+                reaches_all(&counted).map_err(Failed::from)
+            }
             Err(text) => Err(Failed::from(text)),
         }
     });
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+}
+
+/// With so many seeds each situation has been there.
+fn reaches_all(counted: &Counted) -> Result<(), String> {
+    let missing = counted.reached.missing();
+    if missing.is_empty() || counted.runs < *SEEDS.end() {
+        return Ok(());
+    }
+    Err(format!("in {} runs these were never reached: {}", counted.runs, missing.join(", ")))
 }
 
 /// What so many runs came to.
@@ -86,6 +100,7 @@ struct Counted {
     calls: u64,
     starts: u64,
     steps: u64,
+    reached: Reached,
 }
 
 fn by_hand(words: &[String]) -> Result<(), String> {
@@ -107,6 +122,7 @@ fn by_hand(words: &[String]) -> Result<(), String> {
     let began = Instant::now();
     let counted = run_all(number(first)?..=number(last)?, jobs as usize)?;
     let took = began.elapsed();
+    print!("{}", counted.reached);
     println!(
         "{} runs, {} calls, {} handlers, {} steps, {:.1} s, {:.0} runs/s; no rule was broken",
         counted.runs,
@@ -116,7 +132,7 @@ fn by_hand(words: &[String]) -> Result<(), String> {
         took.as_secs_f64(),
         counted.runs as f64 / took.as_secs_f64()
     );
-    Ok(())
+    reaches_all(&counted)
 }
 
 fn one(seed: u64, trace: bool, shrinks: bool) -> Result<(), String> {
@@ -160,6 +176,7 @@ fn judged(schedule: &Schedule, base: Instant) -> world::Outcome {
         verdicts: Vec::new(),
         starts: 0,
         steps: 0,
+        reached: Reached::default(),
     })
 }
 
@@ -186,6 +203,7 @@ fn run_all(seeds: RangeInclusive<u64>, jobs: usize) -> Result<Counted, String> {
             counted.calls += outcome.verdicts.len() as u64;
             counted.starts += outcome.starts as u64;
             counted.steps += outcome.steps;
+            counted.reached.add(&outcome.reached);
         }
     };
     thread::scope(|scope| {
@@ -199,6 +217,7 @@ fn run_all(seeds: RangeInclusive<u64>, jobs: usize) -> Result<Counted, String> {
                     all.calls += counted.calls;
                     all.starts += counted.starts;
                     all.steps += counted.steps;
+                    all.reached.add(&counted.reached);
                 }
                 Ok(Err(text)) => first = first.or(Some(text)),
                 Err(_) => first = first.or_else(|| Some("a worker panicked".to_owned())),

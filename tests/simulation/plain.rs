@@ -118,6 +118,10 @@ impl World<'_> {
         plain.jobs.insert(key, how);
         trace!(self, "{names} begins {:?} ({how:?})", request.id);
         self.ledger.started(process, &names, from.identity(), &request.id, how != How::BadArguments);
+        if let Some(join) = self.processes[process].join {
+            let sid = self.room.joins[join].participant.sid().clone();
+            self.ledger.taken_as.insert(request.id.clone(), sid);
+        }
         if let Some(takes) = how.takes() {
             let (caller, call) = (from.identity().clone(), request.id.clone());
             self.room.after(takes, Happens::PlainJobEnds { process, caller, call });

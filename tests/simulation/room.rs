@@ -6,10 +6,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use toolbridge::{CallId, Identity, JobKey, Lane, Participant, Peer, StreamPart};
+use toolbridge::{
+    CallId, Identity, JobKey, Lane, Participant, Peer, StreamPart,
+    wire::{Frame, Kind},
+};
 
 use crate::{
     random::Random,
+    reach::{Reach, Reached},
     schedule::{Ms, Weather, Who},
 };
 
@@ -29,6 +33,11 @@ pub(crate) enum Load {
 impl Load {
     pub(crate) fn is_lossy(&self) -> bool {
         matches!(self, Self::Packet(Lane::Lossy, _))
+    }
+
+    fn is_configuration(&self) -> bool {
+        let Self::Packet(_, bytes) = self else { return false };
+        Frame::decode(bytes.clone()).is_ok_and(|frame| frame.kind() == Kind::CONFIGURATION)
     }
 }
 
@@ -53,6 +62,8 @@ pub(crate) enum Happens {
     Link { process: usize, join: usize, up: bool },
     /// A process joins, for the first time or anew.
     Joins { process: usize },
+    /// A process comes back whose identity another one has taken over.
+    Returns { process: usize },
     /// The next part of a stream leaves, or what waited behind it.
     Part { process: usize, join: usize },
     /// A person answers the question before a tool runs.
@@ -107,6 +118,7 @@ pub(crate) struct Join {
 struct Link {
     count: u64,
     last: Us,
+    halves_lost: u32,
 }
 
 /// Everything that is on its way.
@@ -118,11 +130,20 @@ pub(crate) struct Room {
     pub(crate) joins: Vec<Join>,
     queue: BTreeMap<(Us, u64), Happens>,
     order: u64,
+    pub(crate) reached: Reached,
 }
 
 impl Room {
     pub(crate) fn new(seed: u64, weather: Weather) -> Self {
-        Self { seed, now: 0, weather, joins: Vec::new(), queue: BTreeMap::new(), order: 0 }
+        Self {
+            seed,
+            now: 0,
+            weather,
+            joins: Vec::new(),
+            queue: BTreeMap::new(),
+            order: 0,
+            reached: Reached::default(),
+        }
     }
 
     pub(crate) fn at(&mut self, when: Us, what: Happens) {
@@ -236,9 +257,23 @@ impl Room {
             link.count += 1;
             let mut dice = Random::of(self.seed, &[5, from as u64, to as u64, link.count]);
             let mut wait = dice.between(3_000, 5_000 + self.weather.jitter * 1_000);
+            let mut half = Random::of(self.seed, &[12, from as u64, to as u64, link.count]);
+            let halves_lost = link.halves_lost;
             let unknown = link.count == 1 && !self.joins[to].told.contains(&from);
+            if self.weather.halves_lost > 0
+                && halves_lost < 1
+                && half.percent(self.weather.halves_lost)
+                && load.is_configuration()
+            {
+                self.joins[to].links.entry(from).or_default().halves_lost += 1;
+                self.half_is_lost(from, load);
+                continue;
+            }
             let peer = match unknown && self.weather.nameless && dice.percent(50) {
-                true => Peer::new("", ""),
+                true => {
+                    self.half_is_lost(from, load);
+                    Peer::new("", "")
+                }
                 false => self.joins[from].participant.peer().clone(),
             };
             if load.is_lossy() {
@@ -252,6 +287,14 @@ impl Room {
             let when = (self.now + wait).max(link.last + 1);
             link.last = when;
             self.at(when, Happens::Arrives { peer, to, load: load.clone() });
+        }
+    }
+
+    /// A frame without a sender is as good as lost: of a Configuration that is half of a handshake.
+    fn half_is_lost(&mut self, from: usize, load: &Load) {
+        if load.is_configuration() {
+            let is_client = matches!(self.joins[from].who, Who::C(_));
+            self.reached.note(if is_client { Reach::ClientHalfLost } else { Reach::AssistantHalfLost });
         }
     }
 

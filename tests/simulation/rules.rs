@@ -6,11 +6,12 @@ use std::{
 };
 
 use toolbridge::{
-    Body, CallError, CallId, CallKey, Identity, Peer, Sid,
+    Body, CallError, CallId, CallKey, ErrorCode, Identity, Peer, Sid,
     wire::{Frame, Kind, Message},
 };
 
 use crate::{
+    reach::{Reach, Reached},
     room::Us,
     schedule::{How, Ms, Who},
 };
@@ -164,6 +165,11 @@ pub(crate) struct Ledger {
     goodbyes: BTreeSet<(usize, Sid)>,
     /// Under which sid a process was first handed a request.
     requests: BTreeMap<(usize, CallId), Sid>,
+    /// The instance that a call was first asked of, as its request says.
+    addresses: BTreeMap<CallId, String>,
+    /// Under which sid a plain client took a request.
+    pub(crate) taken_as: BTreeMap<CallId, Sid>,
+    pub(crate) reached: Reached,
 }
 
 impl Ledger {
@@ -207,6 +213,9 @@ impl Ledger {
         let starts = self.starts.entry(id.clone()).or_default();
         starts.push(Start { process, ran, ended: None, running: true });
         let here = starts.iter().filter(|start| start.process == process).count();
+        if starts.len() > 1 && again {
+            self.reached.note(Reach::RanTwice);
+        }
         if here > 1 || (starts.len() > 1 && !again) {
             let text = format!("{names} begins {id:?} again: {starts:?}");
             self.broken(Rule::OneStart, text);
@@ -237,6 +246,7 @@ impl Ledger {
         let before = asked.outcome.replace((verdict.clone(), now));
         let (id, at, limit, detached) = (asked.id.clone(), asked.at, asked.limit, asked.detached);
         let Verdict { word, may_have_run } = &verdict;
+        self.reached.outcome(word);
         if let Some(before) = before {
             return self
                 .broken(Rule::OneOutcome, format!("call {call} {id:?} is {word}, and was {before:?}"));
@@ -288,6 +298,12 @@ impl Ledger {
         match frame.kind() {
             Kind::TOOL_USE_REQUEST => {
                 let Some(id) = frame.peek_id() else { return };
+                if let Some(address) = frame.meta_str("bridge.to") {
+                    let first = self.addresses.entry(id.into()).or_insert_with(|| address.to_owned());
+                    if first != address {
+                        self.reached.note(Reach::AskedAgain);
+                    }
+                }
                 if let (Some(call), Some(to)) = (self.by_id.get(&CallId::from(id)), to) {
                     let call = &mut self.calls[*call];
                     call.owners.extend(to.iter().cloned());
@@ -296,6 +312,11 @@ impl Ledger {
                 }
             }
             Kind::TOOL_USE_RESULT => {
+                if let Ok(Message::ToolUseResult(it)) = frame.message()
+                    && it.error_code == Some(ErrorCode::RESULT_TOO_LARGE)
+                {
+                    self.reached.note(Reach::ResultTooLarge);
+                }
                 if let Some(id) = frame.peek_id() {
                     self.answers(process, CallId::from(id), to);
                 }
@@ -311,6 +332,14 @@ impl Ledger {
                     if !anew {
                         self.answers(process, id, to);
                     }
+                }
+            }
+            Kind::CONTROL_STOP if !frame.meta_bool("bridge.bye") => self.reached.note(Reach::StopSent),
+            Kind::ACKNOWLEDGEMENT => {
+                if let Ok(Message::Acknowledgement(it)) = frame.message()
+                    && it.success == Some(false)
+                {
+                    self.reached.note(Reach::ClaimRefused);
                 }
             }
             _ => {}
@@ -345,7 +374,20 @@ impl Ledger {
     /// A frame was handed to a process.
     pub(crate) fn received(&mut self, process: usize, from: &Peer, frame: &Frame) {
         let sid = from.sid();
+        if frame.conversation_id().is_some_and(|room| !room.is_empty() && room != "room") {
+            match frame.kind() {
+                Kind::CONFIGURATION => self.reached.note(Reach::OtherRoomConfiguration),
+                Kind::TOOL_USE_REQUEST => self.reached.note(Reach::OtherRoomRequest),
+                _ => {}
+            }
+        }
         match frame.kind() {
+            Kind::TOOL_USE_RESULT => {
+                let taken_as = frame.peek_id().and_then(|id| self.taken_as.get(&CallId::from(id)));
+                if taken_as.is_some_and(|taken_as| taken_as != sid) {
+                    self.reached.note(Reach::PlainOwnerMoved);
+                }
+            }
             Kind::TOOL_USE_REQUEST => {
                 let Some(id) = frame.peek_id().map(CallId::from) else { return };
                 let asked = self.by_id.get(&id).map(|call| self.calls[*call].who.to_string());
@@ -354,6 +396,7 @@ impl Ledger {
                 }
             }
             Kind::CONTROL_STOP if frame.meta_bool("bridge.bye") => {
+                self.reached.note(Reach::GoodbyeHeard);
                 self.goodbyes.insert((process, sid.clone()));
             }
             _ => {}

@@ -213,6 +213,11 @@ pub(crate) enum Act {
     Killed { who: Who, again: Ms },
     /// Another process takes its identity over.
     TakenOver(Who),
+    /// It loses its connection, another process takes its identity over after the first time, and it comes back after
+    /// the second.
+    Returns { who: Who, taken: Ms, back: Ms },
+    /// A frame of this one comes from another room: a request, or a Configuration.
+    FromElsewhere { from: Who, to: Who, request: bool },
     /// It leaves in order; another process comes after this time.
     Leaves { who: Who, again: Ms },
     /// It takes no more requests, and leaves a second later; another process comes at once.
@@ -226,7 +231,14 @@ pub(crate) enum Act {
 impl Act {
     /// Whether somebody has another sid after it.
     pub(crate) fn moves(&self) -> bool {
-        matches!(self, Self::Rejoins { .. } | Self::Killed { .. } | Self::TakenOver(_) | Self::Leaves { .. })
+        matches!(
+            self,
+            Self::Rejoins { .. }
+                | Self::Killed { .. }
+                | Self::TakenOver(_)
+                | Self::Returns { .. }
+                | Self::Leaves { .. }
+        )
     }
 
     /// Whether somebody comes or goes because of it for longer than nobody notices.
@@ -235,6 +247,7 @@ impl Act {
             Self::Rejoins { after: lasts, .. } | Self::Gap { lasts, .. } => *lasts > 800,
             Self::Killed { .. }
             | Self::TakenOver(_)
+            | Self::Returns { .. }
             | Self::Leaves { .. }
             | Self::Drains(_)
             | Self::Offers(_) => true,
@@ -277,6 +290,8 @@ pub(crate) struct Weather {
     pub(crate) twice: u64,
     /// In how many it is passed by others.
     pub(crate) passed: u64,
+    /// In how many of a hundred cases a Configuration is lost, at most one of one join for another.
+    pub(crate) halves_lost: u64,
     /// At times much waits on the reliable lane, and the session is told so.
     pub(crate) crowded: bool,
 }

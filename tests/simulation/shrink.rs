@@ -51,6 +51,7 @@ fn calmer(_: &Schedule) -> Vec<Calmer> {
         |it| Weather { nameless: false, ..it.clone() },
         |it| Weather { slow_join: false, ..it.clone() },
         |it| Weather { away: Away::Swallowed, ..it.clone() },
+        |it| Weather { halves_lost: 0, ..it.clone() },
         |it| Weather { lost: 0, ..it.clone() },
         |it| Weather { twice: 0, passed: 0, ..it.clone() },
         |it| Weather { crowded: false, ..it.clone() },

@@ -1,13 +1,15 @@
 //! What processes do beside talking: they run tools, stop them, and ask persons.
 
-use toolbridge::{Body, CallId, Event, Job, JobKey, Progress, Question, ToolError, ToolName};
+use toolbridge::{Body, CallId, Event, Job, JobKey, Progress, Question, Tool, ToolError};
 
 use crate::{
     acts::{Answer, Arguments},
+    joins::tools_of,
     random::Random,
+    reach::Reach,
     room::Happens,
     rules::Rule,
-    schedule::How,
+    schedule::{How, Who},
     world::{Program, World},
 };
 
@@ -15,7 +17,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Asking {
     call: CallId,
-    tool: ToolName,
+    tool: Tool,
 }
 
 impl World<'_> {
@@ -27,13 +29,18 @@ impl World<'_> {
             return self.ledger.broken(Rule::Stranger, text);
         };
         trace!(self, "{who} asks its person about {:?}", question.call);
-        let asking = Asking { call: question.call.clone(), tool: question.tool.name().clone() };
+        if self.processes[process].allowed.remove(&question.key).is_some() {
+            self.ledger.reached.note(Reach::ConsentAskedAgain);
+        }
+        let asking = Asking { call: question.call.clone(), tool: question.tool.clone() };
         self.processes[process].questions.insert(question.key, asking);
         let mut dice = Random::of(self.room.seed, &[8, process as u64, call as u64]);
         let (wait, says) = (dice.pick(&[0, 40, 900, 4_000]), dice.below(100));
         if says < 75 {
             let allowed = says < 55;
             self.room.after(wait, Happens::PersonAnswers { process, key: question.key, allowed });
+        } else {
+            self.ledger.reached.note(Reach::PersonSilent);
         }
     }
 
@@ -43,11 +50,12 @@ impl World<'_> {
             && allowed
         {
             trace!(self, "the person at {} allows {:?}", self.processes[process].who, asked.call);
-            self.processes[process].allowed.insert(key);
-            if asked.tool.as_str() == "careful" {
+            if asked.tool.name().as_str() == "careful" {
                 let caller = self.caller_of(&asked.call);
-                self.processes[process].granted.extend(caller.map(|caller| (asked.tool, caller)));
+                let granted = caller.map(|caller| (asked.tool.name().clone(), caller));
+                self.processes[process].granted.extend(granted);
             }
+            self.processes[process].allowed.insert(key, asked.tool);
         }
         self.drive(process, |session, now| session.consent(now, key, allowed));
     }
@@ -56,9 +64,12 @@ impl World<'_> {
     fn has_consent(&self, process: usize, job: &Job) -> bool {
         let it = &self.processes[process];
         let granted = |caller| it.granted.contains(&(job.tool.clone(), caller));
+        // A yes is to the tool as the person was shown it.
+        let offered = tools_of(it.who, it.edition, self.schedule.cast.asks);
+        let allowed = it.allowed.get(&job.key).is_some_and(|shown| offered.contains(shown));
         match job.tool.as_str() {
-            "grave" => it.allowed.contains(&job.key),
-            "careful" => it.allowed.contains(&job.key) || self.caller_of(&job.call).is_some_and(granted),
+            "grave" => allowed,
+            "careful" => allowed || self.caller_of(&job.call).is_some_and(granted),
             _ => true,
         }
     }
@@ -88,9 +99,12 @@ impl World<'_> {
         let it = &mut self.processes[process];
         it.jobs.insert(job.key, (job.call.clone(), how, job.caller.clone()));
         let ran = how != How::BadArguments;
+        if job.tool.as_str() == "both" && matches!(it.who, Who::C(_)) {
+            self.ledger.reached.note(Reach::ClaimGranted);
+        }
         // What was taken before goes on, once its person says yes.
         let it = &self.processes[process];
-        if it.drained && !it.allowed.contains(&job.key) {
+        if it.drained && !it.allowed.contains_key(&job.key) {
             let text = format!("{names} begins {:?}, and takes no more requests", job.call);
             self.ledger.broken(Rule::OneStart, text);
         }
@@ -144,12 +158,16 @@ impl World<'_> {
     }
 
     pub(crate) fn event(&mut self, process: usize, event: &Event) {
+        if let Event::ConsentVoid { .. } = event {
+            self.ledger.reached.note(Reach::ConsentVoid);
+        }
         if self.tracing
             && !matches!(event, Event::Frame { .. } | Event::Progress { .. } | Event::Requested { .. })
         {
             trace!(self, "     {}: {event:?}", self.processes[process].who);
         }
         if let Event::LateResult { call, .. } = event {
+            self.ledger.reached.note(Reach::LateResult);
             let told = self.ledger.by_id.get(call).and_then(|at| self.ledger.calls[*at].outcome.as_ref());
             let detached = told.is_some_and(|(verdict, _)| verdict.word == "detached");
             let text = format!("{call:?} was told as {told:?}, and now ends once more");

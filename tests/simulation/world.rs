@@ -7,12 +7,13 @@ use std::{
 };
 
 use toolbridge::{
-    CallId, CallKey, Event, Identity, JobKey, LinkState, Output, Session, ToolName, session::TurnKey,
+    CallId, CallKey, Event, Identity, JobKey, LinkState, Output, Session, Tool, ToolName, session::TurnKey,
 };
 
 use crate::{
     carry::Outbox,
     plain::Plain,
+    reach::Reached,
     room::{Happens, Room, Us},
     rules::{Failure, Ledger, Rule, Verdict},
     schedule::{CLEARED, END, FULL_HOUSE, HEALED, How, PROBES, Schedule, Who},
@@ -64,7 +65,7 @@ pub(crate) struct Process {
     /// The questions that its person has not answered.
     pub(crate) questions: BTreeMap<JobKey, Asking>,
     /// What its person said yes to.
-    pub(crate) allowed: BTreeSet<JobKey>,
+    pub(crate) allowed: BTreeMap<JobKey, Tool>,
     /// The tools that its person allowed once and for all, and to which caller.
     pub(crate) granted: BTreeSet<(ToolName, usize)>,
 }
@@ -76,6 +77,7 @@ pub(crate) struct Outcome {
     pub(crate) verdicts: Vec<Option<(Verdict, Us)>>,
     pub(crate) starts: usize,
     pub(crate) steps: u64,
+    pub(crate) reached: Reached,
 }
 
 /// Everybody, and the room.
@@ -169,11 +171,19 @@ impl<'a> World<'a> {
             self.ledger.now = self.room.now;
             self.judge_the_end();
         }
+        let mut reached = std::mem::take(&mut self.ledger.reached);
+        reached.add(&self.room.reached);
+        for process in &self.processes {
+            if let Program::Bridge(session) = &process.program {
+                reached.count(session.stats());
+            }
+        }
         Outcome {
             failure: self.ledger.failure,
             verdicts: self.ledger.calls.into_iter().map(|call| call.outcome).collect(),
             starts: self.ledger.starts.values().map(Vec::len).sum(),
             steps: self.steps,
+            reached,
         }
     }
 
@@ -233,6 +243,7 @@ impl<'a> World<'a> {
                 }
             }
             Happens::Joins { process } => self.joins(process),
+            Happens::Returns { process } => self.returns(process),
             Happens::Listed(join) => self.listed(join),
             Happens::Opens(join) => self.opens(join),
             Happens::Ends(join) => self.room.unlist(join),
@@ -369,7 +380,7 @@ impl Process {
             cut: false,
             outbox: Outbox::default(),
             questions: BTreeMap::new(),
-            allowed: BTreeSet::new(),
+            allowed: BTreeMap::new(),
             granted: BTreeSet::new(),
         }
     }
