@@ -42,6 +42,7 @@ mod packet;
 mod participants;
 mod peer_connection;
 pub(crate) mod proxy;
+mod refusal;
 mod rejoin;
 mod resume;
 mod sequence;
@@ -56,7 +57,10 @@ mod turn;
 mod view;
 mod websocket;
 
+#[cfg(feature = "cli")]
+pub(crate) use error::NO_TLS;
 pub use error::{ConnectError, JoinPhase};
+pub use refusal::TokenRefusal;
 pub use simulate::Scenario;
 pub use turn::{RelayError, RelayFailure};
 
@@ -87,8 +91,9 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// [`SendError::Interrupted`], as is all that is sent meanwhile; what had left may have arrived or not.
 /// Lost is what is silent for 2.8 s, or for 2.5 s while something waits to be acknowledged (2.3 and 1.5 s while the
 /// signalling is lost, too), and what acknowledges nothing for 5 s, or for 1 s behind a hole of 2 s. Time in which this process
-/// itself stood still, up to 10 s, does not count. Somebody's will (a removal,
-/// a deleted room, another participant with the same identity) and a refused token end it:
+/// itself stood still, up to 10 s, does not count. Only packets that are proven to come from the server count as heard.
+/// Somebody's will (a removal,
+/// a deleted room, another participant with the same identity), an expired token and a token that is refused for 15 s end it:
 /// [`TransportEvent::Closed`] says why.
 ///
 /// A lost signalling connection is no lost join: packets pass without it, and another one is opened beside them, for

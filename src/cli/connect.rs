@@ -10,7 +10,7 @@ use super::{Failure, hint, interrupt::unless_interrupted, part};
 use crate::{
     host,
     link::{Identity, Role},
-    room::{Room, RoomOptions},
+    room::{self, Room, RoomOptions},
     token::AccessKey,
 };
 
@@ -191,6 +191,7 @@ impl Server {
         role: Role,
         hidden: bool,
     ) -> Result<Way, Failure> {
+        self.check_url()?;
         let missing = self.missing(room);
         if !missing.is_empty() {
             return Err(without(&missing));
@@ -235,8 +236,14 @@ impl Server {
         Some((self.key.name()?, given(&self.key.api_secret)?))
     }
 
+    /// Refuses an address that no join could use, before anything else is asked for.
+    fn check_url(&self) -> Result<(), Failure> {
+        given(&self.url).map_or(Ok(()), |url| room::server_url(url).map(drop).map_err(Failure::usage))
+    }
+
     /// Complains unless server and token, or server and key, are there. No room is needed.
     pub(super) fn is_enough(&self) -> Result<(), Failure> {
+        self.check_url()?;
         let missing = self.missing(Some(""));
         if missing.is_empty() { Ok(()) } else { Err(without(&missing)) }
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     ConnectError, Transport as _, host,
-    room::{self, proxy::Proxy, tls},
+    room::{self, TokenRefusal, proxy::Proxy, tls},
 };
 
 mod find;
@@ -29,7 +29,7 @@ mod token;
 
 use find::{Line, TlsFault, WayFault, http};
 use joins::Pass;
-use judge::{network, room::Path, room::Refusal};
+use judge::{network, room::Path};
 use show::Show;
 use step::{Report, State, Step};
 
@@ -219,8 +219,11 @@ impl Visit {
                 Ok(room) => (judge::room::joined(&room.room(), room.local().identity().as_str()), Some(room)),
                 Err(error) => {
                     let why = match &error {
-                        ConnectError::Unauthorized { .. } => refusal(line, pass).await,
-                        _ => Refusal::Unknown,
+                        ConnectError::Unauthorized { reason: TokenRefusal::Unknown, .. } => {
+                            refusal(line, pass).await
+                        }
+                        ConnectError::Unauthorized { reason, .. } => *reason,
+                        _ => TokenRefusal::Unknown,
                     };
                     (judge::room::not_joined(&error, why, made_here), None)
                 }
@@ -313,10 +316,10 @@ impl Visit {
 }
 
 /// The server's reason for a refused token, which it gives when asked.
-async fn refusal(line: &Line, pass: &Pass) -> Refusal {
-    let Some(token) = pass.any_token() else { return Refusal::Unknown };
+async fn refusal(line: &Line, pass: &Pass) -> TokenRefusal {
+    let Some(token) = pass.any_token() else { return TokenRefusal::Unknown };
     let answer = http::get(line, "/rtc/validate", Some(&token)).await;
-    answer.map_or(Refusal::Unknown, |answer| Refusal::read(&answer.body))
+    answer.map_or(TokenRefusal::Unknown, |answer| TokenRefusal::read(&answer.body))
 }
 
 fn plain(is_here: bool) -> Report {

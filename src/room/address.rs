@@ -20,6 +20,9 @@ impl ServerUrl {
     /// Reads an address.
     pub(super) fn parse(text: &str) -> Result<Self, ConnectError> {
         let refuse = |reason: String| ConnectError::Url { reason };
+        if let Some(meant) = without_scheme(text.trim()) {
+            return Err(refuse(format!("it has no scheme (did you mean {meant}?)")));
+        }
         let url = Url::parse(text.trim()).map_err(|error| refuse(error.to_string()))?;
         if !matches!(url.scheme(), "ws" | "wss" | "http" | "https") {
             return Err(refuse(format!("the scheme `{}` is not `ws` or `wss`", url.scheme())));
@@ -53,6 +56,23 @@ impl ServerUrl {
     pub(super) fn as_str(&self) -> &str {
         &self.text
     }
+}
+
+/// The address that a host, or host and port, without a scheme is likely to mean. What may hold a secret is not repeated.
+fn without_scheme(text: &str) -> Option<String> {
+    if text.is_empty() || text.contains("://") {
+        return None;
+    }
+    let url = Url::parse(&format!("http://{text}")).ok();
+    let shown = url.as_ref().filter(|url| {
+        url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+            && url.fragment().is_none()
+    });
+    let Some(host) = shown.and_then(Url::host) else { return Some("wss://HOST".into()) };
+    let scheme = if host::is_here(&host) { "ws" } else { "wss" };
+    Some(format!("{scheme}://{text}"))
 }
 
 /// Host and port: what may be shown and logged.
@@ -96,6 +116,23 @@ mod tests {
             ("http://192.0.2.1", true),
         ] {
             assert_eq!(ServerUrl::parse(text).unwrap().is_exposed().await, exposed, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_without_a_scheme_is_refused_with_the_one_that_is_meant() {
+        for (text, meant) in [
+            ("localhost:7880", "did you mean ws://localhost:7880?"),
+            (" 127.0.0.1:7880 ", "did you mean ws://127.0.0.1:7880?"),
+            ("[::1]:7880", "did you mean ws://[::1]:7880?"),
+            ("sfu.example.com", "did you mean wss://sfu.example.com?"),
+            ("sfu.example.com:443/lk", "did you mean wss://sfu.example.com:443/lk?"),
+            ("user:hunter2@sfu.example.com", "did you mean wss://HOST?"),
+            ("sfu.example.com/?access_token=hunter2", "did you mean wss://HOST?"),
+        ] {
+            let refused = refused(text);
+            assert!(refused.contains("it has no scheme") && refused.contains(meant), "{refused}");
+            assert!(!refused.contains("hunter2"), "{refused}");
         }
     }
 

@@ -2,8 +2,14 @@
 
 use std::{fmt, io, net::SocketAddr, time::Duration};
 
-use super::{health::End, turn::RelayFailure};
+use super::{health::End, refusal::TokenRefusal, turn::RelayFailure};
 use crate::link::CloseReason;
+
+/// What is wrong where TLS is expected and something else answers, and what to do about it.
+pub(crate) const NO_TLS: [&str; 2] = [
+    "what answers at this port does not encrypt (it speaks no TLS)",
+    "use the port that does (443 behind a web server), or ws:// in place of wss:// for a server on this machine",
+];
 
 /// Why a room could not be joined. Each message says what to do about it; none shows the token.
 #[derive(Debug, thiserror::Error)]
@@ -19,15 +25,14 @@ pub enum ConnectError {
     #[error("the token is not a JWT; pass the text that the token server gave, without quotes or `Bearer`")]
     MalformedToken,
     /// The server does not accept the token.
-    #[error(
-        "{server} refused the token (HTTP {status}): it has expired, is not valid yet, was signed with another key \
-         or secret, or lacks `roomJoin` for this room; make a new one, and compare the clocks of both machines"
-    )]
+    #[error("{server} refused the token (HTTP {status}): {reason}; {}", reason.advice())]
     Unauthorized {
         /// Host and port.
         server: String,
         /// The HTTP status: 401.
         status: u16,
+        /// Why, as far as the server's answer says.
+        reason: TokenRefusal,
     },
     /// The server accepts the token, but not this join.
     #[error(
@@ -68,6 +73,12 @@ pub enum ConnectError {
         server: String,
         /// What TLS said.
         reason: String,
+    },
+    /// The address asks for encryption (`wss://`), and the server does not encrypt at this port.
+    #[error("no encrypted connection to {server}: {}; {}", NO_TLS[0], NO_TLS[1])]
+    NotEncrypted {
+        /// Host and port.
+        server: String,
     },
     /// The platform names a proxy, and there is no way through it.
     #[error(

@@ -255,6 +255,7 @@ fn refusal(error: &ConnectError) -> Option<CloseReason> {
         | ConnectError::MalformedToken => Some(CloseReason::Refused(error.to_string().into())),
         ConnectError::Unreachable { .. }
         | ConnectError::Tls { .. }
+        | ConnectError::NotEncrypted { .. }
         | ConnectError::Proxy { .. }
         | ConnectError::NoNetworkPath { .. }
         | ConnectError::NoRelay { .. }

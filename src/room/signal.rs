@@ -17,6 +17,7 @@ use super::{
     address::ServerUrl,
     error::{ConnectError, JoinPhase},
     peer_connection::Described,
+    refusal::TokenRefusal,
     websocket::{self, Dial, DialFailure},
 };
 
@@ -310,6 +311,10 @@ fn join_error(
             end(&LeaveRequest { reason, action, ..Default::default() }).into()
         }
         (_, Some(DialFailure::Status(status))) => refused(server, status),
+        (_, Some(DialFailure::Unauthorized(reason))) => {
+            ConnectError::Unauthorized { server, status: 401, reason }
+        }
+        (_, Some(DialFailure::NotTls)) => ConnectError::NotEncrypted { server },
         (_, Some(DialFailure::Refused(leave))) => end(&leave).into(),
         (_, Some(DialFailure::Unfit(reason))) => ConnectError::transport(reason),
         (_, Some(DialFailure::Tls(reason))) => ConnectError::Tls { server, reason },
@@ -338,7 +343,7 @@ fn join_error(
 
 fn refused(server: String, status: u16) -> ConnectError {
     match status {
-        401 => ConnectError::Unauthorized { server, status },
+        401 => ConnectError::Unauthorized { server, status, reason: TokenRefusal::Unknown },
         403 => ConnectError::Forbidden { server, status },
         _ => ConnectError::Refused { server, status },
     }

@@ -1,6 +1,6 @@
 //! Whom a TLS connection of ours trusts: the system's root certificates, and those of the user's.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use rustls::{
     ClientConfig, RootCertStore,
@@ -32,6 +32,12 @@ pub(crate) async fn config(own: &[CertificateDer<'static>]) -> Result<ClientConf
         CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     Ok(config.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Whether a connection failed because the other end's first bytes are not TLS.
+pub(crate) fn is_not_tls(error: &io::Error) -> bool {
+    let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(fault, Some(rustls::Error::InvalidMessage(_)))
 }
 
 /// The name that a certificate must have.

@@ -29,7 +29,9 @@ use url::{Host, Url};
 
 use super::{
     dial,
+    error::NO_TLS,
     proxy::{Proxy, ProxyError, port_of},
+    refusal::TokenRefusal,
     tls,
 };
 
@@ -68,10 +70,14 @@ pub(super) enum DialFailure {
     Unreachable(String),
     /// TLS failed.
     Tls(String),
+    /// What answers there speaks no TLS.
+    NotTls,
     /// There is a proxy before the server, and no way through it.
     Proxy(ProxyError),
     /// The server answered with this HTTP status.
     Status(u16),
+    /// The server refused the token (status 401).
+    Unauthorized(TokenRefusal),
     /// The server opened the socket and then did not take the join.
     Refused(LeaveRequest),
     /// What the server said cannot be worked with.
@@ -83,8 +89,10 @@ impl fmt::Display for DialFailure {
         match self {
             Self::Unreachable(text) => f.write_str(text),
             Self::Tls(text) => write!(f, "TLS: {text}"),
+            Self::NotTls => f.write_str(NO_TLS[0]),
             Self::Proxy(error) => write!(f, "proxy {}: {}", error.proxy, error.reason),
             Self::Status(status) => write!(f, "status {status}"),
+            Self::Unauthorized(reason) => write!(f, "status 401: {reason}"),
             Self::Refused(_) => f.write_str("the server ended the join"),
             Self::Unfit(text) => f.write_str(text),
         }
@@ -167,6 +175,7 @@ impl WsClient for ScopedClient {
             Err(failure) => {
                 let error = match &failure {
                     DialFailure::Status(status) => TransportError::Http { status: *status },
+                    DialFailure::Unauthorized(_) => TransportError::Http { status: 401 },
                     other => TransportError::Connection(other.to_string()),
                 };
                 dial.fail(failure);
@@ -223,7 +232,7 @@ async fn open(
         }
     };
     if url.scheme() == "wss" {
-        stream = encrypt(&host, stream, roots).await.map_err(DialFailure::Tls)?;
+        stream = encrypt(&host, stream, roots).await?;
     }
     let early = upgrade::upgrade(&mut stream, url, headers).await?;
     let (reading, writing) = tokio::io::split(stream);
@@ -244,7 +253,7 @@ async fn through(
         let mut stream: Box<dyn Stream> = Box::new(tcp);
         if proxy.is_tls() {
             let encrypted = encrypt(&proxy.host(), stream, roots).await;
-            stream = encrypted.map_err(|reason| proxy.failed(reason))?;
+            stream = encrypted.map_err(|failure| proxy.failed(failure))?;
         }
         proxy.open(&mut stream, url, limit).await?;
         Ok(stream)
@@ -265,10 +274,14 @@ async fn encrypt(
     host: &Host<&str>,
     stream: Box<dyn Stream>,
     roots: &[CertificateDer<'static>],
-) -> Result<Box<dyn Stream>, String> {
-    let connector = TlsConnector::from(Arc::new(tls::config(roots).await?));
-    let connected = connector.connect(tls::name(host)?, stream).await;
-    Ok(Box::new(connected.map_err(|error| error.to_string())?))
+) -> Result<Box<dyn Stream>, DialFailure> {
+    let connector = TlsConnector::from(Arc::new(tls::config(roots).await.map_err(DialFailure::Tls)?));
+    let name = tls::name(host).map_err(DialFailure::Tls)?;
+    match connector.connect(name, stream).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(error) if tls::is_not_tls(&error) => Err(DialFailure::NotTls),
+        Err(error) => Err(DialFailure::Tls(error.to_string())),
+    }
 }
 
 /// An open socket. The library sends and receives from different tasks.

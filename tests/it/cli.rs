@@ -162,7 +162,7 @@ fn a_server_that_is_not_there_has_status_1_and_advice() {
 fn a_bad_address_or_token_says_what_to_do() {
     let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
     let output = run(&[&["call", "t", "--room", "r", "--url", "not an address"], &key[..]].concat());
-    assert!(complaint(&output, 1).contains("wss://HOST"), "{output:?}");
+    assert!(complaint(&output, 2).contains("wss://HOST"), "{output:?}");
     let output = run(&["call", "t", "--url", "ws://127.0.0.1:1", "--token", "hunter2 is no token"]);
     let complaint = complaint(&output, 1);
     assert!(complaint.contains("not a JWT") && !complaint.contains("hunter2"), "{complaint}");

@@ -16,7 +16,8 @@ const TOKEN: &str = concat!(
 );
 
 /// A server that answers each request with this.
-fn answering(answer: &'static str) -> u16 {
+fn answering(answer: impl Into<String>) -> u16 {
+    let answer = answer.into();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -59,5 +60,64 @@ fn connection_to_this_machine_or_an_encrypted_one_is_not_warned_of() {
     ] {
         let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 1);
         assert!(!complaint.contains("warning"), "{complaint}");
+    }
+}
+
+#[test]
+fn address_without_a_scheme_is_told_before_anything_else() {
+    for arguments in [
+        &["call", "--url", "localhost:7880", "echo", "{}"][..],
+        &[
+            "call",
+            "--url",
+            "localhost:7880",
+            "--room",
+            "r",
+            "--api-key",
+            "devkey",
+            "--api-secret",
+            "secret",
+            "t",
+            "{}",
+        ],
+        &["call", "--url", "localhost:7880", "--token", TOKEN, "echo", "{}"],
+        &["doctor", "--url", "localhost:7880"],
+        &["tools", "--url", "localhost:7880"],
+    ] {
+        let complaint = complaint(&run(arguments), 2);
+        assert!(complaint.contains("no scheme (did you mean ws://localhost:7880?)"), "{complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    }
+}
+
+#[test]
+fn encryption_where_the_server_does_not_encrypt_is_told() {
+    let port = answering("HTTP/1.0 400 Bad Request\r\n\r\n");
+    let url = format!("wss://127.0.0.1:{port}");
+    let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 1);
+    assert!(
+        complaint.contains("does not encrypt") && complaint.contains("ws:// in place of wss://"),
+        "{complaint}"
+    );
+}
+
+#[test]
+fn refused_token_is_explained_by_the_servers_reason() {
+    for (answer, wrong, advice) in [
+        ("invalid API key: APItest", "does not know the API key", "`keys`"),
+        (
+            "invalid token: ey, error: signature is invalid",
+            "not signed with the secret",
+            "LIVEKIT_API_SECRET",
+        ),
+        ("invalid token: ey, error: token is expired (exp)", "has expired", "make a new one"),
+        ("no permissions to access the room", "into this room", "`roomJoin`"),
+        ("<html>", "was signed with another key", "log names the reason"),
+    ] {
+        let answer = format!("HTTP/1.1 401 Unauthorized\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
+        let url = format!("ws://127.0.0.1:{}", answering(answer));
+        let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 1);
+        assert!(complaint.contains("HTTP 401") && complaint.contains(wrong), "{complaint}");
+        assert!(complaint.contains(advice) && !complaint.contains("eyJ"), "{complaint}");
     }
 }

@@ -1,6 +1,7 @@
 //! Losses, attempts and their times, on a clock of the test's own.
 
 use super::*;
+use crate::room::TokenRefusal;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,7 +26,7 @@ fn unreachable() -> Failure {
 }
 
 fn unauthorized() -> ConnectError {
-    ConnectError::Unauthorized { server: "sfu:443".into(), status: 401 }
+    ConnectError::Unauthorized { server: "sfu:443".into(), status: 401, reason: TokenRefusal::Unknown }
 }
 
 /// Lets the time come; how long that took, and the limit of the attempt.

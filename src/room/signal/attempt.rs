@@ -99,6 +99,7 @@ fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
             NotResumed::Over(End::Lost(Loss::Signalling(error.to_string())))
         }
         (_, Some(DialFailure::Status(status))) if !is_passing(status) => refused_to_resume(status),
+        (_, Some(DialFailure::Unauthorized(_))) => refused_to_resume(401),
         (SignalError::Handshake { status }, None) if !is_passing(status.as_u16()) => {
             refused_to_resume(status.as_u16())
         }

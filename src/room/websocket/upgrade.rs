@@ -2,21 +2,29 @@
 //!
 //! The request carries the token. It is written here so that no other crate sees it: WebSocket libraries log requests.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::BytesMut;
 use livekit_net::Header;
 use sha1::{Digest, Sha1};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time,
+};
 use url::Url;
 
 use super::DialFailure;
+use crate::room::refusal::TokenRefusal;
 
 /// The longest head of the server's answer, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 /// How many headers an answer may have.
 const MAX_HEADERS: usize = 64;
+/// How much of a refusal's body is read, in bytes: it repeats the token and then gives the reason.
+const MAX_BODY: usize = 16 * 1024;
+/// How long a refusal's body may take.
+const BODY_LIMIT: Duration = Duration::from_secs(1);
 /// What a server appends to the key before it hashes it.
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
@@ -37,13 +45,33 @@ pub(super) async fn upgrade(
         if stream.read_buf(&mut read).await.map_err(unreachable)? == 0 {
             return Err(unreachable("the connection was closed without an answer"));
         }
-        if let Some(size) = answered(&read, &key)? {
-            return Ok(read.split_off(size));
+        match answered(&read, &key) {
+            Ok(Some(size)) => return Ok(read.split_off(size)),
+            Ok(None) => {}
+            Err(DialFailure::Status(401)) => {
+                return Err(DialFailure::Unauthorized(reason(stream, read).await));
+            }
+            Err(failure) => return Err(failure),
         }
         if read.len() > MAX_HEAD {
             return Err(unreachable(format_args!("the head of the answer is longer than {MAX_HEAD} bytes")));
         }
     }
+}
+
+/// Why the token was refused: the body of the answer says so, if it comes soon.
+async fn reason(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> TokenRefusal {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut answer = httparse::Response::new(&mut headers);
+    let Ok(httparse::Status::Complete(size)) = answer.parse(&read) else { return TokenRefusal::Unknown };
+    let length = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|header| str::from_utf8(header.value).ok()?.trim().parse().ok());
+    let limit = size + length.unwrap_or(MAX_BODY).min(MAX_BODY);
+    let whole =
+        async { while read.len() < limit && stream.read_buf(&mut read).await.is_ok_and(|it| it > 0) {} };
+    // What has come by then is read all the same.
+    let _ = time::timeout(BODY_LIMIT, whole).await;
+    TokenRefusal::read(&String::from_utf8_lossy(&read[size..]))
 }
 
 /// The request's head. No value can end its line and begin another.
@@ -158,6 +186,29 @@ mod tests {
         }
         let refused = answered(b"HTTP/1.1 401 Unauthorized\r\n\r\ninvalid token: eyJhb", KEY);
         assert!(matches!(refused, Err(DialFailure::Status(401))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_body_of_a_401_says_why_and_nothing_of_it_is_kept() {
+        let url = Url::parse("ws://127.0.0.1").unwrap();
+        let token = "invalid token: eyJhb.c.d, error: ";
+        for (answer, reason) in [
+            ("Content-Length: 25\r\n\r\ninvalid API key: APItest\n more", TokenRefusal::Key),
+            ("Permissions-Policy: permission\r\n\r\n", TokenRefusal::Unknown),
+            ("Content-Length: 999999999\r\n\r\nno permissions to access the room", TokenRefusal::NoJoin),
+            (&*format!("\r\n{token}token is expired"), TokenRefusal::Expired),
+            (&*format!("\r\n{token}signature is invalid"), TokenRefusal::Signature),
+            (&*format!("\r\n{token}token is not valid yet (nbf)"), TokenRefusal::NotYet),
+            ("\r\n<html>", TokenRefusal::Unknown),
+        ] {
+            // The other end stays open and says no more.
+            let (mut ours, mut theirs) = tokio::io::duplex(1024);
+            let head = "HTTP/1.1 401 Unauthorized\r\n";
+            theirs.write_all(format!("{head}{answer}").as_bytes()).await.unwrap();
+            let failure = upgrade(&mut ours, &url, &[]).await.unwrap_err();
+            assert!(matches!(failure, DialFailure::Unauthorized(it) if it == reason), "{answer}: {failure}");
+            assert!(!format!("{failure} {failure:?}").contains("eyJ"), "{failure:?}");
+        }
     }
 
     #[tokio::test]

@@ -3,12 +3,15 @@
 use std::{net::SocketAddr, time::Duration};
 
 use super::{list, span};
-use crate::cli::doctor::{
-    find::{
-        ConnectFault, Encrypted, NameFault, TlsFault, WayFault,
-        http::{Answer, HttpFault},
+use crate::{
+    cli::doctor::{
+        find::{
+            ConnectFault, Encrypted, NameFault, TlsFault, WayFault,
+            http::{Answer, HttpFault},
+        },
+        step::Report,
     },
-    step::Report,
+    room::NO_TLS,
 };
 
 /// A certificate that ends sooner than this should have been renewed: 14 days, in seconds.
@@ -189,10 +192,7 @@ pub(in crate::cli::doctor) fn tls(
             format!("the server's certificate cannot be used: {reason}"),
             "get the server a certificate that browsers accept, from a public authority such as Let's Encrypt",
         ),
-        TlsFault::NotTls => Report::failed(
-            "what answers at this port does not encrypt (it speaks no TLS)",
-            "use the port that does (443 behind a web server), or ws:// in place of wss:// for a server on this machine",
-        ),
+        TlsFault::NotTls => Report::failed(NO_TLS[0], NO_TLS[1]),
         TlsFault::Ended(reason) => Report::failed(
             format!("the encrypted connection did not come about: {reason}"),
             "look at the log of the server or of the web server in front of it; a firewall that looks into connections \

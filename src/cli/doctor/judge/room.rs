@@ -12,46 +12,8 @@ use crate::{
         joins::{Echoes, Rights},
         step::Report,
     },
-    room::{JoinPhase, RelayError},
+    room::{JoinPhase, RelayError, TokenRefusal},
 };
-
-/// Why the server refused a token, as it said when asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli::doctor) enum Refusal {
-    /// It does not know the key.
-    Key,
-    /// The signature is not of its secret.
-    Signature,
-    /// Its time is over.
-    Expired,
-    /// Its time has not begun.
-    NotYet,
-    /// It does not let into the room.
-    NoJoin,
-    /// It did not say.
-    Unknown,
-}
-
-impl Refusal {
-    /// Reads the server's words. They repeat the token, and so go no further.
-    pub(in crate::cli::doctor) fn read(body: &str) -> Self {
-        let words = body.rsplit_once("error: ").map_or(body, |(_, words)| words).to_ascii_lowercase();
-        let says = |any: &[&str]| any.iter().any(|word| words.contains(word));
-        if says(&["invalid api key"]) {
-            Self::Key
-        } else if says(&["expired"]) {
-            Self::Expired
-        } else if says(&["not valid yet", "nbf", "before issued"]) {
-            Self::NotYet
-        } else if says(&["signature", "cryptographic", "verification"]) {
-            Self::Signature
-        } else if says(&["permission"]) {
-            Self::NoJoin
-        } else {
-            Self::Unknown
-        }
-    }
-}
 
 /// The join that the server took, by a path or without one.
 pub(in crate::cli::doctor) fn joined(room: &str, identity: &str) -> Report {
@@ -59,7 +21,7 @@ pub(in crate::cli::doctor) fn joined(room: &str, identity: &str) -> Report {
 }
 
 /// A join that failed. Without a path for packets it was still taken.
-pub(in crate::cli::doctor) fn not_joined(error: &ConnectError, why: Refusal, made_here: bool) -> Report {
+pub(in crate::cli::doctor) fn not_joined(error: &ConnectError, why: TokenRefusal, made_here: bool) -> Report {
     match error {
         ConnectError::NoNetworkPath { .. }
         | ConnectError::NoRelay { .. }
@@ -96,39 +58,17 @@ pub(in crate::cli::doctor) fn not_joined(error: &ConnectError, why: Refusal, mad
     }
 }
 
-fn refused(why: Refusal, made_here: bool) -> Report {
-    let (wrong, advice) = match why {
-        Refusal::Key => (
-            "the server does not know the API key",
-            "compare the key with `keys` in the LiveKit server's configuration, or with its project in the cloud",
-        ),
-        Refusal::Signature if made_here => (
-            "the server knows the API key, but has another secret for it",
-            "set LIVEKIT_API_SECRET to the secret in the LiveKit server's configuration (`keys`); look for a space or line \
-             end in it",
-        ),
-        Refusal::Signature => (
-            "the token was not signed with the secret that the server has for its key",
-            "give the token server the secret in the LiveKit server's configuration (`keys`); look for a space or line end",
-        ),
-        Refusal::Expired if made_here => {
-            ("the server takes a token of this moment for expired", "set both clocks by NTP")
+fn refused(why: TokenRefusal, made_here: bool) -> Report {
+    match why {
+        TokenRefusal::Signature if made_here => {
+            Report::failed("the server knows the API key, but has another secret for it", why.advice())
         }
-        Refusal::Expired => ("the token's time is over", "have the token server make a new one"),
-        Refusal::NotYet => (
-            "the server takes the token for one of the future",
-            "set the clocks of the server and of the machine that makes tokens by NTP",
-        ),
-        Refusal::NoJoin => (
-            "the token does not let anybody into this room",
-            "have the token server grant `roomJoin` and the room's name",
-        ),
-        Refusal::Unknown => (
-            "the server refused the token (HTTP 401)",
-            "compare key and secret with the server's configuration, and both clocks; the server's log names the reason",
-        ),
-    };
-    Report::failed(wrong, advice)
+        TokenRefusal::Expired if made_here => {
+            Report::failed("the server takes a token of this moment for expired", "set both clocks by NTP")
+        }
+        TokenRefusal::Unknown => Report::failed("the server refused the token (HTTP 401)", why.advice()),
+        why => Report::failed(why.to_string(), why.advice()),
+    }
 }
 
 fn status_of(status: u16) -> Report {

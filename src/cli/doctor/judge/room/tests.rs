@@ -21,39 +21,40 @@ fn server() -> String {
 #[test]
 fn the_servers_reason_is_read_and_never_kept() {
     for (body, reason) in [
-        ("invalid API key: APIx", Refusal::Key),
+        ("invalid API key: APIx", TokenRefusal::Key),
         (
             "invalid token: ey.error: expired.x, error: token signature is invalid: signature is invalid",
-            Refusal::Signature,
+            TokenRefusal::Signature,
         ),
-        ("invalid token: ey, error: token has invalid claims: token is expired", Refusal::Expired),
-        ("invalid token: ey, error: token has invalid claims: token is not valid yet", Refusal::NotYet),
-        ("no permissions to access the room", Refusal::NoJoin),
-        ("permissions denied", Refusal::NoJoin),
-        ("", Refusal::Unknown),
-        ("<html>", Refusal::Unknown),
+        ("invalid token: ey, error: token has invalid claims: token is expired", TokenRefusal::Expired),
+        ("invalid token: ey, error: token has invalid claims: token is not valid yet", TokenRefusal::NotYet),
+        ("no permissions to access the room", TokenRefusal::NoJoin),
+        ("permissions denied", TokenRefusal::NoJoin),
+        ("", TokenRefusal::Unknown),
+        ("<html>", TokenRefusal::Unknown),
     ] {
-        assert_eq!(Refusal::read(body), reason, "{body}");
+        assert_eq!(TokenRefusal::read(body), reason, "{body}");
     }
 }
 
 #[test]
 fn each_refused_join_has_its_advice() {
-    let refused =
-        |why, made| not_joined(&ConnectError::Unauthorized { server: server(), status: 401 }, why, made);
+    let refused = |why, made| {
+        not_joined(&ConnectError::Unauthorized { server: server(), status: 401, reason: why }, why, made)
+    };
     let failed = State::Failed;
     for (why, wrong, advice) in [
-        (Refusal::Key, "does not know the API key", "keys"),
-        (Refusal::Signature, "not signed with the secret", "token server"),
-        (Refusal::Expired, "time is over", "new one"),
-        (Refusal::NotYet, "future", "clock"),
-        (Refusal::NoJoin, "does not let anybody", "roomJoin"),
-        (Refusal::Unknown, "HTTP 401", "log"),
+        (TokenRefusal::Key, "does not know the API key", "keys"),
+        (TokenRefusal::Signature, "not signed with the secret", "token server"),
+        (TokenRefusal::Expired, "has expired", "new one"),
+        (TokenRefusal::NotYet, "not valid yet", "clock"),
+        (TokenRefusal::NoJoin, "does not let anybody", "roomJoin"),
+        (TokenRefusal::Unknown, "HTTP 401", "log"),
     ] {
         says(&refused(why, false), failed, wrong, advice);
     }
-    says(&refused(Refusal::Signature, true), failed, "another secret", "LIVEKIT_API_SECRET");
-    says(&refused(Refusal::Expired, true), failed, "of this moment", "NTP");
+    says(&refused(TokenRefusal::Signature, true), failed, "another secret", "LIVEKIT_API_SECRET");
+    says(&refused(TokenRefusal::Expired, true), failed, "of this moment", "NTP");
     for (status, wrong, advice) in [
         (404, "404", "--room"),
         (429, "429", "minute"),
@@ -62,7 +63,7 @@ fn each_refused_join_has_its_advice() {
         (200, "HTTP 200", "/rtc"),
     ] {
         let error = ConnectError::Refused { server: server(), status };
-        says(&not_joined(&error, Refusal::Unknown, true), failed, wrong, advice);
+        says(&not_joined(&error, TokenRefusal::Unknown, true), failed, wrong, advice);
     }
     for (error, wrong, advice) in [
         (ConnectError::Forbidden { server: server(), status: 403 }, "HTTP 403", "limit"),
@@ -77,7 +78,7 @@ fn each_refused_join_has_its_advice() {
         (ConnectError::Removed, "removed", "API key"),
         (ConnectError::Unreachable { server: server(), reason: "reset".into() }, "reset", "WebSockets"),
     ] {
-        says(&not_joined(&error, Refusal::Unknown, true), failed, wrong, advice);
+        says(&not_joined(&error, TokenRefusal::Unknown, true), failed, wrong, advice);
     }
 }
 
@@ -85,7 +86,7 @@ fn each_refused_join_has_its_advice() {
 fn a_join_without_a_path_was_taken_all_the_same() {
     let slow = ConnectError::Timeout { limit: Duration::from_secs(5), phase: JoinPhase::Channels };
     for error in [no_path("192.0.2.7:7882"), slow] {
-        assert_eq!(not_joined(&error, Refusal::Unknown, true).state, State::Ok);
+        assert_eq!(not_joined(&error, TokenRefusal::Unknown, true).state, State::Ok);
     }
 }
 
