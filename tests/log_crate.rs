@@ -5,16 +5,23 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
     process::{Child, Command, Stdio},
-    sync::{Mutex, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
+    thread,
     time::Duration,
 };
 
+use rustls::{
+    ServerConfig, ServerConnection, StreamOwned,
+    crypto::ring,
+    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use toolbridge::{AccessKey, Assistant, Client, ToolError, Tools, room::RoomOptions};
+use toolbridge::{AccessKey, Assistant, Client, ToolError, room::RoomOptions};
 
 /// How every JWT begins.
 const JWT: &str = "eyJ";
@@ -86,6 +93,38 @@ impl Drop for Server {
     }
 }
 
+/// A server behind TLS that refuses every token and repeats it, as LiveKit does. Its address and its certificate.
+fn refusing_over_tls() -> (String, Vec<u8>) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key);
+    let config = Arc::new(config.unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("wss://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let connection = ServerConnection::new(config.clone()).unwrap();
+            let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+            let (mut token, mut line) = (String::new(), String::new());
+            while stream.read_line(&mut line).is_ok_and(|size| size > 2) {
+                if let Some((_, bearer)) = line.split_once("Bearer ") {
+                    token = bearer.trim().to_owned();
+                }
+                line.clear();
+            }
+            let body = format!("invalid token: {token}, error: token signature is invalid");
+            let head = format!("HTTP/1.1 401 Unauthorized\r\nContent-Length: {}\r\n\r\n", body.len());
+            stream.get_mut().write_all(format!("{head}{body}").as_bytes()).unwrap();
+            stream.get_mut().flush().unwrap();
+        }
+    });
+    (url, made.cert.pem().into_bytes())
+}
+
 #[derive(Deserialize, JsonSchema)]
 struct Echo {
     text: String,
@@ -124,14 +163,15 @@ async fn sec_p3_tokens_and_arguments_never_reach_the_log_crate() {
         let options = RoomOptions::new().join_timeout(Duration::from_secs(5));
         options.join(url, &refused).await.unwrap_err();
     }
-    let tools = Tools::new();
-    Client::builder().tools(tools).join("wss://127.0.0.1:1", &phones).await.unwrap_err();
+    let (url, root) = refusing_over_tls();
+    let options = RoomOptions::new().root_certificates(&root).unwrap();
+    let error = options.join(&url, &phones).await.unwrap_err();
+    assert!(error.to_string().contains("not signed with the secret"), "{error}");
 
-    let heard: Vec<_> = RECORDS.lock().unwrap().iter().cloned().collect();
-    assert!(
-        heard.iter().any(|record| record.starts_with("livekit_signaling")),
-        "nothing was logged: {heard:?}"
-    );
+    let heard = RECORDS.lock().unwrap().clone();
+    for dependency in ["livekit_signaling", "rustls", "dimpl"] {
+        assert!(heard.iter().any(|record| record.starts_with(dependency)), "{dependency} logged nothing");
+    }
     for token in [&phones, &assistants, &refused] {
         let signature = token.rsplit('.').next().unwrap();
         assert_free_of(signature);
