@@ -141,6 +141,8 @@ impl Session {
             }
             Registration::Sent(_) => remote.pair.registration = Registration::Answered,
             Registration::Idle if !answer.success => {} // it tells why it would take none
+            // It took our tools before, and does not any more.
+            Registration::Answered if !answer.success && answer.tool_count == 0 => {}
             // It was sent to us in an earlier join: of this one the assistant knows nothing.
             Registration::Idle | Registration::Answered => return self.stats.add(Counter::Duplicate, 1),
         }

@@ -201,6 +201,7 @@ fn role_client_ends_the_admission_of_an_ordinary_participant() {
     world.handle("phone", |_| Some(Ok(value(1))));
     world.run(SECOND);
     assert_eq!(owners(&world), ["phone"]);
+    assert!(matches!(unaccepted(&world, "x").as_slice(), [Unaccepted::Refused { by, .. }] if *by == "a"));
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
     // What it runs ends as it would have.
     assert!(world.settled("a", key).is_none());
