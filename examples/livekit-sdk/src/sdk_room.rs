@@ -85,7 +85,11 @@ fn peer(who: &RemoteParticipant) -> Peer {
 
 fn described(who: &RemoteParticipant) -> Participant {
     Participant::new(who.identity().as_str(), who.sid().as_str())
-        .agent(who.kind() == ParticipantKind::Agent)
+        .kind(match who.kind() {
+            ParticipantKind::Standard => toolbridge::ParticipantKind::Standard,
+            ParticipantKind::Agent => toolbridge::ParticipantKind::Agent,
+            _ => toolbridge::ParticipantKind::Other,
+        })
         .attributes(who.attributes())
         // Attributes that a participant may change itself are not believed.
         .can_update_metadata(who.permission().is_none_or(|may| may.can_update_metadata))
