@@ -187,6 +187,19 @@ pub enum JoinError {
     #[cfg(feature = "record")]
     #[error(transparent)]
     Record(#[from] crate::recording::RecordError),
+    /// The token makes its bearer something else, so that others would not take this participant for what it is.
+    #[cfg(feature = "room")]
+    #[error(
+        "the token is {bearer}, and this participant needs one of role {wanted}: set the attribute {}={wanted} in the \
+         token, or leave it out",
+        crate::link::ROLE_ATTRIBUTE
+    )]
+    WrongToken {
+        /// What the token makes of its bearer.
+        bearer: crate::token::Bearer,
+        /// The role of the participant that joins.
+        wanted: crate::link::Role,
+    },
     /// The room could not be joined.
     #[cfg(feature = "room")]
     #[error(transparent)]

@@ -108,7 +108,7 @@ pub use session::{
 #[cfg(feature = "runtime")]
 pub use source::{Prefixed, ToolContext, ToolSource};
 #[cfg(feature = "room")]
-pub use token::{AccessKey, Token, TokenError};
+pub use token::{AccessKey, Bearer, Token, TokenError};
 pub use tool::{
     AuthorizePrompt, BadToolName, BadTraceContext, BargeIn, CallError, CallId, ChoicePrompt, Consent,
     DEFAULT_TIMEOUT, Decision, Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, NotAdmitted,

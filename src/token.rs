@@ -11,6 +11,11 @@ use livekit_token::{AccessToken, VideoGrants};
 
 use crate::link::{Identity, ROLE_ATTRIBUTE, Role};
 
+mod part;
+
+pub use part::Bearer;
+pub(crate) use part::{Part, of as part_of};
+
 /// An API key and its secret, as the LiveKit server's configuration has them. `Debug` hides the secret.
 #[derive(Clone)]
 pub struct AccessKey {

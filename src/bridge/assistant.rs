@@ -209,14 +209,16 @@ impl AssistantBuilder {
     /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room.
     ///
     /// # Errors
-    /// [`JoinError::Register`] when our own tools cannot be offered, else what kept us out and what to do
-    /// about it.
+    /// [`JoinError::Register`] when our own tools cannot be offered, [`JoinError::WrongToken`] when the token names another
+    /// role, else what kept us out and what to do about it. A token without a role is not an error; the log says what
+    /// will not work with it.
     ///
     /// # Cancel safety
     /// Dropped half-way, the participant leaves again.
     #[cfg(feature = "room")]
     pub async fn join(self, url: &str, token: &str) -> Result<Assistant, JoinError> {
         self.setup.check()?;
+        self.setup.check_token(token, Role::Assistant)?;
         let room = self.setup.room.clone().join(url, token).await?;
         self.join_over(room).await
     }

@@ -128,13 +128,16 @@ impl ClientBuilder {
     /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room.
     ///
     /// # Errors
-    /// [`JoinError::Register`] when the tools cannot be offered, else what kept us out and what to do about it.
+    /// [`JoinError::Register`] when the tools cannot be offered, [`JoinError::WrongToken`] when the token names another role
+    /// or the kind `AGENT`, else what kept us out and what to do about it. A token without a role is not an error; the
+    /// log says what will not work with it.
     ///
     /// # Cancel safety
     /// Dropped half-way, the participant leaves again.
     #[cfg(feature = "room")]
     pub async fn join(self, url: &str, token: &str) -> Result<Client, JoinError> {
         self.setup.check()?;
+        self.setup.check_token(token, Role::Client)?;
         let room = self.setup.room.clone().join(url, token).await?;
         self.join_over(room).await
     }

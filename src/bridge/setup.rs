@@ -118,6 +118,19 @@ impl Setup {
         self.executor().map(drop)
     }
 
+    /// Refuses a token that makes its bearer something else, and logs what will not work without a role.
+    #[cfg(feature = "room")]
+    pub(super) fn check_token(&self, token: &str, wanted: Role) -> Result<(), JoinError> {
+        let Some(part) = crate::token::part_of(token) else { return Ok(()) };
+        if let Some(bearer) = part.conflict(wanted) {
+            return Err(JoinError::WrongToken { bearer, wanted });
+        }
+        if let Some(lacking) = part.without_role(wanted) {
+            tracing::warn!("{lacking}");
+        }
+        Ok(())
+    }
+
     fn executor(&self) -> Result<(Executor<JobKey>, Reports<JobKey>), RegisterError> {
         if let Some(problem) = &self.problem {
             return Err(problem.clone());

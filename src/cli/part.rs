@@ -1,76 +1,19 @@
 //! Whether a finished token fits the verb: what its bearer is in the room is written in it.
 
-use livekit_token::Claims;
-
 use super::{Failure, hint};
-use crate::{ROLE_ATTRIBUTE, Role};
-
-/// What others take its bearer for. What cannot be read here is told by whoever reads it next.
-pub(super) fn of(token: &str) -> Option<Part> {
-    let claims = Claims::from_unverified(token).ok()?;
-    // The rule of the room: a role counts if its bearer could not have given it to himself.
-    let fixed = claims.video.can_update_own_metadata != Some(true);
-    let role = claims.attributes.get(ROLE_ATTRIBUTE).filter(|_| fixed);
-    Some(Part {
-        role: role.and_then(|role| Role::from_text(role)),
-        is_agent: claims.kind.eq_ignore_ascii_case("agent"),
-        is_hidden: claims.video.hidden,
-        identity: claims.sub,
-    })
-}
-
-/// The bearer of a token, as the others in the room see it.
-#[derive(Debug)]
-pub(super) struct Part {
-    role: Option<Role>,
-    is_agent: bool,
-    is_hidden: bool,
-    identity: String,
-}
+pub(super) use crate::token::part_of as of;
+use crate::{Role, token::Part};
 
 impl Part {
-    /// Whether it hears what observers hear.
-    pub(super) fn observes(&self) -> bool {
-        self.role == Some(Role::Observer) && !self.is_hidden
-    }
-
-    /// Whether the others never see it.
-    pub(super) fn is_hidden(&self) -> bool {
-        self.is_hidden
-    }
-
-    /// Refuses a token that makes us what the verb is not: others would wait for our tools, or for our calls.
+    /// Refuses a token that makes us what the verb is not, and says what will not work without a role.
     pub(super) fn fits(&self, verb: &str, wanted: Role) -> Result<(), Failure> {
-        let is_it = match wanted {
-            Role::Assistant => self.is_agent || self.role == Some(wanted),
-            Role::Client | Role::Observer => !self.is_agent && self.role == Some(wanted),
-        };
-        if is_it {
-            return Ok(());
+        if let Some(bearer) = self.conflict(wanted) {
+            return Err(Failure::Usage(format!(
+                "the token is {bearer}, and `{verb}` needs one of role {wanted}: toolbridge token --role {wanted} makes it"
+            )));
         }
-        let what = match self.role {
-            Some(role) => format!("of role {}", role.as_str()),
-            None if self.is_agent => "of kind agent".to_owned(),
-            None => return self.warn(wanted),
-        };
-        let wanted = wanted.as_str();
-        Err(Failure::Usage(format!(
-            "the token is {what}, and `{verb}` needs one of role {wanted}: toolbridge token --role {wanted} makes it"
-        )))
-    }
-
-    /// Without a role, only those who name us have to do with us.
-    fn warn(&self, wanted: Role) -> Result<(), Failure> {
-        let identity = &self.identity;
-        match wanted {
-            Role::Assistant => {
-                hint(&format!("the token has no role: only clients that name {identity} listen to us"));
-            }
-            Role::Client => {
-                hint(&format!("the token has no role: only assistants that name {identity} take our tools"));
-            }
-            Role::Observer if self.is_hidden => {} // nobody sees its role
-            Role::Observer => hint("the token has no role: only what goes to the whole room is heard"),
+        if let Some(lacking) = self.without_role(wanted) {
+            hint(&lacking);
         }
         Ok(())
     }

@@ -10,8 +10,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
-    Assistant, BargeIn, Body, CallError, Client, ConsentRequest, ErrorCode, Event, Execution, Progress,
-    Request, ToolContext, ToolError, ToolOptions, Tools,
+    AccessKey, Assistant, BargeIn, Bearer, Body, CallError, Client, ConsentRequest, ErrorCode, Event,
+    Execution, JoinError, Participant, Progress, Request, Role, ToolContext, ToolError, ToolOptions, Tools,
+    Unaccepted,
     memory::Room,
     session::Destination,
     wire::{Frame, Kind, Meta},
@@ -187,7 +188,7 @@ async fn sec_p3_tokens_and_the_queries_of_addresses_stay_out_of_logs_and_errors(
         tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(log.clone()).finish();
     let _here = tracing::subscriber::set_default(subscriber);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let key = toolbridge::AccessKey::new("key", "planted-secret of at least 32 characters");
+    let key = AccessKey::new("key", "planted-secret of at least 32 characters");
     let token = key.client("r", "i").sign().unwrap();
     let url = format!("ws://planted-user:planted-password@127.0.0.1:{port}/?access_token=planted-query");
     for url in [url, format!("ws://127.0.0.1:{port}")] {
@@ -242,4 +243,62 @@ async fn sec_p3_debug_of_what_carries_a_payload_shows_its_size() {
     ));
     let leak = shown.lines().find(|line| line.contains(PLANTED));
     assert!(leak.is_none(), "{leak:?}");
+}
+
+/// What is logged, from now on, by this thread.
+fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
+    let guard = tracing::subscriber::set_default(subscriber.with_writer(log.clone()).finish());
+    (log, guard)
+}
+
+#[tokio::test]
+async fn join_with_a_token_of_another_role_is_refused_before_anything_is_dialed() {
+    let key = AccessKey::new("key", "a secret of some length that is long enough");
+    let url = "ws://127.0.0.1:9";
+    let wrong = key.assistant("r", "phone").sign().unwrap();
+    let refused = Client::builder().join(url, &wrong).await.unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            JoinError::WrongToken { bearer: Bearer::Role(Role::Assistant), wanted: Role::Client }
+        ),
+        "{refused:?}"
+    );
+    assert!(refused.to_string().contains("toolbridge.role=client"), "{refused}");
+    let agent = key.participant("r", "phone").agent().sign().unwrap();
+    let refused = Client::builder().join(url, &agent).await.unwrap_err();
+    assert!(matches!(refused, JoinError::WrongToken { bearer: Bearer::Agent, .. }), "{refused:?}");
+    for wrong in [key.client("r", "a"), key.observer("r", "a")] {
+        let refused = Assistant::builder().join(url, &wrong.sign().unwrap()).await.unwrap_err();
+        assert!(matches!(refused, JoinError::WrongToken { wanted: Role::Assistant, .. }), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn join_with_a_token_without_a_role_logs_what_will_not_work() {
+    let (log, _guard) = logged();
+    let key = AccessKey::new("key", "a secret of some length that is long enough");
+    let token = key.participant("r", "phone").sign().unwrap();
+    // Nobody listens there; the token is looked at first.
+    assert!(matches!(Client::builder().join("ws://127.0.0.1:9", &token).await, Err(JoinError::Room(_))));
+    assert!(log.text().contains("only assistants that name phone"), "{}", log.text());
+    assert!(matches!(Assistant::builder().join("ws://127.0.0.1:9", &token).await, Err(JoinError::Room(_))));
+    assert!(log.text().contains("only clients that name phone"), "{}", log.text());
+    assert!(!log.text().contains(&token));
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_registration_is_logged_on_both_sides() {
+    let (log, _guard) = logged();
+    let room = Room::new();
+    let _a = Assistant::builder().admit_only_roles().join_over(room.assistant("a")).await.unwrap();
+    let connection = room.join(|sid| Participant::new("phone", sid).can_update_metadata(false));
+    let client = Client::builder().tool("source", "fails", source).join_over(connection).await.unwrap();
+    let mut events = client.events();
+    while !matches!(events.recv().await.unwrap(), Event::Unaccepted { why: Unaccepted::Refused { .. } }) {}
+    let text = log.text();
+    assert!(text.contains("its tools are not taken") && text.contains("its token names no role"), "{text}");
+    assert!(text.contains("nobody accepts our tools: a answered: not admitted"), "{text}");
 }
