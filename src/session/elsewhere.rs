@@ -177,7 +177,8 @@ impl Session {
     }
 
     fn not_ready(&self, owners: Vec<Identity>) -> NotOffered {
-        NotOffered::NotReady { owners, unannounced: self.unknown_until.is_some() }
+        let known = self.unknown_until.zip(self.reliable.now).is_none_or(|(until, now)| now >= until);
+        NotOffered::NotReady { owners, unannounced: !known }
     }
 }
 
