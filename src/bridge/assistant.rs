@@ -55,9 +55,9 @@ impl Assistant {
     /// has been silent for 1 s since it could know this assistant; its tools are not known, and the list is empty.
     ///
     /// # Errors
-    /// [`ReadyError::NotReady`](crate::ReadyError::NotReady) with the reason, when the time is over; at once for an observer, which never offers
-    /// tools. [`ReadyError::NotBound`](crate::ReadyError::NotBound) for a client that listens to another assistant. [`ReadyError::Closed`](crate::ReadyError::Closed) when
-    /// this assistant has left.
+    /// [`NotReady`](crate::ReadyError::NotReady) with the reason, when the time is over; at once for an observer, which
+    /// never offers tools. [`NotBound`](crate::ReadyError::NotBound) for a client that listens to another assistant.
+    /// [`Closed`](crate::ReadyError::Closed) when this assistant has left.
     ///
     /// # Cancel safety
     /// Safe: nothing is lost when it is dropped, and it can be asked again.
