@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
     Assistant, CallError, Client, Config, Consent, ConsentRequest, ErrorCode, Event, Participant, Question,
-    State, Tool, ToolError, ToolOptions, Tools,
+    State, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource as _, Tools,
     adapter::chat,
     memory::Room,
     wire::{Message, Meta},
@@ -415,4 +415,29 @@ async fn sec_i10_an_assistants_author_is_asked_for_its_own_tools() {
     assert!(assistant.call("erase_album", json!({"album": "Rome"})).await.is_ok());
     assert!(is_denied(&assistant.call("erase_album", json!({"album": "Paris"})).await.unwrap_err()));
     assert_eq!(seen.runs.load(Ordering::SeqCst), 1);
+}
+
+/// Whoever calls through a sink has the assistant's rights and no more: the owner's person decides about each call.
+#[tokio::test(start_paused = true)]
+async fn sec_i10_call_through_a_sink_runs_only_with_the_owners_consent() {
+    let (room, seen) = (Room::new(), Seen::default());
+    let _phone = Client::builder()
+        .tools(tools(&seen))
+        .consent(person(&seen))
+        .join_over(room.client("phone"))
+        .await
+        .unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    assert!(assistant.call("erase_album", json!({"album": "Rome"})).await.is_ok());
+    let tool: ToolName = "erase_album".parse().unwrap();
+    let through = async |album: &str| {
+        let context = ToolContext::new("sink", Duration::from_secs(9));
+        assistant.execute(&tool, json!({"album": album}).into(), context).await
+    };
+    assert!(through("Rome").await.is_ok(), "this yes is for this call alone");
+    assert_eq!(through("Paris").await.unwrap_err().code(), ErrorCode::PERMISSION_DENIED);
+    assert_eq!((seen.asked.lock().unwrap().len(), seen.runs.load(Ordering::SeqCst)), (3, 2));
+    // The question names the one who is bound, and not what somebody behind it calls itself.
+    let questions = seen.asked.lock().unwrap();
+    assert!(questions.iter().all(|it| it.starts_with("assistant wants erase_album")), "{questions:?}");
 }
