@@ -107,11 +107,12 @@ impl Session {
     }
 
     /// A packet did not leave: a stop in it goes when its assistant can be reached again.
-    pub(super) fn asked_stop_unsent(&mut self, packet: u64) {
-        for stop in self.asked_stops.0.iter_mut().filter(|stop| stop.sent.is_some_and(|(_, it)| it == packet))
-        {
-            stop.sent = None;
-        }
+    /// Returns the assistant that it was for.
+    pub(super) fn asked_stop_unsent(&mut self, packet: u64) -> Option<Identity> {
+        let mut stops = self.asked_stops.0.iter_mut();
+        let stop = stops.find(|stop| stop.sent.is_some_and(|(_, it)| it == packet))?;
+        stop.sent = None;
+        Some(stop.assistant.clone())
     }
 
     /// This assistant, or this run of it, is gone: nothing of it is left to stop.

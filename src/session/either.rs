@@ -213,6 +213,7 @@ impl Session {
         call.fallback = Fallback::Never;
         let Some(Stage::Asked(asked)) = self.calls.set_stage(key, Stage::Waiting) else { return };
         self.timers.cancel(&Timer::ClaimWindow(key));
+        self.stop_sending(now, &id, &asked);
         match instead {
             Instead::Withdrawn if asked.left == 0 && !asked.again => {} // it never heard of it
             Instead::Withdrawn => {

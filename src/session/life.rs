@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Counter, Session, Timer, peer::Feature};
+use super::{Counter, Event, Session, Timer, peer::Feature, register::is_ours_alone};
 use crate::link::Identity;
 
 /// How often a peer that is asked for a sign of life is looked after.
@@ -67,7 +67,28 @@ impl Session {
     pub(super) fn heartbeat_stopped(&mut self, now: Instant, id: &Identity) {
         tracing::info!(peer = %id, "its heartbeat stopped");
         self.lose_calls(now, id, |_| true);
+        let offered = self.peers.get_mut(id).filter(|remote| remote.pair.registered);
+        let offered = offered.map(|remote| remote.tools.clone());
         self.forget_registration(id);
+        if let Some(remote) = self.peers.get_mut(id) {
+            remote.pair.silenced = offered;
+        }
+    }
+
+    /// Assistant: a client says something. One whose heartbeat had stopped offers again what it offered before.
+    pub(super) fn heard_again(&mut self, now: Instant, id: &Identity) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        let Some(mut tools) = remote.pair.silenced.take() else { return };
+        tracing::info!(peer = %id, "it is heard again");
+        tools.retain(|tool| !self.tools.iter().any(|ours| is_ours_alone(ours, tool.name())));
+        let Some(remote) = self.peers.get_mut(id) else { return };
+        remote.pair.registered = true;
+        remote.tools = tools;
+        if !remote.tools.is_empty() {
+            self.event(Event::ToolsChanged { owner: id.clone() });
+        }
+        self.came_forward(id);
+        self.look_for_owners(now);
     }
 }
 

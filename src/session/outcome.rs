@@ -173,7 +173,11 @@ impl Session {
         }
         for key in anew {
             let wait = self.config.times.owner_wait;
-            self.calls.set_stage(key, Stage::Waiting);
+            let asked = self.calls.set_stage(key, Stage::Waiting);
+            let call = self.calls.get(&key).map(|call| call.id.clone());
+            if let (Some(call), Some(Stage::Asked(asked))) = (call, asked) {
+                self.stop_sending(now, &call, &asked);
+            }
             if let Some(call) = self.calls.get_mut(&key) {
                 call.fallback = Fallback::Never;
                 call.asked_before = Some(id.clone());
@@ -192,14 +196,19 @@ impl Session {
         }
     }
 
+    /// Its owner need not have a request any more: what is left of it is not sent.
+    pub(super) fn stop_sending(&mut self, now: Instant, call: &CallId, asked: &Asked) {
+        self.withdraw_request(asked.packet);
+        self.lane_forget_request(&asked.owner, call);
+        self.replayed(now, &asked.owner, asked.stanza);
+    }
+
     /// The one place where a call ends.
     pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
         let result = result.map_err(|error| unproven(error, call.asked_before.as_ref()));
         if let Some(asked) = call.asked() {
-            self.withdraw_request(asked.packet);
-            self.lane_forget_request(&asked.owner, &call.id);
-            self.replayed(now, &asked.owner, asked.stanza);
+            self.stop_sending(now, &call.id, asked);
         }
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             self.timers.cancel(&timer);

@@ -102,6 +102,8 @@ pub(super) struct Pair {
     pub(super) registration: Registration,
     /// Assistant: it registered.
     pub(super) registered: bool,
+    /// Assistant: what it offered when its heartbeat stopped. It offers that again once anything is heard of it.
+    pub(super) silenced: Option<Vec<Tool>>,
     /// Frames that wait for its Configuration.
     pub(super) waiting: Vec<Incoming>,
     pub(super) waiting_bytes: usize,

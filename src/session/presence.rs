@@ -259,12 +259,13 @@ impl Session {
                 table.abandon(until);
             }
             self.set_table_timer(now, id);
+            // In the room or not: the one that we knew did not come back.
+            self.forget_registration(id);
+            self.unbind(now, id);
         } else if let Some(join) = remote.sid().filter(|_| remote.instance.is_none()).cloned() {
             self.stop_jobs_of_other_joins(now, id, &join);
         }
         if !here {
-            self.forget_registration(id);
-            self.unbind(now, id);
             self.guest_is_gone(now, id);
             self.forget_old_identities();
         }

@@ -76,6 +76,7 @@ impl Session {
             remote.pair = Pair::default();
         }
         self.consider(now, id, &incoming);
+        self.heard_again(now, id);
         let Some(remote) = self.peers.get(id) else { return };
         let waits = self.must_wait(id, remote, &incoming);
         let limits = &self.config.caps;
@@ -118,7 +119,10 @@ impl Session {
     }
 
     fn must_wait(&self, id: &Identity, remote: &Remote, incoming: &Incoming) -> bool {
-        if remote.pair.heard || remote.pair.plain || !self.is_counterpart(id, remote) {
+        if remote.pair.heard || !self.is_counterpart(id, remote) {
+            return false;
+        }
+        if remote.pair.plain && incoming.addressed_to().is_none() {
             return false;
         }
         match &incoming.message {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     Counter, Event, Session, Timer, codec,
     event::Unaccepted,
-    peer::{Feature, Registration},
+    peer::{Feature, Registration, Remote},
     send::Unfit,
 };
 use crate::{
@@ -44,10 +44,11 @@ impl Session {
                     id.clone()
                 })
                 .collect();
+            let mut sent = false;
             for id in &told {
-                self.register(now, id);
+                sent |= self.may_be_sent_our_tools(id) && self.register(now, id);
             }
-            if told.is_empty() {
+            if !sent {
                 self.show_registration_to(&self.observers());
             }
         } else {
@@ -76,7 +77,8 @@ impl Session {
     }
 
     /// Client: sends our registration to a peer that can be asked to take it.
-    pub(super) fn register(&mut self, now: Instant, id: &Identity) {
+    /// Returns whether it was sent.
+    pub(super) fn register(&mut self, now: Instant, id: &Identity) -> bool {
         let due = self.peers.get(id).is_some_and(|remote| {
             let takes = !remote.pair.heard || remote.lists(Feature::Register);
             remote.pair.registration == Registration::Idle
@@ -84,30 +86,41 @@ impl Session {
                 && !remote.pair.left
                 && takes
         });
-        if due && self.send_registration(now, id, 1) {
+        let sent = due && self.send_registration(now, id, 1);
+        if sent {
             self.copy(&Meta::default(), &Message::ToolsRegister(self.registration()));
         }
+        sent
     }
 
     /// Client: the registration may follow our Configuration at once if no other assistant is possible, nor one
     /// bound that may still come back.
     pub(super) fn register_early(&mut self, now: Instant, id: &Identity) {
-        if !self.is_client() || self.bound.as_ref().is_some_and(|bound| bound != id) {
-            return;
-        }
-        let others =
-            self.peers.iter().any(|(other, it)| other != id && it.is_here() && self.is_candidate(other, it));
-        if !others {
+        if self.is_client() && self.may_be_sent_our_tools(id) {
             self.register(now, id);
+        }
+    }
+
+    /// Client: whether this is our assistant, or, while none is bound, the only one that it can be.
+    fn may_be_sent_our_tools(&self, id: &Identity) -> bool {
+        let is_other_candidate =
+            |(other, it): (&Identity, &Remote)| other != id && it.is_here() && self.is_candidate(other, it);
+        match &self.bound {
+            Some(bound) => bound == id,
+            None => !self.peers.iter().any(is_other_candidate),
         }
     }
 
     /// Client: this assistant says that it knows nothing of us under this pair of sids: an announcement may
     /// have come after our Configuration and undone it. So our registration goes again, answered or not.
     pub(super) fn register_once_more(&mut self, now: Instant, id: &Identity) {
-        let sent = self.peers.get(id).is_some_and(|remote| remote.pair.registration != Registration::Idle);
-        if sent && self.is_client() {
+        let remote = self.peers.get_mut(id);
+        let sent = remote.filter(|remote| remote.pair.registration != Registration::Idle);
+        let Some(remote) = sent.filter(|_| self.role == Role::Client) else { return };
+        if self.bound.as_ref().is_none_or(|bound| bound == id) {
             self.send_registration(now, id, 1);
+        } else {
+            remote.pair.registration = Registration::Idle; // should it be bound one day
         }
     }
 
@@ -117,7 +130,7 @@ impl Session {
         let takes = if remote.pair.heard {
             self.bound.as_ref() == Some(id) && remote.lists(Feature::Register)
         } else {
-            times < 5 && self.is_candidate(id, remote)
+            times < 5 && self.is_candidate(id, remote) && self.bound.as_ref().is_none_or(|bound| bound == id)
         };
         if takes && !remote.pair.left {
             self.send_registration(now, id, times + 1);
@@ -211,6 +224,7 @@ impl Session {
     pub(super) fn forget_registration(&mut self, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.registered = false;
+        remote.pair.silenced = None;
         remote.came = None;
         if !std::mem::take(&mut remote.tools).is_empty() {
             self.event(Event::ToolsChanged { owner: id.clone() });
@@ -344,7 +358,7 @@ impl Session {
         if name.is_reserved() {
             return Err(format!("{name}: the name is reserved"));
         }
-        if self.tools.iter().any(|ours| *ours.name() == name && !ours.tool_options().prefer_client) {
+        if self.tools.iter().any(|ours| is_ours_alone(ours, &name)) {
             return Err(format!("{name}: the assistant offers a tool of this name itself"));
         }
         if tool.description.len() > limits.description_bytes {
@@ -358,6 +372,11 @@ impl Session {
         }
         Ok(name)
     }
+}
+
+/// Whether a tool that we offer leaves its name to no client.
+pub(super) fn is_ours_alone(ours: &Tool, name: &ToolName) -> bool {
+    ours.name() == name && !ours.tool_options().prefer_client
 }
 
 /// A tool as it travels.

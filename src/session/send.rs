@@ -259,7 +259,11 @@ impl Session {
     /// A packet did not leave: what depended on it is told.
     pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: Unsent) {
         self.stats.add(Counter::Unsent, 1);
-        self.asked_stop_unsent(packet);
+        // The transport may take it later. Without permission it will not, until others hear us again.
+        let may_go_later = matches!(why, Unsent::QueueFull | Unsent::Closed | Unsent::Other(_));
+        if let Some(assistant) = self.asked_stop_unsent(packet).filter(|_| may_go_later) {
+            self.try_again_soon(now, assistant);
+        }
         let flight = self.lane_unsent(now, packet, &why);
         let (covered, proven) = (flight == OfFlight::Covered, flight == OfFlight::Proven);
         if why == Unsent::Interrupted {
@@ -269,7 +273,6 @@ impl Session {
             return;
         }
         let not_allowed = why == Unsent::NotAllowed;
-        let queue_full = why == Unsent::QueueFull;
         if not_allowed {
             self.muted = true;
             self.event(Event::NotAllowed);
@@ -294,8 +297,8 @@ impl Session {
             return self.never_left(now, key, error);
         }
         if let Some(owner) = self.past.stop_never_left(packet) {
-            if queue_full {
-                self.wait_for_queue(now, owner);
+            if may_go_later {
+                self.try_again_soon(now, owner);
             }
             return;
         }
@@ -311,8 +314,8 @@ impl Session {
                 if let Some((stanza, _)) = sent {
                     self.replayed(now, &caller, stanza);
                 }
-                if queue_full {
-                    self.wait_for_queue(now, caller);
+                if may_go_later {
+                    self.try_again_soon(now, caller);
                 }
             }
         }

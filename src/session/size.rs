@@ -100,8 +100,8 @@ impl Session {
         }
     }
 
-    /// The driver's queue had no room for an answer or stop: there may be some in a second.
-    pub(super) fn wait_for_queue(&mut self, now: Instant, peer: Identity) {
+    /// An answer or stop was not taken by the driver or the transport: it may be in a second.
+    pub(super) fn try_again_soon(&mut self, now: Instant, peer: Identity) {
         self.timers.set(now, Timer::Queue(peer), QUEUE_WAIT);
     }
 
@@ -109,6 +109,7 @@ impl Session {
     pub(super) fn queue_has_room(&mut self, now: Instant, peer: &Identity) {
         self.send_waiting_answers(now, peer);
         self.send_waiting_stops(peer);
+        self.send_stops(now, peer, false);
     }
 
     /// What was under way between us, in parts, under the pair of sids that has ended.

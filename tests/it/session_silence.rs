@@ -1,0 +1,203 @@
+//! Participants that fall silent, or are heard again: what is held for them, and for how long.
+
+use toolbridge::{
+    Config, Event, Participant, Role, ToolOptions, Unsent,
+    wire::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+};
+
+use crate::session_world::{Fate, MS, SECOND, World, receivers, request, tool, value};
+
+#[test]
+fn binding_ends_with_the_grace_when_its_identity_returns_and_stays_silent() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ask("a", request("t")).unwrap();
+    world.leave("a");
+    world.run(100 * MS);
+    let sid = world.sid();
+    world.puppet(&Participant::new("a", sid).agent(true));
+    world.run(SECOND);
+    world.assistant("b", Config::default());
+    world.run(2 * SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "a", "its grace is not over");
+    world.run(3 * SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "b");
+    assert_eq!(world.ask("b", request("t")).unwrap(), value(1));
+}
+
+#[test]
+fn assistant_that_returns_within_the_grace_stays_bound() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.leave("a");
+    world.run(SECOND);
+    world.assistant("b", Config::default());
+    world.rejoin("a");
+    world.run(10 * SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
+}
+
+#[test]
+fn client_whose_heartbeat_resumes_offers_its_tools_again() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    let meta = Meta::new()
+        .with_bool("bridge.heard", true)
+        .with_text("bridge.instance", "00112233445566778899aabbccddeeff");
+    let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
+    let configuration = Configuration { features: Some(features), ..Configuration::default() };
+    world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
+    let offered = ["t", "u"].map(|name| RegisteredTool { name: name.to_owned(), ..Default::default() });
+    world.say(
+        "phone",
+        &["a"],
+        &Meta::new(),
+        &Message::ToolsRegister(ToolsRegister { tools: offered.to_vec() }),
+    );
+    world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.run(200 * MS);
+    assert_eq!(world.session("a").tools().len(), 2);
+    world.run(31 * SECOND);
+    assert_eq!(world.session("a").tools().len(), 0);
+    // Meanwhile the assistant offers one of them itself.
+    world.with("a", |session, now| session.offer(now, vec![tool("u")])).unwrap().unwrap();
+    let changes = |world: &World| {
+        let of_phone = |event: &&Event| matches!(event, Event::ToolsChanged { owner } if owner == "phone");
+        world.ends["a"].events.iter().filter(of_phone).count()
+    };
+    let before = changes(&world);
+    let waiting = world.call("a", request("t").to("phone")).unwrap();
+    world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.run(200 * MS);
+    assert_eq!(changes(&world) - before, 1);
+    assert_eq!(world.session("a").tools().iter().filter(|offer| offer.owner == "phone").count(), 1);
+    assert_eq!(world.heard("phone", Kind::TOOL_USE_REQUEST).len(), 1, "the call that waited is asked");
+    assert!(world.settled("a", waiting).is_none());
+}
+
+#[test]
+fn changed_tools_go_to_the_bound_assistant_alone() {
+    let mut world = World::new();
+    let sid = world.sid();
+    world.puppet(&Participant::new("other", sid).agent(true)); // it may become the assistant, and says nothing
+    world.client("phone", Config::default(), &["t"]);
+    world.run(200 * MS);
+    world.assistant("a", Config::default());
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    let before = world.said("phone", Kind::TOOLS_REGISTER).len();
+    world.with("phone", |session, now| session.offer(now, vec![tool("secret")])).unwrap().unwrap();
+    world.run(10 * SECOND);
+    let sent = world.said("phone", Kind::TOOLS_REGISTER);
+    assert_eq!(receivers(&sent[before..]), ["a".into()].into());
+    assert_eq!(world.session("a").tools().len(), 1);
+}
+
+#[test]
+fn agent_that_is_bound_later_is_sent_the_tools_of_that_time() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    world.run(200 * MS);
+    world.fate = Some(Box::new(|to, from, _| {
+        if to == "phone" && *from == "b" { Fate::IsLost } else { Fate::Arrives } // b is not heard yet
+    }));
+    world.assistant("b", Config::default());
+    world.run(200 * MS);
+    world.assistant("a", Config::default());
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    world.with("phone", |session, now| session.offer(now, vec![tool("new")])).unwrap().unwrap();
+    world.fate = None;
+    world.run(10 * SECOND);
+    world.leave("a");
+    world.run(10 * SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "b");
+    let offers = world.session("b").tools();
+    assert_eq!(offers.iter().map(|offer| offer.tool.name().as_str()).collect::<Vec<_>>(), ["new"]);
+}
+
+#[test]
+fn answer_that_the_transport_refuses_goes_again() {
+    for why in [Unsent::Other("a transient error".into()), Unsent::Closed, Unsent::QueueFull] {
+        let mut world = World::pair(&["t"]);
+        world.handle("phone", |_| None);
+        let key = world.call("a", request("t").timeout(30 * SECOND)).unwrap();
+        world.run(100 * MS);
+        world.unsent = why.clone();
+        world.ends.get_mut("phone").unwrap().here = false;
+        world.finish("phone", Ok(value(1)));
+        world.ends.get_mut("phone").unwrap().here = true;
+        world.run(2 * SECOND);
+        assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(1), "{why:?}");
+    }
+}
+
+#[test]
+fn stop_that_the_transport_refuses_goes_again() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| None);
+    let key = world.call("a", request("t").timeout(30 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.unsent = Unsent::Other("a transient error".into());
+    world.ends.get_mut("a").unwrap().here = false;
+    world.with("a", |session, now| session.cancel(now, key));
+    world.ends.get_mut("a").unwrap().here = true;
+    world.run(2 * SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
+
+/// An assistant that prefers its client for `lookup`, and has not been heard by it yet.
+fn world_of_shared_tool(config: &Config) -> World {
+    let mut world = World::new();
+    let shared = tool("lookup").options(ToolOptions::default().prefer_client());
+    world.assistant("a", config.clone());
+    world.with("a", |session, now| session.offer(now, vec![shared])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(7))));
+    world
+}
+
+#[test]
+fn either_call_runs_once_at_a_client_that_took_its_assistant_for_a_plain_one() {
+    let mut world = world_of_shared_tool(&Config::default());
+    world.run(5 * SECOND);
+    // The first second's handshakes are lost, but a request in the plain form arrives; the client's second greeting is
+    // late, so that the assistant knows it before it knows the assistant.
+    let (from_phone, to_phone) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    world.fate = Some(Box::new(move |to, from, frame| match (from.as_str(), frame.kind()) {
+        ("phone", Kind::CONFIGURATION | Kind::TOOLS_REGISTER) => {
+            from_phone.set(from_phone.get() + 1);
+            if from_phone.get() <= 2 { Fate::IsLost } else { Fate::IsOvertaken(100 * MS) }
+        }
+        ("a", Kind::CONFIGURATION) if to == "phone" => {
+            to_phone.set(to_phone.get() + 1);
+            if to_phone.get() <= 2 { Fate::IsLost } else { Fate::Arrives }
+        }
+        _ => Fate::Arrives,
+    }));
+    world.client("phone", Config::default(), &["lookup", "x"]);
+    world.call("a", request("x").to("phone")).unwrap();
+    world.run(1_130 * MS);
+    assert_eq!(world.executed.len(), 1, "x was asked in the plain form");
+    let key = world.call("a", request("lookup")).unwrap();
+    let id = world.session("a").call_id(key).unwrap().clone();
+    world.run(10 * SECOND);
+    assert!(world.settled("a", key).is_some());
+    assert_eq!(world.executed.iter().filter(|(_, call)| *call == id).count(), 1, "{:?}", world.executed);
+}
+
+#[test]
+fn claim_window_is_two_seconds_with_and_without_the_fast_lane() {
+    for lossy in [false, true] {
+        let mut world = world_of_shared_tool(&Config::default().lossy(lossy));
+        world.client("phone", Config::default().lossy(lossy), &["lookup"]);
+        world.run(SECOND);
+        world.ends.get_mut("phone").unwrap().here = false; // it hears nothing
+        let began = world.now;
+        assert_eq!(world.ask("a", request("lookup")).unwrap(), value(7));
+        assert_eq!(world.now - began, 2 * SECOND, "lossy: {lossy}");
+    }
+}
