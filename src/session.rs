@@ -592,7 +592,7 @@ impl Session {
             Timer::Table(who) => self.expire_table(now, &who),
             Timer::Past => self.expire_past(now),
             Timer::Complaints => self.tell_complaints(now),
-            Timer::Streams => self.streams_idle(now),
+            Timer::Streams => self.streams_due(now),
             Timer::Queue(who) => self.queue_has_room(now, &who),
             Timer::Lane(who) => self.lane_due(now, &who),
             Timer::ClaimWindow(key) => self.nobody_claimed(now, key),

@@ -52,7 +52,18 @@ impl Session {
         size: usize,
         limit: usize,
     ) {
-        let message = result_message(&self.config.room, call, Err(too_large(size, limit)));
+        self.put_error_in_place(now, caller, call, too_large(size, limit));
+    }
+
+    /// The caller had no room for an answer so many times: it is told so instead.
+    pub(super) fn give_up_answer(&mut self, now: Instant, caller: &Identity, call: &CallId, times: u32) {
+        let text = format!("the caller had no room for the result, {times} times");
+        let error = ToolError::new(ErrorCode::RESULT_TOO_LARGE, text);
+        self.put_error_in_place(now, caller, call, error);
+    }
+
+    fn put_error_in_place(&mut self, now: Instant, caller: &Identity, call: &CallId, error: ToolError) {
+        let message = result_message(&self.config.room, call, Err(error));
         let Some(table) = self.tables.get_mut(caller) else { return };
         let Some(answer) = table.answer_of(call) else { return };
         let twice = size_of_answer(&answer.message) <= size_of_answer(&message);

@@ -258,8 +258,10 @@ pub struct Times {
     pub announcement: Duration,
     /// The silence after which a byte stream that has not ended is given up. Default: 10 s.
     pub stream_idle: Duration,
+    /// The time after which a byte stream that has not ended is given up, however much of it came. Default: 60 s.
+    pub stream: Duration,
     /// How long a client that may run a tool in our place has to claim the call, at most half of what is left of
-    /// its budget. Then we run it ourselves. Default: 2 s.
+    /// its budget. Then we run it ourselves. Default: 2 s, with a fast lane too: its last retry is on its way after 1.5 s.
     pub claim: Duration,
     /// How often a participant without rights is told that it has none. Default: once in 60 s.
     pub denial: Duration,
@@ -278,6 +280,7 @@ impl Default for Times {
             silence: Duration::from_secs(1),
             announcement: Duration::from_millis(3_500),
             stream_idle: Duration::from_secs(10),
+            stream: Duration::from_secs(60),
             claim: Duration::from_secs(2),
             denial: Duration::from_secs(60),
         }
@@ -300,7 +303,7 @@ pub struct Caps {
     pub calls_per_second: u32,
     /// Requests of one caller that are remembered. Default: 4,096.
     pub table_entries: usize,
-    /// Bytes of results of one caller that wait to be sent or acknowledged. Default: 16 MiB.
+    /// Bytes of results of one caller that wait to be sent or acknowledged. Default: 32 MiB, two of the largest size.
     pub table_bytes: usize,
     /// Frames that are on their way again at once to a peer that came back; the next go when they are
     /// acknowledged. Default: 256.
@@ -338,7 +341,7 @@ pub struct Caps {
     pub max_frame_of_others: usize,
     /// Byte streams that one sender may have open. Default: 4.
     pub streams_per_peer: usize,
-    /// Bytes of all byte streams that have not ended. Default: 32 MiB.
+    /// Bytes of all byte streams that have not ended, of which one sender may hold half. Default: 32 MiB.
     pub stream_bytes: usize,
     /// Bytes of arguments of all calls that are open with one owner, or that one caller has open with us; one call
     /// always may be. Default: 16 MiB.
@@ -376,7 +379,7 @@ impl Default for Caps {
             open_calls: 1024,
             calls_per_second: 50,
             table_entries: 4096,
-            table_bytes: 16 * 1024 * 1024,
+            table_bytes: 32 * 1024 * 1024,
             replay_frames: 256,
             replay_bytes: 4 * 1024 * 1024,
             tools: 128,

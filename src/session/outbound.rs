@@ -16,6 +16,7 @@ use super::{
     prompts::for_observers,
     replay,
     send::{Sent, Unfit},
+    size::MAX_TURNED_AWAY,
     timers::later,
 };
 use crate::{
@@ -85,6 +86,10 @@ pub(super) struct Asked {
     pub(super) left: u32,
     /// A packet of it left on the fast lane, and others may have carried the same number.
     pub(super) fast: bool,
+    /// How often the owner had no room for the request.
+    pub(super) turned_away: u32,
+    /// It had none for the last one, which shall go again.
+    pub(super) goes_again: bool,
     /// It was asked before, in the form of a plain peer: that this packet does not leave proves nothing.
     pub(super) again: bool,
 }
@@ -308,6 +313,22 @@ impl Session {
         self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect()
     }
 
+    /// The owner had no room for the request in this packet, which shall go again unless that was so too often. Returns how
+    /// often it had none.
+    pub(super) fn request_turned_away(&mut self, id: &Identity, packet: u64) -> Option<u32> {
+        let key = self.calls.sent_in(packet)?;
+        let asked = self.calls.get_mut(&key)?.asked_mut().filter(|asked| asked.owner == *id)?;
+        asked.turned_away = asked.turned_away.saturating_add(1);
+        asked.goes_again = asked.turned_away < MAX_TURNED_AWAY;
+        Some(asked.turned_away)
+    }
+
+    /// The requests that this owner had no room for.
+    pub(super) fn requests_turned_away(&self, id: &Identity) -> Vec<CallKey> {
+        let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.goes_again);
+        self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect()
+    }
+
     /// Sends a request again as it was, with the budget that is left. None if it need not be.
     pub(super) fn ask_again(&mut self, now: Instant, key: CallKey) -> Option<Sent> {
         let call = self.calls.get(&key)?;
@@ -393,6 +414,8 @@ impl Session {
             delivered: false,
             left: 1,
             fast: sent.fast,
+            turned_away: 0,
+            goes_again: false,
             again: call.asked().is_some(),
         })
     }

@@ -48,6 +48,8 @@ pub(super) struct Remote {
     pub(super) heard_at: Instant,
     /// Requests of the current second.
     pub(super) rate: Window,
+    /// Streams of the current second of which it was told that there is no room for them.
+    pub(super) turned_away: Window,
     /// When a frame of its was last refused in words; once a minute is enough for who has no rights.
     pub(super) denied_at: Option<Instant>,
     /// When it was last told of a malformed frame.
@@ -154,6 +156,7 @@ impl Remote {
             tools: Vec::new(),
             heard_at: now,
             rate: Window::default(),
+            turned_away: Window::default(),
             denied_at: None,
             corrected_at: None,
             shown: false,

@@ -143,6 +143,11 @@ impl Session {
     fn dispatch(&mut self, now: Instant, id: &Identity, mut incoming: Incoming) {
         self.lane_heard(now, id, &incoming);
         let message = std::mem::replace(&mut incoming.message, Message::Heartbeat);
+        if let Message::Error(error) = &message
+            && self.stream_turned_away(now, id, error)
+        {
+            return;
+        }
         if self.is_client() {
             self.dispatch_as_client(now, id, message, incoming);
         } else {

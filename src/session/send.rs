@@ -154,6 +154,15 @@ impl Session {
 
     /// Tells a peer that a frame of its is refused (type 1).
     pub(super) fn refuse_frame(&mut self, to: &Identity, code: i32, message: &str, about: Option<String>) {
+        let about = about.map(|mut id| {
+            id.truncate(floor_char(&id, self.config.caps.id_bytes));
+            id
+        });
+        self.say_error(to, code, message, about);
+    }
+
+    /// Sends a type 1 about a call or a stream.
+    pub(super) fn say_error(&mut self, to: &Identity, code: i32, message: &str, about: Option<String>) {
         let error = ErrorMessage {
             id: self.ids.next(),
             conversation_id: self.config.room.clone(),
@@ -161,10 +170,7 @@ impl Session {
             message: message.to_owned(),
             severity: 2,
             recoverable: true,
-            originating_id: about.map(|mut id| {
-                id.truncate(floor_char(&id, self.config.caps.id_bytes));
-                id
-            }),
+            originating_id: about,
         };
         self.post_small(to, &Message::Error(error));
     }

@@ -15,14 +15,25 @@ use crate::{
     body::Body,
     link::{Identity, Packet, Role},
     tool::CallId,
-    wire::Message,
+    wire::{ErrorMessage, Message},
 };
 
 /// Large packets that are remembered until nobody can be sending them any more: as many as a driver keeps.
 const MAX_LARGE: usize = 4096;
 
-/// How long an answer or stop waits when the driver's queue has no room for it.
+/// How long an answer or stop waits when the driver's queue has no room for it, or the transport does not take it.
 const QUEUE_WAIT: Duration = Duration::from_secs(1);
+
+/// How often a peer may say of one frame that it has no room for it. Then the frame is given up.
+pub(super) const MAX_TURNED_AWAY: u32 = 8;
+
+/// How long a frame waits after a peer had no room for it: this at first, each time twice as long, at most
+/// [`LONGEST_TURN`].
+const FIRST_TURN: Duration = Duration::from_millis(250);
+const LONGEST_TURN: Duration = Duration::from_secs(8);
+
+/// The code of a type 1 which says that there is no room for a stream.
+pub(super) const NO_ROOM: i32 = 504;
 
 /// Large packets that were given out: they may be on their way for long.
 #[derive(Debug, Default)]
@@ -44,7 +55,7 @@ struct Outgoing {
 impl Session {
     /// Whether a packet that was given out is still worth sending.
     pub(super) fn wants(&self, packet: u64) -> bool {
-        !self.large.withdrawn.contains(&packet)
+        self.large.wants(packet)
     }
 
     /// The largest frame that may go to these participants, in bytes.
@@ -105,11 +116,53 @@ impl Session {
         self.timers.set(now, Timer::Queue(peer), QUEUE_WAIT);
     }
 
-    /// Answers and stops that found the driver's queue full go again, in their order.
+    /// What was not taken, and what this peer had no room for, goes again, in its order.
     pub(super) fn queue_has_room(&mut self, now: Instant, peer: &Identity) {
+        for key in self.requests_turned_away(peer) {
+            self.ask_again(now, key);
+        }
         self.send_waiting_answers(now, peer);
         self.send_waiting_stops(peer);
         self.send_stops(now, peer, false);
+    }
+
+    /// A peer says that it has no room for a stream of ours. If it carried an answer or a request, that goes again after
+    /// a while. Returns false if this is about something else.
+    pub(super) fn stream_turned_away(&mut self, now: Instant, id: &Identity, error: &ErrorMessage) -> bool {
+        let stream = error.originating_id.as_deref().filter(|_| error.code == NO_ROOM);
+        let packet = stream.and_then(|stream| stream.rsplit('.').next()?.parse::<u64>().ok());
+        let Some(packet) = packet.filter(|packet| self.large.is_to(*packet, id)) else { return false };
+        if !self.large.wants(packet) {
+            return true; // it was sent again since, or is not wanted any more
+        }
+        self.large.withdraw(packet);
+        let answer = self.tables.get_mut(id).and_then(|table| {
+            let call = table.sent_in(packet)?;
+            Some((call.clone(), table.turned_away(&call)))
+        });
+        let times = match answer {
+            Some((call, times)) if times >= MAX_TURNED_AWAY => {
+                self.give_up_answer(now, id, &call, times);
+                return true;
+            }
+            Some((call, times)) => {
+                let sent = self.tables.get_mut(id).and_then(|table| table.note_sent(&call, None));
+                if let Some((stanza, _)) = sent {
+                    self.replayed(now, id, stanza);
+                }
+                times
+            }
+            None => match self.request_turned_away(id, packet) {
+                Some(times) if times < MAX_TURNED_AWAY => times,
+                _ => return true, // nothing is kept of it, or its call ends by its own deadline
+            },
+        };
+        let wait = FIRST_TURN.saturating_mul(1 << times.saturating_sub(1).min(16)).min(LONGEST_TURN);
+        tracing::debug!(peer = %id, packet, times, ?wait, "it has no room for a stream of ours");
+        if !self.timers.is_set(&Timer::Queue(id.clone())) {
+            self.timers.set(now, Timer::Queue(id.clone()), wait);
+        }
+        true
     }
 
     /// What was under way between us, in parts, under the pair of sids that has ended.
@@ -160,6 +213,17 @@ impl Large {
         // What is sent again need not be sent twice: the receiver may have dropped the first.
         self.withdrawn.extend(self.last.insert((to.to_vec(), stanza), packet));
         self.out.push_back(Outgoing { packet, to: to.to_vec(), stanza });
+    }
+
+    /// Whether this packet went to this peer alone.
+    fn is_to(&self, packet: u64, id: &Identity) -> bool {
+        let at = self.out.binary_search_by_key(&packet, |it| it.packet);
+        let out = at.ok().and_then(|at| self.out.get(at));
+        out.is_some_and(|it| it.to.as_slice() == std::slice::from_ref(id))
+    }
+
+    fn wants(&self, packet: u64) -> bool {
+        !self.withdrawn.contains(&packet)
     }
 
     /// Whether it is one of ours; if so, nobody wants it.

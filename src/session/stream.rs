@@ -4,11 +4,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 
-use super::{Counter, Session, Timer, codec};
+use super::{Counter, Session, Timer, codec, size::NO_ROOM, timers::later};
 use crate::link::{Identity, Peer, STREAM_TOPIC, StreamHeader, StreamPart};
 
 /// The longest id of a stream, in bytes: a call's id and two numbers, with room for other makers'.
 const MAX_ID: usize = 256;
+
+/// How often in a second one sender is told that there is no room for a stream.
+const TURNED_AWAY_PER_SECOND: u32 = 8;
 
 /// The streams that have begun. Their key is who sends them, in which join: nobody else can touch them.
 #[derive(Debug, Default)]
@@ -16,6 +19,17 @@ pub(super) struct Streams {
     open: BTreeMap<(Peer, Arc<str>), Inflow>,
     /// The bytes of all of them.
     bytes: usize,
+    senders: BTreeMap<Identity, Sender>,
+}
+
+/// The streams of one sender.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sender {
+    open: usize,
+    /// The bytes of all of them.
+    bytes: usize,
+    /// The bytes that they will have by their headers, or have where the header says nothing.
+    expected: usize,
 }
 
 /// A stream that has not ended.
@@ -26,6 +40,7 @@ struct Inflow {
     length: Option<u64>,
     /// The index of the chunk that is due.
     next: u64,
+    began: Instant,
     heard_at: Instant,
 }
 
@@ -41,18 +56,43 @@ impl Session {
         }
     }
 
-    /// Streams of which nothing came for too long are given up.
-    pub(super) fn streams_idle(&mut self, now: Instant) {
-        let idle = self.config.times.stream_idle;
-        let is_idle = |it: &Inflow| now.saturating_duration_since(it.heard_at) >= idle;
-        let given_up: Vec<_> =
-            self.streams.open.iter().filter(|(_, it)| is_idle(it)).map(|(key, _)| key.clone()).collect();
-        for key in given_up {
+    /// Streams of which nothing came for too long are given up, and so are those that take too long as a whole.
+    pub(super) fn streams_due(&mut self, now: Instant) {
+        let (idle, whole) = (self.config.times.stream_idle, self.config.times.stream);
+        let (mut silent, mut slow, mut next) = (Vec::new(), Vec::new(), None);
+        for (key, it) in &self.streams.open {
+            let due = later(it.heard_at, idle).min(later(it.began, whole));
+            if due > now {
+                next = Some(next.map_or(due, |next: Instant| next.min(due)));
+            } else if later(it.heard_at, idle) <= now {
+                silent.push(key.clone());
+            } else {
+                slow.push(key.clone());
+            }
+        }
+        for key in silent {
             self.stream_breaks(now, &key, "it does not go on");
         }
-        if let Some(oldest) = self.streams.open.values().map(|it| it.heard_at).min() {
-            let waited = now.saturating_duration_since(oldest);
-            self.timers.set(now, Timer::Streams, idle.saturating_sub(waited));
+        for key in slow {
+            self.turn_away(now, &key, "it takes too long");
+        }
+        if let Some(next) = next {
+            self.timers.set(now, Timer::Streams, next.saturating_duration_since(now));
+        }
+    }
+
+    /// There is no room for a stream: it is given up, and its sender may try again.
+    ///
+    /// A sender is told so a few times a second. It can send one frame at a time, so that an honest one is always told.
+    fn turn_away(&mut self, now: Instant, key: &(Peer, Arc<str>), why: &str) {
+        let id = key.0.identity();
+        self.streams.close(key);
+        tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is turned away");
+        self.complain(now, id, Counter::StreamRefused);
+        let told =
+            self.peers.get_mut(id).is_some_and(|it| it.turned_away.admits(now, TURNED_AWAY_PER_SECOND));
+        if told {
+            self.say_error(id, NO_ROOM, why, Some(key.1.to_string()));
         }
     }
 
@@ -68,23 +108,29 @@ impl Session {
         if self.streams.open.contains_key(&key) {
             return self.stream_breaks(now, &key, "it begins twice");
         }
-        let at_once = self.streams.of(id).count();
-        let limit = self.frame_limit_from(id);
-        if at_once >= self.config.caps.streams_per_peer {
-            tracing::debug!(%from, at_once, "a stream too many is refused");
-            return self.complain(now, id, Counter::StreamRefused);
+        let sender = self.streams.senders.get(id).copied().unwrap_or_default();
+        let share = self.config.caps.stream_bytes / 2;
+        let limit = self.frame_limit_from(id).min(share);
+        if sender.open >= self.config.caps.streams_per_peer {
+            return self.turn_away(now, &key, "too many at once");
         }
         if header.length.is_some_and(|length| length > limit as u64) {
             tracing::debug!(%from, length = header.length, limit, "a stream too long is refused");
             self.complain(now, id, Counter::StreamRefused);
             return self.correct(now, id, codec::Malformed::default());
         }
+        let expected = header.length.map_or(0, |length| length as usize);
+        if sender.expected.saturating_add(expected) > share {
+            return self.turn_away(now, &key, "the sender's share is taken");
+        }
         let limit = header.length.map_or(limit, |length| length as usize);
-        let inflow = Inflow { bytes: Vec::new(), limit, length: header.length, next: 0, heard_at: now };
-        self.streams.open.insert(key, inflow);
+        let inflow =
+            Inflow { bytes: Vec::new(), limit, length: header.length, next: 0, began: now, heard_at: now };
+        self.streams.begin(key, inflow);
         self.heard_part(now, id);
         if !self.timers.is_set(&Timer::Streams) {
-            self.timers.set(now, Timer::Streams, self.config.times.stream_idle);
+            let times = &self.config.times;
+            self.timers.set(now, Timer::Streams, times.stream_idle.min(times.stream));
         }
     }
 
@@ -101,13 +147,15 @@ impl Session {
         if inflow.bytes.len() + bytes.len() > inflow.limit {
             return self.stream_breaks(now, key, "it is longer than it may be");
         }
-        if self.streams.bytes + bytes.len() > self.config.caps.stream_bytes {
-            self.streams.close(key);
-            tracing::debug!(from = %key.0, "no room for a stream");
-            return self.complain(now, key.0.identity(), Counter::StreamRefused);
+        let cap = self.config.caps.stream_bytes;
+        if self.streams.bytes + bytes.len() > cap {
+            return self.turn_away(now, key, "all streams together are too many bytes");
         }
         inflow.take(now, bytes);
-        self.streams.bytes += bytes.len();
+        let is_open_ended = inflow.length.is_none();
+        if self.streams.grow(key.0.identity(), bytes.len(), is_open_ended) > cap / 2 {
+            return self.turn_away(now, key, "the sender's share is taken");
+        }
         self.heard_part(now, key.0.identity());
     }
 
@@ -182,8 +230,24 @@ impl Streams {
     /// We were cut off: that nothing came meanwhile proves nothing.
     pub(super) fn forgive(&mut self, now: Instant) {
         for inflow in self.open.values_mut() {
-            inflow.heard_at = now;
+            (inflow.began, inflow.heard_at) = (now, now);
         }
+    }
+
+    fn begin(&mut self, key: (Peer, Arc<str>), inflow: Inflow) {
+        let sender = self.senders.entry(key.0.identity().clone()).or_default();
+        sender.open += 1;
+        sender.expected += inflow.expected();
+        self.open.insert(key, inflow);
+    }
+
+    /// So many bytes more have come. Returns the bytes of all streams of their sender.
+    fn grow(&mut self, id: &Identity, bytes: usize, is_open_ended: bool) -> usize {
+        self.bytes += bytes;
+        let Some(sender) = self.senders.get_mut(id) else { return 0 };
+        sender.bytes += bytes;
+        sender.expected += if is_open_ended { bytes } else { 0 };
+        sender.bytes
     }
 
     fn of<'a>(&'a self, id: &'a Identity) -> impl Iterator<Item = &'a (Peer, Arc<str>)> {
@@ -193,12 +257,25 @@ impl Streams {
     fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<Bytes> {
         let mut inflow = self.open.remove(key)?;
         self.bytes -= inflow.bytes.len();
+        if let Some(sender) = self.senders.get_mut(key.0.identity()) {
+            sender.open -= 1;
+            sender.bytes -= inflow.bytes.len();
+            sender.expected -= inflow.expected();
+            if sender.open == 0 {
+                self.senders.remove(key.0.identity());
+            }
+        }
         inflow.bytes.shrink_to_fit();
         Some(inflow.bytes.into())
     }
 }
 
 impl Inflow {
+    /// How long it will be, by its header, or is, where the header does not say.
+    fn expected(&self) -> usize {
+        self.length.map_or(self.bytes.len(), |length| length as usize)
+    }
+
     /// Memory is taken as bytes come, at most twice as much: never by the header's word.
     fn take(&mut self, now: Instant, bytes: &[u8]) {
         let (len, more) = (self.bytes.len(), bytes.len());

@@ -85,13 +85,15 @@ pub(super) struct Answer {
     order: u64,
     /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
     sent: Option<(i32, u64)>,
+    /// How often its caller had no room for it.
+    turned_away: u32,
     /// Its code would prove that nothing ran, and its tool began: it says so itself, since nobody keeps progress.
     pub(super) says_it_began: bool,
 }
 
 impl Answer {
     pub(super) fn new(message: Message, size: usize) -> Self {
-        Self { message, size, order: 0, sent: None, says_it_began: false }
+        Self { message, size, order: 0, sent: None, turned_away: 0, says_it_began: false }
     }
 
     /// Whether it has to say that its tool began.
@@ -303,6 +305,13 @@ impl Table {
             State::Answered(answer) => Some(answer),
             _ => None,
         }
+    }
+
+    /// The caller had no room for this answer. Returns how often it had none.
+    pub(super) fn turned_away(&mut self, id: &CallId) -> u32 {
+        let Some(answer) = self.answer_of(id) else { return 0 };
+        answer.turned_away = answer.turned_away.saturating_add(1);
+        answer.turned_away
     }
 
     /// The answer of a call was sent under this stanza and in this packet, or, with none, it shall be sent anew. Gives

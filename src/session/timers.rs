@@ -48,9 +48,9 @@ pub(super) enum Timer {
     Past,
     /// Misbehaviour that was counted in silence is reported.
     Complaints,
-    /// Look for streams that do not go on.
+    /// Look for streams that do not go on, or take too long.
     Streams,
-    /// Answers and stops for this peer that found the driver's queue full go again.
+    /// Frames for this peer that the driver, the transport or the peer had no room for go again.
     Queue(Identity),
     /// Something on its way to this peer on the fast lane is due.
     Lane(Identity),

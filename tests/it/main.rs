@@ -91,6 +91,7 @@ mod session_returns;
 mod session_rules;
 mod session_schedules;
 mod session_security;
+mod session_shares;
 mod session_silence;
 mod session_streams;
 mod session_turns;

@@ -38,7 +38,7 @@ fn every_number_has_the_default_that_is_documented() {
         ("frames of a replay", caps.replay_frames, 256),
         ("bytes of a replay", caps.replay_bytes, 4 * MIB),
         ("remembered requests of one caller", caps.table_entries, 4_096),
-        ("results of one caller that wait", caps.table_bytes, 16 * MIB),
+        ("results of one caller that wait", caps.table_bytes, 32 * MIB),
         ("equal calls of a turn", caps.equal_calls as usize, 5),
         // Of no number in the contract, and bounded all the same.
         ("prompts of one caller", caps.open_prompts, 8),
@@ -62,6 +62,7 @@ fn every_number_has_the_default_that_is_documented() {
     let durations = [
         ("the memory of a request beyond its budget", times.memory, 60 * SECOND),
         ("the silence of a stream", times.stream_idle, 10 * SECOND),
+        ("a stream as a whole", times.stream, 60 * SECOND),
         ("between two answers to a stranger", times.denial, 60 * SECOND),
         ("the end of a question before the budget's", CONSENT_MARGIN, 500 * MS),
         ("the longest budget", times.longest_call, 600 * SECOND),
@@ -206,7 +207,7 @@ fn how_large_ids_frames_and_streams_may_be_can_be_set() {
     world.run(2 * SECOND);
     assert_eq!(world.count("a", "stream_broken"), 1);
 
-    let mut world = pair(|config| config.caps.stream_bytes = 100);
+    let mut world = pair(|config| config.caps.stream_bytes = 200); // half for one sender
     world.throw_part(&phone_of(&world), &["a"], &header("1", 90));
     let chunk = StreamPart::Chunk { id: "1".into(), index: 0, bytes: vec![0; 90].into() };
     world.throw_part(&phone_of(&world), &["a"], &chunk);

@@ -467,7 +467,7 @@ fn thousands_of_calls_with_a_plain_peer_leave_nothing_behind() {
 fn the_caps_are_those_that_the_contract_names() {
     let caps = Caps::default();
     assert_eq!((caps.open_per_peer, caps.calls_per_second, caps.tools, caps.id_bytes), (64, 50, 128, 128));
-    assert_eq!((caps.table_entries, caps.table_bytes), (4_096, 16 << 20));
+    assert_eq!((caps.table_entries, caps.table_bytes), (4_096, 32 << 20));
 }
 
 #[test]

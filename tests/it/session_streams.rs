@@ -270,7 +270,7 @@ fn sec_r3_a_length_is_no_reason_to_take_memory_and_no_right_to_more() {
 
 #[test]
 fn sec_r3_all_streams_together_have_a_cap() {
-    let mut world = pair_with(&["t"], |config| config.caps.stream_bytes = 100_000);
+    let mut world = pair_with(&["t"], |config| config.caps.stream_bytes = 200_000); // half for one sender
     let phone = peer(&world, "phone");
     world.call("a", request("t")).unwrap();
     world.run(50 * MS);
@@ -325,7 +325,7 @@ fn who_sends_a_large_frame_slowly_is_alive() {
     world.ends.get_mut("phone").unwrap().here = false;
     for part in parts("s", &result) {
         throw(&mut world, &phone, &[part]);
-        world.run(4 * SECOND);
+        world.run(2_500 * MS);
     }
     assert!(matches!(world.settled("a", key), Some(Ok(_))), "{:?}", world.settled("a", key));
 }

@@ -120,6 +120,7 @@ impl Calls {
         self.by_packet.remove(&asked.packet);
         self.by_packet.insert(sent.packet, key);
         asked.packet = sent.packet;
+        asked.goes_again = false;
         asked.fast = sent.fast || (asked.fast && asked.left > 0);
         asked.left += 1;
     }

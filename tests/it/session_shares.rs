@@ -1,0 +1,308 @@
+//! Large frames when there is no room for all of them: each sender has its share, and is told when its turn has not come.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use toolbridge::{
+    Body, CallError, Config, Event, Execution, Packet, Participant, Peer, Role, STREAM_CHUNK, STREAM_TOPIC,
+    StreamHeader, StreamPart, StreamParts,
+    wire::{Configuration, ErrorMessage, Kind, Message, Meta, ToolUseRequest},
+};
+
+use crate::session_world::{MS, SECOND, World, request};
+
+const MIB: usize = 1024 * 1024;
+
+fn text(length: usize) -> Body {
+    Body::from(serde_json::json!({"text": "x".repeat(length)}))
+}
+
+/// An assistant and these clients, each of which offers a tool of its own name and answers with so many bytes.
+fn room_of(clients: &[&str], bytes: usize) -> World {
+    let mut world = World::new();
+    world.assistant("a", Config::default().streams(true));
+    for name in clients {
+        world.client(name, Config::default().streams(true), &[name]);
+        world.handle(name, move |_| Some(Ok(text(bytes))));
+    }
+    world.run(SECOND);
+    world
+}
+
+/// The size of each result, or its error, in the order of the calls.
+fn outcomes(world: &World, keys: &[toolbridge::CallKey]) -> Vec<Result<usize, String>> {
+    let of = |key: &toolbridge::CallKey| match world.settled("a", *key) {
+        Some(Ok(body)) => Ok(body.as_bytes().len()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("open".to_owned()),
+    };
+    keys.iter().map(of).collect()
+}
+
+#[test]
+fn two_results_of_nine_mib_of_one_client_both_arrive() {
+    let mut world = room_of(&["phone"], 9 * MIB);
+    let keys: Vec<_> = (0..2).map(|_| world.call("a", request("phone")).unwrap()).collect();
+    world.run(20 * SECOND);
+    assert!(outcomes(&world, &keys).iter().all(|it| it.as_ref().is_ok_and(|size| *size > 9 * MIB)));
+}
+
+#[test]
+fn results_of_three_clients_that_are_too_much_together_all_arrive() {
+    let clients = ["c0", "c1", "c2"];
+    let mut world = room_of(&clients, 12 * MIB);
+    // The parts of what each sends first come by turns; what it sends later comes as usual.
+    world.lossy.lose = Some(Box::new(|_, _, frame| frame.kind() == Kind::TOOL_USE_RESULT));
+    let (mut keys, mut streams) = (Vec::new(), Vec::new());
+    for name in clients {
+        keys.push(world.call("a", request(name)).unwrap());
+        world.run(100 * MS);
+        let (_, result) = world.said(name, Kind::TOOL_USE_RESULT).pop().unwrap();
+        let mut packet = Packet::new(["a".into()], result.to_bytes());
+        packet.stream = Some(format!("call.{}.{}", result.stanza_id().unwrap(), world.packet).into());
+        let parts: Vec<_> = StreamParts::of(&packet).collect();
+        streams.push((world.ends[name].who.peer().clone(), parts));
+    }
+    world.lossy.lose = None;
+    for at in 0..streams[0].1.len() {
+        for (from, parts) in &streams {
+            world.throw_part(from, &["a"], &parts[at]);
+        }
+    }
+    world.run(100 * MS);
+    assert_eq!(world.count("a", "stream_refused"), 1, "36 MiB at once are more than there is room for");
+    world.run(SECOND);
+    let outcomes = outcomes(&world, &keys);
+    assert!(outcomes.iter().all(|it| it.as_ref().is_ok_and(|size| *size > 12 * MIB)), "{outcomes:?}");
+    assert!(clients.iter().all(|name| world.session(name).is_drained()));
+}
+
+/// Opens a stream of so many bytes and does not end it. Returns the index of its next chunk.
+fn open_stream(world: &mut World, from: &Peer, id: &str, bytes: usize) -> u64 {
+    let header = StreamHeader::new(id, STREAM_TOPIC, None);
+    world.throw_part(from, &["a"], &StreamPart::Header(header));
+    let chunks = bytes.div_ceil(STREAM_CHUNK) as u64;
+    for index in 0..chunks {
+        add_to_stream(world, from, id, index, STREAM_CHUNK);
+    }
+    chunks
+}
+
+fn add_to_stream(world: &mut World, from: &Peer, id: &str, index: u64, bytes: usize) {
+    let chunk = StreamPart::Chunk { id: id.into(), index, bytes: vec![0; bytes].into() };
+    world.throw_part(from, &["a"], &chunk);
+}
+
+#[test]
+fn sec_r4_one_client_that_holds_streams_open_leaves_half_of_the_room() {
+    let mut world = room_of(&["evil", "phone"], 15 * MIB);
+    world.handle("evil", |_| None);
+    world.call("a", request("evil").timeout(300 * SECOND)).unwrap();
+    world.run(SECOND);
+    let evil = world.ends["evil"].who.peer().clone();
+    for id in ["1.1.1", "1.1.2", "1.1.3"] {
+        open_stream(&mut world, &evil, id, 12 * MIB);
+    }
+    world.run(SECOND);
+    let key = world.call("a", request("phone")).unwrap();
+    world.run(SECOND);
+    assert!(outcomes(&world, &[key])[0].is_ok());
+    assert!(world.count("a", "stream_refused") > 0);
+}
+
+#[test]
+fn stream_that_takes_longer_than_60_s_ends() {
+    let mut world = room_of(&["evil"], 1);
+    world.handle("evil", |_| None);
+    world.call("a", request("evil").timeout(300 * SECOND)).unwrap();
+    world.run(SECOND);
+    let evil = world.ends["evil"].who.peer().clone();
+    let mut next = open_stream(&mut world, &evil, "1.1.1", 1);
+    for _ in 0..6 {
+        world.run(9 * SECOND);
+        add_to_stream(&mut world, &evil, "1.1.1", next, 1);
+        next += 1;
+    }
+    world.run(4 * SECOND);
+    assert_eq!(world.count("a", "stream_refused"), 0);
+    world.run(3 * SECOND);
+    assert_eq!(world.count("a", "stream_refused"), 1);
+    add_to_stream(&mut world, &evil, "1.1.1", next, 1);
+    world.run(SECOND);
+    assert_eq!(world.count("a", "stream_stray"), 1, "nothing of it is left");
+}
+
+#[test]
+fn sec_r4_a_storm_of_streams_is_answered_eight_times_a_second() {
+    let mut world = room_of(&["evil"], 1);
+    let evil = world.ends["evil"].who.peer().clone();
+    let before = world.said("a", Kind::ERROR).len();
+    for n in 0..1_000 {
+        let header = StreamHeader::new(format!("1.1.{n}"), STREAM_TOPIC, None);
+        world.throw_part(&evil, &["a"], &StreamPart::Header(header));
+    }
+    world.run(SECOND);
+    assert_eq!(world.said("a", Kind::ERROR).len() - before, 8);
+    assert_eq!(world.count("a", "stream_refused"), 996);
+}
+
+/// A client of ours, and an assistant that the test plays, which takes streams.
+fn with_played_assistant() -> World {
+    let mut world = World::new();
+    world.client("phone", Config::default().streams(true), &["t"]);
+    world.handle("phone", |_| Some(Ok(text(40_000))));
+    let sid = world.sid();
+    world.puppet(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    let meta = Meta::new()
+        .with_text("bridge.instance", "00112233445566778899aabbccddeeff")
+        .with_bool("bridge.heard", true);
+    let features = ["tool_use", "tool_register", "tool_ack", "frame_stream"].map(String::from).to_vec();
+    let configuration = Configuration { features: Some(features), ..Configuration::default() };
+    world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
+    let request = ToolUseRequest {
+        id: "call".into(),
+        tool_name: "t".into(),
+        parameters: Body::empty(),
+        execution: Ok(Execution::Client),
+        timeout_ms: None,
+        conversation_id: None,
+        message_id: None,
+    };
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+    world.run(100 * MS);
+    world
+}
+
+/// The ids of the streams that a played participant was sent.
+fn streams_to(world: &World, name: &str) -> Vec<String> {
+    let header = |part: &StreamPart| match part {
+        StreamPart::Header(header) => Some(header.id.to_string()),
+        _ => None,
+    };
+    world.ends[name].parts.iter().filter_map(|(_, part)| header(part)).collect()
+}
+
+/// What says that there is no room for a stream.
+fn no_room(stream: &str) -> Message {
+    Message::Error(ErrorMessage {
+        id: "e".to_owned(),
+        conversation_id: "room".to_owned(),
+        code: 504,
+        message: "no room".to_owned(),
+        severity: 2,
+        recoverable: true,
+        originating_id: Some(stream.to_owned()),
+    })
+}
+
+#[test]
+fn sec_r4_a_caller_that_never_has_room_is_sent_its_result_eight_times() {
+    let mut world = with_played_assistant();
+    for turns in 1..=8 {
+        let streams = streams_to(&world, "a");
+        assert_eq!(streams.len(), turns, "{streams:?}");
+        for _ in 0..20 {
+            world.say("a", &["phone"], &Meta::new(), &no_room(streams.last().unwrap()));
+        }
+        world.run(9 * SECOND);
+    }
+    world.run(60 * SECOND);
+    assert_eq!(streams_to(&world, "a").len(), 8);
+    let results = world.heard("a", Kind::TOOL_USE_RESULT);
+    let [Message::ToolUseResult(result)] = results.as_slice() else { panic!("{results:?}") };
+    assert_eq!(result.error_code.as_ref().unwrap().as_str(), "result_too_large");
+}
+
+#[test]
+fn stream_turned_away_by_somebody_else_is_not_sent_again() {
+    let mut world = with_played_assistant();
+    let sid = world.sid();
+    world.puppet(&Participant::new("other", sid).agent(true));
+    world.run(SECOND);
+    let stream = streams_to(&world, "a").pop().unwrap();
+    world.say("other", &["phone"], &Meta::new(), &no_room(&stream));
+    world.run(9 * SECOND);
+    assert_eq!(streams_to(&world, "a").len(), 1);
+}
+
+#[test]
+fn streams_wait_longer_each_time_they_are_turned_away() {
+    let mut world = with_played_assistant();
+    let mut waits = Vec::new();
+    for turns in 1..8 {
+        let (stream, said) = (streams_to(&world, "a").pop().unwrap(), world.now);
+        world.say("a", &["phone"], &Meta::new(), &no_room(&stream));
+        while streams_to(&world, "a").len() == turns {
+            assert!(world.step());
+        }
+        waits.push((world.now - said).as_millis() / 100);
+    }
+    assert_eq!(waits, [2, 5, 10, 20, 40, 80, 80]); // and two delays of the network
+}
+
+#[test]
+fn request_that_a_client_has_no_room_for_goes_again() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().streams(true));
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    let meta = Meta::new()
+        .with_text("bridge.instance", "00112233445566778899aabbccddeeff")
+        .with_bool("bridge.heard", true);
+    let features = ["tool_use", "tool_register", "tool_ack", "frame_stream"].map(String::from).to_vec();
+    let configuration = Configuration { features: Some(features), ..Configuration::default() };
+    world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
+    let tool = toolbridge::wire::RegisteredTool { name: "t".to_owned(), ..Default::default() };
+    let offered = Message::ToolsRegister(toolbridge::wire::ToolsRegister { tools: vec![tool] });
+    world.say("phone", &["a"], &Meta::new(), &offered);
+    world.run(100 * MS);
+    let request = toolbridge::Request::new("t", text(40_000)).timeout(120 * SECOND);
+    let key = world.call("a", request).unwrap();
+    world.run(100 * MS);
+    for turns in 1..=8 {
+        let streams = streams_to(&world, "phone");
+        assert_eq!(streams.len(), turns);
+        world.say("phone", &["a"], &Meta::new(), &no_room(streams.last().unwrap()));
+        for _ in 0..9 {
+            world.run(SECOND);
+            world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat); // it is alive
+        }
+    }
+    let streams = streams_to(&world, "phone");
+    assert_eq!(streams.len(), 8, "it is given up");
+    let stanzas: BTreeSet<_> = streams.iter().map(|id| id.split('.').nth(1).unwrap()).collect();
+    assert_eq!(stanzas.len(), 1, "it was the same request each time");
+    world.run(60 * SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Timeout { .. } | CallError::Lost { .. }))));
+    let told = |event: &&Event| matches!(event, Event::PeerError { .. });
+    assert_eq!(world.ends["a"].events.iter().filter(told).count(), 0);
+}
+
+#[test]
+fn withdrawn_request_is_not_sent_any_further() {
+    let mut world = World::new();
+    let shared =
+        crate::session_world::tool("lookup").options(toolbridge::ToolOptions::default().prefer_client());
+    world.assistant("a", Config::default().streams(true));
+    world.with("a", |session, now| session.offer(now, vec![shared])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(text(1))));
+    world.client("phone", Config::default().streams(true), &["lookup"]);
+    world.run(SECOND);
+    let silent = Arc::new(AtomicBool::new(true));
+    let is_silent = Arc::clone(&silent);
+    world.lossy.lose = Some(Box::new(move |from, _, _| from == "phone" && is_silent.load(Ordering::Relaxed)));
+    world.delay = 10 * SECOND; // a slow link
+    let key = world.call("a", toolbridge::Request::new("lookup", text(MIB))).unwrap();
+    let packet = world.packet;
+    assert!(world.session("a").is_wanted(packet));
+    world.run(3 * SECOND);
+    assert!(world.settled("a", key).unwrap().is_ok(), "nobody claimed it, so the assistant ran it");
+    assert!(!world.session("a").is_wanted(packet));
+}
