@@ -41,7 +41,8 @@ impl World<'_> {
             Who::A | Who::B => Participant::new(who.to_string(), sid).agent(true),
             Who::O => Participant::new(who.to_string(), sid).role(Role::Observer),
             Who::C(_) => Participant::new(who.to_string(), sid).role(Role::Client),
-            Who::X => Participant::new(who.to_string(), sid),
+            // Its token names no role. Every second one could change its attributes, too.
+            Who::X => Participant::new(who.to_string(), sid).can_update_metadata(!self.admits_only_roles()),
         };
         let join = self.room.add(who, process, participant);
         self.processes[process].join = Some(join);
@@ -150,6 +151,9 @@ impl World<'_> {
         let config = Config::default().room("room").caps(caps).times(times);
         let config = config.lossy(cast.has_fast_lane(who)).streams(cast.has_streams(who));
         let mut config = config.asks(cast.asks).prompts(cast.asks);
+        if self.admits_only_roles() {
+            config = config.admit_only_roles();
+        }
         if self.schedule.cast.configured {
             config = match who {
                 Who::C(_) => config.assistant("a"),
@@ -163,6 +167,11 @@ impl World<'_> {
             Who::C(_) => Session::client(local.clone(), config, seed),
             _ => Session::assistant(local.clone(), config, seed),
         }
+    }
+
+    /// Whether the assistants of this run admit nobody without a role: then the stranger has an ordinary token.
+    fn admits_only_roles(&self) -> bool {
+        self.schedule.seed.is_multiple_of(2)
     }
 
     pub(crate) fn news(&mut self, to: usize, about: usize, joined: bool) {
