@@ -43,6 +43,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "transport",
             "room",
             "recording",
+            // Whether the token of a join fits.
+            "token",
         ],
     ),
     ("adapter", &["body", "link", "tool", "source", "session", "bridge"]),
