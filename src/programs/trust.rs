@@ -38,7 +38,7 @@ pub(super) fn read(path: &Path) -> Result<(String, PathBuf), ProgramsError> {
     let not_a_file = || ProgramsError::NotAFile { path: path.into() };
     let name = path.file_name().ok_or_else(not_a_file)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let folder = follow(parent.unwrap_or_else(|| Path::new(".")))?;
+    let folder = follow(parent.unwrap_or_else(|| Path::new(".")), path)?;
 
     let read_only = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let opened = open(&folder, read_only | OFlags::DIRECTORY, Mode::empty())
@@ -67,7 +67,7 @@ pub(super) fn read(path: &Path) -> Result<(String, PathBuf), ProgramsError> {
 
 /// Checks a program that is to run, and the way to it.
 pub(super) fn check_program(program: &Path) -> Result<(), ProgramsError> {
-    let file = follow(program)?;
+    let file = follow(program, program)?;
     for path in [file.as_path(), file.parent().unwrap_or(&file)] {
         let stat = lstat(path).map_err(|error| unreadable(path, error))?;
         only_ours(&stat, path)?;
@@ -75,10 +75,10 @@ pub(super) fn check_program(program: &Path) -> Result<(), ProgramsError> {
     Ok(())
 }
 
-/// Follows a path from the root, and checks each folder and link on the way. The end itself is not checked.
-fn follow(path: &Path) -> Result<PathBuf, ProgramsError> {
-    let path_error = |error: io::Error| unreadable(path, error);
-    let absolute = env::current_dir().map_err(path_error)?.join(path);
+/// Follows a path from the root, and checks each folder and link on the way. The end itself is not checked. An error
+/// names what was to be reached.
+fn follow(path: &Path, named: &Path) -> Result<PathBuf, ProgramsError> {
+    let absolute = env::current_dir().map_err(|error| unreadable(named, error))?.join(path);
     let mut ahead: Vec<OsString> = Vec::new();
     let add = |ahead: &mut Vec<OsString>, path: &Path| {
         ahead.extend(path.components().rev().map(|part| part.as_os_str().to_owned()));
@@ -92,15 +92,15 @@ fn follow(path: &Path) -> Result<PathBuf, ProgramsError> {
             Some(Component::Normal(name)) => at.push(name),
             _ => continue,
         }
-        let stat = lstat(&at).map_err(|error| unreadable(&at, error))?;
+        let stat = lstat(&at).map_err(|error| unreadable(named, error))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => {
                 links += 1;
                 if links > MAX_LINKS {
-                    return Err(path_error(Errno::LOOP.into()));
+                    return Err(unreadable(named, Errno::LOOP));
                 }
                 ours(&stat, &at)?;
-                let target = readlink(&at, Vec::new()).map_err(|error| unreadable(&at, error))?;
+                let target = readlink(&at, Vec::new()).map_err(|error| unreadable(named, error))?;
                 at.pop();
                 add(&mut ahead, Path::new(&OsString::from_vec(target.into_bytes())));
             }
