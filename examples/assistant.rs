@@ -25,7 +25,15 @@ fn secs(seconds: u64) -> Duration {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let assistant = Assistant::builder().join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
+    let result = tokio::select! {
+        result = calls(&assistant) => result,
+        _ = tokio::signal::ctrl_c() => Ok(()), // the open call is dropped, and so cancelled
+    };
+    assistant.close().await; // says goodbye, also after a failure
+    result
+}
 
+async fn calls(assistant: &Assistant) -> anyhow::Result<()> {
     let battery: Battery = assistant.call("get_battery", ()).to("phone").timeout(secs(5)).await?.decode()?;
     println!("{:.0} %, charging: {}", 100.0 * battery.level, battery.charging);
 
@@ -47,7 +55,5 @@ async fn main() -> anyhow::Result<()> {
         println!("{progress}");
     }
     println!("{} photos", call.await?.decode::<usize>()?); // dropping `call` instead would have cancelled it
-
-    assistant.close().await;
     Ok(())
 }

@@ -62,7 +62,12 @@ async fn main() -> anyhow::Result<()> {
         .tool("export_album", "Copy an album to the cloud", export_album);
     let client =
         Client::builder().tools(tools).join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
-    println!("left: {}", client.closed().await);
+    let reason = tokio::select! {
+        reason = client.closed() => reason,
+        // Says goodbye, so that the assistant knows at once; without it, only after the grace period of 5 s.
+        _ = tokio::signal::ctrl_c() => client.close().await,
+    };
+    println!("left: {reason}");
     Ok(())
 }
 
