@@ -4,7 +4,7 @@ use std::{fmt, io, io::Write as _, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
-use crate::programs::supervise;
+use crate::{LocalText, ToolName, programs::supervise};
 
 mod assistant;
 mod call;
@@ -205,6 +205,14 @@ impl Verb {
 /// A line for people, on stderr; whether they read it is their business.
 fn hint(line: &str) {
     let _ = writeln!(io::stderr(), "{}", text::plain(line));
+}
+
+/// The longest line about a tool's failure, in characters.
+const LONGEST_FAILURE: usize = 200;
+
+/// Shows the owner of a tool why it failed, on stderr. Nobody else gets this text: it may hold what the tool was given.
+fn tool_failed(tool: &ToolName, reason: &LocalText) {
+    hint(&text::line(&format!("{tool} failed: {reason}"), LONGEST_FAILURE));
 }
 
 /// Logs go to stderr, and only if asked for: `RUST_LOG=toolbridge=debug`.

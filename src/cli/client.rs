@@ -14,7 +14,7 @@ use super::{
     consent::Asker,
     file,
     interrupt::{interrupted, unless_interrupted},
-    link, text,
+    link, text, tool_failed,
 };
 use crate::{Client, CloseReason, ErrorCode, ProgramTools, ProgramsError, Role, ToolName, session::Event};
 
@@ -111,6 +111,9 @@ async fn show(client: &Client) -> io::Result<CloseReason> {
         if matches!(event, Event::NotAllowed) && std::mem::replace(&mut muted, true) {
             continue;
         }
+        if let Event::ToolFailed { tool, reason, .. } = &event {
+            tool_failed(tool, reason);
+        }
         if let Some(line) = line(&event) {
             say(&line)?;
         }
@@ -139,7 +142,6 @@ pub(super) fn line(event: &Event) -> Option<String> {
             let word = outcome.as_ref().map_or_else(ErrorCode::to_string, |()| "ok".to_owned());
             format!("{tool}: {word} after {:.1} ms", took.as_secs_f64() * 1e3)
         }
-        Event::ToolFailed { tool, reason, .. } => format!("{tool}: {reason}"),
         Event::NotAllowed => {
             "this token does not allow sending (`canPublishData`): no assistant can hear of us".to_owned()
         }

@@ -1,3 +1,29 @@
 //! What may go to a terminal.
 
 pub(super) use crate::recording::plain::{counted, json, plain};
+
+/// Foreign text as one line of at most so many characters, what steers a terminal escaped. A line that is cut ends with `…`.
+pub(super) fn line(text: &str, limit: usize) -> String {
+    // An escape is longer than its character, never shorter.
+    let beginning: String = text.chars().take(limit + 1).collect();
+    let escaped = plain(&beginning);
+    if escaped.chars().count() <= limit {
+        return escaped.into_owned();
+    }
+    escaped.chars().take(limit - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_is_escaped_and_cut_to_its_limit() {
+        assert_eq!(line("a\nb", 10), "a\\u{a}b");
+        assert_eq!(line(&"x".repeat(10), 10), "x".repeat(10));
+        assert_eq!(line(&"x".repeat(11), 10), format!("{}…", "x".repeat(9)));
+        let evil = line(&"\u{1b}[31m\n\u{202e}".repeat(1_000), 200);
+        assert!(evil.chars().count() == 200 && evil.ends_with('…'), "{evil}");
+        assert!(!evil.contains(|it: char| it.is_control() || it == '\u{202e}'), "{evil}");
+    }
+}

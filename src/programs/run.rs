@@ -21,6 +21,9 @@ pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
 /// The longest text that a failed program says to its caller, in characters.
 const MAX_COMPLAINT: usize = 300;
 
+/// The most of a program's output that its owner is shown, in bytes. It never travels and is never logged.
+const MAX_EXCERPT: usize = 1_000;
+
 /// Why a run is over.
 enum End {
     Itself,
@@ -76,20 +79,39 @@ pub(super) async fn run(
 }
 
 fn result(status: ExitStatus, streams: &Streams) -> Outcome {
-    let output = streams.output().map_err(|Overflow| {
+    let output = streams.output().map_err(|Overflow { beginning }| {
         let text = format!("the program wrote more than {MAX_STDOUT} bytes");
-        ToolError::new(ErrorCode::RESULT_TOO_LARGE, text)
+        let local = format!("{text}, beginning with {}", excerpt(&beginning));
+        ToolError::new(ErrorCode::RESULT_TOO_LARGE, text).with_source(local)
     })?;
     if !status.success() {
-        return Err(ToolError::new(ErrorCode::EXECUTION_ERROR, failure(status, streams.complaint())));
+        let complaint = streams.complaint();
+        let local = format!("{status}, stderr: {}", excerpt(last(complaint)));
+        let error = ToolError::new(ErrorCode::EXECUTION_ERROR, failure(status, complaint));
+        return Err(if complaint.is_empty() { error } else { error.with_source(local) });
     }
     if output.trim_ascii().is_empty() {
         return Ok(Body::empty());
     }
-    let json = str::from_utf8(output).ok().and_then(|text| Body::from_json(text).ok());
-    json.ok_or_else(|| {
-        ToolError::new(ErrorCode::EXECUTION_ERROR, "the program wrote something that is no JSON")
+    let body = match str::from_utf8(output) {
+        Ok(text) => Body::from_json(text).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    body.map_err(|why| {
+        let local = format!("the program's output is not JSON ({why}): {}", excerpt(output));
+        let text = "the program wrote something that is no JSON";
+        ToolError::new(ErrorCode::EXECUTION_ERROR, text).with_source(local)
     })
+}
+
+/// The beginning of what a program wrote, for its owner's eyes.
+fn excerpt(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_EXCERPT)]).into_owned()
+}
+
+/// The end of what a program wrote, as much of it as an excerpt holds.
+fn last(bytes: &[u8]) -> &[u8] {
+    &bytes[bytes.len().saturating_sub(MAX_EXCERPT)..]
 }
 
 /// The last line that the program wrote to stderr, else its status.

@@ -27,13 +27,18 @@ pub(super) struct Streams {
     stdout: Option<ChildStdout>,
     output: Vec<u8>,
     overflown: bool,
+    /// What an output that was too large began with.
+    beginning: Vec<u8>,
     stderr: Option<ChildStderr>,
     complaint: Vec<u8>,
 }
 
 /// The program wrote more than [`MAX_STDOUT`].
 #[derive(Debug)]
-pub(super) struct Overflow;
+pub(super) struct Overflow {
+    /// The first [`CHUNK`] bytes of it.
+    pub(super) beginning: Vec<u8>,
+}
 
 impl Streams {
     /// The streams of a program that reads this input.
@@ -45,6 +50,7 @@ impl Streams {
             stdout: Some(ChildStdout::from_std(pipes.stdout)?),
             output: Vec::new(),
             overflown: false,
+            beginning: Vec::new(),
             stderr: Some(ChildStderr::from_std(pipes.stderr)?),
             complaint: Vec::new(),
         })
@@ -55,7 +61,7 @@ impl Streams {
     /// # Cancel safety
     /// Safe: what has been read is kept.
     pub(super) async fn overflow(&mut self) {
-        if self.flow(true).await.is_ok() {
+        if self.flow(true).await {
             std::future::pending().await
         }
     }
@@ -65,12 +71,12 @@ impl Streams {
     /// # Cancel safety
     /// Safe: what has been read is kept.
     pub(super) async fn closed(&mut self) {
-        let _ = self.flow(false).await;
+        self.flow(false).await;
     }
 
     /// All that was written to stdout.
     pub(super) fn output(&self) -> Result<&[u8], Overflow> {
-        if self.overflown { Err(Overflow) } else { Ok(&self.output) }
+        if self.overflown { Err(Overflow { beginning: self.beginning.clone() }) } else { Ok(&self.output) }
     }
 
     /// The end of what was written to stderr.
@@ -78,7 +84,8 @@ impl Streams {
         &self.complaint
     }
 
-    async fn flow(&mut self, stop_at_overflow: bool) -> Result<(), Overflow> {
+    /// Writes and reads to the end of all streams. False: it stopped at an overflow.
+    async fn flow(&mut self, stop_at_overflow: bool) -> bool {
         while self.stdin.is_some() || self.stdout.is_some() || self.stderr.is_some() {
             tokio::select! {
                 written = write(&mut self.stdin, &self.input[self.written..]) => match written {
@@ -92,11 +99,14 @@ impl Streams {
                     }
                     if self.output.len() > MAX_STDOUT {
                         // What comes from now on is read for the program's sake only.
+                        if !self.overflown {
+                            self.beginning = self.output[..CHUNK].to_vec();
+                        }
                         self.output.clear();
                         self.overflown = true;
                     }
                     if self.overflown && stop_at_overflow {
-                        return Err(Overflow);
+                        return false;
                     }
                 }
                 more = read(&mut self.stderr, &mut self.complaint) => {
@@ -108,7 +118,7 @@ impl Streams {
                 }
             }
         }
-        Ok(())
+        true
     }
 }
 

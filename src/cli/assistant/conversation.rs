@@ -11,7 +11,10 @@ use super::{
     input::{Line, MAX_LINE, Text},
     say,
 };
-use crate::{Assistant, CallId, CloseReason, Event, Events, Peer, Turn, cli::text};
+use crate::{
+    Assistant, CallId, CloseReason, Event, Events, Peer, Turn,
+    cli::{text, tool_failed},
+};
 
 /// Calls that are open at once. Beyond them no line is read until one has ended: as many as a session has.
 pub(super) const OPEN_CALLS: usize = 1024;
@@ -282,6 +285,7 @@ impl Conversation {
                 say::peer_error(&by, code, &message, recoverable)
             }
             Event::ToolFailed { call, tool, reason } => {
+                tool_failed(&tool, &reason);
                 say::tool_failed(&call, tool.as_str(), reason.as_str())
             }
             Event::Frame { from, frame } => say::frame(&from, frame.to_json().ok()?),

@@ -10,7 +10,7 @@ use crate::{
     cli::{
         Failure, client, file,
         interrupt::{interrupted, unless_interrupted},
-        text,
+        text, tool_failed,
     },
     replay::{Cassette, Miss, Timing},
 };
@@ -73,6 +73,9 @@ async fn show(client: &Client, cassette: &Cassette, quiet: bool) -> io::Result<C
         // Once is enough: it is told for each packet.
         if quiet || (matches!(event, Event::NotAllowed) && std::mem::replace(&mut muted, true)) {
             continue;
+        }
+        if let Event::ToolFailed { tool, reason, .. } = &event {
+            tool_failed(tool, reason);
         }
         if let Some(line) = line(&event, cassette) {
             client::say(&line)?;
