@@ -1,11 +1,9 @@
 //! The question to whoever sits at the terminal, before a tool of ours runs that needs it.
 
 use std::{
+    collections::BTreeSet,
     io::{self, BufRead as _, IsTerminal as _},
-    sync::{
-        Arc, Once,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
     thread,
 };
 
@@ -20,6 +18,9 @@ const ANSWERS: usize = 64;
 /// The longest line that can be an answer, in bytes.
 const LONGEST: usize = 64;
 
+/// The most of a question's arguments that is shown, in bytes.
+const SHOWN_ARGUMENTS: usize = 2 << 10;
+
 /// Who answers for the tools that need it.
 #[derive(Clone)]
 pub(super) struct Asker {
@@ -30,7 +31,7 @@ pub(super) struct Asker {
 
 /// The questions at the terminal. Each has a number, so that no answer is for a question that came after it.
 struct Asked {
-    next: AtomicU64,
+    questions: Mutex<Questions>,
     reading: Once,
     answers: broadcast::Sender<Answer>,
 }
@@ -39,6 +40,50 @@ struct Asked {
 struct Answer {
     number: u64,
     allowed: bool,
+}
+
+/// A line that is an answer; without a number it is for the only question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Line {
+    number: Option<u64>,
+    allowed: bool,
+}
+
+/// Which questions are open.
+#[derive(Debug, Default)]
+struct Questions {
+    last: u64,
+    open: BTreeSet<u64>,
+    /// Those that were open at any time since the last line was read. An answer without a number could be for any of
+    /// them: the one that a person read may be gone, and another may have come while they typed.
+    meant: BTreeSet<u64>,
+}
+
+impl Questions {
+    /// The next question's number.
+    fn ask(&mut self) -> u64 {
+        self.last += 1;
+        self.open.insert(self.last);
+        self.meant.insert(self.last);
+        self.last
+    }
+
+    fn end(&mut self, number: u64) {
+        self.open.remove(&number);
+    }
+
+    /// The answer that a line is; none if it could be for several questions.
+    fn answer(&mut self, line: Line) -> Option<Answer> {
+        let number = line.number.or_else(|| self.meant.first().copied().filter(|_| self.meant.len() == 1));
+        self.meant.clone_from(&self.open);
+        let number = number?;
+        if line.number.is_none() && !self.open.contains(&number) {
+            return None;
+        }
+        self.open.remove(&number);
+        self.meant.remove(&number);
+        Some(Answer { number, allowed: line.allowed })
+    }
 }
 
 impl Asker {
@@ -64,8 +109,11 @@ impl Asker {
                 "{name:?} needs a person's consent, and nobody can be asked: {way}let it always run with --yes {name}"
             )));
         }
-        let asked =
-            Asked { next: AtomicU64::new(1), reading: Once::new(), answers: broadcast::Sender::new(ANSWERS) };
+        let asked = Asked {
+            questions: Mutex::default(),
+            reading: Once::new(),
+            answers: broadcast::Sender::new(ANSWERS),
+        };
         Ok((!needs.is_empty()).then(|| Self { always: always.into(), asked: Arc::new(asked) }))
     }
 
@@ -75,16 +123,20 @@ impl Asker {
         if self.always.iter().any(|name| name == tool) {
             return true;
         }
-        let number = self.asked.next.fetch_add(1, Relaxed);
         let mut answers = self.asked.answers.subscribe();
+        let (number, is_only) = {
+            let mut questions = self.asked.questions();
+            (questions.ask(), questions.meant.len() == 1)
+        };
+        let mut open = Open { asked: Arc::clone(&self.asked), number, answered: false };
         self.asked.clone().read();
-        let (caller, arguments) = (request.caller(), text::json(&request.arguments().to_json()));
-        hint(&format!("{caller} wants to run {tool} with {arguments}"));
+        let arguments = shortened(text::json(&request.arguments().to_json()));
+        hint(&format!("{} wants to run {tool} with {arguments}", request.caller()));
         let seconds = request.time_left().as_secs();
+        let short = if is_only { " (or just y or n)" } else { "" };
         hint(&format!(
-            "type `yes {number}` to allow it, `no {number}` to refuse; silence for {seconds} s refuses"
+            "type `yes {number}` to allow it, `no {number}` to refuse{short}; no answer within {seconds} s refuses"
         ));
-        let mut open = Open { number, answered: false };
         let allowed = loop {
             match answers.recv().await {
                 Ok(answer) if answer.number == number => break answer.allowed,
@@ -97,14 +149,28 @@ impl Asker {
     }
 }
 
-/// Tells when a question is taken back.
+/// The beginning of long arguments, and how much is left out.
+fn shortened(mut arguments: String) -> String {
+    let length = arguments.len();
+    if length > SHOWN_ARGUMENTS {
+        let end = (0..=SHOWN_ARGUMENTS).rev().find(|at| arguments.is_char_boundary(*at));
+        arguments.truncate(end.unwrap_or_default());
+        let left_out = length - arguments.len();
+        arguments += &format!(" … ({left_out} of {length} bytes left out)");
+    }
+    arguments
+}
+
+/// An open question. Says when it is taken back.
 struct Open {
+    asked: Arc<Asked>,
     number: u64,
     answered: bool,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
+        self.asked.questions().end(self.number);
         if !self.answered {
             hint(&format!("{}: nobody waits for an answer any more", self.number));
         }
@@ -112,6 +178,10 @@ impl Drop for Open {
 }
 
 impl Asked {
+    fn questions(&self) -> MutexGuard<'_, Questions> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Begins to read the terminal, in a thread that ends with it or with the process. Not before the first
     /// question: a program in the background that reads is stopped by its shell.
     fn read(self: Arc<Self>) {
@@ -119,10 +189,13 @@ impl Asked {
         self.reading.call_once(move || {
             let started = thread::Builder::new().name("consent".to_owned()).spawn(move || {
                 for line in io::stdin().lock().lines().map_while(Result::ok) {
-                    match answer(&line) {
+                    if line.trim().is_empty() {
+                        continue;
+                    }
+                    let answer = read(&line).and_then(|line| this.questions().answer(line));
+                    match answer {
                         // An error: no question is open, and so it is none's answer.
                         Some(answer) => drop(this.answers.send(answer)),
-                        None if line.trim().is_empty() => {}
                         None => hint("type `yes` or `no` and the question's number"),
                     }
                 }
@@ -134,27 +207,73 @@ impl Asked {
     }
 }
 
-/// What a line says: a word and a number.
-fn answer(line: &str) -> Option<Answer> {
-    let (word, number) = line.trim().split_once(' ').filter(|_| line.len() <= LONGEST)?;
-    let allowed = match word {
+/// What a line says: a word, and a number if it names its question.
+fn read(line: &str) -> Option<Line> {
+    if line.len() > LONGEST {
+        return None;
+    }
+    let mut words = line.split_whitespace();
+    let allowed = match words.next()? {
         "yes" | "y" => true,
         "no" | "n" => false,
         _ => return None,
     };
-    Some(Answer { number: number.trim().parse().ok()?, allowed })
+    let number = words.next().map(|number| number.parse().ok()).map_or(Some(None), |it| it.map(Some))?;
+    words.next().is_none().then_some(Line { number, allowed })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn line(text: &str) -> Line {
+        read(text).unwrap()
+    }
+
     #[test]
-    fn an_answer_names_its_question() {
-        assert_eq!(answer("yes 3\r"), Some(Answer { number: 3, allowed: true }));
-        assert_eq!(answer(" n  12 "), Some(Answer { number: 12, allowed: false }));
-        for none in ["", "yes", "y", "3", "yes three", "yes -1", "yess 3", "yes 3 4", &"yes 1".repeat(20)] {
-            assert_eq!(answer(none), None, "{none}");
+    fn answer_is_a_word_and_perhaps_a_number() {
+        assert_eq!(read("yes 3\r"), Some(Line { number: Some(3), allowed: true }));
+        assert_eq!(read(" n  12 "), Some(Line { number: Some(12), allowed: false }));
+        assert_eq!(read("y"), Some(Line { number: None, allowed: true }));
+        assert_eq!(read("no\n"), Some(Line { number: None, allowed: false }));
+        for none in ["", "3", "yes three", "yes -1", "yess 3", "Y", "yes 3 4", &"yes 1".repeat(20)] {
+            assert_eq!(read(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn answer_without_a_number_is_for_the_only_open_question() {
+        let mut questions = Questions::default();
+        assert_eq!(questions.answer(line("y")), None, "no question is open");
+        assert_eq!(questions.ask(), 1);
+        assert_eq!(questions.answer(line("y")), Some(Answer { number: 1, allowed: true }));
+        questions.end(1);
+        assert_eq!((questions.ask(), questions.ask()), (2, 3));
+        assert_eq!(questions.answer(line("n")), None, "two are open");
+        assert_eq!(questions.answer(line("n 2")), Some(Answer { number: 2, allowed: false }));
+        questions.end(2);
+        assert_eq!(questions.answer(line("n")), Some(Answer { number: 3, allowed: false }));
+    }
+
+    #[test]
+    fn answer_without_a_number_is_not_for_a_question_that_replaced_another() {
+        let mut questions = Questions::default();
+        questions.ask();
+        questions.end(1);
+        questions.ask();
+        assert_eq!(questions.answer(line("y")), None, "it may be for the first");
+        assert_eq!(questions.answer(line("y")), Some(Answer { number: 2, allowed: true }));
+        questions.ask();
+        questions.end(3);
+        assert_eq!(questions.answer(line("y")), None);
+    }
+
+    #[test]
+    fn long_arguments_are_cut_and_the_rest_is_counted() {
+        assert_eq!(shortened("{}".to_owned()), "{}");
+        let exact = "x".repeat(SHOWN_ARGUMENTS);
+        assert_eq!(shortened(exact.clone()), exact);
+        let long = shortened(format!("{}äää", "x".repeat(SHOWN_ARGUMENTS - 1)));
+        assert_eq!(long, format!("{} … (6 of 2053 bytes left out)", "x".repeat(SHOWN_ARGUMENTS - 1)));
     }
 }
