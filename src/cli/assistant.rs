@@ -17,6 +17,7 @@ use super::{
     consent::Asker,
     file,
     interrupt::{interrupted, unless_interrupted},
+    text,
 };
 use crate::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
 
@@ -88,7 +89,14 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.record {
         builder = builder.record(path);
     }
-    let assistant = join(builder, &arguments.seat).await?;
+    let assistant = match join(builder, &arguments.seat).await {
+        // Whoever drives this reads its output alone.
+        Err(Failure::Failed(reason)) => {
+            writeln!(io::stdout(), "{}", text::json(&say::join_failed(&reason)))?;
+            return Err(Failure::Failed(reason));
+        }
+        joined => joined?,
+    };
     let (out, written) = output::start(io::stdout());
     let input = input::start(io::stdin);
     let mut conversation = Conversation::new(assistant.clone(), out);

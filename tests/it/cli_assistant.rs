@@ -2,6 +2,8 @@
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _};
 
+use serde_json::{Value, json};
+
 use crate::cli::{complaint, feed, run, text};
 
 /// A server that is not there, and a key.
@@ -18,9 +20,21 @@ fn the_contract_is_at_hand_and_help_says_where() {
     let output = run(&["assistant", "--protocol"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let contract = text(&output.stdout);
-    for word in
-        ["hello", "call", "cancel", "tools", "close", "result", "progress", "event", "error", "version 1"]
-    {
+    for word in [
+        "hello",
+        "call",
+        "cancel",
+        "tools",
+        "close",
+        "result",
+        "progress",
+        "event",
+        "error",
+        "version 1",
+        "ready",
+        "join_failed",
+        "bad_command",
+    ] {
         assert!(contract.contains(word), "{word}");
     }
     let help = run(&["assistant", "--help"]);
@@ -28,11 +42,16 @@ fn the_contract_is_at_hand_and_help_says_where() {
 }
 
 #[test]
-fn before_it_has_joined_nothing_is_on_stdout() {
+fn failed_join_is_the_only_line_and_wrong_usage_is_none() {
     let (nowhere, line) = (nowhere(), b"{\"type\":\"call\",\"id\":1,\"tool\":\"t\"}\n");
     let arguments: Vec<_> = ["assistant"].into_iter().chain(nowhere.iter().map(String::as_str)).collect();
     let output = feed(&arguments, line);
-    assert!(complaint(&output, 1).contains("cannot be reached"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let event: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&event["type"], &event["event"]), (&json!("event"), &json!("join_failed")), "{event}");
+    let reason = event["reason"].as_str().unwrap();
+    assert!(reason.contains("cannot be reached"), "{reason}");
+    assert_eq!(text(&output.stderr), format!("toolbridge: {reason}\n"));
     assert!(complaint(&feed(&["assistant"], line), 2).contains("LIVEKIT_URL"));
     let missing = [&arguments[..], &["--tools", "/no/such/tools.toml"]].concat();
     assert!(complaint(&feed(&missing, line), 2).contains("/no/such/tools.toml"));

@@ -157,9 +157,19 @@ impl Fields {
     /// A key that is not known is a mistake, and no small one: a limit that is misspelt would not hold.
     fn end(&self, command: &str) -> Result<(), String> {
         match self.0.keys().next() {
-            Some(key) => Err(format!("{key:?} is no key of `{command}`")),
+            Some(key) => Err(format!("{key:?} is no key of `{command}`{}", hint_for(command))),
             None => Ok(()),
         }
+    }
+}
+
+/// What a wrong key of a command may have meant.
+fn hint_for(command: &str) -> &'static str {
+    match command {
+        "call" => {
+            "; its keys are `type`, `id`, `tool`, `arguments`, `to`, `timeoutMs`, `ownerWaitMs`, `meta`, `turn`"
+        }
+        _ => "",
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     say,
 };
 use crate::{
-    Assistant, CallId, CloseReason, Event, Events, Peer, Turn,
+    Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn,
     cli::{text, tool_failed},
 };
 
@@ -68,6 +68,8 @@ pub(super) struct Conversation {
     turns: VecDeque<(Id, Turn)>,
     /// Who was told to be there.
     present: BTreeSet<Peer>,
+    /// Clients that offer something.
+    ready: BTreeSet<Identity>,
     /// Once is enough to be told that we may not send.
     muted: bool,
 }
@@ -87,6 +89,7 @@ impl Conversation {
             names: HashMap::new(),
             turns: VecDeque::new(),
             present: BTreeSet::new(),
+            ready: BTreeSet::new(),
             muted: false,
         }
     }
@@ -252,10 +255,25 @@ impl Conversation {
                 self.say(&line).await?;
             }
         }
-        match self.line(event) {
+        let ready = self.ready(&event);
+        if let Some(line) = self.line(event) {
+            self.say(&line).await?;
+        }
+        match ready {
             Some(line) => self.say(&line).await,
             None => Ok(()),
         }
+    }
+
+    /// What follows the `tools_changed` of a client that offered nothing before.
+    fn ready(&mut self, event: &Event) -> Option<Value> {
+        let Event::ToolsChanged { owner } = event else { return None };
+        let offers = self.assistant.tools();
+        if owner == self.assistant.identity() || !offers.iter().any(|offer| offer.owner == *owner) {
+            self.ready.remove(owner);
+            return None;
+        }
+        self.ready.insert(owner.clone()).then(|| say::ready(owner, &offers))
     }
 
     fn line(&mut self, event: Event) -> Option<Value> {
@@ -425,10 +443,40 @@ mod tests {
         assert!(matches!(end, End::Said) && conversation.open.is_empty(), "{end:?}");
         assert_eq!(results["\"a\""]["result"].to_string(), r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#);
         assert_eq!(results["2"]["result"], json!({"value": "ours"}));
-        for (id, code) in [("3", "unknown_tool"), ("4", "invalid_parameters"), ("5", "invalid_parameters")] {
+        for (id, code) in [("3", "unknown_tool"), ("4", "bad_command"), ("5", "bad_command")] {
             let error = &results[id]["error"];
             assert!(error["code"] == code && error["mayHaveRun"] == false, "{error}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_offers_tools_is_ready_once_until_it_leaves() {
+        let room = Room::new();
+        let mut driver = Driver::new(&room, 64).await;
+        for _ in 0..2 {
+            let phone = phone(&room).await;
+            let ready = driver.until(json!({"event": "ready"})).await;
+            assert_eq!(ready["owner"], "phone", "{ready}");
+            assert!(ready["tools"].as_array().unwrap().contains(&json!("sleep")), "{ready}");
+            phone.close().await;
+            driver.until(json!({"event": "tools_changed", "owner": "phone", "tools": []})).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn mistake_of_the_driver_has_a_code_that_no_tool_has() {
+        let room = Room::new();
+        let _phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        driver.write(&json!({"type": "call", "id": 1, "tool": "odd", "args": {}})).await;
+        let result = driver.until(json!({"type": "result", "id": 1})).await;
+        assert_eq!(result["error"]["code"], "bad_command", "{result}");
+        let message = result["error"]["message"].as_str().unwrap();
+        assert!(message.contains("\"args\"") && message.contains("`arguments`"), "{message}");
+        let Ok(Command::Cancel(id)) = command::parse(r#"{"type":"cancel","id":2}"#) else { panic!("no id") };
+        let result = say::result(&id, &Err(crate::CallError::TooManyOpen { open: 64 }));
+        let error = &result["error"];
+        assert!(error["code"] == "too_many_open" && error["mayHaveRun"] == false, "{result}");
     }
 
     #[tokio::test(start_paused = true)]

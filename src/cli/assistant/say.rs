@@ -59,9 +59,12 @@ fn outcome(line: &mut Value, result: &Result<Body, CallError>) {
     }
 }
 
+/// The code of a driver's own mistake in a call. A tool's `invalid_parameters` is something else.
+const BAD_COMMAND: &str = "bad_command";
+
 /// The outcome of a call that was not asked for, since its line is wrong.
 pub(super) fn refused(id: &Id, message: &str) -> Value {
-    let error = json!({"code": "invalid_parameters", "message": message, "mayHaveRun": false});
+    let error = json!({"code": BAD_COMMAND, "message": message, "mayHaveRun": false});
     json!({"type": "result", "id": id.to_json(), "ok": false, "error": error})
 }
 
@@ -93,6 +96,8 @@ fn failure(error: &CallError) -> Value {
 fn word(error: &CallError) -> ErrorCode {
     match error {
         CallError::TurnOver => "turn_over".into(),
+        CallError::Arguments(_) | CallError::Limit { .. } => BAD_COMMAND.into(),
+        CallError::TooManyOpen { .. } => "too_many_open".into(),
         other => other.word(),
     }
 }
@@ -167,6 +172,20 @@ pub(super) fn tools_changed(owner: &Identity, offers: &[Offer]) -> Value {
     line["owner"] = owner.as_str().into();
     let its = offers.iter().filter(|offer| offer.owner == *owner);
     line["tools"] = its.map(|offer| offer.tool.name().as_str()).collect();
+    line
+}
+
+/// A client offers tools, and offered none before.
+pub(super) fn ready(owner: &Identity, offers: &[Offer]) -> Value {
+    let mut line = tools_changed(owner, offers);
+    line["event"] = "ready".into();
+    line
+}
+
+/// The room was not joined. No `hello` comes before it.
+pub(super) fn join_failed(reason: &str) -> Value {
+    let mut line = event("join_failed");
+    line["reason"] = reason.into();
     line
 }
 
