@@ -43,7 +43,7 @@ Server and key come from flags or from LIVEKIT_URL, LIVEKIT_API_KEY and
 LIVEKIT_API_SECRET, or LIVEKIT_TOKEN. TIME is a number with its unit: 500ms, 5s, 2m.
 RUST_LOG=toolbridge=debug shows what happens.
 Status: 0 success, 1 failure, 2 wrong usage, 3 something is wrong in the file
-or differs from it, 130 stopped by Ctrl-C.";
+or differs from it, 4 (of `call`) failure and nothing ran, 130 stopped by Ctrl-C.";
 
 /// Tool calls between a voice assistant and the apps in its LiveKit room.
 #[derive(Debug, Parser)]
@@ -112,8 +112,10 @@ enum Failure {
     Usage(String),
     /// It was asked rightly and failed: status 1.
     Failed(String),
-    /// It failed, and what it printed says so already: status 1.
-    Told,
+    /// A call failed and it is proven that nothing ran: status 4.
+    NothingRan(String),
+    /// It failed, and what it printed says so already: this status.
+    Told(u8),
     /// It was done, and something is wrong in the file that it was asked about: status 3.
     Found,
     /// It was stopped by Ctrl-C: status 130, as shells have it.
@@ -123,6 +125,9 @@ enum Failure {
 }
 
 impl Failure {
+    const FAILED: u8 = 1;
+    const NOTHING_RAN: u8 = 4;
+
     fn failed(error: impl fmt::Display) -> Self {
         Self::Failed(error.to_string())
     }
@@ -139,9 +144,13 @@ impl Failure {
             }
             Self::Failed(text) => {
                 hint(&format!("toolbridge: {text}"));
-                ExitCode::from(1)
+                ExitCode::from(Self::FAILED)
             }
-            Self::Told => ExitCode::from(1),
+            Self::NothingRan(text) => {
+                hint(&format!("toolbridge: {text}"));
+                ExitCode::from(Self::NOTHING_RAN)
+            }
+            Self::Told(status) => ExitCode::from(status),
             Self::Found => ExitCode::from(3),
             Self::Interrupted => ExitCode::from(130),
             Self::ClosedPipe => ExitCode::SUCCESS,

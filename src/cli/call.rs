@@ -1,12 +1,14 @@
 //! `toolbridge call`: joins as an assistant, calls one tool, leaves.
 
 use std::{
-    io::{self, Read as _, Write as _},
+    cell::Cell,
+    io::{self, IsTerminal as _, Read as _, Write as _},
     path::PathBuf,
     time::Duration,
 };
 
 use clap::Args;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -21,15 +23,11 @@ use crate::{Assistant, Body, CallError, Event, Events, Identity, Participant, Ro
 /// After this long without a start we say what we are waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long to wait for somebody who offers the tool: announcements take up to 3 s.
-const OWNER_WAIT: Duration = Duration::from_secs(5);
-
 /// When one client has offered the tool, how long the others in the room have to say what they offer.
 const OTHERS_WAIT: Duration = Duration::from_secs(1);
 
-/// How long to wait for a client that listens to another assistant: if that one is gone, as the last `call` from this
-/// terminal is, and its goodbye was lost with it, the client hears of that within 3 s, and is free 5 s later.
-const BOUND_WAIT: Duration = Duration::from_secs(9);
+/// The longest line of progress, in characters.
+const LONGEST_PROGRESS: usize = 200;
 
 /// The longest arguments that are read, in bytes: the largest frame of 16 MiB, all of it binary, as base64.
 const LONGEST_JSON: u64 = 24 * 1024 * 1024;
@@ -53,9 +51,17 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "IDENTITY")]
     to: Option<String>,
 
-    /// How long it may take in all: 1ms to 10m
+    /// How long to wait for a client that offers the tool, or for the client that --to names
+    #[arg(long, default_value = "10s", value_parser = clock::span, value_name = "TIME")]
+    wait: Duration,
+
+    /// How long the call itself may take, from 1ms to 10m; it counts from when the request can be sent
     #[arg(long, default_value = "30s", value_parser = clock::limit, value_name = "TIME")]
     timeout: Duration,
+
+    /// Print the outcome as one JSON object: outcome, result or code and message, mayHaveRun, times
+    #[arg(long)]
+    json: bool,
 
     /// Record the session as seen from here into this file, which must not exist (see `toolbridge info`)
     #[arg(long, value_name = "FILE")]
@@ -75,16 +81,52 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.record {
         builder = builder.record(path);
     }
+    let mut times = Times::default();
+    let began = Instant::now();
     let joining = async { builder.join(&way.url, &way.token).await.map_err(file::not_joined) };
-    let assistant = unless_interrupted(joining).await?;
+    let joined = unless_interrupted(joining).await;
+    times.join = began.elapsed();
+    let assistant = match joined {
+        Ok(assistant) => assistant,
+        Err(Failure::Failed(message)) => {
+            return if arguments.json {
+                print(&failure("not_joined", &message, false, &times))?;
+                Err(Failure::Told(Failure::NOTHING_RAN))
+            } else {
+                Err(Failure::NothingRan(message))
+            };
+        }
+        Err(other) => return Err(other),
+    };
+    let asked = Asked { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
+    let began = Instant::now();
     let result = tokio::select! {
         biased;
-        () = interrupted() => Err(Failure::Interrupted),
-        result = ask(&assistant, json, &arguments) => Ok(result),
+        () = interrupted() => None,
+        result = asked.ask(&json) => Some(result),
     };
+    times.wait = asked.called.get().map_or_else(|| began.elapsed(), |called| called - began);
+    times.took = asked.called.get().map(|called| called.elapsed());
     // A call that was interrupted is dropped by now, and so cancelled; its owner hears of it.
     assistant.close().await;
-    show(result?)
+    let Some(result) = result else {
+        if arguments.json {
+            print(&failure("cancelled", "the call was interrupted", times.took.is_some(), &times))?;
+        }
+        return Err(Failure::Interrupted);
+    };
+    if arguments.json { show_json(result, &times) } else { show(result) }
+}
+
+/// How long each part took.
+#[derive(Debug, Default)]
+struct Times {
+    /// Joining the room.
+    join: Duration,
+    /// From then on, waiting for a client.
+    wait: Duration,
+    /// From the request to the outcome; none if nothing was asked.
+    took: Option<Duration>,
 }
 
 /// The arguments as they are given, or as they stand on standard input: one word of a command line is small.
@@ -97,50 +139,75 @@ fn parameters(given: &str) -> Result<Body, Failure> {
         .map_err(|error| Failure::usage(format!("the arguments are no JSON: {error}")))
 }
 
-async fn ask(assistant: &Assistant, json: Body, arguments: &Arguments) -> Result<Body, CallError> {
-    let began = Instant::now();
-    let hint = async {
-        sleep(PATIENCE).await;
-        let who = arguments.to.as_deref().unwrap_or("a client that offers it");
-        hint(&format!("waiting for {who} (LiveKit announces participants up to 3 s late) …"));
-        std::future::pending::<()>().await;
-    };
-    let once = || async {
-        let call = match &arguments.to {
-            Some(owner) => assistant.call(&arguments.tool, &json).to(owner.as_str()),
-            None => {
-                let wait = OWNER_WAIT.min(arguments.timeout);
-                offers(assistant, &arguments.tool, wait).await;
-                assistant.call(&arguments.tool, &json).owner_wait(Duration::ZERO)
+/// One call, with all that is done for it.
+struct Asked<'a> {
+    assistant: &'a Assistant,
+    arguments: &'a Arguments,
+    /// When the request was made, the last time.
+    called: Cell<Option<Instant>>,
+}
+
+impl Asked<'_> {
+    async fn ask(&self, json: &Body) -> Result<Body, CallError> {
+        let until = Instant::now() + self.arguments.wait;
+        let call = async {
+            let mut events = self.assistant.events();
+            self.someone(until).await;
+            loop {
+                self.called.set(Some(Instant::now()));
+                let result = self.once(json).await;
+                // The client listens to another assistant, and nothing ran. It is free soon if that one is gone, as
+                // the last `call` from this terminal may be.
+                let is_bound = matches!(result, Err(CallError::NotBound { .. }));
+                if !is_bound || !offers_change(&mut events, until).await {
+                    return result;
+                }
             }
         };
-        let left = arguments.timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
-        call.timeout(left).await
-    };
-    let call = async {
-        let mut events = assistant.events();
-        let mut until = None;
-        loop {
-            let result = once().await;
-            if !matches!(result, Err(CallError::NotBound { .. })) {
-                return result;
+        tokio::select! {
+            result = call => result,
+            // Neither of them ever ends.
+            () = self.hint() => Err(CallError::Cancelled),
+            () = link::told(self.assistant) => Err(CallError::Cancelled),
+        }
+    }
+
+    /// Waits for somebody who can be asked.
+    async fn someone(&self, until: Instant) {
+        match &self.arguments.to {
+            Some(owner) => {
+                let left = until.saturating_duration_since(Instant::now());
+                // If it is not ready by then, the call says why.
+                let _ = self.assistant.ready(owner.as_str()).within(left).await;
             }
-            // Nothing ran.
-            let until =
-                *until.get_or_insert_with(|| (Instant::now() + BOUND_WAIT).min(began + arguments.timeout));
-            if !offers_change(&mut events, until).await {
-                return result;
+            None => offers(self.assistant, &self.arguments.tool, until).await,
+        }
+    }
+
+    async fn once(&self, json: &Body) -> Result<Body, CallError> {
+        let call = self.assistant.call(&self.arguments.tool, json).owner_wait(Duration::ZERO);
+        let call = match &self.arguments.to {
+            Some(owner) => call.to(owner.as_str()),
+            None => call,
+        };
+        let mut call = call.timeout(self.arguments.timeout).start();
+        let is_watched = io::stderr().is_terminal();
+        while let Some(step) = call.progress().await {
+            if is_watched && let Some(message) = &step.message {
+                hint(&text::line(&format!("… {message}"), LONGEST_PROGRESS));
             }
         }
-    };
-    tokio::select! {
-        result = call => result.map_err(|error| match error {
-            CallError::Timeout { .. } => CallError::Timeout { limit: arguments.timeout },
-            other => other,
-        }),
-        // Neither of them ever ends.
-        () = hint => Err(CallError::Cancelled),
-        () = link::told(assistant) => Err(CallError::Cancelled),
+        call.await
+    }
+
+    /// Says what is waited for, if that takes long.
+    async fn hint(&self) {
+        sleep(PATIENCE).await;
+        if self.called.get().is_none() {
+            let who = self.arguments.to.as_deref().unwrap_or("a client that offers it");
+            hint(&format!("waiting for {who} (LiveKit announces participants up to 3 s late) …"));
+        }
+        std::future::pending::<()>().await;
     }
 }
 
@@ -157,9 +224,8 @@ async fn offers_change(events: &mut Events, until: Instant) -> bool {
 
 /// Waits until somebody offers the tool, and a little longer for those who may offer it too: the first
 /// to answer us is no better than the others.
-async fn offers(assistant: &Assistant, tool: &str, wait: Duration) {
+async fn offers(assistant: &Assistant, tool: &str, mut until: Instant) {
     let mut events = assistant.events();
-    let mut until = Instant::now() + wait;
     let mut found = false;
     loop {
         let offers = assistant.tools();
@@ -181,23 +247,110 @@ async fn offers(assistant: &Assistant, tool: &str, wait: Duration) {
     }
 }
 
-fn show(result: Result<Body, CallError>) -> Result<(), Failure> {
+fn print(json: &Value) -> io::Result<()> {
+    writeln!(io::stdout(), "{}", text::json(json))
+}
+
+fn show_json(result: Result<Body, CallError>, times: &Times) -> Result<(), Failure> {
     match result {
         Ok(body) => {
-            writeln!(io::stdout(), "{}", text::json(&body.to_json()))?;
+            let mut line = json!({"outcome": "done", "result": body.to_json()});
+            times.add_to(&mut line);
+            print(&line)?;
             Ok(())
         }
+        Err(error) => {
+            let (code, ran) = (error.word(), error.may_have_run());
+            let message = ToolError::from(error).message().to_owned();
+            print(&failure(code.as_str(), &message, ran, times))?;
+            Err(Failure::Told(if ran { Failure::FAILED } else { Failure::NOTHING_RAN }))
+        }
+    }
+}
+
+fn failure(code: &str, message: &str, may_have_run: bool, times: &Times) -> Value {
+    let mut line = json!({"outcome": "failed", "code": code, "message": message, "mayHaveRun": may_have_run});
+    times.add_to(&mut line);
+    line
+}
+
+impl Times {
+    fn add_to(&self, line: &mut Value) {
+        line["joinMs"] = clock::ms(self.join);
+        line["waitMs"] = clock::ms(self.wait);
+        line["tookMs"] = self.took.map_or(Value::Null, clock::ms);
+    }
+}
+
+fn show(result: Result<Body, CallError>) -> Result<(), Failure> {
+    match result {
+        Ok(body) => Ok(print(&body.to_json())?),
         Err(CallError::Ambiguous { tool, owners }) => {
             let owners: Vec<_> = owners.iter().map(Identity::as_str).collect();
             let owners = owners.join(", ");
-            Err(Failure::Failed(format!(
+            Err(Failure::NothingRan(format!(
                 "ambiguous: {tool} is offered by {owners}; choose one with --to (nothing ran)"
             )))
         }
         Err(error) => {
-            let ran = if error.may_have_run() { "" } else { " (nothing ran)" };
+            let ran = error.may_have_run();
             let error = ToolError::from(error);
-            Err(Failure::Failed(format!("{}: {}{ran}", error.code(), error.message())))
+            let text = format!("{}: {}", error.code(), error.message());
+            Err(if ran {
+                Failure::Failed(text)
+            } else {
+                Failure::NothingRan(format!("{text} (nothing ran)"))
+            })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::{Client, ToolContext, memory::Room};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    async fn nap(context: ToolContext) -> Result<(), ToolError> {
+        sleep(context.time_left() - Duration::from_millis(100)).await;
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_a_client_does_not_use_up_the_time_of_the_call() {
+        for to in [&["--to", "phone"][..], &[]] {
+            let line = [&["call", "nap", "--timeout", "2s", "--wait", "9s"], to].concat();
+            let arguments = Line::parse_from(line).arguments;
+            let room = Room::new();
+            let assistant =
+                Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();
+            let asked = Asked { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
+            let late = async {
+                sleep(Duration::from_secs(5)).await;
+                Client::builder().tool("nap", "", nap).join_over(room.client("phone")).await.unwrap()
+            };
+            let arguments = Body::empty();
+            let (result, _phone) = tokio::join!(asked.ask(&arguments), late);
+            result.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_does_not_come_within_the_wait_ends_the_call_and_nothing_ran() {
+        let arguments = Line::parse_from(["call", "t", "--to", "phone", "--wait", "3s"]).arguments;
+        let room = Room::new();
+        let assistant = Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();
+        let asked = Asked { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
+        let began = Instant::now();
+        let error = asked.ask(&Body::empty()).await.unwrap_err();
+        assert!(!error.may_have_run(), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{error} after {:?}", began.elapsed());
     }
 }

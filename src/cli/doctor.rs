@@ -126,7 +126,7 @@ impl Visit {
         self.enter(server, &line, &addresses, pass).await?;
         let verdict = judge::verdict::verdict(&self.steps);
         self.show.verdict(&verdict)?;
-        if verdict.works { Ok(()) } else { Err(Failure::Told) }
+        if verdict.works { Ok(()) } else { Err(Failure::Told(Failure::FAILED)) }
     }
 
     /// Name, connection, TLS: the way to the server, or to a proxy before it.

@@ -110,7 +110,7 @@ async fn tools_that_are_programs_are_called_from_a_shell() -> anyhow::Result<()>
     phone.line("listening to nobody").await?;
 
     let unknown = call(&server, room, &["fly", "--to", "phone"]).await?;
-    let text = failure_of(&unknown, 1)?;
+    let text = failure_of(&unknown, 4)?;
     ensure!(text.starts_with("unknown_tool: ") && text.contains("fly"), "{text}");
     ensure!(text.contains("nothing ran"), "{text}");
     Ok(())
@@ -306,7 +306,7 @@ async fn two_clients_with_one_tool_are_named() -> anyhow::Result<()> {
     brain.close().await;
 
     let output = call(&server, room, &["double", r#"{"n": 1}"#]).await?;
-    let text = failure_of(&output, 1)?;
+    let text = failure_of(&output, 4)?;
     ensure!(text.contains("hall") && text.contains("kitchen") && text.contains("--to"), "{text}");
     let output = call(&server, room, &["double", r#"{"n": 1}"#, "--to", "hall"]).await?;
     ensure!(value_of(&output)? == json!({"value": 2}), "{output:?}");
@@ -408,8 +408,8 @@ async fn sec_c3_nothing_steers_the_terminal() -> anyhow::Result<()> {
     ensure!(failed.code == Some(1) && failed.stderr.contains("\\u{1b}"), "{failed:?}");
     let late = call(&server, room, &["hang", "--to", &identity, "--timeout", "4s"]).await?;
     ensure!(late.code == Some(1), "{late:?}");
-    let absent = call(&server, room, &["answer", "--to", EVIL, "--timeout", "2s"]).await?;
-    ensure!(absent.code == Some(1), "{absent:?}");
+    let absent = call(&server, room, &["answer", "--to", EVIL, "--wait", "2s"]).await?;
+    ensure!(absent.code == Some(4), "{absent:?}");
     let listed = Program::toolbridge(&server, &["tools", "--room", room, "--wait", "20s"]).run().await?;
     ensure!(listed.stdout.contains("answer") && listed.stdout.contains("\\u{202e}"), "{listed:?}");
     let as_json =

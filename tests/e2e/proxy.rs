@@ -134,7 +134,7 @@ async fn a_call_goes_through_it_encrypted_with_a_root_of_ones_own() -> anyhow::R
 
     let untrusted = call(&server, room, &url)?.env("HTTPS_PROXY", proxy.address(USER)).run().await?;
     ensure!(
-        untrusted.code == Some(1) && untrusted.stderr.contains("no trusted TLS connection"),
+        untrusted.code == Some(4) && untrusted.stderr.contains("no trusted TLS connection"),
         "{untrusted:?}"
     );
     Ok(())
@@ -151,7 +151,7 @@ async fn a_proxy_may_be_spoken_to_over_tls_itself() -> anyhow::Result<()> {
     let planned = call(&server, room, &url)?.env("HTTP_PROXY", &named);
     answered(&planned.arg("--root-certificate").arg(&root).run().await?)?;
     let untrusted = call(&server, room, &url)?.env("HTTP_PROXY", &named).run().await?;
-    ensure!(untrusted.code == Some(1) && untrusted.stderr.contains("UnknownIssuer"), "{untrusted:?}");
+    ensure!(untrusted.code == Some(4) && untrusted.stderr.contains("UnknownIssuer"), "{untrusted:?}");
     ensure!(!untrusted.stderr.contains("hunter2"), "{untrusted:?}");
     Ok(())
 }
@@ -165,7 +165,7 @@ async fn a_refusal_names_the_proxy_and_not_the_password() -> anyhow::Result<()> 
         .run()
         .await?;
     let refusal = format!("through the proxy 127.0.0.1:{} (HTTP_PROXY): it refused: 407", proxy.port);
-    ensure!(output.code == Some(1) && output.stderr.contains(&refusal), "{output:?}");
+    ensure!(output.code == Some(4) && output.stderr.contains(&refusal), "{output:?}");
     let encoded = STANDARD.encode("ada:wr0ng");
     ensure!(!output.stderr.contains("wr0ng") && !output.stderr.contains(&encoded), "{output:?}");
     Ok(())
@@ -182,7 +182,7 @@ async fn what_no_proxy_names_and_this_machine_are_reached_without() -> anyhow::R
         .env("NO_PROXY", "example.com,.test")
         .run()
         .await?;
-    ensure!(excepted.code == Some(1) && excepted.stderr.contains("cannot be reached"), "{excepted:?}");
+    ensure!(excepted.code == Some(4) && excepted.stderr.contains("cannot be reached"), "{excepted:?}");
     ensure!(proxy.asked().is_empty(), "{:?}", proxy.asked());
     Ok(())
 }

@@ -40,7 +40,7 @@ fn unencrypted_connection_to_another_machine_is_warned_of() {
     for url in ["ws://livekit.test", "ws://livekit.test:7880", "http://192.0.2.1"] {
         let mut command = toolbridge(&["call", "--url", url, "--token", TOKEN, "echo", "{}"]);
         let output = command.env("HTTP_PROXY", format!("http://127.0.0.1:{proxy}")).output().unwrap();
-        let complaint = complaint(&output, 1);
+        let complaint = complaint(&output, 4);
         let (warning, error) = complaint.split_once('\n').unwrap();
         assert!(
             warning.starts_with("warning: the connection to ") && warning.contains("wss://"),
@@ -58,7 +58,7 @@ fn connection_to_this_machine_or_an_encrypted_one_is_not_warned_of() {
         format!("ws://localhost:{port}"),
         format!("wss://127.0.0.1:{port}"),
     ] {
-        let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 1);
+        let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 4);
         assert!(!complaint.contains("warning"), "{complaint}");
     }
 }
@@ -94,7 +94,7 @@ fn address_without_a_scheme_is_told_before_anything_else() {
 fn encryption_where_the_server_does_not_encrypt_is_told() {
     let port = answering("HTTP/1.0 400 Bad Request\r\n\r\n");
     let url = format!("wss://127.0.0.1:{port}");
-    let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 1);
+    let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 4);
     assert!(
         complaint.contains("does not encrypt") && complaint.contains("ws:// in place of wss://"),
         "{complaint}"
@@ -116,7 +116,7 @@ fn refused_token_is_explained_by_the_servers_reason() {
     ] {
         let answer = format!("HTTP/1.1 401 Unauthorized\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
         let url = format!("ws://127.0.0.1:{}", answering(answer));
-        let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 1);
+        let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 4);
         assert!(complaint.contains("HTTP 401") && complaint.contains(wrong), "{complaint}");
         assert!(complaint.contains(advice) && !complaint.contains("eyJ"), "{complaint}");
     }

@@ -46,7 +46,9 @@ fn a_token_of_another_role_is_refused_before_anybody_joins() {
             let arguments = [*verb, &["--url", "ws://127.0.0.1:1", "--token", token]].concat();
             let output = run(&arguments);
             if *role == needed {
-                assert!(complaint(&output, 1).contains("cannot be reached"), "{verb:?} {role}");
+                let status = if verb[0] == "call" { 4 } else { 1 };
+                assert_eq!(output.status.code(), Some(status), "{verb:?}: {output:?}");
+                assert!(text(&output.stderr).contains("cannot be reached"), "{verb:?} {role}");
             } else {
                 let complaint = complaint(&output, 2);
                 assert!(complaint.contains(&format!("needs one of role {needed}")), "{verb:?}: {complaint}");
@@ -80,7 +82,7 @@ fn arguments_may_come_by_standard_input_and_hold_what_json_lacks() {
     let room = ["--room", "r", "--url", "ws://127.0.0.1:1", "--api-key", "k", "--api-secret", "s"];
     let arguments = [&["call", "t", "-"][..], &room].concat();
     let long = json!({"text": "x".repeat(300_000), "bytes": {"$bin": "AAEC"}}).to_string();
-    assert!(complaint(&feed(&arguments, long.as_bytes()), 1).contains("cannot be reached"));
+    assert!(complaint(&feed(&arguments, long.as_bytes()), 4).contains("cannot be reached"));
     for wrong in [&b"{"[..], b"", b"[1]", br#"{"a": {"$bin": 5}}"#] {
         assert!(complaint(&feed(&arguments, wrong), 2).contains("JSON"), "{wrong:?}");
     }

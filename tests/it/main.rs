@@ -34,6 +34,8 @@ mod cli_replay;
 mod cli_report;
 #[cfg(all(feature = "cli", unix))]
 mod cli_stops;
+#[cfg(all(feature = "cli", unix))]
+mod cli_tools;
 mod consent;
 #[cfg(all(feature = "cli", unix))]
 mod doctor;
