@@ -54,7 +54,6 @@ struct Supervised {
     reports: process::ChildStdout,
     /// Bytes that are not a whole report yet.
     heard: Vec<u8>,
-    started: bool,
     end: Option<End>,
 }
 
@@ -65,6 +64,8 @@ enum End {
     Ended(i32),
     /// The supervisor ended first.
     Unknown,
+    /// It is no supervisor: it wrote something else.
+    Garbage,
 }
 
 impl Group {
@@ -93,7 +94,6 @@ impl Group {
             _lifeline: lifeline,
             reports: process::ChildStdout::from_std(reports.ok_or(io::ErrorKind::BrokenPipe)?)?,
             heard: Vec::new(),
-            started: false,
             end: None,
         });
         let pipes = Pipes {
@@ -154,7 +154,9 @@ impl Group {
                 Err(io::Error::from_raw_os_error(*error))
             }
             // The supervisor was killed, and the program with it: now, or by somebody else before.
-            Some(Supervised { started: true, .. }) => Ok(status),
+            Some(Supervised { end: None | Some(End::Unknown), .. }) if status.signal().is_some() => {
+                Ok(status)
+            }
             Some(_) => {
                 Err(io::Error::other(format!("the supervisor ended before it started the program: {status}")))
             }
@@ -184,15 +186,13 @@ impl Supervised {
         while self.end.is_none() {
             if let Some(report) = Report::read(&self.heard) {
                 self.heard.drain(..Report::LENGTH);
-                match report {
-                    Report::Started => self.started = true,
-                    Report::NotStarted(error) => self.end = Some(End::NotStarted(error)),
-                    Report::Ended(status) => self.end = Some(End::Ended(status)),
-                }
-            } else if self.heard.len() >= Report::LENGTH
-                || !matches!(self.reports.read_buf(&mut self.heard).await, Ok(bytes) if bytes > 0)
-            {
-                // Something else than a supervisor writes, or it has ended.
+                self.end = Some(match report {
+                    Report::NotStarted(error) => End::NotStarted(error),
+                    Report::Ended(status) => End::Ended(status),
+                });
+            } else if self.heard.len() >= Report::LENGTH {
+                self.end = Some(End::Garbage);
+            } else if !matches!(self.reports.read_buf(&mut self.heard).await, Ok(bytes) if bytes > 0) {
                 self.end = Some(End::Unknown);
             }
         }

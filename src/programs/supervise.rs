@@ -47,8 +47,6 @@ const USAGE: u8 = 2;
 /// What a helper writes to its standard output, as a byte and four bytes of a number (little endian).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// The program runs.
-    Started,
     /// It could not be started: the number of the system's error.
     NotStarted(i32),
     /// It ended with this status, as `wait` gives it.
@@ -61,9 +59,8 @@ impl Report {
 
     fn to_bytes(self) -> [u8; Self::LENGTH] {
         let (kind, number) = match self {
-            Self::Started => (1, 0),
-            Self::NotStarted(error) => (2, error),
-            Self::Ended(status) => (3, status),
+            Self::NotStarted(error) => (1, error),
+            Self::Ended(status) => (2, status),
         };
         let [a, b, c, d] = number.to_le_bytes();
         [kind, a, b, c, d]
@@ -74,9 +71,8 @@ impl Report {
         let [kind, a, b, c, d] = *bytes.first_chunk::<{ Self::LENGTH }>()?;
         let number = i32::from_le_bytes([a, b, c, d]);
         match kind {
-            1 => Some(Self::Started),
-            2 => Some(Self::NotStarted(number)),
-            3 => Some(Self::Ended(number)),
+            1 => Some(Self::NotStarted(number)),
+            2 => Some(Self::Ended(number)),
             _ => None,
         }
     }
@@ -173,7 +169,6 @@ fn run(
             return ExitCode::FAILURE;
         }
     };
-    report(Report::Started);
     if let Ok(status) = child.wait() {
         report(Report::Ended(status.into_raw()));
     }
