@@ -131,7 +131,9 @@ impl Session {
         let silence = self.config.times.silence;
         let Some(remote) = self.peers.get_mut(id) else { return };
         let due = remote.pair.probed_at.is_none_or(|at| now.saturating_duration_since(at) >= silence);
-        if due && !remote.pair.settled && remote.lists(Feature::Ack) {
+        // What is heard sooner proves nothing: its registration may still be on its way.
+        let tells = remote.pair.crossed_at.is_some_and(|at| now.saturating_duration_since(at) >= SETTLED);
+        if due && tells && !remote.pair.settled && remote.lists(Feature::Ack) {
             remote.pair.probed_at = Some(now);
             self.ping(id);
         }
