@@ -372,6 +372,8 @@ impl Session {
                     Some(Lane::Reliable) | None => Way::Both,
                 }
             }
+            // The answer goes fast, and must not overtake what was reported just before it.
+            Message::ToolProgress(it) if it.message.is_some() || it.content.is_some() => Way::Both,
             _ => Way::Reliable,
         }
     }

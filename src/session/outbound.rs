@@ -90,6 +90,8 @@ pub(super) struct Asked {
     pub(super) turned_away: u32,
     /// It had none for the last one, which shall go again.
     pub(super) goes_again: bool,
+    /// The highest stanza, as an absolute value, under which the owner reported progress on the fast lane.
+    pub(super) progress: u32,
     /// It was asked before, in the form of a plain peer: that this packet does not leave proves nothing.
     pub(super) again: bool,
 }
@@ -128,7 +130,7 @@ impl Call {
     }
 
     /// Owner, stanza and packet are indexed: nothing but [`Calls`] changes those.
-    fn asked_mut(&mut self) -> Option<&mut Asked> {
+    pub(super) fn asked_mut(&mut self) -> Option<&mut Asked> {
         match &mut self.stage {
             Stage::Asked(asked) => Some(asked),
             Stage::Waiting | Stage::Own(_) => None,
@@ -416,6 +418,7 @@ impl Session {
             fast: sent.fast,
             turned_away: 0,
             goes_again: false,
+            progress: 0,
             again: call.asked().is_some(),
         })
     }

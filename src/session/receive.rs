@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use super::{
-    Counter, Event, Session, Timer,
+    CallKey, Counter, Event, Session, Timer,
     claim::is_claim,
     codec,
     codec::Incoming,
     ids::Instance,
     job::fitted,
-    peer::{Pair, Remote},
+    outbound::Call,
+    peer::{Feature, Pair, Remote},
 };
 use crate::{
     link::{Identity, Lane, Peer},
@@ -179,7 +180,7 @@ impl Session {
             Message::ToolUseResult(result) => self.result_came(now, id, &incoming, &result),
             Message::Acknowledgement(it) if is_claim(&it) => self.claim_came(now, id, &incoming, &it),
             Message::Acknowledgement(it) => self.acknowledged_to_assistant(now, id, &it),
-            Message::ToolProgress(it) => self.progress_came(now, id, it),
+            Message::ToolProgress(it) => self.progress_came(now, id, incoming.stanza(), it),
             Message::Configuration(its) => self.configured(now, id, &incoming, &its),
             Message::ToolsRegister(offered) => self.registration_came(now, id, offered),
             Message::Heartbeat => self.heartbeat_came(now, id),
@@ -242,13 +243,16 @@ impl Session {
         }
     }
 
-    fn progress_came(&mut self, now: Instant, id: &Identity, it: ToolProgress) {
+    fn progress_came(&mut self, now: Instant, id: &Identity, stanza: Option<i32>, it: ToolProgress) {
         let Some(key) = self.call_owned_by(&it.id, id) else {
             if self.peers.get(id).is_some_and(|remote| self.past.is_owned_by(&it.id, id, remote)) {
                 return self.stats.add(Counter::Late, 1);
             }
             return self.complain(now, id, Counter::Foreign);
         };
+        if self.is_old_progress(id, key, stanza) {
+            return self.stats.add(Counter::Duplicate, 1);
+        }
         let most = self.config.caps.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.began_at_owner = true;
@@ -263,6 +267,20 @@ impl Session {
         let call = it.id.clone();
         let progress = fitted(read_progress(it), self.config.caps.progress_bytes);
         self.event(Event::Progress { key: Some(key), call, progress });
+    }
+
+    /// Whether this progress came before, or newer progress of the call did. On the fast lane an owner sends each twice, and
+    /// the copies overtake each other.
+    fn is_old_progress(&mut self, id: &Identity, key: CallKey, stanza: Option<i32>) -> bool {
+        if !self.peers.get(id).is_some_and(|remote| remote.lists(Feature::FastLane)) {
+            return false;
+        }
+        let stanza = stanza.map(i32::unsigned_abs).filter(|stanza| *stanza != 0);
+        let asked = self.calls.get_mut(&key).and_then(Call::asked_mut);
+        let (Some(stanza), Some(asked)) = (stanza, asked) else { return false };
+        let is_old = stanza <= asked.progress;
+        asked.progress = asked.progress.max(stanza);
+        is_old
     }
 
     fn observed_progress(&mut self, it: ToolProgress) {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use toolbridge::{
-    Body, Config, Lane, LinkState, Outcome, Request, ToolError, Unsent,
+    Body, Config, Event, Lane, LinkState, Outcome, Request, ToolError, Unsent,
     wire::{Frame, Kind, Message},
 };
 
@@ -85,6 +85,51 @@ fn an_answer_that_does_not_come_at_once_is_preceded_by_its_acknowledgement() {
     world.finish("phone", Ok(value(2)));
     world.run(100 * MS);
     assert!(world.settled("a", key).unwrap().is_ok());
+}
+
+/// The messages of the progress that the assistant reports to its caller.
+fn progress_heard(world: &World) -> Vec<String> {
+    let heard = |event: &Event| match event {
+        Event::Progress { progress, .. } => progress.message.clone(),
+        _ => None,
+    };
+    world.ends["a"].events.iter().filter_map(heard).collect()
+}
+
+#[test]
+fn progress_just_before_an_answer_is_reported_before_it() {
+    let mut world = pair();
+    world.ends.get_mut("phone").unwrap().handler = None;
+    let key = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    let job = world.ends["phone"].jobs.last().unwrap().key;
+    // What is sent reliably comes long after the answer.
+    world.fate = Some(Box::new(|_, _, _| Fate::IsOvertaken(50 * MS)));
+    world.with("phone", |session, now| session.progress(now, job, "3 of 3".into()));
+    world.finish("phone", Ok(value(2)));
+    world.run(30 * MS);
+    assert!(world.settled("a", key).is_some_and(Result::is_ok), "the answer has come");
+    assert_eq!(progress_heard(&world), ["3 of 3"]);
+    world.run(SECOND);
+    assert_eq!(progress_heard(&world), ["3 of 3"], "the reliable copy is no second report");
+}
+
+#[test]
+fn progress_that_is_lost_on_the_fast_lane_comes_reliably_once() {
+    let mut world = pair();
+    world.ends.get_mut("phone").unwrap().handler = None;
+    world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    let job = world.ends["phone"].jobs.last().unwrap().key;
+    lose(&mut world, |from, lane, _| from == "phone" && lane == Lane::Lossy);
+    world.with("phone", |session, now| session.progress(now, job, "1 of 3".into()));
+    world.run(200 * MS);
+    assert_eq!(progress_heard(&world), ["1 of 3"]);
+    // The copies of the next one come in the other order.
+    world.lossy.lose = None;
+    world.with("phone", |session, now| session.progress(now, job, "2 of 3".into()));
+    world.run(200 * MS);
+    assert_eq!(progress_heard(&world), ["1 of 3", "2 of 3"]);
 }
 
 #[test]
@@ -564,7 +609,7 @@ fn whatever_is_lost_repeated_or_reordered_each_call_runs_once_and_has_its_answer
         assert_eq!(world.executed.len(), 40, "seed {seed}: once each");
         retries += world.count("a", "fast_retries");
         let took = world.ends["a"].events.iter().filter_map(|event| match event {
-            toolbridge::Event::Settled { took, .. } => Some(*took),
+            Event::Settled { took, .. } => Some(*took),
             _ => None,
         });
         worst = worst.max(took.max().unwrap());
