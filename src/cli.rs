@@ -13,6 +13,7 @@ mod cat;
 mod check;
 mod client;
 mod clock;
+mod completions;
 mod connect;
 mod consent;
 mod demo;
@@ -97,6 +98,8 @@ enum Verb {
     Replay(replay::Arguments),
     /// Take out of a recording what tools were asked and answered
     Redact(redact::Arguments),
+    /// Print a script that lets a shell complete verbs and options
+    Completions(completions::Arguments),
 }
 
 /// The first argument of this program when it supervises another; no verb for people.
@@ -207,6 +210,7 @@ impl Verb {
             Self::Report(arguments) => report::run(&arguments),
             Self::Replay(arguments) => replay::run(arguments).await,
             Self::Redact(arguments) => redact::run(&arguments),
+            Self::Completions(arguments) => completions::run(&arguments),
         }
     }
 }

@@ -74,8 +74,20 @@ fn help_names_every_verb() {
     let output = run(&["--help"]);
     assert!(output.status.success() && output.stderr.is_empty());
     let help = text(&output.stdout);
-    let verbs =
-        ["demo", "dev", "doctor", "token", "client", "call", "assistant", "tools", "watch", "ping", "frame"];
+    let verbs = [
+        "demo",
+        "dev",
+        "doctor",
+        "token",
+        "client",
+        "call",
+        "assistant",
+        "tools",
+        "watch",
+        "ping",
+        "frame",
+        "completions",
+    ];
     let of_recordings = ["info", "cat", "calls", "check", "export", "repair", "redact", "report", "replay"];
     for verb in verbs.into_iter().chain(of_recordings) {
         assert!(help.lines().any(|line| line.trim_start().starts_with(verb)), "{verb}: {help}");
@@ -85,6 +97,42 @@ fn help_names_every_verb() {
     assert!(!help.contains("LIVEKIT_API_SECRET="), "{help}");
     let version = run(&["--version"]);
     assert_eq!(text(&version.stdout).trim_end(), concat!("toolbridge ", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_for_bash_are_valid_and_name_every_verb_for_people() {
+    let help = run(&["--help"]);
+    let listed = text(&help.stdout).lines().skip_while(|line| *line != "Commands:").skip(1);
+    let verbs: Vec<_> = listed
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(verbs.len() > 20 && verbs.contains(&"completions"), "{verbs:?}");
+    let output = run(&["completions", "bash"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let script = text(&output.stdout);
+    for verb in verbs {
+        assert!(script.contains(&format!("toolbridge,{verb})")), "{verb}: {script}");
+    }
+    assert!(!script.contains("supervise"), "{script}");
+    let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
+    bash.stdin.take().unwrap().write_all(&output.stdout).unwrap();
+    assert!(bash.wait().unwrap().success());
+}
+
+#[test]
+fn completions_exist_for_each_shell_and_a_reader_may_stop() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let output = run(&["completions", shell]);
+        assert!(output.status.success() && text(&output.stdout).contains("assistant"), "{shell}: {output:?}");
+    }
+    assert_eq!(run(&["completions", "tcsh"]).status.code(), Some(2));
+    let mut child =
+        toolbridge(&["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]
