@@ -24,10 +24,12 @@ fn secs(seconds: u64) -> Duration {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    let ctrl_c = tokio::spawn(tokio::signal::ctrl_c()); // before the join, so that a Ctrl-C during it is not lost
     let assistant = Assistant::builder().join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
     let result = tokio::select! {
+        biased;
+        _ = ctrl_c => Ok(()), // the open call is dropped, and so cancelled
         result = calls(&assistant) => result,
-        _ = tokio::signal::ctrl_c() => Ok(()), // the open call is dropped, and so cancelled
     };
     assistant.close().await; // says goodbye, also after a failure
     result

@@ -60,12 +60,14 @@ async fn main() -> anyhow::Result<()> {
         .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
         .tool("find_contact", "Phone number of a contact", find_contact)
         .tool("export_album", "Copy an album to the cloud", export_album);
+    // Started before the join, so that a Ctrl-C during the join is not lost.
+    let ctrl_c = tokio::spawn(tokio::signal::ctrl_c());
     let client =
         Client::builder().tools(tools).join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
     let reason = tokio::select! {
         reason = client.closed() => reason,
         // Says goodbye, so that the assistant knows at once; without it, only after the grace period of 5 s.
-        _ = tokio::signal::ctrl_c() => client.close().await,
+        _ = ctrl_c => client.close().await,
     };
     println!("left: {reason}");
     Ok(())
