@@ -1,12 +1,20 @@
 //! The built program when it is told to stop before it has got anywhere.
 
 use std::{
-    io::Write as _,
+    io::{BufRead as _, BufReader, Write as _},
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
 };
 
+use futures_util::{SinkExt as _, StreamExt as _};
+use livekit_protocol::{
+    JoinResponse, ParticipantInfo, SignalRequest, SignalResponse, signal_request, signal_response,
+};
+use prost::Message as _;
 use rustix::process::{Pid, Signal, kill_process};
+use tokio_tungstenite::{WebSocketStream, accept_async};
+
+use crate::cli::toolbridge;
 
 /// A verb on its way to a server that takes the connection and says nothing.
 fn joining(verb: &[&str]) -> (Child, TcpStream) {
@@ -58,4 +66,75 @@ fn who_was_started_with_hangups_ignored_outlives_a_hangup() {
     // It goes on with what it was at, and so it hears that it is not let in.
     connection.write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+type Signaling = WebSocketStream<tokio::net::TcpStream>;
+
+/// A verb and its signaling connection to a server that has not answered the join yet.
+async fn asking(verb: &[&str]) -> (Child, Signaling) {
+    let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let child = toolbridge(verb)
+        .args(["--room", "r", "--identity", "phone", "--url"])
+        .arg(format!("ws://{}", server.local_addr().unwrap()))
+        .args(["--api-key", "k", "--api-secret", "a secret of at least 32 characters"])
+        .env("RUST_LOG", "toolbridge=debug")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (connection, _) = server.accept().await.unwrap();
+    (child, accept_async(connection).await.unwrap())
+}
+
+async fn let_in(signaling: &mut Signaling) {
+    let participant =
+        ParticipantInfo { sid: "PA_1".into(), identity: "phone".into(), ..ParticipantInfo::default() };
+    let join = JoinResponse {
+        participant: Some(participant),
+        ping_interval: 5,
+        ping_timeout: 15,
+        ..JoinResponse::default()
+    };
+    let response = SignalResponse { message: Some(signal_response::Message::Join(join)) };
+    signaling.send(response.encode_to_vec().into()).await.unwrap();
+}
+
+/// Whether a Leave comes before the connection ends.
+async fn leaves(signaling: &mut Signaling) -> bool {
+    while let Some(Ok(frame)) = signaling.next().await {
+        let request = SignalRequest::decode(frame.into_data()).unwrap();
+        if matches!(request.message, Some(signal_request::Message::Leave(_))) {
+            return true;
+        }
+    }
+    false
+}
+
+/// The verbs that take part in calls.
+const PARTICIPANTS: [&[&str]; 3] = [&["client"], &["assistant"], &["call", "x"]];
+
+#[tokio::test]
+async fn ctrl_c_before_the_server_answers_the_join_leaves_the_room() {
+    for verb in PARTICIPANTS {
+        let (mut child, mut signaling) = asking(verb).await;
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let_in(&mut signaling).await;
+        assert!(leaves(&mut signaling).await, "{verb:?}");
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{verb:?}");
+    }
+}
+
+#[tokio::test]
+async fn ctrl_c_before_the_data_channels_are_open_leaves_the_room() {
+    for verb in PARTICIPANTS {
+        let (mut child, mut signaling) = asking(verb).await;
+        let_in(&mut signaling).await;
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        assert!(log.any(|line| line.contains("the server took the join")), "{verb:?}");
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        assert!(leaves(&mut signaling).await, "{verb:?}");
+        drop(signaling);
+        log.for_each(drop);
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{verb:?}");
+    }
 }
