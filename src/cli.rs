@@ -28,6 +28,7 @@ mod link;
 mod part;
 mod ping;
 mod record;
+mod record_to;
 mod redact;
 mod repair;
 mod replay;

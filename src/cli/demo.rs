@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     io::{self, Write as _},
-    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -18,6 +17,7 @@ use super::{
     connect::{Server, Way},
     file,
     interrupt::unless_interrupted,
+    record_to::RecordTo,
     text,
 };
 use crate::{
@@ -36,9 +36,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     server: Server,
 
-    /// Record the session as the assistant sees it into this file, which must not exist (see `toolbridge info`)
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    record: RecordTo,
 }
 
 #[derive(Serialize)]
@@ -105,8 +104,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 }
 
 async fn show(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.record.check()?;
     let place = Place::find(&arguments.server).await?;
-    let (phone, assistant) = join(&place, arguments.record.as_deref()).await?;
+    let (phone, assistant) = join(&place, &arguments.record).await?;
     let mut demo = Demo { assistant, began: Instant::now(), ended: Vec::new() };
     writeln!(
         io::stdout(),
@@ -186,7 +186,7 @@ impl Place {
     }
 }
 
-async fn join(place: &Place, record: Option<&Path>) -> Result<(Client, Assistant), Failure> {
+async fn join(place: &Place, record: &RecordTo) -> Result<(Client, Assistant), Failure> {
     let contacts = Contacts(BTreeMap::from([("Ada", "+44 20 7946 0018")]));
     let tools = Tools::with_state(contacts)
         .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
@@ -195,8 +195,8 @@ async fn join(place: &Place, record: Option<&Path>) -> Result<(Client, Assistant
         .tool("export_album", "Copies photos to the cloud", export_album);
     let client = Client::builder().tools(tools).assistant(ASSISTANT);
     let assistant = Assistant::builder().tool("search_web", "Searches the web", search_web).client(PHONE);
-    let assistant = match record {
-        Some(path) => assistant.record(path),
+    let assistant = match record.target() {
+        Some((path, options)) => assistant.record_with(path, options),
         None => assistant,
     };
     let failed = |error: JoinError| file::not_joined(error);

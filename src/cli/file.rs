@@ -26,9 +26,12 @@ pub(super) fn refused(path: &Path, error: &RecordError) -> Failure {
 }
 
 /// Refuses a file that is there already, before anybody joins anything for it.
-pub(super) fn is_free(path: &Path, or: &str) -> Result<(), Failure> {
+pub(super) fn is_free(path: &Path) -> Result<(), Failure> {
     match path.symlink_metadata() {
-        Ok(_) => Err(Failure::Usage(format!("`{}` is there already: give another name{or}", path.display()))),
+        Ok(_) => Err(Failure::Usage(format!(
+            "`{}` is there already: give another name, or replace it with --force",
+            path.display()
+        ))),
         Err(_) => Ok(()), // whoever makes it says what is wrong
     }
 }

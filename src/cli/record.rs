@@ -53,7 +53,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if !arguments.force {
-        file::is_free(&arguments.output, ", or replace it with --force")?;
+        file::is_free(&arguments.output)?;
     }
     let way = arguments.seat.way_to_listen("record", arguments.hidden)?;
     let room = way.join().await?;

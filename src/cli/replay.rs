@@ -13,7 +13,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::{Failure, connect::Seat, file, hint, text};
+use super::{Failure, connect::Seat, file, hint, record_to::RecordTo, text};
 use crate::{
     recording::{About, Entries},
     replay::{LiveError, Replay, Speed, Timing},
@@ -36,9 +36,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// With --as: record the session as seen from here into this file, which must not exist
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    record: RecordTo,
 
     #[command(flatten)]
     seat: Seat,
@@ -140,7 +139,8 @@ impl Arguments {
             ("--speed", self.speed.is_some()),
             ("--to", self.to.is_some()),
         ];
-        let of_both = [("--record", self.record.is_some()), ("--room or --identity", self.seat.is_given())];
+        let of_both =
+            [("--record", self.record.path().is_some()), ("--room or --identity", self.seat.is_given())];
         let given = |options: &[(&'static str, bool)]| options.iter().find(|it| it.1).map(|it| it.0);
         let wrong = match self.end {
             Some(End::Client) => given(&of_assistant).map(|it| (it, "--as assistant")),
@@ -152,7 +152,7 @@ impl Arguments {
         };
         match wrong {
             Some((option, with)) => Err(Failure::Usage(format!("{option} goes with {with}"))),
-            None => Ok(()),
+            None => self.record.spares(&self.file).and_then(|()| self.record.check()),
         }
     }
 }

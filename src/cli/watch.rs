@@ -3,14 +3,15 @@
 use std::{
     future::pending,
     io::{self, Write as _},
-    path::PathBuf,
 };
 
 use clap::Args;
 use serde_json::{Value, json};
 
 pub(super) use self::flows::Flows;
-use super::{Failure, clock, connect::Seat, file, hint, interrupt::interrupted, link, tape::Tape, text};
+use super::{
+    Failure, clock, connect::Seat, hint, interrupt::interrupted, link, record_to::RecordTo, tape::Tape, text,
+};
 use crate::{
     Capabilities, CloseReason, Lane, LinkState, Role,
     link::STREAM_TOPIC,
@@ -29,19 +30,16 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// Record what is heard into this file, which must not exist (see `toolbridge record`)
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    record: RecordTo,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    if let Some(path) = &arguments.record {
-        file::is_free(path, "")?;
-    }
+    arguments.record.check()?;
     let way = arguments.seat.way("watch", Role::Observer)?;
     let mut room = way.join().await?;
-    let Some(path) = &arguments.record else { return show(&mut room, arguments.json, None).await };
-    let mut tape = match Tape::begin(path, false, way.is_hidden()) {
+    let Some(path) = arguments.record.path() else { return show(&mut room, arguments.json, None).await };
+    let mut tape = match Tape::begin(path, arguments.record.force(), way.is_hidden()) {
         Ok(tape) => tape,
         Err(failure) => {
             room.close().await;

@@ -387,6 +387,9 @@ fn the_demo_is_recorded_and_its_recording_is_sound() {
     assert!(demo.status.success(), "{demo:?}");
     let again = run(&["demo", "--record", &file]);
     assert_eq!(again.status.code(), Some(2), "it is not overwritten: {again:?}");
+    assert!(text(&again.stderr).contains("--force"), "{again:?}");
+    let forced = run(&["demo", "--record", &file, "--force"]);
+    assert!(forced.status.success(), "{forced:?}");
     let info = json(&["info", &file, "--json"], 0);
     assert_eq!((&info["identity"], &info["finished"]), (&"assistant".into(), &true.into()));
     let checked = json(&["check", &file, "--json"], 0);

@@ -111,6 +111,7 @@ fn options_that_mean_nothing_here_are_refused() {
         (&["--live"], "--live goes with --as assistant"),
         (&["--room", "r"], "--room or --identity goes with --as client or --as assistant"),
         (&["--record", "x.mcap"], "--record goes with"),
+        (&["--as", "client", "--record", &file, "--force"], "is the recording that is replayed"),
         (&["--as", "client", "--allow", "lamp"], "--allow goes with --as assistant"),
         (&["--as", "client", "--speed", "max"], "--speed goes with --as assistant"),
         (&["--as", "assistant", "--timing", "fast"], "--timing goes with --as client"),

@@ -74,8 +74,8 @@ async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<Live
     if let Some(client) = &arguments.to {
         builder = builder.client(client.as_str());
     }
-    if let Some(path) = &arguments.record {
-        builder = builder.record(path);
+    if let Some((path, options)) = arguments.record.target() {
+        builder = builder.record_with(path, options);
     }
     let joining = async { builder.join(&way.url, &way.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;

@@ -25,8 +25,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
     }
-    if let Some(path) = &arguments.record {
-        builder = builder.record(path);
+    if let Some((path, options)) = arguments.record.target() {
+        builder = builder.record_with(path, options);
     }
     let way = arguments.seat.way("replay", Role::Client)?;
     let joining = async {

@@ -1,0 +1,59 @@
+//! The options `--record FILE` and `--force` of every verb that joins a room.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+
+use super::{Failure, file};
+use crate::recording::RecorderOptions;
+
+#[derive(Debug, Args)]
+pub(super) struct RecordTo {
+    /// Record the session as this participant sees it into this file (see `toolbridge info`)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
+    /// Overwrite the file that --record names
+    #[arg(long, requires = "record")]
+    force: bool,
+}
+
+impl RecordTo {
+    /// Returns the file, if one was named.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.record.as_deref()
+    }
+
+    /// Returns whether an existing file is overwritten.
+    pub(super) fn force(&self) -> bool {
+        self.force
+    }
+
+    /// Refuses a file that exists, unless `--force` was given. Call it before joining a room.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        match &self.record {
+            Some(path) if !self.force => file::is_free(path),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses to overwrite the recording that the verb reads.
+    pub(super) fn spares(&self, input: &Path) -> Result<(), Failure> {
+        let Some(path) = &self.record else { return Ok(()) };
+        match (fs::canonicalize(path), fs::canonicalize(input)) {
+            (Ok(output), Ok(input)) if output == input => Err(Failure::Usage(format!(
+                "`{}` is the recording that is replayed: give --record another name",
+                path.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what the builder's `record_with` needs, if a file was named.
+    pub(super) fn target(&self) -> Option<(&Path, RecorderOptions)> {
+        Some((self.path()?, RecorderOptions::default().force(self.force)))
+    }
+}
