@@ -52,7 +52,7 @@ pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
 pub use redact::Redact;
 pub(crate) use redactor::MARK as REDACTED;
-pub use report::{report, report_with_notes};
+pub use report::{report, report_with_notes, write_report};
 pub use rewrite::{Repaired, redact, repair};
 use spoken::Spoken;
 pub use tap::Tap;

@@ -1,5 +1,5 @@
 //! Files that are no longer what they were: ten thousand of them through everything that reads recordings, in a process
-//! that may not have much memory.
+//! that may not have much memory. And files that are whole, and made to cost their readers time and memory.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
@@ -17,18 +17,25 @@ use allocation_counter::measure;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use toolbridge::{
     recording::{
-        Entry, Happened, RecordError, Recorder, RecorderOptions, Recording, Redact, calls, check, entry_json,
-        entry_text, info, redact, repair, report, write_trace,
+        Entries, Entry, Happened, Moment, RecordError, Recorder, RecorderOptions, Recording, Redact,
+        call_json, calls, check, entry_json, entry_text, info, redact, repair, report, write_report,
+        write_trace,
     },
     replay::{Cassette, Replay},
 };
+
+#[path = "hostile_files/costly.rs"]
+mod costly;
 
 /// Files in all.
 const FILES: usize = 10_000;
 
 /// What one file may take in memory at once, in bytes: all readers, one after another, of a file of 4 KB; and what a chunk says
-/// of its size, which is taken at its word up to the limit of a record, 64 MiB.
-const TAKEN: u64 = (64 + 4) * 1024 * 1024;
+/// of its size, which is taken at its word up to the limit of a record, 24 MiB.
+const TAKEN: u64 = (24 + 4) * 1024 * 1024;
+
+/// What each verb may take of memory at once for any file, in bytes. What the process itself takes comes to that.
+const MOST: u64 = 224 * 1024 * 1024;
 
 /// The address space of this process, in bytes. An allocation beyond it would end the process.
 const SPACE: u64 = 2 * 1024 * 1024 * 1024;
@@ -289,4 +296,72 @@ fn five_thousand_changed_files() {
 #[test]
 fn five_thousand_others() {
     run(2);
+}
+
+/// What each verb does with a file.
+const VERBS: &[(&str, fn(&Path))] = &[
+    ("info", |path| drop(serde_json::to_string(&info(entries(path))).unwrap())),
+    ("check", |path| drop(serde_json::to_string(&check(entries(path))).unwrap())),
+    ("calls", |path| {
+        for call in calls(entries(path)).calls {
+            serde_json::to_writer(io::sink(), &call_json(&call)).unwrap();
+        }
+    }),
+    ("cat", |path| {
+        for (index, entry) in entries(path).enumerate() {
+            drop(entry_text(&entry, None));
+            serde_json::to_writer(io::sink(), &entry_json(index, &entry)).unwrap();
+        }
+    }),
+    ("trace", |path| {
+        let folded = calls(entries(path));
+        write_trace(&folded, Moment(0), Moment(u64::MAX), &mut io::sink()).unwrap();
+    }),
+    ("report", |path| {
+        let folded = calls(entries(path));
+        write_report(entries(path), &folded.calls, "a file", &[], &mut io::sink()).unwrap();
+    }),
+    ("repair", |path| drop(repair(path, path.with_extension("out"), true).unwrap())),
+    ("redact", |path| {
+        drop(redact(path, path.with_extension("out"), Redact::everything().keep("kept"), true).unwrap());
+    }),
+    ("replay", |path| drop(Replay::dry(entries(path)))),
+    ("cassette", |path| drop(Cassette::new(entries(path)))),
+    ("live replay", |path| drop(Replay::live(entries(path)).map(|live| live.plan()))),
+];
+
+fn entries(path: &Path) -> Entries {
+    Recording::open(path).unwrap().entries()
+}
+
+#[test]
+fn costly_files_are_read_by_every_verb_in_bounded_memory() {
+    let folder = env::temp_dir().join(format!("toolbridge-costly-{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let mut wrong = Vec::new();
+    for file in costly::ALL {
+        let path = folder.join(format!("{}.mcap", file.name));
+        fs::write(&path, (file.make)(file.few)).unwrap();
+        for (verb, read) in VERBS {
+            let cost = measure(|| read(&path));
+            if cost.bytes_max > MOST {
+                wrong.push(format!("{verb} of {}: {} MiB", file.name, cost.bytes_max >> 20));
+            }
+        }
+        fs::remove_file(path).unwrap();
+    }
+    fs::remove_dir_all(&folder).unwrap();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Keeps the largest files of each kind in the folder that `TOOLBRIDGE_COSTLY_FILES` names, to measure the command line
+/// with them: `/usr/bin/time -v toolbridge info FILE`.
+#[test]
+fn costly_files_are_kept_on_request() {
+    let Some(folder) = env::var_os("TOOLBRIDGE_COSTLY_FILES").map(PathBuf::from) else { return };
+    fs::create_dir_all(&folder).unwrap();
+    let only = env::var("TOOLBRIDGE_COSTLY_KIND").ok();
+    for file in costly::ALL.iter().filter(|file| only.as_ref().is_none_or(|it| it == file.name)) {
+        fs::write(folder.join(format!("{}.mcap", file.name)), (file.make)(file.many)).unwrap();
+    }
 }

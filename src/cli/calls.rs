@@ -6,7 +6,6 @@ use std::{
 };
 
 use clap::Args;
-use serde_json::Value;
 
 use super::{Failure, file, hint, text};
 use crate::recording::{Fold, Moment, RecordedCall, call_json, outcome_word};
@@ -30,8 +29,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let calls = fold.finish();
     let mut out = BufWriter::new(io::stdout().lock());
     if arguments.json {
-        let all: Vec<Value> = calls.calls.iter().map(call_json).collect();
-        writeln!(out, "{}", text::json(&all.into()))?;
+        for (place, call) in calls.calls.iter().enumerate() {
+            out.write_all(if place == 0 { b"[" } else { b"," })?;
+            text::write_json(&mut out, &call_json(call))?;
+        }
+        writeln!(out, "{}", if calls.calls.is_empty() { "[]" } else { "]" })?;
     } else {
         writeln!(
             out,

@@ -120,10 +120,13 @@ fn show(
             writeln!(out, "{}", entry_text(entry, begun))
         }
         Format::Json => {
-            let before = if shown == 0 { "[\n" } else { ",\n" };
-            write!(out, "{before}{}", text::json(&entry_json(index, entry)))
+            out.write_all(if shown == 0 { b"[\n" } else { b",\n" })?;
+            text::write_json(out, &entry_json(index, entry))
         }
-        Format::Ndjson => writeln!(out, "{}", text::json(&entry_json(index, entry))),
+        Format::Ndjson => {
+            text::write_json(out, &entry_json(index, entry))?;
+            out.write_all(b"\n")
+        }
     }
 }
 

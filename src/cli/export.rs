@@ -53,7 +53,8 @@ fn write(arguments: &Arguments, out: &mut impl Write) -> Result<Option<String>, 
     let damage = match arguments.to {
         Form::Jsonl => {
             let (_, damage) = file::each(&arguments.file, |_, index, entry| {
-                Ok(writeln!(out, "{}", text::json(&entry_json(index, entry)))?)
+                text::write_json(out, &entry_json(index, entry))?;
+                Ok(out.write_all(b"\n")?)
             })?;
             damage
         }

@@ -2,14 +2,14 @@
 
 use std::{
     fs,
-    io::{self, Write as _},
+    io::{self, BufWriter, Write as _},
     path::{Path, PathBuf},
 };
 
 use clap::Args;
 
 use super::{Failure, file, hint};
-use crate::recording::{calls, create_file, report_with_notes};
+use crate::recording::{calls, create_file, write_report};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -50,15 +50,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let name = arguments.file.file_name().map(|name| name.to_string_lossy().into_owned());
     let title = arguments.title.clone().or(name).unwrap_or_default();
-    let page = report_with_notes(file::open(&arguments.file)?.entries(), &folded.calls, &title, &notes);
+    let entries = file::open(&arguments.file)?.entries();
     if to_stdout {
-        let mut out = io::stdout();
-        out.write_all(page.as_bytes())?;
+        let mut out = BufWriter::new(io::stdout().lock());
+        write_report(entries, &folded.calls, &title, &notes, &mut out)?;
         out.flush()?;
     } else {
-        let mut file =
-            create_file(&output, arguments.force).map_err(|error| file::refused(&output, &error))?;
-        file.write_all(page.as_bytes())?;
+        let file = create_file(&output, arguments.force).map_err(|error| file::refused(&output, &error))?;
+        let mut out = BufWriter::new(file);
+        write_report(entries, &folded.calls, &title, &notes, &mut out)?;
+        out.flush()?;
         hint(&format!("{}: {} calls", output.display(), folded.calls.len()));
     }
     file::end(&arguments.file, damage)

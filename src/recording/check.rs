@@ -1,7 +1,8 @@
 //! A recording against the contract: every frame, and every call.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    hash::{BuildHasher as _, RandomState},
     time::Duration,
 };
 
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent, Spoken,
-    fold::{Calls, Fold, Told},
+    fold::{Calls, Fold, Told, beginning},
     spoken::call_of,
 };
 use crate::{
@@ -20,6 +21,9 @@ use crate::{
 
 /// How many findings are kept; what is beyond them is counted.
 const MAX_FINDINGS: usize = 10_000;
+
+/// How much of a finding's text is kept, in bytes.
+const MAX_TEXT: usize = 1_024;
 
 /// How much later than its limit a call's result may come: its owner counts from receipt, and the way is long.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -32,6 +36,9 @@ const MAX_OPEN: usize = 100_000;
 
 /// How many of a sender's last stanzas are remembered, to tell a repetition from a number that was used again.
 const MAX_STANZAS: usize = 4_096;
+
+/// How many stanzas of all senders together: 32 MB.
+const MAX_STANZAS_IN_ALL: usize = 500_000;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -110,10 +117,15 @@ pub(crate) struct Checker {
     /// Calls without a result.
     open: BTreeMap<u64, Open>,
     /// When they are overdue.
-    due: BTreeMap<(Moment, u64), ()>,
+    due: BTreeSet<(Moment, u64)>,
+    /// Who has to do with them: their callers, and their owners as far as they are known.
+    parties: BTreeSet<(Option<Identity>, u64)>,
     /// Requests of the recorded participant, by channel and number.
     sent: HashMap<(u16, u32), u64>,
     senders: HashMap<Peer, Sender>,
+    /// How many stanzas are remembered of them.
+    stanzas: usize,
+    hasher: RandomState,
     /// The join that each participant is in.
     present: HashMap<Identity, Sid>,
     dead: HashSet<Peer>,
@@ -130,6 +142,7 @@ struct Open {
     entry: usize,
     due: Moment,
     caller: Identity,
+    owner: Option<Identity>,
     packets: Vec<(u16, u32)>,
 }
 
@@ -137,7 +150,8 @@ struct Open {
 #[derive(Debug, Default)]
 struct Sender {
     highest: u32,
-    last: BTreeMap<u32, (u16, String)>,
+    /// What the frames of the last stanzas were about: their type, and a hash of the call.
+    last: BTreeMap<u32, (u16, u64)>,
     shows_instance: bool,
     /// Whether its Configuration lists `fast_lane`; none if there was none.
     fast_lane: Option<bool>,
@@ -213,7 +227,7 @@ impl Checker {
         match event {
             RoomEvent::Here { identity, sid, .. } => {
                 // Whoever comes anew may be told again what it never heard.
-                self.senders.clear();
+                self.forget_senders();
                 self.join(identity, sid);
             }
             RoomEvent::Joined { identity, sid, .. } => self.join(identity, sid),
@@ -225,8 +239,8 @@ impl Checker {
                 self.forgive_with(identity);
             }
             RoomEvent::Link { .. } | RoomEvent::Unrecorded { .. } => {
-                self.senders.clear();
-                self.forgive(|_, _| true);
+                self.forget_senders();
+                self.forgive_all();
             }
             RoomEvent::Unsent { channel, sequence, .. } => {
                 if let Some(serial) = self.sent.get(&(*channel, *sequence)).copied() {
@@ -252,7 +266,9 @@ impl Checker {
     }
 
     fn bury(&mut self, peer: Peer) {
-        self.senders.remove(&peer);
+        if let Some(sender) = self.senders.remove(&peer) {
+            self.stanzas -= sender.last.len();
+        }
         if self.dead.len() < MAX_REMEMBERED && !peer.sid().is_empty() {
             self.dead.insert(peer);
         }
@@ -287,7 +303,7 @@ impl Checker {
         }
         // With a fast lane, frames wait for what may make them needless. An observer hears no Configurations.
         let in_order = sender.fast_lane.map_or(self.shakes_hands, |lists| !lists);
-        let what = (frame.kind().code(), call_of(message).unwrap_or_default().chars().take(256).collect());
+        let what = (frame.kind().code(), self.hasher.hash_one(call_of(message)));
         let known = sender.last.get(&stanza);
         let oldest = sender.last.keys().next().copied().unwrap_or_default();
         let highest = sender.highest;
@@ -301,8 +317,10 @@ impl Checker {
         sender.highest = highest.max(stanza);
         if known.is_none() {
             sender.last.insert(stanza, what);
-            if sender.last.len() > MAX_STANZAS {
+            self.stanzas += 1;
+            if sender.last.len() > MAX_STANZAS || self.stanzas > MAX_STANZAS_IN_ALL {
                 sender.last.pop_first();
+                self.stanzas -= 1;
             }
         }
         // These may overtake what was sent before them.
@@ -318,6 +336,15 @@ impl Checker {
 
     fn call(&mut self, place: &Place, packet: &Recorded, serial: u64, told: Told) {
         let Some(call) = self.fold.call(serial) else { return };
+        if let Some(open) = self.open.get_mut(&serial)
+            && open.owner != call.owner
+        {
+            let before = std::mem::replace(&mut open.owner, call.owner.clone());
+            if before.as_ref() != Some(&open.caller) {
+                self.parties.remove(&(before, serial));
+            }
+            self.parties.insert((call.owner.clone(), serial));
+        }
         let (id, tool) = (call.id.clone(), call.tool.clone());
         match told {
             Told::Asked if self.open.len() < MAX_OPEN && self.fold.expects_answer(serial) => {
@@ -325,9 +352,13 @@ impl Checker {
                 let due = u64::try_from(due.as_nanos()).unwrap_or(u64::MAX);
                 let due = Moment(place.at.0.saturating_add(due));
                 let caller = call.caller.clone();
-                let open = Open { asked: place.at, entry: place.entry, due, caller, packets: Vec::new() };
+                let owner = call.owner.clone();
+                self.parties.insert((Some(caller.clone()), serial));
+                self.parties.insert((owner.clone(), serial));
+                let open =
+                    Open { asked: place.at, entry: place.entry, due, caller, owner, packets: Vec::new() };
                 self.open.insert(serial, open);
-                self.due.insert((due, serial), ());
+                self.due.insert((due, serial));
                 self.note_packet(serial, packet);
             }
             Told::AskedAgain => self.note_packet(serial, packet),
@@ -383,7 +414,7 @@ impl Checker {
 
     /// What should have had its result by now.
     fn overdue(&mut self, now: Moment) {
-        while let Some((&(due, serial), ())) = self.due.first_key_value() {
+        while let Some(&(due, serial)) = self.due.first() {
             if due >= now {
                 return;
             }
@@ -408,26 +439,43 @@ impl Checker {
     /// Nothing is expected of this participant any more. Whom a call went to an observer cannot know before it is
     /// answered.
     fn forgive_with(&mut self, who: &Identity) {
-        let observes = self.fold.observes();
-        self.forgive(|caller, owner| caller == who || owner.map_or(observes, |owner| owner == who));
+        self.forgive_those_of(Some(who));
+        if self.fold.observes() {
+            self.forgive_those_of(None);
+        }
     }
 
-    /// Nothing is expected of these calls any more.
-    fn forgive(&mut self, which: impl Fn(&Identity, Option<&Identity>) -> bool) {
-        let of = |serial: u64, open: &Open| {
-            let owner = self.fold.call(serial).and_then(|call| call.owner.as_ref());
-            which(&open.caller, owner)
-        };
-        let gone: Vec<_> =
-            self.open.iter().filter(|(serial, open)| of(**serial, open)).map(|(serial, _)| *serial).collect();
-        for serial in gone {
-            self.close(serial);
+    /// Nothing is expected any more of the calls of this participant, or of those whose owner is not known.
+    fn forgive_those_of(&mut self, who: Option<&Identity>) {
+        let first = (who.cloned(), 0);
+        while let Some((party, serial)) = self.parties.range(&first..).next()
+            && *party == first.0
+        {
+            let serial = *serial;
+            if self.close(serial).is_none() {
+                self.parties.remove(&(first.0.clone(), serial));
+            }
         }
+    }
+
+    /// Nothing is expected any more of any call.
+    fn forgive_all(&mut self) {
+        self.open.clear();
+        self.due.clear();
+        self.parties.clear();
+        self.sent.clear();
+    }
+
+    fn forget_senders(&mut self) {
+        self.senders.clear();
+        self.stanzas = 0;
     }
 
     fn close(&mut self, serial: u64) -> Option<Open> {
         let open = self.open.remove(&serial)?;
         self.due.remove(&(open.due, serial));
+        self.parties.remove(&(Some(open.caller.clone()), serial));
+        self.parties.remove(&(open.owner.clone(), serial));
         for packet in &open.packets {
             self.sent.remove(packet);
         }
@@ -448,6 +496,7 @@ impl Checker {
             return;
         }
         let Place { at, entry, who } = place.clone();
+        let text = beginning(&text, MAX_TEXT).to_owned();
         self.found.findings.push(Finding { at, entry, level, rule: rule.to_owned(), who, text });
     }
 }

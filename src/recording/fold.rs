@@ -5,10 +5,11 @@ mod book;
 mod observed;
 mod slot;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque, hash_map};
 
 use sha2::{Digest, Sha256};
 
+pub(super) use self::slot::beginning;
 use self::slot::{Slot, content_of, limit_of, shortened};
 use super::{Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken};
 use crate::{
@@ -17,16 +18,17 @@ use crate::{
     wire::{Frame, Message, ToolUseRequest},
 };
 
-/// The most calls that are kept. When there are more, the one that was settled first goes, and is counted.
-const MAX_CALLS: usize = 1_000_000;
+/// The memory that the calls of a recording may take, in bytes: 110,000 ordinary ones. When they take more, the one that was
+/// settled first goes, and is counted.
+const MAX_KEPT: usize = 96 * 1024 * 1024;
 
-/// The most places of frames that are kept, of all calls together: 128 MB.
-const MAX_PLACES: usize = 16_000_000;
+/// The most places of frames that are kept, of all calls together: 16 MB. Later frames count, and are not listed.
+const MAX_PLACES: usize = 2_000_000;
 
 /// The longest id of a call, or name of a tool, in bytes; a call with a longer id is not folded. Ours have 21, and 64.
 const MAX_WORD: usize = 256;
 
-/// How much of a failure's text is kept, in characters.
+/// How much of a failure's text is kept, in bytes.
 const MAX_TEXT: usize = 1_024;
 
 /// Of how many participants it is remembered what they are and offer.
@@ -35,11 +37,21 @@ const MAX_PARTICIPANTS: usize = 1_024;
 /// How many requests of one call are told apart by their stanza, and how many owners by name.
 const MAX_AGAIN: usize = 16;
 
+/// Among how many calls of one id, the latest ones, the one is looked for that a frame fits. A caller finds its own call
+/// among any number.
+const MAX_ALIKE: usize = 16;
+
+/// How many tools of one participant are remembered; it may offer 128.
+const MAX_OFFERED: usize = 256;
+
+/// The memory that the names of offered tools may take, in bytes.
+const MAX_OFFERS: usize = 8 * 1024 * 1024;
+
 /// The calls of a recording, in the order in which they first appear.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Calls {
-    /// The calls: at most a million.
+    /// The calls, as many as 96 MiB can hold: about 110,000, fewer if their names and messages are long.
     pub calls: Vec<RecordedCall>,
     /// How many more there were: those that were settled first are left out.
     pub dropped: u64,
@@ -120,7 +132,9 @@ pub(crate) enum Told {
 pub(crate) struct Fold {
     slots: BTreeMap<u64, Slot>,
     next: u64,
-    ids: HashMap<CallId, Vec<u64>>,
+    keys: HashMap<(CallId, Identity), u64>,
+    /// The latest calls of an id, the oldest first.
+    ids: HashMap<CallId, VecDeque<u64>>,
     /// By a request's sender and stanza: plain peers acknowledge those alone.
     stanzas: HashMap<(Identity, i32), u64>,
     /// In the order in which they were settled.
@@ -128,8 +142,14 @@ pub(crate) struct Fold {
     here: Identity,
     observers: HashSet<Identity>,
     offers: HashMap<Identity, HashSet<String>>,
+    /// How many participants offer each tool.
+    offered: HashMap<String, usize>,
+    /// The memory that the names in `offers` take.
+    offers_kept: usize,
     dropped: u64,
     places: usize,
+    /// The memory that calls take.
+    kept: usize,
     most: usize,
 }
 
@@ -138,15 +158,19 @@ impl Default for Fold {
         Self {
             slots: BTreeMap::new(),
             next: 0,
+            keys: HashMap::new(),
             ids: HashMap::new(),
             stanzas: HashMap::new(),
             settled: VecDeque::new(),
             here: Identity::from(""),
             observers: HashSet::new(),
             offers: HashMap::new(),
+            offered: HashMap::new(),
+            offers_kept: 0,
             dropped: 0,
             places: 0,
-            most: MAX_CALLS,
+            kept: 0,
+            most: MAX_KEPT,
         }
     }
 }
@@ -238,6 +262,7 @@ impl Fold {
             slot.call.entries.push(index);
             self.places += 1;
         }
+        self.weigh(serial);
         Some((serial, told))
     }
 
@@ -253,7 +278,8 @@ impl Fold {
 
     /// That was all.
     pub(crate) fn finish(self) -> Calls {
-        Calls { calls: self.slots.into_values().map(|slot| slot.call).collect(), dropped: self.dropped }
+        let Self { slots, dropped, .. } = self;
+        Calls { calls: slots.into_values().map(|slot| slot.call).collect(), dropped }
     }
 
     fn handle_event(&mut self, event: &RoomEvent) {
@@ -277,8 +303,23 @@ impl Fold {
         if self.offers.len() >= MAX_PARTICIPANTS && !self.offers.contains_key(who) {
             return;
         }
-        let names = names.filter(|name| name.len() <= MAX_WORD).map(str::to_owned).collect();
-        self.offers.insert(who.clone(), names);
+        for name in self.offers.remove(who).unwrap_or_default() {
+            self.offers_kept -= name.len();
+            if let hash_map::Entry::Occupied(mut count) = self.offered.entry(name) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
+        }
+        let mut kept = HashSet::new();
+        for name in names.filter(|name| name.len() <= MAX_WORD).take(MAX_OFFERED) {
+            if self.offers_kept < MAX_OFFERS && kept.insert(name.to_owned()) {
+                self.offers_kept += name.len();
+                *self.offered.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+        self.offers.insert(who.clone(), kept);
     }
 
     fn request(
@@ -292,10 +333,7 @@ impl Fold {
         let execution = request.execution.as_ref().ok().copied();
         let owner = self.asked_of(packet, frame, execution);
         let content = content_of(request);
-        let known = self.ids.get(&request.id).and_then(|serials| {
-            let is_its = |serial: &&u64| self.slots.get(serial).is_some_and(|it| it.call.caller == *caller);
-            serials.iter().find(is_its).copied()
-        });
+        let known = self.keys.get(&(request.id.clone(), caller.clone())).copied();
         let (serial, is_new) = match known {
             Some(serial) => (serial, false),
             None => match self.adopt(&request.id, caller) {
@@ -315,7 +353,7 @@ impl Fold {
         let call = &mut slot.call;
         call.requested.get_or_insert(at);
         let Some(asked) = slot.asked else {
-            call.tool = request.tool_name.chars().take(MAX_WORD).collect();
+            call.tool = beginning(&request.tool_name, MAX_WORD).to_owned();
             call.execution = execution;
             call.limit = Some(limit_of(request));
             call.parameters = Some(request.parameters.as_bytes().len());

@@ -31,8 +31,18 @@ pub(super) const CHANNELS: usize = 4_096;
 /// The longest name of a channel with all that it says, in bytes: LiveKit's own limits are far below.
 pub(super) const CHANNEL_BYTES: usize = 16 * 1024;
 
-/// The largest record that is read, in bytes: four times the largest frame.
-pub(super) const RECORD_LIMIT: usize = 64 * 1024 * 1024;
+/// The largest record that is read, and the largest chunk once it is decompressed, in bytes: the largest frame (16 MiB)
+/// in a chunk with others.
+pub(super) const RECORD_LIMIT: usize = 24 * 1024 * 1024;
+
+/// The longest identity, sid and topic that are read, in bytes. LiveKit allows far fewer.
+pub(super) const NAME_LIMIT: usize = 1_024;
+
+/// The largest event of the room that is read, in bytes of JSON.
+pub(super) const EVENT_LIMIT: usize = 16 * 1024;
+
+/// The most entries that the metadata of a channel or of a metadata record may have. Ours have nine at most.
+pub(super) const METADATA_ENTRIES: usize = 1_024;
 
 /// Whose recording a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,11 +160,14 @@ impl Channel {
             .into_iter()
             .find(|it| text("direction") == Some(direction(*it)))?;
         let lane = [Lane::Reliable, Lane::Lossy].into_iter().find(|it| text("lane") == Some(lane(*it)))?;
+        let name = |key: &str| text(key).filter(|name| name.len() <= NAME_LIMIT);
+        let to: Vec<Identity> = serde_json::from_str(text("to")?).ok()?;
+        to.iter().all(|it| it.as_str().len() <= NAME_LIMIT).then_some(())?;
         Some(Self {
             direction,
-            from: Peer::new(text("identity")?, text("sid")?),
-            to: serde_json::from_str(text("to")?).ok()?,
-            topic: text("topic")?.to_owned(),
+            from: Peer::new(name("identity")?, name("sid")?),
+            to,
+            topic: name("topic")?.to_owned(),
             lane,
             stream: text("stream")? == YES,
         })

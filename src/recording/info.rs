@@ -20,8 +20,14 @@ const MAX_PEERS: usize = 4_096;
 /// How many joins of one participant are listed.
 const MAX_SIDS: usize = 64;
 
+/// How many joins of all participants together.
+const MAX_SIDS_IN_ALL: usize = 16_384;
+
 /// How many tools are told apart; the calls of others count under `(others)`.
 const MAX_TOOLS: usize = 4_096;
+
+/// How many outcomes of one tool are told apart; others count under `(others)`.
+const MAX_OUTCOMES: usize = 64;
 
 /// What is in a recording. As JSON it is stable: fields are added, never renamed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -143,6 +149,7 @@ pub fn info(entries: impl IntoIterator<Item = Entry>) -> Info {
 pub(crate) struct Gather {
     info: Info,
     peers: BTreeMap<String, PeerInfo>,
+    sids: usize,
     checker: Checker,
     first: Option<Moment>,
     last: Moment,
@@ -185,8 +192,8 @@ impl Gather {
             let name = if is_new && tools.len() >= MAX_TOOLS { "(others)" } else { call.tool.as_str() };
             let (tool, times) = tools.entry(name.to_owned()).or_default();
             tool.calls += 1;
-            count(&mut tool.outcomes, &outcome);
-            count(&mut info.outcomes, &outcome);
+            count(&mut tool.outcomes, &outcome, MAX_OUTCOMES);
+            count(&mut info.outcomes, &outcome, MAX_TOOLS);
             times.extend(took(call));
         }
         let tools = tools.into_iter().map(|(name, (tool, mut times))| {
@@ -196,7 +203,7 @@ impl Gather {
         info.tools = tools.collect();
         for finding in checked.findings {
             let rules = if finding.level == Level::Error { &mut info.problems } else { &mut info.notes };
-            count(rules, &finding.rule);
+            count(rules, &finding.rule, MAX_TOOLS);
         }
         info
     }
@@ -230,7 +237,7 @@ impl Gather {
         match spoken {
             Spoken::Foreign => self.info.foreign += 1,
             Spoken::Malformed(_) => self.info.malformed += 1,
-            Spoken::Frame(frame, _) => count(&mut self.info.frames, &kind_word(frame.kind())),
+            Spoken::Frame(frame, _) => count(&mut self.info.frames, &kind_word(frame.kind()), MAX_TOOLS),
         }
         let bytes = packet.payload.len();
         if let Some(peer) = self.join(packet.from.identity().as_str(), packet.from.sid().as_str()) {
@@ -246,19 +253,28 @@ impl Gather {
     }
 
     fn join(&mut self, identity: &str, sid: &str) -> Option<&mut PeerInfo> {
+        let has_room = self.sids < MAX_SIDS_IN_ALL;
         let peer = self.peer(identity)?;
-        if !sid.is_empty() && peer.sids.len() < MAX_SIDS && !peer.sids.iter().any(|known| known == sid) {
+        let is_new = has_room
+            && !sid.is_empty()
+            && peer.sids.len() < MAX_SIDS
+            && !peer.sids.iter().any(|known| known == sid);
+        if is_new {
             peer.sids.push(sid.to_owned());
         }
-        Some(peer)
+        self.sids += usize::from(is_new);
+        self.peers.get_mut(identity)
     }
 
     fn peer(&mut self, identity: &str) -> Option<&mut PeerInfo> {
-        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(identity) {
-            return None;
+        if !self.peers.contains_key(identity) {
+            if self.peers.len() >= MAX_PEERS {
+                return None;
+            }
+            let new = PeerInfo { identity: identity.to_owned(), ..PeerInfo::default() };
+            self.peers.insert(identity.to_owned(), new);
         }
-        let new = || PeerInfo { identity: identity.to_owned(), ..PeerInfo::default() };
-        Some(self.peers.entry(identity.to_owned()).or_insert_with(new))
+        self.peers.get_mut(identity)
     }
 }
 
@@ -300,8 +316,8 @@ fn kind_word(kind: Kind) -> String {
 }
 
 /// Foreign words could be many; a map of them has an end.
-fn count(map: &mut BTreeMap<String, u64>, word: &str) {
-    let word = if map.len() >= MAX_TOOLS && !map.contains_key(word) { "(others)" } else { word };
+fn count(map: &mut BTreeMap<String, u64>, word: &str, most: usize) {
+    let word = if map.len() >= most && !map.contains_key(word) { "(others)" } else { word };
     match map.get_mut(word) {
         Some(count) => *count += 1,
         None => drop(map.insert(word.to_owned(), 1)),

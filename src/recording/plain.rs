@@ -3,7 +3,12 @@
 use std::{borrow::Cow, fmt::Write as _};
 
 #[cfg(any(feature = "cli", test))]
-use serde_json::Value;
+use std::io;
+
+#[cfg(any(feature = "cli", test))]
+use serde::Serialize;
+#[cfg(any(feature = "cli", test))]
+use serde_json::{Value, ser::Formatter};
 
 /// Foreign text for a terminal: control, bidi and invisible characters as `\u{…}`.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
@@ -31,19 +36,35 @@ pub(crate) fn counted(count: u64, word: &str) -> String {
 /// character as a `\u` escape.
 #[cfg(any(feature = "cli", test))]
 pub(crate) fn json(value: &Value) -> String {
-    let text = value.to_string();
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        // Such characters can stand only inside strings here.
-        if !is_dangerous(character) {
-            out.push(character);
-            continue;
+    let mut out = Vec::new();
+    let _ = write_json(&mut out, value); // writing to memory cannot fail
+    String::from_utf8(out).unwrap_or_default()
+}
+
+/// As [`json`], written piece by piece.
+#[cfg(any(feature = "cli", test))]
+pub(crate) fn write_json(out: &mut impl io::Write, value: &impl Serialize) -> io::Result<()> {
+    let mut serializer = serde_json::Serializer::with_formatter(out, Harmless);
+    value.serialize(&mut serializer).map_err(io::Error::from)
+}
+
+/// Writes dangerous characters of strings as `\u` escapes.
+#[cfg(any(feature = "cli", test))]
+struct Harmless;
+
+#[cfg(any(feature = "cli", test))]
+impl Formatter for Harmless {
+    fn write_string_fragment<W: io::Write + ?Sized>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let mut rest = text;
+        while let Some((at, character)) = rest.char_indices().find(|(_, it)| is_dangerous(*it)) {
+            out.write_all(&rest.as_bytes()[..at])?;
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + character.len_utf8()..];
         }
-        for unit in character.encode_utf16(&mut [0; 2]) {
-            let _ = write!(out, "\\u{unit:04x}");
-        }
+        out.write_all(rest.as_bytes())
     }
-    out
 }
 
 /// Controls (C0, DEL, C1), bidi controls, zero-width and other invisible characters, tags.

@@ -4,12 +4,15 @@ use std::{collections::HashMap, fmt, fs::File, io::Read, path::Path};
 
 use super::{
     About, Entry, Happened, Moment, RecordError, Recorded, RoomEvent,
-    format::{Channel, EVENTS, EVENTS_ARE, METADATA, PACKETS_ARE},
-    records::{ChannelRecord, Damage, Fault, MessageRecord, Record, Records},
+    format::{Channel, EVENT_LIMIT, EVENTS, EVENTS_ARE, NAME_LIMIT, PACKETS_ARE},
+    records::{Allowed, ChannelRecord, Damage, Fault, MessageRecord, Record, Records},
 };
 
-/// The most bytes that the channels of a file may have in all: what is kept of a file while it is read.
-pub(super) const CHANNELS_IN_ALL: usize = 64 * 1024 * 1024;
+/// The most memory that the channels of a file may take, in bytes: what is kept of a file while it is read.
+pub(super) const CHANNELS_IN_ALL: usize = 32 * 1024 * 1024;
+
+/// What each receiver of a packet costs, in units of [`Records::spend`]: readers go through all of them.
+const WORK_OF_RECEIVER: u64 = 64;
 
 /// A recording: a file that says whose it is, and whose entries can be read.
 ///
@@ -58,7 +61,7 @@ impl Recording {
         let mut records = Records::new(Box::new(reader));
         loop {
             match records.next() {
-                Ok(Some(Record::Metadata { name, texts })) if name == METADATA => {
+                Ok(Some(Record::About(texts))) => {
                     let about = About::from_metadata(&texts)?;
                     return Ok(Self { about, records });
                 }
@@ -83,6 +86,17 @@ impl Recording {
     /// Whose recording it is.
     pub fn about(&self) -> &About {
         &self.about
+    }
+
+    /// Reads all of the file, however large what it unpacks to is: for files that come from somebody who is trusted.
+    ///
+    /// By default a reader stops where a file asks for far more work than any session of its size: at 64 MiB of unpacked
+    /// records and 16 times the size of the file, where each record counts 256 bytes more and each receiver 64. Then
+    /// [`damage`](Entries::damage) says so.
+    #[must_use]
+    pub fn without_limit(mut self) -> Self {
+        self.records.allow(Allowed::ANY);
+        self
     }
 
     pub(super) fn into_parts(self) -> (About, Records) {
@@ -120,7 +134,8 @@ pub struct Entries {
 
 /// What is known of a channel.
 struct Kept {
-    record: ChannelRecord,
+    /// What makes another record of its id the same channel.
+    digest: [u8; 32],
     what: What,
 }
 
@@ -148,7 +163,7 @@ impl Entries {
                 Ok(Some(Record::Channel(channel))) => {
                     self.learn(channel).map_err(|text| Damage { at_byte, text })?;
                 }
-                Ok(Some(Record::Message(message))) => match self.entry(message) {
+                Ok(Some(Record::Message(message))) => match self.entry(message)? {
                     Some(entry) => return Ok(Some(entry)),
                     None => self.foreign += 1,
                 },
@@ -167,11 +182,12 @@ impl Entries {
     }
 
     fn learn(&mut self, record: ChannelRecord) -> Result<(), String> {
+        let digest = record.digest();
         if let Some(known) = self.channels.get(&record.id) {
-            let same = known.record == record;
+            let same = known.digest == digest;
             return if same { Ok(()) } else { Err(format!("channel {} is two", record.id)) };
         }
-        self.channel_bytes += record.size();
+        self.channel_bytes += record.cost();
         if self.channel_bytes > CHANNELS_IN_ALL {
             return Err("the channels are too large".to_owned());
         }
@@ -180,31 +196,46 @@ impl Entries {
             PACKETS_ARE => Channel::from_metadata(&record.texts).map_or(What::Foreign, What::Packets),
             _ => What::Foreign,
         };
-        self.channels.insert(record.id, Kept { record, what });
+        self.channels.insert(record.id, Kept { digest, what });
         Ok(())
     }
 
-    fn entry(&self, message: MessageRecord) -> Option<Entry> {
-        let what = match &self.channels.get(&message.channel)?.what {
-            What::Packets(channel) => Happened::Packet(Recorded {
-                direction: channel.direction,
-                from: channel.from.clone(),
-                to: channel.to.clone(),
-                topic: channel.topic.clone(),
-                lane: channel.lane,
-                stream: channel.stream,
-                channel: message.channel,
-                sequence: message.sequence,
-                payload: message.payload,
-            }),
-            // What cannot be read is what a later version says.
-            What::Events => {
-                Happened::Event(serde_json::from_slice(&message.payload).unwrap_or(RoomEvent::Other))
+    fn entry(&mut self, message: MessageRecord) -> Result<Option<Entry>, Damage> {
+        let Some(kept) = self.channels.get(&message.channel) else { return Ok(None) };
+        let what = match &kept.what {
+            What::Packets(channel) => {
+                self.records.spend(WORK_OF_RECEIVER * channel.to.len() as u64)?;
+                Happened::Packet(Recorded {
+                    direction: channel.direction,
+                    from: channel.from.clone(),
+                    to: channel.to.clone(),
+                    topic: channel.topic.clone(),
+                    lane: channel.lane,
+                    stream: channel.stream,
+                    channel: message.channel,
+                    sequence: message.sequence,
+                    payload: message.payload,
+                })
             }
-            What::Foreign => return None,
+            What::Events => Happened::Event(event(&message.payload)),
+            What::Foreign => return Ok(None),
         };
-        Some(Entry { at: Moment(message.log_time), what })
+        Ok(Some(Entry { at: Moment(message.log_time), what }))
     }
+}
+
+/// The event that this JSON says. What cannot be read, or is longer than any recorder writes, counts as an event of a
+/// later version.
+fn event(json: &[u8]) -> RoomEvent {
+    let event = Some(json).filter(|json| json.len() <= EVENT_LIMIT).map(serde_json::from_slice);
+    let event = event.and_then(Result::ok).unwrap_or(RoomEvent::Other);
+    let has_long_name = match &event {
+        RoomEvent::Here { identity, sid, .. }
+        | RoomEvent::Joined { identity, sid, .. }
+        | RoomEvent::Left { identity, sid } => identity.as_str().len().max(sid.as_str().len()) > NAME_LIMIT,
+        _ => false,
+    };
+    if has_long_name { RoomEvent::Other } else { event }
 }
 
 impl Iterator for Entries {

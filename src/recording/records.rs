@@ -11,19 +11,42 @@ use mcap::{
     records::op,
     sans_io::linear_reader::{LinearReadEvent, LinearReader, LinearReaderOptions},
 };
+use sha2::{Digest, Sha256};
 
-use super::format::{RECORD_LIMIT, Texts};
+use super::format::{METADATA, METADATA_ENTRIES, RECORD_LIMIT, Texts};
 
 /// How many bytes are asked for at once. A record's word on its length reserves nothing.
 const READ: usize = 64 * 1024;
 
+/// How much work a file may ask of its readers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowed {
+    /// However small the file is, in units. One byte of a record is one unit.
+    least: u64,
+    /// How many units more for each byte of the file.
+    of_byte: u64,
+}
+
+impl Allowed {
+    /// Of readers that look at every value. The messages of real sessions need less than half of it: each takes 25 bytes or
+    /// more of a compressed file, since its time and the id of its call cannot be compressed.
+    const READING: Self = Self { least: 64 << 20, of_byte: 16 };
+
+    /// Of those that copy messages to another file.
+    pub(super) const COPYING: Self = Self { least: 256 << 20, of_byte: 16 };
+
+    /// Of those that trust the file.
+    pub(super) const ANY: Self = Self { least: u64::MAX, of_byte: 0 };
+}
+
+/// What a record costs beside its bytes, in units: about as long as so many bytes take.
+const WORK_OF_RECORD: u64 = 256;
+
 /// A record that means something here.
 #[derive(Debug)]
 pub(super) enum Record {
-    Metadata {
-        name: String,
-        texts: Texts,
-    },
+    /// The metadata record that says whose recording it is.
+    About(Texts),
     Schema {
         id: u16,
         name: String,
@@ -48,10 +71,23 @@ pub(super) struct ChannelRecord {
 }
 
 impl ChannelRecord {
-    /// How many bytes its texts have.
-    pub(super) fn size(&self) -> usize {
-        let texts: usize = self.texts.iter().map(|(key, value)| key.len() + value.len()).sum();
-        self.topic.len() + self.encoding.len() + texts
+    /// How much memory it takes at most while a file is read or written, in bytes: its texts, the maps and lists that
+    /// hold them, and the receivers that one of the texts lists.
+    pub(super) fn cost(&self) -> usize {
+        let texts: usize = self.texts.iter().map(|(key, value)| 128 + key.len() + value.len()).sum();
+        let receivers = self.texts.get("to").map_or(0, |to| to.bytes().filter(|byte| *byte == b',').count());
+        512 + self.topic.len() + self.encoding.len() + texts + 64 * receivers
+    }
+
+    /// What makes two channels the same.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        let mut digest = Sha256::new_with_prefix(self.schema.to_le_bytes());
+        let texts = self.texts.iter().flat_map(|(key, value)| [key, value]);
+        for text in [&self.topic, &self.encoding].into_iter().chain(texts) {
+            digest.update((text.len() as u64).to_le_bytes());
+            digest.update(text);
+        }
+        digest.finalize().into()
     }
 }
 
@@ -105,6 +141,11 @@ pub(super) struct Records {
     /// Nothing more comes.
     ended: bool,
     footer: bool,
+    /// How many bytes were read of the file.
+    read: u64,
+    /// How much work its records have asked for.
+    work: u64,
+    allowed: Allowed,
 }
 
 impl Records {
@@ -115,7 +156,18 @@ impl Records {
             .with_record_length_limit(RECORD_LIMIT);
         let reader = LinearReader::new_with_options(options);
         let at = mcap::MAGIC.len() as u64;
-        Self { source, reader, chunk: None, at, chunk_size: 0, ended: false, footer: false }
+        Self {
+            source,
+            reader,
+            chunk: None,
+            at,
+            chunk_size: 0,
+            ended: false,
+            footer: false,
+            read: 0,
+            work: 0,
+            allowed: Allowed::READING,
+        }
     }
 
     /// Where the next record begins.
@@ -130,21 +182,47 @@ impl Records {
 
     /// The next record; none at the file's end. After a fault there is nothing more.
     pub(super) fn next(&mut self) -> Result<Option<Record>, Fault> {
-        let found = self.read();
+        let found = self.read_next();
         if !matches!(found, Ok(Some(_))) {
             self.ended = true;
         }
         found
     }
 
-    fn read(&mut self) -> Result<Option<Record>, Fault> {
+    /// Sets how much work the records may ask for.
+    pub(super) fn allow(&mut self, allowed: Allowed) {
+        self.allowed = allowed;
+    }
+
+    /// Counts work that a record asks for, in units, and refuses what is more than a file of its size may ask for: a
+    /// few bytes can decompress to gigabytes.
+    pub(super) fn spend(&mut self, work: u64) -> Result<(), Damage> {
+        self.work = self.work.saturating_add(work);
+        let Allowed { least, of_byte } = self.allowed;
+        let allowed = least.saturating_add(self.read.saturating_mul(of_byte));
+        if self.work <= allowed {
+            return Ok(());
+        }
+        self.ended = true;
+        let text = format!(
+            "the first {} bytes of the file unpack to more than is read of so few ({} MiB); the rest is left out",
+            self.read,
+            allowed >> 20
+        );
+        Err(Damage { at_byte: self.at, text })
+    }
+
+    fn read_next(&mut self) -> Result<Option<Record>, Fault> {
         loop {
             if self.ended {
                 return Ok(None);
             }
             if let Some(chunk) = &mut self.chunk {
                 match from_chunk(chunk).map_err(|text| damage(self.at, text))? {
-                    Some(record) => return Ok(Some(record)),
+                    Some((record, length)) => {
+                        self.spend(WORK_OF_RECORD + length as u64).map_err(Fault::Damage)?;
+                        return Ok(Some(record));
+                    }
                     None => {
                         self.chunk = None;
                         self.at += self.chunk_size;
@@ -156,16 +234,21 @@ impl Records {
                 None => return Ok(None),
                 Some(Ok(LinearReadEvent::ReadRequest(_))) => {
                     let read = fill(&mut *self.source, self.reader.insert(READ)).map_err(Fault::Io)?;
+                    self.read += read as u64;
                     self.reader.notify_read(read);
                 }
                 Some(Ok(LinearReadEvent::Record { opcode: op::CHUNK, data })) => {
                     self.chunk_size = 9 + data.len() as u64;
-                    self.chunk = Some(chunk(data).map_err(|text| damage(self.at, text))?);
+                    let (chunk, size) = chunk(data).map_err(|text| damage(self.at, text))?;
+                    self.chunk = Some(chunk);
+                    self.spend(WORK_OF_RECORD + size / 4).map_err(Fault::Damage)?;
                 }
                 Some(Ok(LinearReadEvent::Record { opcode, data })) => {
                     let record = parse(opcode, data).map_err(|text| damage(self.at, text))?;
-                    self.at += 9 + data.len() as u64;
+                    let length = data.len() as u64;
+                    self.at += 9 + length;
                     self.footer |= matches!(record, Record::Footer);
+                    self.spend(WORK_OF_RECORD + length).map_err(Fault::Damage)?;
                     return Ok(Some(record));
                 }
                 Some(Err(mcap::McapError::BadMagic)) => return Err(Fault::NotMcap),
@@ -189,8 +272,8 @@ fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// A reader of the records of one chunk, whose checksum is looked at before the first.
-fn chunk(data: &[u8]) -> Result<LinearReader, String> {
+/// A reader of the records of one chunk, whose checksum is looked at before the first; and how many bytes they have.
+fn chunk(data: &[u8]) -> Result<(LinearReader, u64), String> {
     let mut fields = Fields(data);
     fields.skip(16)?; // the times of its messages
     let size = fields.u64()?;
@@ -215,16 +298,17 @@ fn chunk(data: &[u8]) -> Result<LinearReader, String> {
         .with_prevalidate_chunk_crcs(true)
         .with_record_length_limit(RECORD_LIMIT);
     let mut reader = LinearReader::new_with_options(options);
-    let size = 9 + data.len();
-    let place = reader.insert(size);
+    let length = 9 + data.len();
+    let place = reader.insert(length);
     place[0] = op::CHUNK;
     place[1..9].copy_from_slice(&(data.len() as u64).to_le_bytes());
-    place[9..size].copy_from_slice(data);
-    reader.notify_read(size);
-    Ok(reader)
+    place[9..length].copy_from_slice(data);
+    reader.notify_read(length);
+    Ok((reader, size))
 }
 
-fn from_chunk(reader: &mut LinearReader) -> Result<Option<Record>, String> {
+/// The next record of a chunk, and its length.
+fn from_chunk(reader: &mut LinearReader) -> Result<Option<(Record, usize)>, String> {
     loop {
         return match reader.next_event() {
             None => Ok(None),
@@ -232,7 +316,9 @@ fn from_chunk(reader: &mut LinearReader) -> Result<Option<Record>, String> {
                 reader.notify_read(0); // all of it was there
                 continue;
             }
-            Some(Ok(LinearReadEvent::Record { opcode, data })) => parse(opcode, data).map(Some),
+            Some(Ok(LinearReadEvent::Record { opcode, data })) => {
+                parse(opcode, data).map(|record| Some((record, data.len())))
+            }
             Some(Err(error)) => Err(error.to_string()),
         };
     }
@@ -241,7 +327,7 @@ fn from_chunk(reader: &mut LinearReader) -> Result<Option<Record>, String> {
 fn parse(code: u8, data: &[u8]) -> Result<Record, String> {
     let mut fields = Fields(data);
     Ok(match code {
-        op::METADATA => Record::Metadata { name: fields.text()?, texts: fields.texts()? },
+        op::METADATA if fields.text()? == METADATA => Record::About(fields.texts()?),
         op::SCHEMA => {
             let (id, name, encoding) = (fields.u16()?, fields.text()?, fields.text()?);
             let length = fields.u32()? as usize;
@@ -313,6 +399,9 @@ impl<'a> Fields<'a> {
         let mut texts = Texts::new();
         while !pairs.0.is_empty() {
             texts.insert(pairs.text()?, pairs.text()?);
+            if texts.len() > METADATA_ENTRIES {
+                return Err(format!("more than {METADATA_ENTRIES} entries of metadata"));
+            }
         }
         Ok(texts)
     }

@@ -5,6 +5,8 @@ mod numbers;
 mod page;
 mod text;
 
+use std::io::{self, Write};
+
 use super::{Entry, RecordedCall};
 
 /// A page that shows the calls of a recording over time, with their frames.
@@ -35,5 +37,22 @@ pub fn report_with_notes(
     title: &str,
     notes: &[String],
 ) -> String {
-    page::assemble(&data::block(entries, calls, title, notes))
+    let mut page = Vec::new();
+    // Writing to memory cannot fail, and a page is text.
+    let _ = write_report(entries, calls, title, notes, &mut page);
+    String::from_utf8(page).unwrap_or_default()
+}
+
+/// As [`report_with_notes`], written piece by piece, so that the page need not be held in memory.
+///
+/// # Errors
+/// When writing fails.
+pub fn write_report(
+    entries: impl IntoIterator<Item = Entry>,
+    calls: &[RecordedCall],
+    title: &str,
+    notes: &[String],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    page::write(&data::block(entries, calls, title, notes), out)
 }

@@ -15,7 +15,7 @@ use super::{
     About, Damage, RecordError, Recording, Redact,
     format::{LIBRARY, METADATA, PACKETS_ARE},
     reader::CHANNELS_IN_ALL,
-    records::{Fault, Record, Records},
+    records::{Allowed, Fault, Record, Records},
     redactor::Redactor,
     writer,
 };
@@ -130,7 +130,8 @@ pub(super) fn rewrite<W: Write + Seek>(
     out: W,
     edit: Edit<'_>,
 ) -> Result<(W, Repaired), RecordError> {
-    let (about, records) = recording.into_parts();
+    let (about, mut records) = recording.into_parts();
+    records.allow(Allowed::COPYING);
     let options = WriteOptions::new()
         .compression(Some(Compression::Zstd))
         .compression_threads(0)
@@ -155,7 +156,7 @@ fn copy<W: Write + Seek>(
     let finished = About { finished: true, ..about.clone() };
     let metadata = Metadata { name: METADATA.to_owned(), metadata: finished.to_metadata() };
     writer.write_metadata(&metadata).map_err(failed)?;
-    let (mut entries, mut kept) = (0, 0);
+    let (mut entries, mut kept, mut schemas) = (0, 0, 0);
     let mut packets = HashSet::new();
     let damage = loop {
         let at_byte = records.at();
@@ -174,7 +175,7 @@ fn copy<W: Write + Seek>(
                 written
             }
             Ok(Some(Record::Channel(it))) => {
-                kept += it.size();
+                kept += it.cost();
                 if it.encoding == PACKETS_ARE {
                     packets.insert(it.id);
                 }
@@ -185,7 +186,10 @@ fn copy<W: Write + Seek>(
             }
             // A channel of somebody else's may have one.
             Ok(Some(Record::Schema { id, name, encoding, data })) => {
-                kept += name.len() + encoding.len() + data.len();
+                schemas += 256 + name.len() + encoding.len() + data.len();
+                if schemas > CHANNELS_IN_ALL {
+                    continue; // channels without their schema are read as well
+                }
                 writer.add_schema_with_id(id, &name, &encoding, &data).map(drop)
             }
             Ok(Some(_)) => Ok(()),

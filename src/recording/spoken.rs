@@ -1,8 +1,10 @@
 //! A recorded packet, read as the frame that it carries.
 
+use serde_json::Value;
+
 use super::Recorded;
 use crate::{
-    body::DecodeError,
+    body::{DecodeError, walk::Walk},
     link::{STREAM_TOPIC, TOPIC},
     wire::{Frame, Message},
 };
@@ -33,6 +35,27 @@ impl Spoken {
             Err(error) => Self::Malformed(error),
         }
     }
+}
+
+/// How many values a frame may have that is shown as JSON: each takes about 200 bytes on the way.
+const MAX_SHOWN: usize = 200_000;
+
+/// The frame as canonical JSON, or why it is not shown so.
+pub(super) fn frame_json(frame: &Frame) -> Result<Value, String> {
+    if !can_be_shown(frame.as_bytes()) {
+        return Err(format!("it has more than {MAX_SHOWN} values, too many to be shown as JSON"));
+    }
+    frame.to_json().map_err(|error| error.to_string())
+}
+
+/// Whether this value has few enough values in it to be shown as JSON.
+pub(super) fn can_be_shown(bytes: &[u8]) -> bool {
+    // Each of them takes a byte.
+    if bytes.len() <= MAX_SHOWN {
+        return true;
+    }
+    let mut walk = Walk::value(bytes, 0);
+    (0..=MAX_SHOWN).any(|_| !matches!(walk.next(), Ok(Some(_))))
 }
 
 /// The call that a message belongs to, if it names one.

@@ -9,7 +9,7 @@ use super::{
     Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
     info::{clock, outcome_word},
     plain::plain,
-    spoken::call_of,
+    spoken::{call_of, frame_json},
 };
 use crate::{link::Lane, wire::Message};
 
@@ -105,7 +105,7 @@ fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
         json.extend(fields);
     }
     let frame = match Spoken::of(packet) {
-        Spoken::Frame(frame, _) => frame.to_json().map_err(|error| error.to_string()),
+        Spoken::Frame(frame, _) => frame_json(&frame),
         Spoken::Malformed(error) => Err(error.to_string()),
         Spoken::Foreign => Err("it is on a topic of somebody else".to_owned()),
     };

@@ -1,7 +1,7 @@
 //! What a session says beside what was said.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -33,6 +33,8 @@ pub(super) struct Checked<'a> {
     pub(super) end: End,
     /// The frames of the file by their stanzas.
     firsts: BTreeMap<u32, Spoken>,
+    /// Two stanzas of the requests of a call: more need not be told apart.
+    asked: HashMap<String, Vec<u32>>,
     /// The last stanza to these receivers, of frames that keep their order.
     lasts: BTreeMap<Vec<Identity>, u32>,
     /// Whom it greeted.
@@ -47,6 +49,7 @@ impl<'a> Checked<'a> {
         Self {
             end,
             firsts: BTreeMap::new(),
+            asked: HashMap::new(),
             lasts: BTreeMap::new(),
             greeted: Vec::new(),
             stanzas: Stanzas::default(),
@@ -103,6 +106,12 @@ impl<'a> Checked<'a> {
                 return report.skip(Skipped::Repeated);
             }
             self.firsts.insert(stanza, spoken.clone());
+            if spoken.kind() == Kind::TOOL_USE_REQUEST {
+                let asked = self.asked.entry(spoken.about.clone()).or_default();
+                if asked.len() < 2 {
+                    asked.push(stanza);
+                }
+            }
         }
         self.check_order(line, spoken, to, spans, report);
         match self.find(line, spoken, to, later) {
@@ -298,9 +307,8 @@ impl<'a> Checked<'a> {
 
     /// Whether an earlier request of this call is in the file.
     fn was_asked(&self, call: &str, spoken: &Spoken) -> bool {
-        self.firsts.values().any(|first| {
-            first.kind() == spoken.kind() && first.about == call && first.stanza() != spoken.stanza()
-        })
+        let asked = self.asked.get(call).map_or(&[][..], Vec::as_slice);
+        asked.iter().any(|stanza| Some(*stanza) != spoken.stanza())
     }
 
     /// Why what it says need not be in the file.

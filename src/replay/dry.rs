@@ -20,11 +20,16 @@ use crate::{
     wire::Kind,
 };
 
-/// The most entries of a recording that is replayed: a day of one call a second.
-pub const MAX_ENTRIES: usize = 1_000_000;
+/// The most entries of a recording that is replayed, since all of it is held at once: three hours of ten calls a minute for
+/// each of ten clients.
+pub const MAX_ENTRIES: usize = 100_000;
 
-/// The most bytes of packets in a recording that is replayed, since all of it is held at once: 1 GiB.
-pub const MAX_BYTES: usize = 1 << 30;
+/// The most bytes of packets in a recording that is replayed: 64 MiB.
+pub const MAX_BYTES: usize = 64 << 20;
+
+/// How many steps all sessions of a replay may take together: an entry that reaches one of them, or the end of one wait of
+/// one of them. A day of one client and its assistant takes a tenth of it.
+const MAX_STEPS: u64 = 10_000_000;
 
 /// So many frames to one participant wait for the answers that say when it heard them; more are heard at once.
 const MAX_WAITING: usize = 1_024;
@@ -87,6 +92,9 @@ impl Replay {
         let mut stage = Stage::new(&steps)?;
         for (entry, step) in steps.iter().enumerate() {
             stage.step(entry, step);
+            if stage.taken > MAX_STEPS {
+                return Err(DryError::TooCostly { entry });
+            }
         }
         Ok(stage.finish())
     }
@@ -118,6 +126,8 @@ struct Stage<'a> {
     at: Moment,
     /// How many sessions were begun.
     runs: u64,
+    /// How many steps they have taken together.
+    taken: u64,
     report: DryReport,
 }
 
@@ -162,6 +172,7 @@ impl<'a> Stage<'a> {
             entry: 0,
             at: Moment::default(),
             runs: 0,
+            taken: 0,
             report: DryReport::default(),
         })
     }
@@ -170,7 +181,7 @@ impl<'a> Stage<'a> {
         let now = self.clock.at(step.at);
         (self.entry, self.at) = (entry, step.at);
         for it in self.end.iter_mut().chain(self.others.values_mut()) {
-            it.end.run_to(entry, step.at, now);
+            self.taken += 1 + it.end.run_to(entry, step.at, now, MAX_STEPS.saturating_sub(self.taken));
         }
         match &step.what {
             What::OtherTopic => self.report.skip(Skipped::OtherTopic),
@@ -361,6 +372,7 @@ impl<'a> Stage<'a> {
             self.present.retain(|id, _| listed.contains(&id));
         }
         let present: Vec<_> = self.present.values().cloned().collect();
+        self.taken += present.len() as u64;
         if let Some(it) = &mut self.end {
             it.end.act(|session, now| session.handle_rejoined(now, who.clone(), present));
         }
@@ -417,7 +429,11 @@ impl<'a> Stage<'a> {
             return;
         };
         let run_of = |sid: &Sid| self.instances.get(&(id.clone(), sid.clone()));
+        if self.others.get(id).is_some_and(|it| it.end.is_here && it.end.session.local().sid() == who.sid()) {
+            return;
+        }
         let others: Vec<_> = self.present.values().filter(|it| it.identity() != id).cloned().collect();
+        self.taken += others.len() as u64;
         if let Some(it) = self.others.get_mut(id) {
             let before = it.end.session.local().sid().clone();
             if before == *who.sid() {

@@ -133,17 +133,22 @@ impl End {
         Some(end)
     }
 
-    /// The file has come so far: whatever was due by then is done.
-    pub(super) fn run_to(&mut self, entry: usize, at: Moment, now: Instant) {
+    /// The file has come so far: whatever was due by then is done, in so many steps at most. Returns how many it took.
+    pub(super) fn run_to(&mut self, entry: usize, at: Moment, now: Instant, most: u64) -> u64 {
         (self.entry, self.at) = (entry, at);
         let quiet = later(self.clock, LONGEST_SILENCE);
-        while let Some(due) = self.session.poll_timeout().filter(|due| *due <= now.min(quiet)) {
+        let mut taken = 0;
+        while taken < most
+            && let Some(due) = self.session.poll_timeout().filter(|due| *due <= now.min(quiet))
+        {
             self.time_comes(due);
+            taken += 1;
         }
         if now > quiet {
             self.time_comes(now);
         }
         self.clock = self.clock.max(now);
+        taken
     }
 
     /// The next thing that is due within this time happens now already; false if there is none.

@@ -168,4 +168,10 @@ pub enum DryError {
         /// The most bytes.
         bytes: usize,
     },
+    /// Its sessions would take too many steps: many participants, or long waits of which there is much to do.
+    #[error("the recording takes too many steps to be replayed: the limit was reached at entry {entry}")]
+    TooCostly {
+        /// The place in the file that was reached, from 0, counting every entry.
+        entry: usize,
+    },
 }

@@ -115,17 +115,27 @@ fn about(message: &Message) -> String {
     }
 }
 
+/// What a registered tool takes in memory beside its texts, in bytes.
+const REGISTERED: usize = 300;
+
 /// Reads the entries.
 pub(super) fn read(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<Step>, DryError> {
     let (mut steps, mut bytes) = (Vec::new(), 0_usize);
     for (entry, it) in entries.into_iter().enumerate() {
+        let at = it.at;
         if let Happened::Packet(packet) = &it.what {
             bytes = bytes.saturating_add(packet.payload.len());
         }
         if entry >= MAX_ENTRIES || bytes > MAX_BYTES {
             return Err(DryError::TooLarge { entries: MAX_ENTRIES, bytes: MAX_BYTES });
         }
-        steps.push(Step { at: it.at, what: what(entry, it) });
+        let what = what(entry, it);
+        if let What::Line(line) = &what
+            && let Some(Message::ToolsRegister(it)) = line.spoken.as_ref().map(|spoken| &spoken.message)
+        {
+            bytes = bytes.saturating_add(REGISTERED * it.tools.len());
+        }
+        steps.push(Step { at, what });
     }
     Ok(steps)
 }

@@ -1,6 +1,6 @@
 //! Recorded calls by what they ask for: which of them answers the next one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{
     MissReason,
@@ -31,7 +31,8 @@ impl Shelf {
         let (mut alike, mut redacted, mut calls) =
             (HashMap::<_, Alike>::new(), BTreeMap::<String, usize>::new(), 0);
         // What is not offered is never asked for: questions to a person, for one, which have reserved names.
-        let is_offered = |tool: &str| tape.tools.iter().any(|it| it.name().as_str() == tool);
+        let offered: HashSet<_> = tape.tools.iter().map(|it| it.name().as_str()).collect();
+        let is_offered = |tool: &str| offered.contains(tool);
         for (place, call) in tape.calls.iter().enumerate().filter(|(_, call)| is_offered(&call.tool)) {
             match &call.parameters {
                 Some(parameters) => {

@@ -1,7 +1,7 @@
 //! What a recording holds for a live replay: the tools that clients offered, and the calls that they were asked.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -138,6 +138,8 @@ struct Reader {
     fold: Fold,
     calls: BTreeMap<u64, Taped>,
     tools: Vec<Tool>,
+    /// Where each tool stands among them.
+    places: HashMap<ToolName, usize>,
     /// Steps that were read: on two lanes they come twice.
     heard: BTreeSet<(u64, u32)>,
 }
@@ -151,7 +153,10 @@ impl Reader {
         }
         let Some(spoken) = Spoken::read(&packet.payload) else { return };
         match (&spoken.message, told) {
-            (Message::ToolsRegister(it), _) => tools(&it.tools).into_iter().for_each(|it| self.offer(it)),
+            (Message::ToolsRegister(it), _) => {
+                let some = &it.tools[..it.tools.len().min(MAX_TOOLS)];
+                tools(some).into_iter().for_each(|it| self.offer(it));
+            }
             (Message::ToolUseRequest(it), Some((serial, Told::Asked | Told::AskedAgain))) => {
                 self.calls.entry(serial).or_insert_with(|| Taped::new(index, entry.at, it, &spoken));
             }
@@ -173,9 +178,10 @@ impl Reader {
     }
 
     fn offer(&mut self, tool: Tool) {
-        if let Some(known) = self.tools.iter_mut().find(|known| known.name() == tool.name()) {
+        if let Some(known) = self.places.get(tool.name()).and_then(|place| self.tools.get_mut(*place)) {
             *known = tool;
         } else if !tool.name().is_reserved() && self.tools.len() < MAX_TOOLS {
+            self.places.insert(tool.name().clone(), self.tools.len());
             self.tools.push(tool);
         }
     }
@@ -205,8 +211,9 @@ impl Reader {
         // Recording began after the registration, or the file is an observer's: the name is all that is known.
         for call in &calls {
             let runs = matches!(call.ending(), Ending::Answered(it) if it.code != ErrorCode::UNKNOWN_TOOL);
-            let known = self.tools.iter().any(|it| it.name().as_str() == call.tool);
-            if let Some(name) = call.tool.parse::<ToolName>().ok().filter(|_| runs && !known) {
+            if let Some(name) = call.tool.parse::<ToolName>().ok().filter(|_| runs)
+                && !self.places.contains_key(&name)
+            {
                 self.offer(Tool::new(name, ""));
             }
         }

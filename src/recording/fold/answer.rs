@@ -2,7 +2,7 @@
 
 use super::{
     Fold, MAX_WORD, Told,
-    slot::{answer_of, shortened},
+    slot::{answer_of, beginning, shortened},
 };
 use crate::{
     link::Identity,
@@ -22,7 +22,11 @@ impl Fold {
             true => RecordedOutcome::Ok,
             false => RecordedOutcome::Failed {
                 code: result.error_code.clone().map_or(ErrorCode::EXECUTION_ERROR, |code| {
-                    ErrorCode::from(code.as_str().chars().take(MAX_WORD).collect::<String>())
+                    if code.as_str().len() <= MAX_WORD {
+                        code
+                    } else {
+                        beginning(code.as_str(), MAX_WORD).into()
+                    }
                 }),
                 message: result.error_message.as_deref().map(shortened),
             },

@@ -20,7 +20,10 @@ impl Fold {
         let Some(call) = self.call(serial) else { return false };
         !self.observes()
             || call.execution == Some(Execution::Server)
-            || self.offers.iter().any(|(who, tools)| *who != call.caller && tools.contains(&call.tool))
+            || self
+                .offered
+                .get(&call.tool)
+                .is_some_and(|count| *count > usize::from(self.offers(&call.caller, &call.tool)))
     }
 
     /// Who answered this call, and was not its owner after all.
@@ -35,7 +38,7 @@ impl Fold {
 
     /// Whether anybody does.
     pub(super) fn is_offered(&self, tool: &str) -> bool {
-        self.offers.values().any(|tools| tools.contains(tool))
+        self.offered.contains_key(tool)
     }
 
     /// The call of this id whose request comes after its result: they are copies of two senders, and none waits for the
@@ -44,13 +47,12 @@ impl Fold {
         if !self.observes() {
             return None;
         }
-        let serials = self.ids.get(id)?;
-        let is_nobodys = |serial: &&u64| {
-            let slot = self.slots.get(serial);
-            slot.is_some_and(|slot| slot.asked.is_none() && slot.call.caller.is_empty())
-        };
-        let serial = *serials.iter().find(is_nobodys)?;
-        self.slots.get_mut(&serial)?.call.caller = caller.clone();
+        let nobodys = (id.clone(), Identity::from(""));
+        let serial = self.keys.get(&nobodys).copied()?;
+        let slot = self.slots.get_mut(&serial).filter(|slot| slot.asked.is_none())?;
+        slot.call.caller = caller.clone();
+        self.keys.remove(&nobodys);
+        self.keys.insert((id.clone(), caller.clone()), serial);
         Some(serial)
     }
 

@@ -12,10 +12,16 @@ use crate::{
     wire::{ToolUseRequest, ToolUseResult},
 };
 
+/// What a call takes in memory beside its texts and lists, in bytes: its place in the tree and in the maps by id, caller
+/// and stanza. Measured with an allocator that counts.
+pub(super) const SLOT: usize = 850;
+
 /// One call, and what it takes to judge its next frame.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) call: RecordedCall,
+    /// What it was found to take in memory when it was weighed last, in bytes.
+    pub(super) weighed: usize,
     /// Tool, execution and parameters of its first request.
     pub(super) asked: Option<[u8; 32]>,
     /// The result that settled it.
@@ -38,6 +44,7 @@ impl Slot {
     pub(super) fn new(id: &CallId, caller: &Identity) -> Self {
         Self {
             call: RecordedCall::new(id.clone(), caller.clone()),
+            weighed: 0,
             asked: None,
             answer: None,
             before: Vec::new(),
@@ -47,6 +54,19 @@ impl Slot {
             guessed: false,
             misled_by: None,
         }
+    }
+
+    /// What it takes in memory, in bytes; a little more than less.
+    pub(super) fn cost(&self) -> usize {
+        let call = &self.call;
+        let ended = match &call.outcome {
+            RecordedOutcome::Failed { code, message } => {
+                code.as_str().len() + message.as_ref().map_or(0, String::len)
+            }
+            _ => 0,
+        };
+        let lists = 16 * call.entries.len() + 16 * self.before.len() + 64 * self.stanzas.len();
+        SLOT + 2 * call.id.as_str().len() + call.tool.len() + ended + lists
     }
 
     /// Its caller runs it itself, since whoever was asked did not: what that one said does not count.
@@ -101,5 +121,14 @@ pub(super) fn answer_of(result: &ToolUseResult) -> [u8; 32] {
 }
 
 pub(super) fn shortened(text: &str) -> String {
-    text.chars().take(MAX_TEXT).collect()
+    beginning(text, MAX_TEXT).to_owned()
+}
+
+/// The longest beginning of a text that has at most so many bytes.
+pub(in crate::recording) fn beginning(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }

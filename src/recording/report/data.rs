@@ -1,17 +1,23 @@
 //! The data block: all that the page shows, as JSON within limits.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    time::Duration,
+};
 
 use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    super::{Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome},
+    super::{
+        Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome,
+        spoken::{can_be_shown, frame_json},
+    },
     numbers::{Ending, Numbers, numbers},
     text::{MAX_TEXT, embedded, json, shown},
 };
 use crate::{
-    body::DecodeError,
     link::Lane,
     wire::{Frame, Kind},
 };
@@ -52,7 +58,7 @@ pub(super) fn block(
     calls: &[RecordedCall],
     title: &str,
     notes: &[String],
-) -> String {
+) -> Data {
     let mut entries = entries.into_iter().peekable();
     let times = calls.iter().flat_map(moments);
     let base = times.chain(entries.peek().map(|entry| entry.at)).min().unwrap_or_default();
@@ -74,6 +80,27 @@ pub(super) fn block(
 
 fn moments(call: &RecordedCall) -> impl Iterator<Item = Moment> {
     [call.requested, call.delivered, call.started, call.stopped, call.settled].into_iter().flatten()
+}
+
+/// The data block, in its parts.
+pub(super) struct Data {
+    values: [(&'static str, String); 3],
+    rows: [(&'static str, String); 5],
+}
+
+impl Data {
+    /// Writes it as one JSON object, a line a part, so that the file can be looked at.
+    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut before = '{';
+        for (name, value) in &self.values {
+            writeln!(out, "{before}\"{name}\":{value}")?;
+            before = ',';
+        }
+        for (name, rows) in &self.rows {
+            writeln!(out, ",\"{name}\":[{rows}]")?;
+        }
+        out.write_all(b"}")
+    }
 }
 
 /// Rows of JSON within a share of the block.
@@ -262,7 +289,7 @@ impl Block {
         }
     }
 
-    fn finish(self, room: Room, calls: &[RecordedCall], title: &str, notes: &[String]) -> String {
+    fn finish(self, room: Room, calls: &[RecordedCall], title: &str, notes: &[String]) -> Data {
         let notes: Vec<String> = notes.iter().take(MAX_NOTES).map(|note| shown(note, 4 * MAX_TEXT)).collect();
         let (all, by_tool) = numbers(calls);
         let mut tools = Rows::within(TOOLS_SHARE);
@@ -291,19 +318,20 @@ impl Block {
             "participants": people.omitted,
             "tools": tools.omitted,
         });
-        let parts = [
-            ("head", embedded(&head)),
-            ("omitted", embedded(&omitted)),
-            ("texts", embedded(&self.texts.all)),
-            ("tools", format!("[{}]", tools.text)),
-            ("participants", format!("[{}]", people.text)),
-            ("events", format!("[{}]", events.text)),
-            ("calls", format!("[{}]", self.calls.text)),
-            ("frames", format!("[{}]", self.frames.text)),
-        ];
-        // A line a part, so that the file can be looked at.
-        let parts = parts.map(|(name, part)| format!("\"{name}\":{part}"));
-        format!("{{{}}}", parts.join(",\n"))
+        Data {
+            values: [
+                ("head", embedded(&head)),
+                ("omitted", embedded(&omitted)),
+                ("texts", embedded(&self.texts.all)),
+            ],
+            rows: [
+                ("tools", tools.text),
+                ("participants", people.text),
+                ("events", events.text),
+                ("calls", self.calls.text),
+                ("frames", self.frames.text),
+            ],
+        }
     }
 }
 
@@ -332,7 +360,7 @@ impl Shown {
             Err(error) => Self {
                 kind: None,
                 stanza: None,
-                body: with_body.then(|| malformed(&error, &packet.payload)),
+                body: with_body.then(|| malformed(&error.to_string(), &packet.payload)),
                 meta: None,
             },
             Ok(frame) => Self {
@@ -350,7 +378,7 @@ impl Shown {
 }
 
 fn body(frame: &Frame) -> (String, usize) {
-    match frame.to_json() {
+    match frame_json(frame) {
         Ok(mut shown) => json(&shown["body"].take(), MAX_BODY),
         Err(error) => malformed(&error, frame.body_bytes()),
     }
@@ -358,7 +386,11 @@ fn body(frame: &Frame) -> (String, usize) {
 
 /// What its `meta` says, if anything. A recording has no `bridge.instance`, and a report shows none.
 fn meta(frame: &Frame) -> Option<(String, usize)> {
-    let mut meta = frame.meta_body().to_json();
+    let meta = frame.meta_body();
+    if !can_be_shown(meta.as_bytes()) {
+        return None;
+    }
+    let mut meta = meta.to_json();
     let fields = meta.as_object_mut()?;
     if frame.kind() == Kind::CONFIGURATION {
         fields.shift_remove("bridge.instance");
@@ -366,8 +398,8 @@ fn meta(frame: &Frame) -> Option<(String, usize)> {
     (!fields.is_empty()).then(|| json(&meta, MAX_META))
 }
 
-fn malformed(error: &DecodeError, bytes: &[u8]) -> (String, usize) {
+fn malformed(error: &str, bytes: &[u8]) -> (String, usize) {
     let hexadecimal: String = bytes.iter().take(MAX_RAW).map(|byte| format!("{byte:02x}")).collect();
     let note = if bytes.len() > MAX_RAW { "firstBytes" } else { "bytes" };
-    json(&json!({"malformed": error.to_string(), note: hexadecimal}), MAX_BODY)
+    json(&json!({"malformed": error, note: hexadecimal}), MAX_BODY)
 }

@@ -1,9 +1,14 @@
 //! The page around the data: markup, style and script, and the policy that allows nothing else.
 
-use std::sync::LazyLock;
+use std::{
+    io::{self, Write},
+    sync::LazyLock,
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use sha2::{Digest, Sha256};
+
+use super::data::Data;
 
 const MARKUP: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -31,22 +36,27 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The page with this data block in it.
-pub(super) fn assemble(data: &str) -> String {
-    let parts = [("%POLICY%", POLICY.as_str()), ("%STYLE%", STYLE), ("%DATA%", data), ("%SCRIPT%", SCRIPT)];
-    let mut page =
-        String::with_capacity(MARKUP.len() + POLICY.len() + STYLE.len() + SCRIPT.len() + data.len());
+/// Writes the page with this data block in it.
+pub(super) fn write(data: &Data, out: &mut impl Write) -> io::Result<()> {
+    let parts = [
+        ("%POLICY%", Some(POLICY.as_str())),
+        ("%STYLE%", Some(STYLE)),
+        ("%DATA%", None),
+        ("%SCRIPT%", Some(SCRIPT)),
+    ];
     let mut rest = MARKUP;
     // Once through the markup: what is put in is never searched, whatever it holds.
     for (mark, part) in parts {
         if let Some((before, after)) = rest.split_once(mark) {
-            page.push_str(before);
-            page.push_str(part);
+            out.write_all(before.as_bytes())?;
+            match part {
+                Some(part) => out.write_all(part.as_bytes())?,
+                None => data.write(out)?,
+            }
             rest = after;
         }
     }
-    page.push_str(rest);
-    page
+    out.write_all(rest.as_bytes())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Foreign text for the page: whatever could deceive an eye or end a script element is escaped.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, io};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -23,9 +23,11 @@ pub(super) fn shown(text: &str, limit: usize) -> String {
 /// JSON on one line with the same characters as `\u` escapes: the same value, cut to `limit` bytes, and its whole
 /// length.
 pub(super) fn json(value: &Value, limit: usize) -> (String, usize) {
-    let whole = value.to_string();
-    let mut out = String::with_capacity(whole.len().min(limit) + 16);
-    for character in clipped(&whole, limit).chars() {
+    let mut whole = Beginning { text: Vec::new(), limit, length: 0 };
+    // Writing to memory cannot fail, and neither can a value as JSON.
+    let _ = serde_json::to_writer(&mut whole, value);
+    let mut out = String::with_capacity(whole.text.len() + 16);
+    for character in whole.as_str().chars() {
         // Such characters can stand only inside strings here.
         if is_dangerous(character) {
             for unit in character.encode_utf16(&mut [0; 2]) {
@@ -35,7 +37,37 @@ pub(super) fn json(value: &Value, limit: usize) -> (String, usize) {
             out.push(character);
         }
     }
-    (out, whole.len())
+    (out, whole.length)
+}
+
+/// Keeps the beginning of what is written, and its whole length.
+struct Beginning {
+    text: Vec<u8>,
+    limit: usize,
+    length: usize,
+}
+
+impl Beginning {
+    /// What was kept, without a character that is cut.
+    fn as_str(&self) -> &str {
+        match std::str::from_utf8(&self.text) {
+            Ok(text) => text,
+            Err(error) => std::str::from_utf8(&self.text[..error.valid_up_to()]).unwrap_or_default(),
+        }
+    }
+}
+
+impl io::Write for Beginning {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = self.limit - self.text.len();
+        self.text.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.length += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A value as JSON that may stand inside a script element: no character in it means anything to HTML.
