@@ -1,6 +1,7 @@
 //! The report in a real browser: what it draws, and that nothing in a recording gets a say.
 
 use std::{
+    collections::BTreeSet,
     env, fs, io,
     path::{Path, PathBuf},
     process::Stdio,
@@ -12,7 +13,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
-use toolbridge::recording::RecordedOutcome;
+use toolbridge::recording::{RecordedOutcome, RoomEvent};
 
 use crate::{
     report_sample::{HOSTILE, Sample, afternoon, hostile, long},
@@ -32,6 +33,10 @@ macro_rules! in_browser {
 
 pub(crate) fn trials() -> Vec<Trial> {
     in_browser![
+        calls_one_after_another_share_a_row,
+        many_calls_have_a_density_strip_and_a_latency_chart,
+        chosen_call_has_a_marked_row,
+        times_of_an_observer_are_labelled,
         fifty_thousand_calls_are_drawn_as_counts_and_a_window_of_rows,
         every_call_is_a_bar_and_a_row,
         keys_pointer_filter_and_headings_work,
@@ -276,6 +281,66 @@ async fn fifty_thousand_calls_are_drawn_as_counts_and_a_window_of_rows() -> anyh
     ensure!(seen.count("aria-rowcount=\"50001\"") == 1, "no count of rows");
     ensure!((10..200).contains(&seen.count("data-row=\"")), "{} rows", seen.count("data-row=\""));
     ensure!(seen.body().len() < 1 << 20, "{} bytes are drawn", seen.body().len());
+    Ok(())
+}
+
+/// The distinct heights at which calls are drawn.
+fn rows_of_bars(seen: &Seen) -> BTreeSet<&str> {
+    let bars = seen.body().split("<rect y=\"").skip(1);
+    let runs = bars.filter(|it| it.split('>').next().is_some_and(|tag| tag.contains("class=\"run\"")));
+    runs.filter_map(|it| it.split('"').next()).collect()
+}
+
+async fn calls_one_after_another_share_a_row() -> anyhow::Result<()> {
+    // Three owners in turn; on the page their calls are nearer to one another than the least width of a bar.
+    let seen = open("rows", &long(1_500).page("An hour"), "").await?;
+    seen.is_quiet()?;
+    ensure!(seen.count("data-call=\"") == 1_500, "{} bars", seen.count("data-call=\""));
+    let rows = rows_of_bars(&seen);
+    ensure!(rows.len() == 3, "a row for each of three owners, not {rows:?}");
+    Ok(())
+}
+
+async fn many_calls_have_a_density_strip_and_a_latency_chart() -> anyhow::Result<()> {
+    let few = open("few", &long(200).page("An hour"), "").await?;
+    few.is_quiet()?;
+    ensure!(few.count("class=\"strip\"") == 0 && few.count("<circle") == 0, "{}", few.body());
+    let many = open("many", &long(600).page("An hour"), "").await?;
+    many.is_quiet()?;
+    ensure!(many.count("class=\"strip\"") == 1 && many.count("class=\"chart\"") == 1, "{}", many.body());
+    ensure!(many.count("class=\"dot run ok\"") > 300, "{} dots", many.count("class=\"dot run ok\""));
+    ensure!(many.count("class=\"dot run timeout\"") == 12, "{}", many.count("class=\"dot run timeout\""));
+    Ok(())
+}
+
+async fn chosen_call_has_a_marked_row() -> anyhow::Result<()> {
+    let seen = open("chosen", &long(600).page("An hour"), "#call=call-301").await?;
+    seen.is_quiet()?;
+    ensure!(seen.count("aria-current=\"true\"") == 1, "{} rows are marked", seen.count("aria-current"));
+    let row = seen.body().split("<tr ").find(|row| row.contains("aria-current")).context("a row")?;
+    ensure!(row.contains("call-301"), "{row}");
+    ensure!(seen.count("bar ok chosen") == 1 && seen.count("<circle class=\"chosen\"") == 1, "bar and dot");
+    Ok(())
+}
+
+async fn times_of_an_observer_are_labelled() -> anyhow::Result<()> {
+    let observed = |role: &str| {
+        let mut sample = long(300);
+        let (identity, sid) = ("eye".into(), "PA_eye".into());
+        sample.event(0, RoomEvent::Here { identity, sid, room: "kitchen".to_owned() });
+        let (identity, sid, role) = ("eye".into(), "PA_eye".into(), Some(role.to_owned()));
+        sample.event(0, RoomEvent::Joined { identity, sid, agent: false, role });
+        sample.page("Observed")
+    };
+    let seen = open("observer", &observed("observer"), "#call=call-7").await?;
+    seen.is_quiet()?;
+    for text in
+        ["An observer recorded this.", "(as heard)", "as the observer heard", "when the observer heard it"]
+    {
+        ensure!(seen.count(text) > 0, "no {text:?}");
+    }
+    let seen = open("client", &observed("client"), "#call=call-7").await?;
+    ensure!(seen.count("as heard") == 0 && seen.count("An observer recorded") == 0, "it is none");
     Ok(())
 }
 

@@ -4,7 +4,7 @@ let opener = null;
 
 function openDetails(call, from) {
   opener = { from, call };
-  for (const bar of document.querySelectorAll(".bar.chosen")) bar.classList.remove("chosen");
+  choose(call);
   const panel = byId("details");
   const close = make("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
   close.addEventListener("click", closeDetails);
@@ -21,11 +21,19 @@ function openDetails(call, from) {
   panel.hidden = false;
   document.body.classList.add("with-details");
   refit();
-  const bar = view.drawn.get(call.n);
-  if (bar) bar.classList.add("chosen");
   view.focused = call.n;
   title.focus({ preventScroll: true });
   setAddress("#call=" + encodeURIComponent(call.id));
+}
+
+// Marks the call that is shown: its bar, its dot, and its row. None marks nothing.
+function choose(call) {
+  view.chosen = call;
+  for (const bar of document.querySelectorAll(".bar.chosen")) bar.classList.remove("chosen");
+  const bar = call && view.drawn.get(call.n);
+  if (bar) bar.classList.add("chosen");
+  callTable.choose(call);
+  drawOverview();
 }
 
 // The address names the call that is shown, so that it can be passed on beside the file.
@@ -51,6 +59,7 @@ function openFromAddress() {
 
 function closeDetails() {
   byId("details").hidden = true;
+  choose(null);
   document.body.classList.remove("with-details");
   setAddress("");
   refit();
@@ -64,6 +73,7 @@ function facts(call) {
     : point(time) + "  (+" + duration(time - call.requested) + ")");
   const rows = [
     ["Id", call.id], ["Asked by", call.caller], ["Run by", call.owner], ["Execution", call.execution || "–"],
+    OBSERVED ? ["Times", "when the observer heard it"] : null,
     ["Requested", point(call.requested) + (call.requested === null ? "" : "  " + date(call.requested))],
     ["Delivered", since(call.delivered)], ["Started", since(call.started)],
     call.stopped === null ? null : ["Stopped", since(call.stopped)], ["Settled", since(call.settled)],
@@ -82,6 +92,9 @@ function frameList(call) {
     const frame = frames.get(place);
     if (!frame) missing += 1;
     else list.append(make("li", {}, frameItem(frame, origin)));
+  }
+  if (call.frameCount === 0) {
+    return make("p", { class: "note" }, "There are none: nobody was asked to run it.");
   }
   return make("div", {}, list, missing > 0
     ? make("p", { class: "note" }, grouped(missing) + (missing === 1 ? " frame is" : " frames are") + " not in this page.")

@@ -13,9 +13,10 @@ function startHead() {
   ].filter((part) => part !== null && part !== "").join(" · ");
   const share = (part) => (count ? (100 * part / count).toFixed(part === count || part === 0 ? 0 : 1) + " %" : "–");
   const answered = byEnding[0];
+  const heard = OBSERVED ? " (as heard)" : "";
   const tiles = [
-    ["Calls", grouped(count)], ["Succeeded", share(answered)], ["Half within", duration(times[0])],
-    ["99 % within", duration(times[2])], ["Longest", duration(times[3])],
+    ["Calls", grouped(count)], ["Succeeded", share(answered)], ["Half within" + heard, duration(times[0])],
+    ["99 % within" + heard, duration(times[2])], ["Longest" + heard, duration(times[3])],
     ["Packets", grouped(room.packets)], ["Bytes", bytes(room.bytes)],
   ];
   byId("tiles").append(...tiles.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
@@ -28,6 +29,8 @@ function startNotices() {
   const say = (count, one, many) => (count ? grouped(count) + " " + (count === 1 ? one : many) : null);
   const notices = [
     ...data.head.notes,
+    OBSERVED ? "An observer recorded this. All times are when it heard a copy, not when the participants sent or " +
+      "received the frame." : null,
     say(unrecorded, "packet could not be recorded: what is missing may be in it.",
       "packets could not be recorded: what is missing may be in them."),
     say(malformed, "packet is not a valid frame.", "packets are not valid frames."),

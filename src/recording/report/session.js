@@ -59,6 +59,9 @@ calls.forEach((call, n) => { call.n = n; });
 
 const events = data.events.map(([at, kind, who, detail]) => ({ at, kind, who, detail }));
 
+// Whether an observer recorded it: then times are those of the copies that it heard.
+const OBSERVED = data.participants.some(([, role, , recorder]) => recorder && (role === "observer" || role === "hidden"));
+
 // Elements. Text goes in as text nodes alone.
 
 function fill(node, attributes, children) {

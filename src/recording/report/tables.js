@@ -6,7 +6,7 @@ const WINDOW = 60;
 
 // A column is [title, value to sort by, text to show, class]. Without a text the value itself is shown.
 function sortable(place, caption, columns, rows, open) {
-  const state = { rows: [...rows], by: null, down: false, top: 0 };
+  const state = { rows: [...rows], by: null, down: false, top: 0, chosen: null };
   const head = make("tr");
   const body = make("tbody");
   const scroll = byId(place);
@@ -45,7 +45,9 @@ function sortable(place, caption, columns, rows, open) {
       if (typeof content === "string" && content.length > 24) cell.title = content;
       return cell;
     });
-    return make("tr", open ? { tabindex: -1, "data-row": at, "aria-rowindex": at + 2 } : {}, ...cells);
+    const chosen = row === state.chosen;
+    return make("tr", open ? { tabindex: -1, "data-row": at, "aria-rowindex": at + 2,
+      class: chosen ? "chosen" : null, "aria-current": chosen ? "true" : null } : {}, ...cells);
   }
 
   function show(always) {
@@ -106,6 +108,25 @@ function sortable(place, caption, columns, rows, open) {
       show(true);
     },
     focus: (row) => focus(state.rows.indexOf(row)),
+    // Marks one row, and brings it into sight within the table.
+    choose(row) {
+      state.chosen = row;
+      for (const marked of body.querySelectorAll(".chosen")) {
+        marked.classList.remove("chosen");
+        marked.removeAttribute("aria-current");
+      }
+      const at = row === null ? -1 : state.rows.indexOf(row);
+      if (at < 0) return;
+      const from = at * ROW_HEIGHT;
+      if (from < scroll.scrollTop || from > scroll.scrollTop + scroll.clientHeight - 3 * ROW_HEIGHT) {
+        scroll.scrollTop = Math.max(0, from - 4 * ROW_HEIGHT);
+        show(false);
+      }
+      const line = body.querySelector('[data-row="' + at + '"]');
+      if (!line) return;
+      line.classList.add("chosen");
+      line.setAttribute("aria-current", "true");
+    },
   };
 }
 

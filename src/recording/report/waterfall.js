@@ -1,5 +1,6 @@
-// The waterfall: a lane for each owner, in it a bar for each call, stacked where they overlap. When more than MANY calls
-// are in view, each lane shows how many began in each stretch of time instead.
+// The waterfall: a lane for each owner, in it a bar for each call. Bars are below one another only if their calls were in
+// progress at the same time. When more than MANY calls are in view, each lane shows how many began in each stretch of time
+// instead.
 
 const MANY = 2500;
 const LABELLED = 160;
@@ -14,7 +15,7 @@ const COLUMN = 4;
 const MOST_ROWS = 200;
 
 const whole = { from: FIRST, to: Math.max(LAST, FIRST + 1000) };
-const view = { from: 0, to: 0, width: 0, fitted: true, focused: -1, drawn: new Map() };
+const view = { from: 0, to: 0, width: 0, fitted: true, focused: -1, chosen: null, drawn: new Map() };
 
 function startWaterfall() {
   const buttons = [
@@ -117,6 +118,7 @@ function redraw() {
   svg.setAttribute("height", height);
   shadeDowns(parts[1], height);
   drawAxis();
+  drawOverview();
   const drawn = view.drawn.size;
   byId("said").textContent = grouped(filter.calls.length) + " of " + grouped(calls.length) + " calls" +
     (dense ? "; " + grouped(inView.length) + " in view, shown as counts: zoom in to see each"
@@ -135,20 +137,26 @@ function laneName(owner, count, top) {
     draw("title", {}, owner));
 }
 
-// The place of each call of a lane: the first row that is free where it begins. It depends on the zoom alone, so that
-// panning moves bars sideways only.
-function stack(own, labelled) {
-  const perMicro = scale();
-  const ends = [];
-  return own.map((call) => {
-    const from = call.begin * perMicro;
-    const to = Math.max(from + LEAST, call.end * perMicro) + (labelled ? label(call).length * 6.4 + 14 : 2);
-    let row = ends.findIndex((end) => end <= from);
-    if (row < 0) row = Math.min(ends.length, MOST_ROWS - 1);
-    ends[row] = ends[row] === undefined ? to : Math.max(ends[row], to);
-    return row;
+// The place of each call of a lane: the first row whose calls had ended when it began. It depends on time alone, so that
+// calls one after another share a row at every zoom. With it, when the next call of that row begins.
+function stack(own) {
+  const rows = [];
+  const places = own.map((call) => {
+    let row = rows.findIndex((last) => last.end <= call.begin);
+    if (row < 0) row = Math.min(rows.length, MOST_ROWS - 1);
+    const place = { row, end: call.end, next: null };
+    if (rows[row] !== undefined) {
+      rows[row].next = call.begin;
+      place.end = Math.max(place.end, rows[row].end);
+    }
+    rows[row] = place;
+    return place;
   });
+  return places;
 }
+
+// The width of a text in the page's font, roughly.
+const wide = (text) => text.length * 6.4 + 14;
 
 const label = (call) => {
   const tool = call.tool.length > 32 ? call.tool.slice(0, 31) + "…" : call.tool;
@@ -157,24 +165,28 @@ const label = (call) => {
 };
 
 function bars(lane, own, top, labelled) {
-  const rows = stack(own, labelled);
+  const places = stack(own);
   let deepest = 0;
   own.forEach((call, index) => {
-    deepest = Math.max(deepest, rows[index]);
+    const { row, next } = places[index];
+    deepest = Math.max(deepest, row);
     if (call.end < view.from || call.begin > view.to) return;
-    const bar = drawBar(call, top + rows[index] * ROW + 2, labelled);
+    const bar = drawBar(call, top + row * ROW + 2, labelled, next);
+    if (call === view.chosen) bar.classList.add("chosen");
     view.drawn.set(call.n, bar);
     lane.append(bar);
   });
   return (deepest + 1) * ROW;
 }
 
-function drawBar(call, y, labelled) {
+function drawBar(call, y, labelled, next) {
   const ending = ENDINGS[call.ending];
   // What lies outside of the picture is drawn at its edge: numbers stay small, and names are not covered.
   const at = (time) => Math.min(Math.max(x(time), GUTTER), view.width + 40);
   const from = at(call.begin);
-  const to = Math.max(from + LEAST, at(call.end));
+  // A short call is widened to be seen, and hit, but not into the next one of its row.
+  const room = next === null ? Infinity : Math.max(1, x(next) - x(call.begin) - 1);
+  const to = Math.max(from + Math.min(LEAST, room), at(call.end));
   // What is too near to the beginning to be told apart from it is not drawn.
   const apart = (time) => time !== null && (time - call.begin) * scale() >= 3;
   const begun = apart(call.started) ? Math.min(at(call.started), to - 1) : from;
@@ -185,7 +197,7 @@ function drawBar(call, y, labelled) {
     "aria-label": call.tool + ", " + call.owner + ", " + call.outcome + ", " +
       (call.took === null ? "no end" : duration(call.took)) + ", at " + point(call.begin),
   },
-    box({ class: "hit", y: y - 2, height: ROW - 2 }, from - 3, to + 3),
+    box({ class: "hit", y: y - 2, height: ROW - 2 }, from - Math.min(3, room / 2), to + Math.min(3, room / 2)),
     begun > from ? box({ class: "wait" }, from, begun) : null,
     box({ class: "run" }, begun, to),
     box({ class: "hatch", fill: "url(#hatch-" + ending.name + ")" }, begun, to));
@@ -194,13 +206,106 @@ function drawBar(call, y, labelled) {
     bar.append(draw("path", { class: "tick " + mark, d: TICKS[mark],
       transform: "translate(" + at(call[mark]).toFixed(1) + " " + y + ")" }));
   }
-  if (labelled) bar.append(draw("text", { class: "label", x: (to + 6).toFixed(1), y: y + 11 }, label(call)));
+  const fits = labelled && (next === null || to + wide(label(call)) < x(next));
+  if (fits) bar.append(draw("text", { class: "label", x: (to + 6).toFixed(1), y: y + 11 }, label(call)));
   else if (call.ending && to - begun >= 12) {
     bar.append(draw("text", { class: "letter", x: ((begun + to) / 2).toFixed(1), y: y + 10.5 }, ending.letter));
   }
   bar.append(draw("title", {}, label(call) + "\n" + call.id + "\n" + duration(call.took)));
   return bar;
 }
+
+// Of many calls, above the lanes: how many there were at a time, and how long each took.
+
+const OVERVIEW = 200;
+const STRIP = 44;
+const CHART = 96;
+
+function drawOverview() {
+  const overview = byId("overview");
+  const isShown = filter.calls.length > OVERVIEW;
+  overview.style.display = isShown ? "" : "none";
+  if (!isShown) return overview.replaceChildren();
+  overview.setAttribute("width", view.width);
+  overview.setAttribute("height", STRIP + CHART);
+  return overview.replaceChildren(strip(), chart());
+}
+
+// How many calls were in progress in each stretch of time, for a part of it or all of it.
+function strip() {
+  const columns = Math.max(1, Math.ceil((view.width - GUTTER) / COLUMN));
+  const place = (at) => Math.floor((x(at) - GUTTER) / COLUMN);
+  // What begins and ends in each column; a call that is over within one counts there.
+  const changes = new Int32Array(columns + 1);
+  for (const call of filter.calls) {
+    const from = Math.max(0, place(call.begin));
+    const to = Math.min(columns - 1, place(call.end));
+    if (to < 0 || from >= columns) continue;
+    changes[from] += 1;
+    changes[to + 1] -= 1;
+  }
+  let sum = 0;
+  let most = 1;
+  const counts = Array.from({ length: columns }, (_, column) => {
+    sum += changes[column];
+    most = Math.max(most, sum);
+    return sum;
+  });
+  const group = draw("g", { class: "strip" },
+    draw("text", { class: "name", x: 8, y: 16 }, "Density"),
+    draw("text", { class: "small", x: 8, y: 31 }, "calls at a time"),
+    draw("text", { class: "small most", x: GUTTER - 6, y: 12 }, grouped(most)),
+    draw("line", { class: "rule", x1: 0, x2: view.width, y1: STRIP - 0.5, y2: STRIP - 0.5 }));
+  counts.forEach((count, column) => {
+    if (!count) return;
+    const height = Math.max(1.5, (count / most) * (STRIP - 8));
+    group.append(draw("rect", { x: GUTTER + column * COLUMN, y: (STRIP - 1 - height).toFixed(1),
+      width: COLUMN - 0.5, height: height.toFixed(1) }));
+  });
+  return group;
+}
+
+// A dot for each call: when it began, and how long it took, by powers of ten.
+function chart() {
+  const timed = filter.calls.filter((call) => call.took !== null);
+  const shortest = timed.reduce((least, call) => Math.min(least, Math.max(call.took, 1)), Infinity);
+  const longest = timed.reduce((most, call) => Math.max(most, call.took, 1), 1);
+  const low = Math.floor(Math.log10(timed.length ? shortest : 1));
+  const high = Math.max(low + 1, Math.ceil(Math.log10(longest)));
+  const y = (took) => STRIP + 8 + (CHART - 16) * (1 - (Math.log10(Math.max(took, 1)) - low) / (high - low));
+  const group = draw("g", { class: "chart" },
+    draw("text", { class: "name", x: 8, y: STRIP + 18 }, "Took"),
+    draw("text", { class: "small", x: 8, y: STRIP + 33 }, OBSERVED ? "as the observer heard" : "request to result"));
+  for (let power = low; power <= high; power += 1) {
+    const at = y(10 ** power).toFixed(1);
+    group.append(draw("line", { class: "rule", x1: GUTTER, x2: view.width, y1: at, y2: at }));
+    if (high - low <= 5 || (high - power) % 2 === 0) {
+      group.append(draw("text", { class: "small most", x: GUTTER - 6, y: Number(at) + 4 }, power10(power)));
+    }
+  }
+  // What would be one dot upon another is drawn once; of very many calls, what would be nearly so.
+  const cell = timed.length > MANY ? 5 : 1;
+  const taken = new Set();
+  for (const call of timed) {
+    if (call.begin < view.from || call.begin > view.to) continue;
+    const [cx, cy] = [x(call.begin), y(call.took)].map((at) => Math.round(at / cell) * cell);
+    const key = (cx * 1000 + cy) * ENDINGS.length + call.ending;
+    if (taken.has(key)) continue;
+    taken.add(key);
+    group.append(draw("circle", { class: "dot run " + ENDINGS[call.ending].name, cx, cy, r: call.ending ? 3 : 2 }));
+  }
+  const chosen = view.chosen;
+  if (chosen && chosen.took !== null && chosen.begin >= view.from && chosen.begin <= view.to) {
+    group.append(draw("circle", { class: "chosen", cx: x(chosen.begin).toFixed(1), cy: y(chosen.took).toFixed(1), r: 6 }));
+  }
+  return group;
+}
+
+const power10 = (power) => {
+  const units = ["µs", "ms", "s"];
+  const unit = Math.min(Math.floor(power / 3), 2);
+  return 10 ** (power - unit * 3) + " " + units[unit];
+};
 
 // How many calls began in each stretch of time, by ending.
 function columns(lane, own, top) {
