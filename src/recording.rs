@@ -11,6 +11,8 @@
 //! the name of its key, or because its tool does not disclose it. A frame that lost something says `bridge.redacted`
 //! in its `meta`; every other one is byte for byte as it was.
 
+#![doc = include_str!("recording/json.md")]
+
 mod blank;
 mod calls;
 mod check;
@@ -21,6 +23,7 @@ mod follow;
 mod format;
 mod info;
 mod journal;
+mod original;
 pub(crate) mod plain;
 mod queue;
 mod reader;
@@ -39,8 +42,8 @@ mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
 pub use check::{Checked, Finding, Level, check};
-pub(crate) use entry::HIDDEN;
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
+pub(crate) use entry::{HIDDEN, millis};
 pub use error::RecordError;
 pub use fold::{Calls, calls};
 pub(crate) use fold::{Fold, Told};
@@ -64,6 +67,7 @@ pub(crate) use writer::create as create_file;
 pub(crate) use {
     check::Checker,
     info::{Gather, outcome_word},
+    spoken::for_each_tool,
 };
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use super::{
 use crate::{
     executor::{self, Done, Executor, Questions, Reports},
     link::{CloseReason, Lane, LinkState, Packet, Sid, TOPIC},
-    session::{Event, Job, JobKey, Output, Question, Session, Unsent, later},
-    tool::{Outcome, Progress, Tool},
+    session::{CallRecord, Event, Job, JobKey, Output, Question, Session, Unsent, later},
+    tool::{CallError, Outcome, Progress, Tool},
     transport::{SendError, Transport, TransportEvent},
 };
 
@@ -50,6 +50,7 @@ pub(super) struct Driver<T: Transport> {
     consent: Option<AskPerson>,
     /// Hears of our tools before anybody is offered them.
     offering: Option<Offering>,
+    unasked: Option<Unasked>,
     questions: Questions<JobKey>,
     outbox: Outbox,
     sending: Option<Sending>,
@@ -64,6 +65,9 @@ pub(super) struct Driver<T: Transport> {
     sid: Sid,
     _last_word: LastWord,
 }
+
+/// Is told of calls that ended before anybody was asked.
+pub(super) type Unasked = Box<dyn Fn(&CallRecord, &CallError) + Send>;
 
 /// Is told what will be offered.
 pub(super) type Offering = Box<dyn Fn(&[Tool]) + Send>;
@@ -113,6 +117,7 @@ impl<T: Transport> Driver<T> {
             reports,
             consent: None,
             offering: None,
+            unasked: None,
             questions: Questions::new(),
             outbox: Outbox::default(),
             sending: None,
@@ -134,6 +139,12 @@ impl<T: Transport> Driver<T> {
     /// Who hears of changed tools before anybody is offered them.
     pub(super) fn offering(mut self, offering: Option<Offering>) -> Self {
         self.offering = offering;
+        self
+    }
+
+    /// Who hears of calls that ended before anybody was asked: no packet says anything of them.
+    pub(super) fn noting_unasked(mut self, unasked: Option<Unasked>) -> Self {
+        self.unasked = unasked;
         self
     }
 
@@ -227,7 +238,13 @@ impl<T: Transport> Driver<T> {
                 }
                 Output::Settled { key, result } => {
                     if let Some(slot) = inner.calls.remove(&key) {
-                        trace::ended(&slot.span, inner.session.record(&slot.id));
+                        let record = inner.session.record(&slot.id);
+                        trace::ended(&slot.span, record);
+                        if let (Some(unasked), Some(record), Err(error)) = (&self.unasked, record, &result)
+                            && record.owner.is_none()
+                        {
+                            unasked(record, error);
+                        }
                         slot.settle(result);
                     }
                 }

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     DRAIN, Handle, JoinError, Shared,
     consent::AskPerson,
-    driver::{Driver, Offering},
+    driver::{Driver, Offering, Unasked},
     now,
     trace::Propagation,
 };
@@ -68,11 +68,14 @@ impl Setup {
             let recorder = crate::recording::Recorder::create(path, options)?;
             let (outcome, hide) = (recorder.outcome(), recorder.hiding());
             let offering: Offering = Box::new(move |tools| undisclosed(tools).for_each(&hide));
-            let handle = self.enter(recorder.tap(transport), role, tools, Some(offering))?;
+            let note = recorder.noting();
+            let unasked: Unasked = Box::new(move |record, error| note(unasked_event(record, error)));
+            let told = (Some(offering), Some(unasked));
+            let handle = self.enter(recorder.tap(transport), role, tools, told)?;
             tell_of_its_end(&handle, outcome);
             return Ok(handle);
         }
-        self.enter(transport, role, tools, None)
+        self.enter(transport, role, tools, (None, None))
     }
 
     fn enter<T: Transport>(
@@ -80,7 +83,7 @@ impl Setup {
         transport: T,
         role: Role,
         (executor, reports): (Executor<JobKey>, Reports<JobKey>),
-        offering: Option<Offering>,
+        (offering, unasked): (Option<Offering>, Option<Unasked>),
     ) -> Result<Arc<Handle>, JoinError> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| JoinError::Random(error.to_string()))?;
@@ -103,7 +106,8 @@ impl Setup {
         let shared = Shared::new(session, self.propagation);
         let driver = Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain)
             .asking(self.consent)
-            .offering(offering);
+            .offering(offering)
+            .noting_unasked(unasked);
         #[expect(
             clippy::disallowed_methods,
             reason = "the participant's one task; it ends when it has left"
@@ -158,6 +162,22 @@ fn recorded_as(
         options.redact = options.redact.hiding(tool);
     }
     options
+}
+
+/// What the file says of a call that ended before anybody was asked.
+#[cfg(feature = "record")]
+fn unasked_event(
+    record: &crate::session::CallRecord,
+    error: &crate::tool::CallError,
+) -> crate::recording::RoomEvent {
+    let took = record.settled.map(|settled| settled.saturating_duration_since(record.requested));
+    crate::recording::RoomEvent::Unasked {
+        call: record.id.to_string(),
+        tool: record.tool.clone(),
+        code: crate::tool::ToolError::code_of(error).to_string(),
+        message: error.to_string(),
+        took_ms: took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+    }
 }
 
 /// Those that do not tell observers everything.

@@ -15,7 +15,7 @@ pub(super) struct Arguments {
     /// The recording
     file: PathBuf,
 
-    /// One JSON array: all that is known of each call, times in nanoseconds since 1970
+    /// One JSON array: all that is known of each call
     #[arg(long)]
     json: bool,
 }

@@ -1,7 +1,7 @@
 //! `toolbridge cat`: the entries of a recording, as text or JSON.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     io::{self, BufWriter, Write},
     path::PathBuf,
     time::{Duration, UNIX_EPOCH},
@@ -10,9 +10,29 @@ use std::{
 use clap::{Args, ValueEnum};
 
 use super::{Failure, file, text};
-use crate::recording::{
-    About, Entry, Fold, Happened, Moment, Recording, RoomEvent, entry_json, entry_text, outcome_word,
+use crate::{
+    recording::{
+        About, Entry, Fold, Happened, Moment, RecordedCall, Recording, RoomEvent, entry_json, entry_text,
+        outcome_word,
+    },
+    tool::ErrorCode,
 };
+
+/// The codes that calls fail with unless their tool has codes of its own.
+const CODES: [ErrorCode; 9] = [
+    ErrorCode::UNKNOWN_TOOL,
+    ErrorCode::TIMEOUT,
+    ErrorCode::EXECUTION_ERROR,
+    ErrorCode::INVALID_PARAMETERS,
+    ErrorCode::CANCELLED,
+    ErrorCode::PERMISSION_DENIED,
+    ErrorCode::RESULT_TOO_LARGE,
+    ErrorCode::BUSY,
+    ErrorCode::LOST,
+];
+
+/// Of how many calls the outcomes are named to somebody who asked for one that there is not.
+const MAX_OUTCOMES: usize = 1_000;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -137,8 +157,20 @@ fn with_outcome(arguments: &Arguments, outcome: &str) -> Result<HashSet<usize>, 
         fold.push(index, entry, None);
         Ok(())
     })?;
-    let calls = fold.finish().calls.into_iter().filter(|call| outcome_word(&call.outcome) == outcome);
-    Ok(calls.flat_map(|call| call.entries).collect())
+    let calls = fold.finish().calls;
+    let ended_so = |call: &&RecordedCall| outcome_word(&call.outcome) == outcome;
+    let known =
+        ["ok", "open", "stopped"].contains(&outcome) || CODES.iter().any(|code| code.as_str() == outcome);
+    if !known && !calls.iter().any(|call| ended_so(&call)) {
+        let words: BTreeSet<_> =
+            calls.iter().map(|call| outcome_word(&call.outcome)).take(MAX_OUTCOMES).collect();
+        let words: Vec<_> = words.into_iter().collect();
+        return Err(Failure::Usage(format!(
+            "--outcome {outcome:?}: no call of the recording ended so; they ended as {}",
+            if words.is_empty() { "nothing: there are none".to_owned() } else { words.join(", ") }
+        )));
+    }
+    Ok(calls.iter().filter(ended_so).flat_map(|call| call.entries.iter().copied()).collect())
 }
 
 /// Which entries are shown.

@@ -1,10 +1,16 @@
 //! Times: of day, as the command line shows them, and spans, as it is given them.
 
+use crate::recording::millis;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970.
 pub(super) fn unix_millis() -> u64 {
     u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A time as JSON has it: milliseconds, with three decimals at most.
+pub(super) fn ms(time: Duration) -> f64 {
+    millis::of(time)
 }
 
 /// Hours, minutes, seconds and milliseconds, in UTC.

@@ -1,11 +1,14 @@
 //! `toolbridge redact`: a recording without what tools were asked and answered.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use clap::Args;
 
 use super::{Failure, file};
-use crate::recording::{Redact, redact};
+use crate::recording::{Redact, for_each_tool, redact};
+
+/// How many tools of the recording are named to somebody who named one that it lacks.
+const MAX_NAMED: usize = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -25,6 +28,26 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (mut unknown, mut tools): (BTreeSet<&str>, _) =
+        (arguments.keep.iter().map(String::as_str).collect(), BTreeSet::new());
+    if !unknown.is_empty() {
+        file::each(&arguments.input, |_, _, entry| {
+            for_each_tool(entry, |tool| {
+                unknown.remove(tool);
+                if tools.len() < MAX_NAMED && !tools.contains(tool) {
+                    tools.insert(tool.to_owned());
+                }
+            });
+            Ok(())
+        })?;
+    }
+    if let Some(unknown) = unknown.first() {
+        let tools: Vec<_> = tools.into_iter().collect();
+        return Err(Failure::Usage(format!(
+            "--keep {unknown:?}: the recording has no tool of that name; it has {}",
+            if tools.is_empty() { "none".to_owned() } else { tools.join(", ") }
+        )));
+    }
     let rule = arguments.keep.iter().fold(Redact::everything(), |rule, name| rule.keep(name.as_str()));
     let left = redact(&arguments.input, &arguments.output, rule, arguments.force)
         .map_err(|error| file::refused(&arguments.input, &error))?;

@@ -116,7 +116,7 @@ fn as_json(event: &TransportEvent) -> Option<String> {
     let value = match event {
         TransportEvent::Packet(packet) => {
             let mut value = json!({
-                "at": at,
+                "atMs": at,
                 "from": packet.from.identity().as_str(),
                 "sid": packet.from.sid().as_str(),
                 "lane": lane(packet.lane),
@@ -130,12 +130,12 @@ fn as_json(event: &TransportEvent) -> Option<String> {
             value
         }
         TransportEvent::Joined(who) => {
-            json!({"at": at, "joined": who.identity().as_str(), "sid": who.sid().as_str()})
+            json!({"atMs": at, "joined": who.identity().as_str(), "sid": who.sid().as_str()})
         }
         TransportEvent::Left(who) => {
-            json!({"at": at, "left": who.identity().as_str(), "sid": who.sid().as_str()})
+            json!({"atMs": at, "left": who.identity().as_str(), "sid": who.sid().as_str()})
         }
-        TransportEvent::Link(state) => json!({"at": at, "up": *state == LinkState::Up}),
+        TransportEvent::Link(state) => json!({"atMs": at, "up": *state == LinkState::Up}),
         _ => return None,
     };
     Some(text::json(&value))

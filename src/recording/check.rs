@@ -55,6 +55,7 @@ pub enum Level {
 #[non_exhaustive]
 pub struct Finding {
     /// When: the time of the entry.
+    #[serde(rename = "atMs")]
     pub at: Moment,
     /// The entry's place in the file, from 0.
     pub entry: usize,
@@ -248,7 +249,7 @@ impl Checker {
                 }
             }
             RoomEvent::Closed { .. } => self.is_over = true,
-            RoomEvent::Other => {}
+            RoomEvent::Unasked { .. } | RoomEvent::Other => {}
         }
     }
 

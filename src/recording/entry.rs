@@ -3,19 +3,57 @@
 use std::{fmt, time::Duration};
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::link::{Identity, Lane, Peer, Role, Sid};
 
 /// When something happened: nanoseconds since 1970-01-01 UTC, by the recording machine's clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+///
+/// In JSON it is a number of milliseconds with three decimals, as all times are: nanoseconds since 1970 are more than
+/// JavaScript and jq can read exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub u64);
 
 impl Moment {
     /// How long after `earlier` this was; zero if it was before.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        millis::serialize(&Duration::from_nanos(self.0), serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let since = millis::deserialize(deserializer)?;
+        Ok(Self(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Times in JSON: milliseconds, as a number with three decimals at most.
+pub(crate) mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    /// The number that stands for a time.
+    pub(crate) fn of(time: Duration) -> f64 {
+        time.as_micros() as f64 / 1e3
+    }
+
+    pub(crate) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(of(*time))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let micros = f64::deserialize(deserializer)? * 1e3;
+        let fits = (0.0..1.9e16).contains(&micros);
+        fits.then(|| Duration::from_micros(micros.round() as u64))
+            .ok_or_else(|| D::Error::custom("a time is a number of milliseconds since 1970"))
     }
 }
 
@@ -149,6 +187,20 @@ pub enum RoomEvent {
     Closed {
         /// Why.
         reason: String,
+    },
+    /// A call of the recorded participant that nobody was asked to run: nobody was there who could be.
+    Unasked {
+        /// Its id.
+        call: String,
+        /// The tool.
+        tool: String,
+        /// The code of its error.
+        code: String,
+        /// The error's text.
+        message: String,
+        /// How long it was waited for somebody, in milliseconds.
+        #[serde(rename = "tookMs")]
+        took_ms: u64,
     },
     /// An event that this version does not know.
     #[serde(other)]

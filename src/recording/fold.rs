@@ -11,7 +11,10 @@ use sha2::{Digest, Sha256};
 
 pub(super) use self::slot::beginning;
 use self::slot::{Slot, content_of, limit_of, shortened};
-use super::{Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken};
+use super::{
+    Direction, Entry, Happened, Moment, REDACTED, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
+    original::value_size,
+};
 use crate::{
     link::{Identity, Role},
     tool::{CallId, ErrorCode, Execution, ProgressStatus},
@@ -184,6 +187,12 @@ impl Fold {
         spoken: Option<&Spoken>,
     ) -> Option<(u64, Told)> {
         let packet = match &entry.what {
+            Happened::Event(RoomEvent::Unasked { call, tool, code, message, took_ms }) => {
+                let call = &CallId::from(call.as_str());
+                let serial = self.unasked(entry.at, call, tool, (code, message), *took_ms)?;
+                self.note(serial, index);
+                return Some((serial, Told::Other));
+            }
             Happened::Event(event) => {
                 self.handle_event(event);
                 return None;
@@ -201,7 +210,7 @@ impl Fold {
         let Spoken::Frame(frame, message) = spoken else { return None };
         let (serial, told) = match message {
             Message::ToolUseRequest(request) => self.request(entry.at, packet, frame, request)?,
-            Message::ToolUseResult(result) => self.result(entry.at, packet, result)?,
+            Message::ToolUseResult(result) => self.result(entry.at, packet, frame, result)?,
             Message::ToolProgress(progress) => {
                 let serial = match self.find(packet, progress.id.as_str()) {
                     Some(serial) => serial,
@@ -256,6 +265,12 @@ impl Fold {
                 return None;
             }
         };
+        self.note(serial, index);
+        Some((serial, told))
+    }
+
+    /// Notes an entry of a call.
+    fn note(&mut self, serial: u64, index: usize) {
         if let Some(slot) = self.slots.get_mut(&serial)
             && self.places < MAX_PLACES
         {
@@ -263,7 +278,32 @@ impl Fold {
             self.places += 1;
         }
         self.weigh(serial);
-        Some((serial, told))
+    }
+
+    /// A call that nobody was asked to run.
+    fn unasked(
+        &mut self,
+        at: Moment,
+        id: &CallId,
+        tool: &str,
+        (code, message): (&str, &str),
+        took_ms: u64,
+    ) -> Option<u64> {
+        let caller = self.here.clone();
+        if self.keys.contains_key(&(id.clone(), caller.clone())) {
+            return None;
+        }
+        let serial = self.insert(id, &caller)?;
+        let call = &mut self.slots.get_mut(&serial)?.call;
+        call.tool = beginning(tool, MAX_WORD).to_owned();
+        call.requested = Some(Moment(at.0.saturating_sub(took_ms.saturating_mul(1_000_000))));
+        call.settled = Some(at);
+        call.outcome = RecordedOutcome::Failed {
+            code: ErrorCode::from(beginning(code, MAX_WORD).to_owned()),
+            message: Some(shortened(message)),
+        };
+        self.settled.push_back(serial);
+        Some(serial)
     }
 
     /// A call that is kept.
@@ -356,7 +396,9 @@ impl Fold {
             call.tool = beginning(&request.tool_name, MAX_WORD).to_owned();
             call.execution = execution;
             call.limit = Some(limit_of(request));
-            call.parameters = Some(request.parameters.as_bytes().len());
+            let parameters = request.parameters.as_bytes();
+            let is_redacted = frame.meta_bool(REDACTED);
+            call.parameters = Some(if is_redacted { value_size(parameters) } else { parameters.len() });
             if owner.is_some() {
                 call.owner = owner;
             }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent,
-    Spoken, check::Checker, plain::plain,
+    Spoken, check::Checker, entry::millis, plain::plain,
 };
 use crate::{link::Role, wire::Kind};
 
@@ -39,10 +39,12 @@ pub struct Info {
     pub room: String,
     /// Who recorded.
     pub identity: String,
-    /// When it begins, in nanoseconds since 1970.
+    /// When it begins.
+    #[serde(rename = "begunMs")]
     pub begun: Moment,
-    /// How long it is, from the first entry to the last, in seconds.
-    pub seconds: f64,
+    /// How long it is, from the first entry to the last.
+    #[serde(rename = "durationMs", with = "millis")]
+    pub duration: Duration,
     /// How many entries there are.
     pub entries: u64,
     /// Whether it ended in order: the last word is that it is over.
@@ -126,12 +128,16 @@ pub struct ToolInfo {
 #[non_exhaustive]
 pub struct Latency {
     /// Half of all.
+    #[serde(rename = "p50Ms")]
     pub p50: f64,
     /// 90 % of all.
+    #[serde(rename = "p90Ms")]
     pub p90: f64,
     /// 99 % of all.
+    #[serde(rename = "p99Ms")]
     pub p99: f64,
     /// The longest.
+    #[serde(rename = "maxMs")]
     pub max: f64,
 }
 
@@ -180,7 +186,7 @@ impl Gather {
     pub(crate) fn finish(self) -> Info {
         let mut info = self.info;
         info.begun = self.first.unwrap_or_default();
-        info.seconds = self.last.since(info.begun).as_secs_f64();
+        info.duration = self.last.since(info.begun);
         info.peers = self.peers.into_values().collect();
         let (checked, calls) = self.checker.finish();
         info.dropped = calls.dropped;
@@ -228,8 +234,11 @@ impl Gather {
             RoomEvent::Unrecorded { packets } => {
                 self.info.unrecorded = self.info.unrecorded.saturating_add(*packets);
             }
-            RoomEvent::Left { .. } | RoomEvent::Link { .. } | RoomEvent::Closed { .. } | RoomEvent::Other => {
-            }
+            RoomEvent::Left { .. }
+            | RoomEvent::Link { .. }
+            | RoomEvent::Closed { .. }
+            | RoomEvent::Unasked { .. }
+            | RoomEvent::Other => {}
         }
     }
 
@@ -239,7 +248,7 @@ impl Gather {
             Spoken::Malformed(_) => self.info.malformed += 1,
             Spoken::Frame(frame, _) => count(&mut self.info.frames, &kind_word(frame.kind()), MAX_TOOLS),
         }
-        let bytes = packet.payload.len();
+        let bytes = spoken.size(packet);
         if let Some(peer) = self.join(packet.from.identity().as_str(), packet.from.sid().as_str()) {
             peer.heard.add(bytes);
         }
@@ -289,7 +298,7 @@ impl Latency {
     fn of(sorted: &[Duration]) -> Option<Self> {
         let at = |share: f64| {
             let rank = (sorted.len() as f64 * share).ceil() as usize;
-            sorted.get(rank.saturating_sub(1)).map(|time| time.as_secs_f64() * 1e3)
+            sorted.get(rank.saturating_sub(1)).map(|time| millis::of(*time))
         };
         Some(Self { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)?, max: at(1.0)? })
     }
@@ -346,7 +355,7 @@ impl fmt::Display for Info {
         if let Some(hears) = self.observer_hears() {
             writeln!(out, "           {hears}")?;
         }
-        writeln!(out, "begun      {begun}, {:.3} s, {} entries", self.seconds, self.entries)?;
+        writeln!(out, "begun      {begun}, {:.3} s, {} entries", self.duration.as_secs_f64(), self.entries)?;
         if !self.finished {
             writeln!(out, "           it does not end in order")?;
         }

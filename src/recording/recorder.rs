@@ -11,7 +11,7 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Entry, HIDDEN, Moment, RecordError, RecorderStats, Redact, Tap,
+    Entry, HIDDEN, Moment, RecordError, RecorderStats, Redact, RoomEvent, Tap,
     journal::Journal,
     queue::{Item, Queue},
     rewrite, writer,
@@ -224,6 +224,14 @@ impl Recorder {
     pub(crate) fn hiding(&self) -> impl Fn(&str) + Send + 'static {
         let shared = Arc::clone(self.shared());
         move |tool| shared.queue.hide(tool)
+    }
+
+    /// Notes calls that end without a packet. Whoever calls this keeps no recording open.
+    pub(crate) fn noting(&self) -> impl Fn(RoomEvent) + Send + 'static {
+        let shared = Arc::clone(self.shared());
+        move |event| {
+            shared.tell(|at| Item::Event(at, event));
+        }
     }
 
     /// Ends the recording if nobody else holds it.

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 /// authorization, cookie, credential or privatekey; or are otp, cvv or pin, or have it as a word.
 ///
 /// In the place of a value stands a text with its kind and its size, and the frame says `bridge.redacted` in its `meta`.
+/// Readers show the sizes of the original: of packets, parameters and results.
 /// What is no frame but has such a name in it is replaced as a whole. Everything else is byte for byte as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redact {

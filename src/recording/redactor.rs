@@ -21,7 +21,7 @@ use crate::{
 pub(crate) const MARK: &str = "bridge.redacted";
 
 /// How a text begins that stands for a value; what was taken out once is not again.
-const TAKEN: &str = "<redacted: ";
+pub(super) const TAKEN: &str = "<redacted: ";
 
 /// Calls of hidden tools whose results are still to be recognised: more than are open at once anywhere.
 const CALLS: usize = 16_384;

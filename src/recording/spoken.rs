@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::Recorded;
+#[cfg(feature = "cli")]
+use super::{Entry, Happened};
+use super::{Recorded, original::frame_size};
 use crate::{
     body::{DecodeError, walk::Walk},
     link::{STREAM_TOPIC, TOPIC},
@@ -34,6 +36,28 @@ impl Spoken {
             Ok((frame, message)) => Self::Frame(frame, message),
             Err(error) => Self::Malformed(error),
         }
+    }
+}
+
+impl Spoken {
+    /// How large the packet was, in bytes, before something was taken out of it.
+    pub(super) fn size(&self, packet: &Recorded) -> usize {
+        let size = match self {
+            Self::Frame(frame, _) => frame_size(frame),
+            Self::Foreign | Self::Malformed(_) => None,
+        };
+        size.unwrap_or(packet.payload.len())
+    }
+}
+
+/// Gives the name of each tool that an entry asks for or registers.
+#[cfg(feature = "cli")]
+pub(crate) fn for_each_tool(entry: &Entry, mut take: impl FnMut(&str)) {
+    let Happened::Packet(packet) = &entry.what else { return };
+    match Spoken::of(packet) {
+        Spoken::Frame(_, Message::ToolUseRequest(request)) => take(&request.tool_name),
+        Spoken::Frame(_, Message::ToolsRegister(it)) => it.tools.iter().for_each(|tool| take(&tool.name)),
+        _ => {}
     }
 }
 

@@ -1,12 +1,13 @@
 //! One entry as a line for people, and as canonical JSON for programs.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{
     Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
+    entry::millis,
     info::{clock, outcome_word},
     plain::plain,
     spoken::{call_of, frame_json},
@@ -39,7 +40,7 @@ pub fn entry_text(entry: &Entry, begun: Option<Moment>) -> String {
     plain(line.trim_end()).into_owned()
 }
 
-/// One entry as JSON: `entry` (its place), `at` (nanoseconds since 1970), and what happened.
+/// One entry as JSON: `entry` (its place), `atMs` (milliseconds since 1970), and what happened.
 ///
 /// An event stands as it is in the file. A packet has `direction`, `from`, `sid`, `to`, `topic`, `lane`, `stream`,
 /// `channel`, `sequence` and `bytes`; then `frame`, as canonical JSON (`wire.md`, section 9), or, if it cannot be
@@ -47,7 +48,7 @@ pub fn entry_text(entry: &Entry, begun: Option<Moment>) -> String {
 pub fn entry_json(index: usize, entry: &Entry) -> Value {
     let mut json = Map::new();
     json.insert("entry".into(), index.into());
-    json.insert("at".into(), entry.at.0.into());
+    json.insert("atMs".into(), millis::of(Duration::from_nanos(entry.at.0)).into());
     match &entry.what {
         Happened::Packet(packet) => packet_json(&mut json, packet),
         Happened::Event(event) => {
@@ -59,8 +60,8 @@ pub fn entry_json(index: usize, entry: &Entry) -> Value {
     json.into()
 }
 
-/// One call as JSON: every field of [`RecordedCall`] under its name; times in nanoseconds since 1970, the limit in
-/// milliseconds, `outcome` as a word (`ok`, `open`, `stopped` or the code of the failure), and `message`, the text of
+/// One call as JSON: every field of [`RecordedCall`] under its name; times as `requestedMs` and so on, in milliseconds
+/// since 1970, the limit as `limitMs`, `outcome` as a word (`ok`, `open`, `stopped` or the code of the failure), and `message`, the text of
 /// a failure.
 pub fn call_json(call: &RecordedCall) -> Value {
     let message = match &call.outcome {
@@ -73,14 +74,14 @@ pub fn call_json(call: &RecordedCall) -> Value {
         "execution": call.execution.map(|it| it.as_str()),
         "caller": call.caller.as_str(),
         "owner": call.owner.as_ref().map(|it| it.as_str()),
-        "limit": call.limit.and_then(|it| u64::try_from(it.as_millis()).ok()),
+        "limitMs": call.limit.map(millis::of),
         "parameters": call.parameters,
         "result": call.result,
-        "requested": call.requested,
-        "delivered": call.delivered,
-        "started": call.started,
-        "stopped": call.stopped,
-        "settled": call.settled,
+        "requestedMs": call.requested,
+        "deliveredMs": call.delivered,
+        "startedMs": call.started,
+        "stoppedMs": call.stopped,
+        "settledMs": call.settled,
         "outcome": outcome_word(&call.outcome),
         "message": message,
         "entries": call.entries,
@@ -88,6 +89,7 @@ pub fn call_json(call: &RecordedCall) -> Value {
 }
 
 fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
+    let spoken = Spoken::of(packet);
     let to: Vec<_> = packet.to.iter().map(|who| who.as_str()).collect();
     let fields = json!({
         "direction": packet.direction,
@@ -99,12 +101,12 @@ fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
         "stream": packet.stream,
         "channel": packet.channel,
         "sequence": packet.sequence,
-        "bytes": packet.payload.len(),
+        "bytes": spoken.size(packet),
     });
     if let Value::Object(fields) = fields {
         json.extend(fields);
     }
-    let frame = match Spoken::of(packet) {
+    let frame = match spoken {
         Spoken::Frame(frame, _) => frame_json(&frame),
         Spoken::Malformed(error) => Err(error.to_string()),
         Spoken::Foreign => Err("it is on a topic of somebody else".to_owned()),
@@ -127,14 +129,15 @@ fn packet_text(line: &mut String, packet: &Recorded) {
         Direction::Heard => ("←", word(packet.from.identity().as_str())),
     };
     // Writing to a string cannot fail.
-    let _ = write!(line, "{arrow} {peer:<16} {:>6} B ", packet.payload.len());
+    let spoken = Spoken::of(packet);
+    let _ = write!(line, "{arrow} {peer:<16} {:>6} B ", spoken.size(packet));
     if packet.lane == Lane::Lossy {
         line.push_str("lossy ");
     }
     if packet.stream {
         line.push_str("stream ");
     }
-    match Spoken::of(packet) {
+    match spoken {
         Spoken::Foreign => {
             let _ = write!(line, "on topic {}", word(&packet.topic));
         }
@@ -214,6 +217,9 @@ fn event_text(line: &mut String, event: &RoomEvent) {
             (String::new(), format!("{packets} packets are not in the file"))
         }
         RoomEvent::Closed { reason } => (String::new(), format!("over: {}", word(reason))),
+        RoomEvent::Unasked { call, tool, code, .. } => {
+            (String::new(), format!("nobody was asked: {} {} {}", word(call), word(tool), word(code)))
+        }
         RoomEvent::Other => (String::new(), "an event of a later version".to_owned()),
     };
     let gap = if who.is_empty() { "" } else { "  " };

@@ -88,7 +88,7 @@ fn info_says_who_when_and_how_it_went() {
     assert_eq!(info["outcomes"].to_string(), r#"{"execution_error":1,"ok":1,"stopped":1}"#);
     let lamp = &info["tools"][0];
     assert_eq!((&lamp["name"], &lamp["calls"]), (&"lamp".into(), &2.into()));
-    assert_eq!(lamp["latency"].to_string(), r#"{"p50":40.0,"p90":500.0,"p99":500.0,"max":500.0}"#);
+    assert_eq!(lamp["latency"].to_string(), r#"{"p50Ms":40.0,"p90Ms":500.0,"p99Ms":500.0,"maxMs":500.0}"#);
     let phone = info["peers"].as_array().unwrap().iter().find(|it| it["identity"] == "phone").unwrap();
     assert_eq!((&phone["role"], &phone["sids"][0]), (&"client".into(), &"PA_phone".into()));
     assert_eq!((&phone["sent"]["packets"], &phone["heard"]["packets"]), (&2.into(), &2.into()));
@@ -392,10 +392,68 @@ fn the_demo_is_recorded_and_its_recording_is_sound() {
     assert!(forced.status.success(), "{forced:?}");
     let info = json(&["info", &file, "--json"], 0);
     assert_eq!((&info["identity"], &info["finished"]), (&"assistant".into(), &true.into()));
+    assert_eq!(info["calls"], 9, "the call that found nobody is one of them: {info}");
+    let calls = json(&["calls", &file, "--json"], 0);
+    let nobodys = calls.as_array().unwrap().iter().find(|call| call["tool"] == "open_garage").unwrap();
+    assert_eq!((&nobodys["owner"], &nobodys["caller"]), (&Value::Null, &"assistant".into()));
+    assert_eq!(nobodys["outcome"], "unknown_tool", "{nobodys}");
+    assert!(nobodys["settledMs"].as_f64() >= nobodys["requestedMs"].as_f64(), "{nobodys}");
+    let id = nobodys["id"].as_str().unwrap();
+    let listed = run(&["cat", &file, "--call", id]);
+    assert_eq!(text(&listed.stdout).lines().count(), 1, "{listed:?}");
     let checked = json(&["check", &file, "--json"], 0);
     assert_eq!(checked["errors"], 0, "{checked}");
     let replayed = json(&["replay", &file, "--json"], 0);
     assert!(replayed["compared"].as_u64().unwrap() > 10 && replayed["differences"] == serde_json::json!([]));
     assert!(shown(&["calls", &file]).contains("find_contact"));
     assert_eq!(run(&["replay", &folder.path("none.mcap")]).status.code(), Some(2));
+}
+
+#[test]
+fn outcome_and_tool_that_the_recording_lacks_are_wrong_usage() {
+    let folder = Folder::new();
+    let file = folder.path("success.mcap");
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/recordings/success.mcap");
+    fs::copy(fixture, &file).unwrap();
+    let bogus = run(&["cat", &file, "--outcome", "bogus"]);
+    assert_eq!(bogus.status.code(), Some(2), "{bogus:?}");
+    assert!(text(&bogus.stderr).contains("they ended as ok"), "{bogus:?}");
+    let none = run(&["cat", &file, "--outcome", "timeout"]);
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "a code that calls can have: {none:?}");
+    let out = folder.path("out.mcap");
+    let typo = run(&["redact", &file, &out, "--keep", "no_such_tool"]);
+    assert_eq!(typo.status.code(), Some(2), "{typo:?}");
+    assert!(text(&typo.stderr).contains("no tool of that name; it has"), "{typo:?}");
+    assert!(!std::path::Path::new(&out).exists());
+}
+
+#[test]
+fn redacted_recording_shows_the_sizes_of_the_original() {
+    let folder = Folder::new();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/recordings/success.mcap");
+    let out = folder.path("out.mcap");
+    assert!(run(&["redact", file, &out]).status.success());
+    let sizes = |file: &str| {
+        let calls = json(&["calls", file, "--json"], 0);
+        let calls = calls.as_array().unwrap().iter();
+        calls.map(|call| (call["parameters"].clone(), call["result"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&out), sizes(file));
+    let traffic = |file: &str| json(&["info", file, "--json"], 0)["peers"].clone();
+    assert_eq!(traffic(&out), traffic(file));
+}
+
+#[test]
+fn times_in_json_are_milliseconds_and_say_so() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/recordings/success.mcap");
+    let info = json(&["info", file, "--json"], 0);
+    let begun = info["begunMs"].as_f64().unwrap();
+    assert!((1.7e12..2e12).contains(&begun), "{begun}");
+    assert!(info["durationMs"].as_f64().unwrap() > 1.0 && info["tools"][0]["latency"]["p50Ms"].is_number());
+    let calls = json(&["calls", file, "--json"], 0);
+    assert!(calls[0]["requestedMs"].as_f64().unwrap() >= begun && calls[0]["limitMs"].is_number());
+    let entries = json(&["cat", file, "--format", "json"], 0);
+    assert!((entries[0]["atMs"].as_f64().unwrap() - begun).abs() < 1e3);
+    let micros = entries[0]["atMs"].as_f64().unwrap() * 1e3;
+    assert!((micros - micros.round()).abs() < 0.3, "three decimals at most: {micros}");
 }

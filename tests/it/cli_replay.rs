@@ -94,7 +94,7 @@ fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_woul
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
     let first = &plan["calls"][0];
     assert_eq!((&first["tool"], &first["parameters"]), (&json!("lamp"), &json!({"on": true})));
-    assert_eq!((&first["not_asked"], &first["limit_ms"]), (&json!(null), &json!(5000)));
+    assert_eq!((&first["not_asked"], &first["limitMs"]), (&json!(null), &json!(5000.0)));
     assert_eq!((&first["outcome"], &first["owner"]), (&json!("ok"), &json!("phone")));
     assert_eq!(plan["calls"][3]["not_asked"], "redacted");
     let wrong = complaint(&replay(&["--live", "--allow", "fly"]), 2);

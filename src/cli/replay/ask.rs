@@ -14,7 +14,7 @@ use super::{Arguments, Read, bar::Bar, read};
 use crate::{
     Assistant, Event, Role,
     cli::{
-        Failure, file, hint,
+        Failure, clock, file, hint,
         interrupt::{interrupted, unless_interrupted},
         link, text,
     },
@@ -155,12 +155,12 @@ fn show_plan(plan: &Plan, begun: Moment, as_json: bool) -> Result<(), Failure> {
 fn as_value(call: &PlannedCall) -> Value {
     json!({
         "entry": call.entry,
-        "at": call.at,
+        "atMs": call.at,
         "call": call.call.as_str(),
         "tool": call.tool,
         "owner": call.owner,
         "parameters": call.parameters.as_ref().map(crate::Body::to_json),
-        "limit_ms": u64::try_from(call.limit.as_millis()).unwrap_or(u64::MAX),
+        "limitMs": clock::ms(call.limit),
         "outcome": call.outcome,
         "not_asked": call.not_asked,
     })

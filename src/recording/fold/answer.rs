@@ -6,9 +6,9 @@ use super::{
 };
 use crate::{
     link::Identity,
-    recording::{Direction, Moment, Recorded, RecordedCall, RecordedOutcome},
+    recording::{Direction, Moment, REDACTED, Recorded, RecordedCall, RecordedOutcome, original::value_size},
     tool::{ErrorCode, Execution},
-    wire::ToolUseResult,
+    wire::{Frame, ToolUseResult},
 };
 
 impl Fold {
@@ -16,6 +16,7 @@ impl Fold {
         &mut self,
         at: Moment,
         packet: &Recorded,
+        frame: &Frame,
         result: &ToolUseResult,
     ) -> Option<(u64, Told)> {
         let outcome = match result.success {
@@ -45,7 +46,9 @@ impl Fold {
                 self.insert(&result.id, &caller)?
             }
         };
-        let size = result.result.as_ref().map(|body| body.as_bytes().len());
+        let is_redacted = frame.meta_bool(REDACTED);
+        let size_of = |bytes: &[u8]| if is_redacted { value_size(bytes) } else { bytes.len() };
+        let size = result.result.as_ref().map(|body| size_of(body.as_bytes()));
         self.settle(at, serial, packet, outcome, size, answer_of(result))
     }
 

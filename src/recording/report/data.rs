@@ -12,6 +12,7 @@ use serde_json::json;
 use super::{
     super::{
         Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome,
+        original::frame_size,
         spoken::{can_be_shown, frame_json},
     },
     numbers::{Ending, Numbers, numbers},
@@ -211,7 +212,10 @@ impl Block {
                 RecordedOutcome::Failed { code, message } => (Some(code.as_str()), message.as_deref()),
                 _ => (None, None),
             };
-            let entries = &call.entries[..call.entries.len().min(MAX_CALL_FRAMES)];
+            // Of a call that nobody was asked there is an event, and no frame.
+            let frames =
+                if call.owner.is_none() && call.parameters.is_none() { 0 } else { call.entries.len() };
+            let entries = &call.entries[..frames.min(MAX_CALL_FRAMES)];
             let mut at = |moment: Option<Moment>| moment.map(|moment| self.at(moment));
             let times =
                 [call.requested, call.delivered, call.started, call.stopped, call.settled].map(&mut at);
@@ -230,7 +234,7 @@ impl Block {
                 code.map(|code| texts.place(code)),
                 message.map(|message| shown(message, 4 * MAX_TEXT)),
                 entries,
-                call.entries.len(),
+                frames,
             ]);
             let brings = self.texts.take_cost();
             if self.calls.push(&row, brings, 0) {
@@ -255,7 +259,9 @@ impl Block {
         }
         self.wanted.pop();
         let keep = self.wanted.len() * FRAME_HEAD;
-        let with_body = self.frames.left > keep + FRAME_HEAD;
+        // A body takes about as much as JSON: what cannot fit is not tried.
+        let least = packet.payload.len().min(MAX_BODY) / 2;
+        let with_body = self.frames.left > keep + FRAME_HEAD + least;
         let shown = Shown::of(packet, with_body);
         let kept = self.texts.all.len();
         let to: Vec<&str> = packet.to.iter().map(|to| to.as_str()).take(MAX_TEXT).collect();
@@ -269,7 +275,7 @@ impl Block {
                 packet.direction == Direction::Sent,
                 shown.kind,
                 shown.stanza,
-                packet.payload.len(),
+                shown.size,
                 from,
                 to,
                 packet.lane == Lane::Lossy,
@@ -349,6 +355,8 @@ struct Shown {
     /// None if they are no frame.
     kind: Option<u16>,
     stanza: Option<i32>,
+    /// In bytes, before something was taken out of it.
+    size: usize,
     /// JSON, at most [`MAX_BODY`] of it, and the length of the whole.
     body: Option<(String, usize)>,
     meta: Option<(String, usize)>,
@@ -360,12 +368,14 @@ impl Shown {
             Err(error) => Self {
                 kind: None,
                 stanza: None,
+                size: packet.payload.len(),
                 body: with_body.then(|| malformed(&error.to_string(), &packet.payload)),
                 meta: None,
             },
             Ok(frame) => Self {
                 kind: Some(frame.kind().code()),
                 stanza: frame.stanza_id(),
+                size: frame_size(&frame).unwrap_or(packet.payload.len()),
                 body: with_body.then(|| body(&frame)),
                 meta: if with_body { meta(&frame) } else { None },
             },
@@ -373,7 +383,7 @@ impl Shown {
     }
 
     fn head(&self) -> Self {
-        Self { kind: self.kind, stanza: self.stanza, body: None, meta: None }
+        Self { kind: self.kind, stanza: self.stanza, size: self.size, body: None, meta: None }
     }
 }
 

@@ -91,7 +91,8 @@ impl Ours {
     pub(super) fn are_counted_in(&self, said: &Value) -> anyhow::Result<()> {
         let of_file = &said["statistics"];
         ensure!(of_file["message_count"] == self.count(), "{of_file}");
-        ensure!(of_file["message_start_time"] == self.info["begun"], "{of_file}");
+        let begun = of_file["message_start_time"].as_u64().map(|nanos| (nanos / 1_000) as f64 / 1e3);
+        ensure!(begun.is_some() && begun == self.info["begunMs"].as_f64(), "{of_file}");
         let found = said["channels"].as_array().context("no channels")?;
         let found =
             found.iter().map(|it| (it["id"].as_u64().unwrap_or_default(), it["message_count"].clone()));

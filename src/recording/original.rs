@@ -1,0 +1,110 @@
+//! How large things were before values were taken out of them: each placeholder says it of its value.
+
+use super::redactor::{MARK, TAKEN};
+use crate::{
+    body::{token::Token, walk::Walk},
+    wire::Frame,
+};
+
+/// What the mark in `meta` takes: its key and `true`, in bytes.
+const MARK_BYTES: usize = MARK.len() + 2;
+
+/// The size that a frame had in bytes, if something was taken out of it.
+pub(super) fn frame_size(frame: &Frame) -> Option<usize> {
+    let bytes = frame.as_bytes();
+    frame.meta_bool(MARK).then(|| match whole(bytes) {
+        Some(size) => size,
+        None => value_size(bytes).saturating_sub(MARK_BYTES),
+    })
+}
+
+/// The size that a value had, in bytes.
+pub(super) fn value_size(bytes: &[u8]) -> usize {
+    let mut walk = Walk::value(bytes, 0);
+    let (mut size, mut at) = (bytes.len(), 0);
+    // Whether the last two tokens begin a map with one key, `redacted`.
+    let (mut is_map, mut is_stand_in) = (false, false);
+    while let Ok(Some((token, is_key))) = walk.next() {
+        let length = walk.at() - std::mem::replace(&mut at, walk.at());
+        if let (Token::Str(text), false) = (token, is_key)
+            && let Some(was) = size_said(text)
+        {
+            // The map and its key stand for the value as well.
+            let taken = length + if is_stand_in { STAND_IN } else { 0 };
+            size = size.saturating_sub(taken).saturating_add(was);
+        }
+        is_stand_in = is_map && is_key && token == Token::Str(b"redacted");
+        is_map = token == Token::Map(1);
+    }
+    size
+}
+
+/// A map of one key, `redacted`, without its value: so many bytes.
+const STAND_IN: usize = 1 + 1 + "redacted".len();
+
+/// The size of a frame of which nothing was kept.
+fn whole(bytes: &[u8]) -> Option<usize> {
+    let mut walk = Walk::value(bytes, 0);
+    let mut last = None;
+    while let Ok(Some((token, is_key))) = walk.next() {
+        if let Token::Str(text) = token
+            && !is_key
+            && text.starts_with(FRAME)
+        {
+            last = size_said(text);
+        }
+    }
+    last
+}
+
+const FRAME: &[u8] = b"<redacted: frame, ";
+
+/// What a placeholder says of the size of its value: `<redacted: string, 8 bytes>`.
+fn size_said(text: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(text).ok()?.strip_prefix(TAKEN)?.strip_suffix(" bytes>")?;
+    let (_, size) = text.rsplit_once(' ')?;
+    // No frame is larger, whatever a file says.
+    size.parse().ok().filter(|size| *size <= crate::body::Limits::BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+
+    use super::*;
+    use crate::recording::{Redact, redactor::Redactor};
+
+    fn request(parameters: &serde_json::Value) -> Bytes {
+        let body = json!({"id": "a", "toolName": "sign_in", "parameters": parameters, "execution": "client"});
+        let json = json!({"stanzaId": -1, "conversationId": "r", "type": 6, "meta": {"a": 1}, "body": body});
+        Frame::from_json(&json.to_string()).unwrap().into_bytes()
+    }
+
+    #[test]
+    fn redacted_frame_has_the_size_of_the_original() {
+        let secrets =
+            json!({"user": "ada", "password": "hunter2", "list": [{"api_key": {"deep": [1, 2, 3]}}]});
+        for rule in [Redact::default(), Redact::default().tool("sign_in")] {
+            let original = request(&secrets);
+            let redacted = Redactor::new(rule).payload(original.clone());
+            assert_ne!(redacted, original);
+            let size = |payload: &Bytes, original: bool| {
+                let frame = Frame::decode(payload.clone()).unwrap();
+                let crate::wire::Message::ToolUseRequest(request) = frame.message().unwrap() else {
+                    panic!()
+                };
+                let bytes = request.parameters.as_bytes();
+                if original {
+                    (Some(payload.len()), bytes.len())
+                } else {
+                    (frame_size(&frame), value_size(bytes))
+                }
+            };
+            assert_eq!(size(&redacted, false), size(&original, true));
+        }
+        let torn = request(&secrets).slice(..40);
+        let whole = Redactor::new(Redact::everything()).payload(torn);
+        assert_eq!(frame_size(&Frame::decode(whole).unwrap()), Some(40));
+    }
+}
