@@ -298,8 +298,10 @@ fn five_thousand_others() {
     run(2);
 }
 
-/// What each verb does with a file.
-const VERBS: &[(&str, fn(&Path))] = &[
+/// The name of a verb, and what it does with a file.
+type Verb = (&'static str, fn(&Path));
+
+const VERBS: &[Verb] = &[
     ("info", |path| drop(serde_json::to_string(&info(entries(path))).unwrap())),
     ("check", |path| drop(serde_json::to_string(&check(entries(path))).unwrap())),
     ("calls", |path| {

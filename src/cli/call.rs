@@ -276,9 +276,9 @@ fn failure(code: &str, message: &str, may_have_run: bool, times: &Times) -> Valu
 
 impl Times {
     fn add_to(&self, line: &mut Value) {
-        line["joinMs"] = clock::ms(self.join);
-        line["waitMs"] = clock::ms(self.wait);
-        line["tookMs"] = self.took.map_or(Value::Null, clock::ms);
+        line["joinMs"] = clock::ms(self.join).into();
+        line["waitMs"] = clock::ms(self.wait).into();
+        line["tookMs"] = self.took.map_or(Value::Null, |took| clock::ms(took).into());
     }
 }
 

@@ -26,11 +26,6 @@ fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A span in JSON: milliseconds, to the microsecond.
-pub(super) fn ms(span: Duration) -> serde_json::Value {
-    ((span.as_secs_f64() * 1e6).round() / 1e3).into()
-}
-
 /// The longest span that a flag takes: the longest that a call may take.
 const LONGEST: Duration = Duration::from_secs(600);
 

@@ -490,14 +490,15 @@ impl Checker {
         }
     }
 
-    fn find(&mut self, place: &Place, level: Level, rule: &'static str, text: String) {
+    fn find(&mut self, place: &Place, level: Level, rule: &'static str, mut text: String) {
         self.found.errors += u64::from(level == Level::Error);
         if self.found.findings.len() >= MAX_FINDINGS {
             self.found.left_out += 1;
             return;
         }
         let Place { at, entry, who } = place.clone();
-        let text = beginning(&text, MAX_TEXT).to_owned();
+        text.truncate(beginning(&text, MAX_TEXT).len());
+        text.shrink_to_fit();
         self.found.findings.push(Finding { at, entry, level, rule: rule.to_owned(), who, text });
     }
 }

@@ -161,7 +161,7 @@ impl Entries {
             let at_byte = self.records.at();
             match self.records.next() {
                 Ok(Some(Record::Channel(channel))) => {
-                    self.learn(channel).map_err(|text| Damage { at_byte, text })?;
+                    self.learn(&channel).map_err(|text| Damage { at_byte, text })?;
                 }
                 Ok(Some(Record::Message(message))) => match self.entry(message)? {
                     Some(entry) => return Ok(Some(entry)),
@@ -181,7 +181,7 @@ impl Entries {
         }
     }
 
-    fn learn(&mut self, record: ChannelRecord) -> Result<(), String> {
+    fn learn(&mut self, record: &ChannelRecord) -> Result<(), String> {
         let digest = record.digest();
         if let Some(known) = self.channels.get(&record.id) {
             let same = known.digest == digest;

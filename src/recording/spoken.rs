@@ -4,7 +4,7 @@ use serde_json::Value;
 
 #[cfg(feature = "cli")]
 use super::{Entry, Happened};
-use super::{Recorded, original::frame_size};
+use super::{Recorded, original};
 use crate::{
     body::{DecodeError, walk::Walk},
     link::{STREAM_TOPIC, TOPIC},
@@ -43,8 +43,9 @@ impl Spoken {
     /// How large the packet was, in bytes, before something was taken out of it.
     pub(super) fn size(&self, packet: &Recorded) -> usize {
         let size = match self {
-            Self::Frame(frame, _) => frame_size(frame),
-            Self::Foreign | Self::Malformed(_) => None,
+            Self::Frame(frame, _) => original::frame_size(frame),
+            Self::Malformed(_) => original::whole(&packet.payload),
+            Self::Foreign => None,
         };
         size.unwrap_or(packet.payload.len())
     }
