@@ -1,7 +1,10 @@
 //! What happened before the file shows it: a call that waited until its owner's silence was long enough, progress that was
 //! overtaken by its result, a registration that was heard by somebody who was not seen yet.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     script::{Line, Spoken, Step, What},
@@ -23,8 +26,8 @@ const LATE: Duration = Duration::from_millis(50);
 /// have waited for its owner any more.
 const LONGER: Duration = Duration::from_secs(2);
 
-/// In so many entries behind a result it is looked for what it overtook: more than wait for a lane at once.
-const MAX_BEHIND: usize = 1_024;
+/// So many entries before and after a result are searched for progress: more than wait for a lane at once.
+const MAX_AROUND: usize = 1_024;
 
 /// Calls of plain peers that were made before a greeting that the file has shortly before their request: the entry of
 /// the greeting since which there was silence, and that of the request.
@@ -60,21 +63,25 @@ pub(super) fn calls_in_silence(
 }
 
 /// Of a result: the progress of its call that was said before it and is in the file behind it, since results may take a
-/// faster lane.
+/// faster lane. Second copies of progress that is in the file before the result are left out.
 pub(super) fn overtaken<'a>(
     steps: &'a [Step],
     home: &Identity,
     result: &Line,
 ) -> Vec<(&'a Line, &'a Spoken)> {
     let Some(said) = result.spoken.as_ref() else { return Vec::new() };
-    let behind = steps.get(result.entry + 1..).unwrap_or_default();
     let of_its_call = |(_, line, spoken): &(usize, &Line, &Spoken)| {
         let is_earlier = spoken.stanza().zip(said.stanza()).is_some_and(|(it, result)| it < result);
         let is_same = line.direction == result.direction && ends_of(line, home) == ends_of(result, home);
         spoken.kind() == Kind::TOOL_PROGRESS && spoken.about == said.about && is_earlier && is_same
     };
-    lines(&behind[..behind.len().min(MAX_BEHIND)])
+    let before = steps.get(result.entry.saturating_sub(MAX_AROUND)..result.entry).unwrap_or_default();
+    let behind = steps.get(result.entry + 1..).unwrap_or_default();
+    let mut seen: BTreeSet<_> =
+        lines(before).filter(of_its_call).filter_map(|(_, _, spoken)| spoken.stanza()).collect();
+    lines(&behind[..behind.len().min(MAX_AROUND)])
         .filter(of_its_call)
+        .filter(|(_, _, spoken)| spoken.stanza().is_some_and(|stanza| seen.insert(stanza)))
         .map(|(_, line, spoken)| (line, spoken))
         .collect()
 }

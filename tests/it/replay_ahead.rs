@@ -53,16 +53,23 @@ fn progress_that_its_result_overtook_says_the_same_again_at_both_ends() {
     world.with("phone", |session, now| session.progress(now, job, Progress::started().content(value(2))));
     world.finish("phone", Ok(value(9)));
     let world = ended(world);
-    for (name, direction) in [("phone", Direction::Sent), ("a", Direction::Heard)] {
+    let ends = [("phone", Direction::Sent), ("a", Direction::Heard)];
+    for ((name, direction), first_copy_is_lost) in
+        ends.into_iter().flat_map(|end| [(end, false), (end, true)])
+    {
         let mut file = file(&world, name);
-        let progress = *places(&file, direction, Kind::TOOL_PROGRESS).last().unwrap();
+        let copies = places(&file, direction, Kind::TOOL_PROGRESS);
+        let progress = *copies.last().unwrap();
         let result = places(&file, direction, Kind::TOOL_USE_RESULT)[0];
         assert_eq!(progress + 1, result);
         let (earlier, later) = (file[progress].at, file[result].at);
         file.swap(progress, result);
         (file[progress].at, file[result].at) = (earlier, later);
+        if first_copy_is_lost {
+            file.remove(copies[copies.len() - 2]);
+        }
         let report = dry(&file);
-        assert!(report.is_same(), "{name}: {report}");
+        assert!(report.is_same(), "{name}, first copy lost: {first_copy_is_lost}: {report}");
     }
 }
 
