@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    Body, CallError, Config, Execution, LinkState, Participant, Peer, Role, Tool, ToolOptions, Unsent,
+    Body, CallError, CallId, CallKey, Config, Execution, LinkState, Participant, Peer, Role, Tool,
+    ToolOptions, Unsent,
     wire::{
         Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult,
         ToolsRegisterAck,
@@ -379,4 +380,123 @@ fn registration_that_was_answered_before_the_handshake_is_sent_again() {
     world.say("a", &["phone"], &Meta::new(), &registered());
     world.run(20 * SECOND);
     assert_eq!(sent(&world), before + 1, "this answer counts");
+}
+
+/// A plain client that was asked, and the call.
+fn asked_plainly() -> (World, CallKey, CallId) {
+    let mut world = silent_client();
+    let key = world.call("a", request("u").to("watch").timeout(60 * SECOND)).unwrap();
+    world.run(SECOND);
+    let Some(Message::ToolUseRequest(asked)) = world.heard("watch", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!("it was not asked")
+    };
+    (world, key, asked.id)
+}
+
+/// It shows no instance: under another sid it may be another program.
+fn moves_to_another_sid(world: &mut World) {
+    world.leave("watch");
+    world.run(100 * MS);
+    let sid = world.sid();
+    world.puppet(&Participant::new("watch", sid).role(Role::Client));
+    world.run(100 * MS);
+}
+
+#[test]
+fn answer_of_a_plain_client_under_another_sid_is_not_taken() {
+    let (mut world, key, id) = asked_plainly();
+    moves_to_another_sid(&mut world);
+    world.call("a", request("u").to("watch")).unwrap();
+    world.run(1_500 * MS);
+    assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1, "it is asked as a plain client again");
+    let result = ToolUseResult {
+        id,
+        success: true,
+        result: Some(value(1)),
+        error_code: None,
+        error_message: None,
+        conversation_id: None,
+        result_id: None,
+    };
+    world.say("watch", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+    world.run(100 * MS);
+    assert!(world.settled("a", key).is_none());
+    assert_eq!(world.count("a", "foreign"), 1);
+}
+
+#[test]
+fn call_of_a_plain_client_is_lost_when_its_next_join_shows_a_configuration() {
+    let (mut world, key, _) = asked_plainly();
+    moves_to_another_sid(&mut world);
+    world.say("watch", &["a"], &Meta::new(), &configuration()); // without an instance
+    world.run(100 * MS);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+}
+
+#[test]
+fn stop_that_a_client_could_not_send_goes_when_the_link_is_up() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().allow_stop(|_| true));
+    world.client("phone", Config::default(), &["hang"]);
+    world.run(200 * MS);
+    let key = world.call("a", request("hang")).unwrap();
+    world.run(100 * MS);
+    let call = world.executed[0].1.clone();
+    world.unsent = Unsent::Interrupted;
+    world.ends.get_mut("phone").unwrap().here = false;
+    world.with("phone", |session, now| session.handle_link(now, LinkState::Down));
+    world.with("phone", |session, now| session.ask_to_stop(now, Some(&call))).unwrap().unwrap();
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_none());
+    world.ends.get_mut("phone").unwrap().here = true;
+    world.with("phone", |session, now| session.handle_link(now, LinkState::Up));
+    world.run(100 * MS);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+}
+
+#[test]
+fn stop_of_a_client_is_not_sent_after_a_minute() {
+    for (away, stops) in [(50, 1), (70, 0)] {
+        let mut world = World::pair(&["t"]);
+        world.leave("a");
+        world.run(SECOND);
+        world.with("phone", |session, now| session.ask_to_stop(now, None)).unwrap().unwrap();
+        world.run(away * SECOND);
+        world.rejoin("a");
+        world.run(SECOND);
+        assert_eq!(world.said("phone", Kind::CONTROL_STOP).len(), stops, "after {away} s");
+    }
+}
+
+#[test]
+fn instance_longer_than_128_bytes_is_none() {
+    for (length, plain) in [(128, false), (129, true)] {
+        let mut world = silent_client();
+        let meta = Meta::new().with_text("bridge.instance", "x".repeat(length).as_str());
+        let stanza = world.say("watch", &["a"], &meta, &configuration());
+        world.run(100 * MS);
+        // Only a plain client's Configuration is acknowledged.
+        let acknowledged = world.heard("watch", Kind::ACKNOWLEDGEMENT).into_iter().any(|message| {
+            matches!(message, Message::Acknowledgement(it) if it.acknowledged_stanza_id == Some(stanza))
+        });
+        assert_eq!(acknowledged, plain, "{length} B");
+    }
+}
+
+#[test]
+fn replay_of_stops_and_requests_is_in_the_order_of_their_stanzas() {
+    let mut world = World::pair(&["hang"]);
+    let first = world.call("a", request("hang")).unwrap();
+    world.run(100 * MS);
+    world.fate = Some(Box::new(|to, _, _| if to == "phone" { Fate::IsLost } else { Fate::Arrives }));
+    world.with("a", |session, now| session.cancel(now, first));
+    world.call("a", request("hang")).unwrap();
+    world.run(100 * MS);
+    world.fate = None;
+    let before = world.ends["a"].sent.len();
+    world.rejoin("a");
+    world.run(SECOND);
+    let sent = &world.ends["a"].sent[before..];
+    let at = |kind: Kind| sent.iter().position(|(_, frame)| frame.kind() == kind).unwrap();
+    assert!(at(Kind::CONTROL_STOP) < at(Kind::TOOL_USE_REQUEST));
 }
