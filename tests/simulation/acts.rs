@@ -155,6 +155,7 @@ impl World<'_> {
             key: None,
             id: None,
             how,
+            tool: Some(tool),
             at: self.room.now,
             limit,
             echo: matches!(tool, Wanted::Echo(_)),

@@ -1,8 +1,9 @@
 //! When the rules are judged: after each step, after healing, and in the end.
 
 use crate::{
-    rules::{Asked, Rule},
-    schedule::{HEALED, How, Wanted, Who},
+    room::Us,
+    rules::{Asked, Ledger, Rule},
+    schedule::{Act, Away, HEALED, How, OWNER_WAIT, Wanted, Who},
     world::{OPEN, Program, World},
 };
 
@@ -136,7 +137,11 @@ impl World<'_> {
             }
         }
         let mut ledger = std::mem::take(&mut self.ledger);
-        ledger.at_end(|process| self.processes[process].alive, |call| self.is_spared(call));
+        ledger.at_end(
+            |process| self.processes[process].alive,
+            |call| self.is_spared(call),
+            |ledger, call, word| self.has_cause(ledger, call, word),
+        );
         self.ledger = ledger;
     }
 
@@ -157,6 +162,79 @@ impl World<'_> {
             || (plain && !call.id.as_ref().is_some_and(|id| self.ledger.was_delivered(id)))
     }
 }
+
+/// Why a call may fail though nobody is disturbed: its tool, what else was open, or who was not there yet.
+impl World<'_> {
+    fn has_cause(&self, ledger: &Ledger, call: &Asked, word: &str) -> bool {
+        let (Some(tool), true) = (call.tool, self.is_bridge(call.who)) else { return true };
+        let cast = &self.schedule.cast;
+        let at_once = |other: &&Asked| other.caller == call.caller && overlap(call, other);
+        let open = ledger.calls.iter().filter(at_once).count();
+        let large = ledger.calls.iter().filter(at_once).filter(|it| it.how == call.how).count();
+        let is_large = matches!(call.how, How::Huge | How::HugeRequest);
+        let has_streams = cast.streams && cast.old_client.is_none() && cast.plain_client.is_none();
+        match word {
+            "tool:odd" => matches!(call.how, How::Fails | How::Panics | How::SaysBusy),
+            "tool:execution_error" => call.how == How::Panics,
+            "tool:invalid_parameters" => call.how == How::BadArguments || matches!(tool, Wanted::Prompt(_)),
+            "tool:busy" => call.how == How::SaysBusy,
+            "tool:result_too_large" => call.how == How::Huge && (!has_streams || large > 1),
+            "too_large" => call.how == How::HugeRequest && !has_streams,
+            "ambiguous" => {
+                matches!(tool, Wanted::Shared | Wanted::Echo(_) | Wanted::Prompt(_)) && cast.clients > 1
+            }
+            "too_many_open" => open > OPEN || (is_large && large > 1),
+            "busy" => cast.rated || open > OPEN || (is_large && large > 1),
+            "not_delivered" => {
+                self.schedule.someone_rejoins() && self.schedule.weather.away != Away::Swallowed
+            }
+            "unknown_tool" | "not_bound" => self.has_no_owner(call, tool),
+            word if word.starts_with("TooManyEqual") => open > OPEN,
+            _ => false,
+        }
+    }
+
+    /// Whether nobody in the cast offers this tool, or nobody did so in time.
+    fn has_no_owner(&self, call: &Asked, tool: Wanted) -> bool {
+        let cast = &self.schedule.cast;
+        let owner = match tool {
+            Wanted::Nobodys => return true,
+            Wanted::Shared | Wanted::Own | Wanted::Either => return false,
+            Wanted::Careful | Wanted::Grave if !cast.asks => return true,
+            Wanted::Prompt(n) if !cast.asks || cast.plain_client == Some(n) => return true,
+            Wanted::Echo(n) if cast.plain_client == Some(n) => return true,
+            Wanted::Of(n) | Wanted::Prompt(n) | Wanted::Echo(n) => Who::C(n),
+            Wanted::Again | Wanted::Careful | Wanted::Grave => Who::C(1),
+        };
+        if !self.is_bridge(owner) && !matches!(tool, Wanted::Of(_)) {
+            return true;
+        }
+        // Both must have come, be announced to each other, and shake hands; each new join begins that again.
+        let weather = &self.schedule.weather;
+        let repeats = if weather.nameless || weather.halves_lost > 0 { 4_000 } else { 0 };
+        let settles = 200 + weather.announcements + 4 * weather.jitter + repeats;
+        let moved = |who: Who| {
+            let acts = self.schedule.acts.iter();
+            acts.filter(move |(_, act)| act.brings(who)).map(|(at, _)| *at)
+        };
+        let asked = call.at / 1_000;
+        let waits = OWNER_WAIT.min(call.limit);
+        moved(call.who)
+            .chain(moved(owner))
+            .any(|at| at <= asked + waits && asked + waits < at + 1_000 + settles)
+            || !self.schedule.acts.iter().any(|(at, act)| *act == Act::Enters(owner) && *at <= asked + waits)
+    }
+}
+
+/// Whether two calls were open at one time, or one after the other so closely that the owner may not know of the end of
+/// the first.
+fn overlap(call: &Asked, other: &Asked) -> bool {
+    let end = |it: &Asked| it.outcome.as_ref().map_or(Us::MAX, |(_, at)| at.saturating_add(UNHEARD));
+    other.at <= end(call) && call.at <= end(other)
+}
+
+/// So long an owner may not have heard that a call has ended, and its caller may not have heard that it did.
+const UNHEARD: Us = 15_000_000;
 
 /// Who has this identity.
 pub(crate) fn part(identity: &str) -> Who {

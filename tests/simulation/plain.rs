@@ -192,6 +192,7 @@ impl World<'_> {
             key: None,
             id: Some(id.clone()),
             how,
+            tool: None,
             at: self.room.now,
             limit,
             echo: tool.starts_with("bridge."),

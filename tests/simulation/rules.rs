@@ -13,7 +13,7 @@ use toolbridge::{
 use crate::{
     reach::{Reach, Reached},
     room::Us,
-    schedule::{How, Ms, Who},
+    schedule::{How, Ms, Wanted, Who},
 };
 
 /// One invariant.
@@ -37,7 +37,7 @@ pub(crate) enum Rule {
     OkRan,
     /// What proves that nothing ran is true.
     NeverRan,
-    /// Nothing ends as timeout or lost without need.
+    /// No call fails without a cause in the schedule.
     Needless,
     /// Nothing starts after a goodbye.
     Goodbye,
@@ -101,6 +101,7 @@ fn word(error: &CallError) -> String {
         CallError::Busy { .. } => "busy".to_owned(),
         CallError::Closed(_) => "closed".to_owned(),
         CallError::Detached => "detached".to_owned(),
+        CallError::NotBound { .. } => "not_bound".to_owned(),
         other => format!("{other:?}"),
     }
 }
@@ -113,6 +114,8 @@ pub(crate) struct Asked {
     pub(crate) key: Option<CallKey>,
     pub(crate) id: Option<CallId>,
     pub(crate) how: How,
+    /// Which tool; none of a plain assistant's call.
+    pub(crate) tool: Option<Wanted>,
     pub(crate) at: Us,
     pub(crate) limit: Ms,
     pub(crate) echo: bool,
@@ -404,7 +407,12 @@ impl Ledger {
     }
 
     /// Everything is over: what can be judged only now.
-    pub(crate) fn at_end(&mut self, is_alive: impl Fn(usize) -> bool, spared: impl Fn(&Asked) -> bool) {
+    pub(crate) fn at_end(
+        &mut self,
+        is_alive: impl Fn(usize) -> bool,
+        spared: impl Fn(&Asked) -> bool,
+        has_cause: impl Fn(&Self, &Asked, &str) -> bool,
+    ) {
         for at in 0..self.calls.len() {
             let call = &self.calls[at];
             let starts = call.id.as_ref().and_then(|id| self.starts.get(id)).map_or(&[][..], Vec::as_slice);
@@ -427,6 +435,15 @@ impl Ledger {
                         continue; // its owner could not know whether it ran: nothing was safer
                     }
                     let text = format!("{told} ends as {}: {starts:?}", verdict.word);
+                    self.broken(Rule::Needless, text);
+                }
+                Some((verdict, _))
+                    if !matches!(verdict.word.as_str(), "ok" | "timeout" | "lost")
+                        && !spared(call)
+                        && !has_cause(self, call, &verdict.word) =>
+                {
+                    let text =
+                        format!("{told} ends as {}, and nothing in the schedule causes it", verdict.word);
                     self.broken(Rule::Needless, text);
                 }
                 Some(_) => {}

@@ -16,6 +16,9 @@ pub(crate) const FULL_HOUSE: Ms = 50_000;
 /// The longest budget has passed since the last act, and what is remembered has been forgotten.
 pub(crate) const END: Ms = 115_000;
 
+/// A call waits so long for its owner.
+pub(crate) const OWNER_WAIT: Ms = 5_000;
+
 /// Who takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Who {
@@ -239,6 +242,19 @@ impl Act {
                 | Self::Returns { .. }
                 | Self::Leaves { .. }
         )
+    }
+
+    /// Whether this one has another join after it.
+    pub(crate) fn brings(&self, who: Who) -> bool {
+        match self {
+            Self::Enters(it) | Self::TakenOver(it) | Self::Deaf { who: it, .. } => *it == who,
+            Self::Rejoins { who: it, .. }
+            | Self::Killed { who: it, .. }
+            | Self::Returns { who: it, .. }
+            | Self::Gap { who: it, .. }
+            | Self::Leaves { who: it, .. } => *it == who,
+            _ => false,
+        }
     }
 
     /// Whether somebody comes or goes because of it for longer than nobody notices.
