@@ -23,6 +23,7 @@ fn secs(seconds: u64) -> Duration {
 }
 
 #[tokio::main]
+#[expect(clippy::disallowed_methods, reason = "an example owns its tasks")]
 async fn main() -> anyhow::Result<()> {
     let ctrl_c = tokio::spawn(tokio::signal::ctrl_c()); // before the join, so that a Ctrl-C during it is not lost
     let assistant = Assistant::builder().join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;

@@ -55,6 +55,7 @@ async fn export_album(
 }
 
 #[tokio::main]
+#[expect(clippy::disallowed_methods, reason = "an example owns its tasks")]
 async fn main() -> anyhow::Result<()> {
     let tools = Tools::with_state(Arc::new(Db::default()))
         .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
