@@ -17,6 +17,7 @@ use super::{
     consent::Asker,
     file,
     interrupt::{interrupted, unless_interrupted},
+    record_to::RecordTo,
     text,
 };
 use crate::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
@@ -61,9 +62,8 @@ pub(super) struct Arguments {
     #[arg(long = "client", value_name = "IDENTITY")]
     clients: Vec<String>,
 
-    /// Record the session as seen from here into this file, which must not exist (see `toolbridge info`)
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    record: RecordTo,
 
     /// Print the contract of the lines, and leave
     #[arg(long)]
@@ -86,8 +86,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }
-    if let Some(path) = &arguments.record {
-        builder = builder.record(path);
+    arguments.record.check()?;
+    if let Some((path, options)) = arguments.record.target() {
+        builder = builder.record_with(path, options);
     }
     let assistant = match join(builder, &arguments.seat).await {
         // Whoever drives this reads its output alone.

@@ -3,7 +3,6 @@
 use std::{
     cell::Cell,
     io::{self, IsTerminal as _, Read as _, Write as _},
-    path::PathBuf,
     time::Duration,
 };
 
@@ -16,7 +15,9 @@ use super::{
     connect::Seat,
     file, hint,
     interrupt::{interrupted, unless_interrupted},
-    link, text,
+    link,
+    record_to::RecordTo,
+    text,
 };
 use crate::{Assistant, Body, CallError, Event, Events, Identity, Participant, Role, ToolError};
 
@@ -63,9 +64,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// Record the session as seen from here into this file, which must not exist (see `toolbridge info`)
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    record: RecordTo,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -78,8 +78,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());
     }
-    if let Some(path) = &arguments.record {
-        builder = builder.record(path);
+    arguments.record.check()?;
+    if let Some((path, options)) = arguments.record.target() {
+        builder = builder.record_with(path, options);
     }
     let mut times = Times::default();
     let began = Instant::now();

@@ -14,7 +14,9 @@ use super::{
     consent::Asker,
     file,
     interrupt::{interrupted, unless_interrupted},
-    link, text, tool_failed,
+    link,
+    record_to::RecordTo,
+    text, tool_failed,
 };
 use crate::{Client, CloseReason, ErrorCode, ProgramTools, ProgramsError, Role, ToolName, session::Event};
 
@@ -37,9 +39,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TOOL", requires = "tools")]
     yes: Vec<String>,
 
-    /// Record the session as seen from here into this file, which must not exist (see `toolbridge info`)
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    record: RecordTo,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -54,8 +55,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
     }
-    if let Some(path) = &arguments.record {
-        builder = builder.record(path);
+    arguments.record.check()?;
+    if let Some((path, options)) = arguments.record.target() {
+        builder = builder.record_with(path, options);
     }
     let way = arguments.seat.way("client", Role::Client)?;
     let joining = async {

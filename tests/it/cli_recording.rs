@@ -2,16 +2,19 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     path::PathBuf,
     process::Stdio,
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use toolbridge::recording::{Entry, Recorder, RecorderOptions, Recording, RoomEvent};
 
 use crate::{
     cli::{complaint, run, text, toolbridge},
+    cli_dev::dev,
     recording_said::{closed, event, failed, heard, here, joined, left, ok, raw, request, sent, stop},
 };
 
@@ -456,4 +459,62 @@ fn times_in_json_are_milliseconds_and_say_so() {
     assert!((entries[0]["atMs"].as_f64().unwrap() - begun).abs() < 1e3);
     let micros = entries[0]["atMs"].as_f64().unwrap() * 1e3;
     assert!((micros - micros.round()).abs() < 0.3, "three decimals at most: {micros}");
+}
+
+/// The verbs that join a room and write what they hear into this file.
+fn recording_verbs(file: &str) -> [Vec<&str>; 5] {
+    let room = ["--room", "r", "--record", file];
+    [
+        [&["client"], &room[..]].concat(),
+        [&["assistant"], &room[..]].concat(),
+        [&["call", "nothing", "--wait", "0s"], &room[..]].concat(),
+        [&["watch"], &room[..]].concat(),
+        vec!["record", file, "--room", "r"],
+    ]
+}
+
+#[test]
+fn existing_file_is_not_overwritten_without_force_whatever_the_verb() {
+    let folder = Folder::new();
+    let file = folder.path("old.mcap");
+    fs::write(&file, "old").unwrap();
+    for verb in recording_verbs(&file).into_iter().chain([vec!["demo", "--record", &file]]) {
+        // Nobody listens there: the file is looked at before anybody joins.
+        let server = ["--url", "ws://127.0.0.1:1", "--api-key", "k", "--api-secret", "s"];
+        let complaint = complaint(&run(&[&verb[..], &server].concat()), 2);
+        assert!(complaint.contains(&file) && complaint.contains("--force"), "{verb:?}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{verb:?}: {complaint}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "old", "{verb:?}");
+    }
+    assert_eq!(
+        run(&["call", "x", "--room", "r", "--force"]).status.code(),
+        Some(2),
+        "--force needs --record"
+    );
+}
+
+#[test]
+fn existing_file_is_replaced_with_force_whatever_the_verb() {
+    let (mut server, settings) = dev();
+    let folder = Folder::new();
+    let file = folder.path("old.mcap");
+    for verb in recording_verbs(&file) {
+        fs::write(&file, "old").unwrap();
+        let (output, write) = std::io::pipe().unwrap();
+        let mut child = toolbridge(&[&verb[..], &["--force"]].concat())
+            .envs(settings.clone())
+            .stdout(write.try_clone().unwrap())
+            .stderr(write)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+        let first = lines.next();
+        // Its first line comes when it has joined; a call has ended by then.
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        child.wait().unwrap();
+        let info = json(&["info", &file, "--json"], 0);
+        assert_eq!(info["finished"], true, "{verb:?}: {first:?}: {info}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
