@@ -4,18 +4,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use libtest_mimic::Trial;
+use livekit_token::{AccessToken, VideoGrants};
 use serde_json::json;
 use tokio::task::JoinSet;
 use toolbridge::{
-    Assistant, Body, CallError, Client, ErrorCode, Event, Execution, Identity, JoinError, RegisterError,
-    ToolContext, ToolError, Tools,
+    Assistant, Body, CallError, Client, ClientBuilder, ErrorCode, Event, Execution, Identity, JoinError,
+    NotAdmitted, RegisterError, ToolContext, ToolError, Tools, Unaccepted,
     session::Destination,
     wire::{Kind, Meta},
 };
 
 use crate::{
     ends::{Gate, Running, assistant, client, double, event, hang, offers, pair, started, unhurried},
-    server::shared,
+    server::{KEY, SECRET, Server, shared},
     soon,
 };
 
@@ -39,6 +40,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_second_assistant_is_told_no_once,
         two_candidates_and_none_configured_bind_none,
         who_may_not_publish_is_told_why,
+        client_with_an_ordinary_token_is_called,
+        two_ends_with_ordinary_tokens_call_if_the_client_names_its_assistant,
+        second_client_with_an_ordinary_token_is_refused_and_told_so,
     ]
 }
 
@@ -450,5 +454,65 @@ async fn who_may_not_publish_is_told_why() -> anyhow::Result<()> {
     event(&mut events, "the reason", |event| matches!(event, Event::NotAllowed).then_some(())).await?;
     let error = brain.call("double", json!({"n": 1})).owner_wait(Duration::from_secs(1)).await.unwrap_err();
     ensure!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
+    Ok(())
+}
+
+/// A token as any token server makes it: an identity, a room, and no attribute that names a role.
+fn ordinary_token(room: &str, identity: &str) -> anyhow::Result<String> {
+    let grants = VideoGrants { room_join: true, room: room.into(), ..VideoGrants::default() };
+    Ok(AccessToken::with_api_key(KEY, SECRET).with_identity(identity).with_grants(grants).to_jwt()?)
+}
+
+async fn ordinary_client(
+    server: &Server,
+    room: &str,
+    identity: &str,
+    builder: ClientBuilder,
+) -> anyhow::Result<Client> {
+    Ok(builder.tool("double", "Twice", double).join(&server.url(), &ordinary_token(room, identity)?).await?)
+}
+
+async fn client_with_an_ordinary_token_is_called() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "ordinary-client");
+    let brain = assistant(&server, room, "assistant", Assistant::builder()).await?;
+    let phone = ordinary_client(&server, room, "phone", Client::builder()).await?;
+    offers(&brain, "phone").await?;
+    ensure!(brain.call("double", json!({"n": 21})).await?.decode::<u64>()? == 42);
+    ensure!(phone.assistant() == Some("assistant".into()));
+    Ok(())
+}
+
+async fn two_ends_with_ordinary_tokens_call_if_the_client_names_its_assistant() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "ordinary-both");
+    let token = ordinary_token(room, "assistant")?;
+    let brain = Assistant::builder().join(&server.url(), &token).await?;
+    let _phone = ordinary_client(&server, room, "phone", Client::builder().assistant("assistant")).await?;
+    offers(&brain, "phone").await?;
+    ensure!(brain.call("double", json!({"n": 21})).await?.decode::<u64>()? == 42);
+    Ok(())
+}
+
+async fn second_client_with_an_ordinary_token_is_refused_and_told_so() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "ordinary-second");
+    let brain = assistant(&server, room, "assistant", Assistant::builder()).await?;
+    let mut at_brain = brain.events();
+    let _phone = ordinary_client(&server, room, "phone", Client::builder()).await?;
+    offers(&brain, "phone").await?;
+    let tablet = ordinary_client(&server, room, "tablet", Client::builder()).await?;
+    let mut at_tablet = tablet.events();
+    let reason = event(&mut at_tablet, "the refusal", |event| match event {
+        Event::Unaccepted { why: Unaccepted::Refused { by, reason } } if by == "assistant" => Some(reason),
+        _ => None,
+    })
+    .await?;
+    ensure!(reason.contains("toolbridge.role=client"), "{reason}");
+    let why = event(&mut at_brain, "who is refused", |event| match event {
+        Event::NotAdmitted { client, why } if client == "tablet" => Some(why),
+        _ => None,
+    })
+    .await?;
+    ensure!(why == NotAdmitted::NoRole { admitted: Some("phone".into()) }, "{why:?}");
+    ensure!(brain.tools().iter().all(|offer| offer.owner == "phone"), "{:?}", brain.tools());
+    ensure!(brain.call("double", json!({"n": 2})).await?.decode::<u64>()? == 4, "the first stays");
     Ok(())
 }
