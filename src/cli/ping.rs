@@ -142,8 +142,10 @@ impl Answer {
         let ms = millis(self.took);
         let number = self.number;
         let line = match (&self.result, arguments.json) {
-            (Ok(()), true) => json!({"call": number, "ms": ms}).to_string(),
-            (Err(error), true) => text::json(&json!({"call": number, "ms": ms, "error": error.to_string()})),
+            (Ok(()), true) => json!({"call": number, "tookMs": clock::ms(self.took)}).to_string(),
+            (Err(error), true) => text::json(
+                &json!({"call": number, "tookMs": clock::ms(self.took), "error": error.to_string()}),
+            ),
             (Ok(()), false) => format!("call={number} time={ms:.3} ms"),
             (Err(error), false) => {
                 format!("call={number} time={ms:.3} ms {}", text::plain(&error.to_string()))
@@ -174,14 +176,18 @@ impl Summary {
     fn print(&mut self, as_json: bool) -> io::Result<()> {
         self.times.sort_unstable();
         let (sent, answered) = (self.sent, self.answered());
-        let [p50, p90, p99, max] =
-            [0.5, 0.9, 0.99, 1.0].map(|share| quantile(&self.times, share).map(millis));
+        let times = [0.5, 0.9, 0.99, 1.0].map(|share| quantile(&self.times, share));
         if as_json {
-            let line =
-                json!({"sent": sent, "answered": answered, "p50": p50, "p90": p90, "p99": p99, "max": max});
+            let [p50, p90, p99, max] = times.map(|time| time.map(clock::ms));
+            let line = json!({
+                "sent": sent, "answered": answered, "p50Ms": p50, "p90Ms": p90, "p99Ms": p99, "maxMs": max
+            });
             return writeln!(io::stdout(), "{line}");
         }
-        let show = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}"));
+        let [p50, p90, p99, max] = times;
+        let show = |time: Option<Duration>| {
+            time.map_or_else(|| "-".to_owned(), |time| format!("{:.3}", millis(time)))
+        };
         let (p50, p90, p99, max) = (show(p50), show(p90), show(p99), show(max));
         writeln!(
             io::stdout(),

@@ -275,7 +275,8 @@ async fn ping_counts() -> anyhow::Result<()> {
     ensure!(lines.len() == 21, "{output:?}");
     let summary = &lines[20];
     ensure!(summary["sent"] == 20 && summary["answered"] == 20, "{summary}");
-    ensure!(summary["p50"].as_f64() <= summary["p99"].as_f64() && summary["max"].is_f64(), "{summary}");
+    ensure!(summary["p50Ms"].as_f64() <= summary["p99Ms"].as_f64() && summary["maxMs"].is_f64(), "{summary}");
+    ensure!(lines[..20].iter().all(|line| line["tookMs"].is_f64()), "{lines:?}");
     println!("ping over loopback: {summary}");
     let nobody =
         Program::toolbridge(&server, &["ping", "--room", "cli-ping-nobody", "--count", "1"]).run().await?;
