@@ -115,10 +115,23 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<Report> {
             ));
         }
         None if !claims.kind.eq_ignore_ascii_case("agent") => {
+            let (wrong, first) = if claims.video.can_update_own_metadata() {
+                (
+                    "the token has no role, and its holder may change its own attributes (`canUpdateOwnMetadata`): others \
+                     have to do with it only if they name its identity",
+                    "take that grant out of the token, and ",
+                )
+            } else {
+                (
+                    "the token has no role: an assistant takes tools from its holder only if nobody else in the room is \
+                     without a role, or if it names the identity; no client takes it for its assistant unless it names it",
+                    "",
+                )
+            };
             return Some(Report::warning(
-                "the token has no role: others have to do with its holder only if they name the identity",
+                wrong,
                 format!(
-                    "have the token server set the attribute {ROLE_ATTRIBUTE} to `client`, `assistant` or `observer`"
+                    "{first}have the token server set the attribute {ROLE_ATTRIBUTE} to `client`, `assistant` or `observer`"
                 ),
             ));
         }

@@ -58,6 +58,18 @@ fn each_fault_of_a_token_has_its_advice() {
     says(&judged(|it| it.sub.clear(), 1000), failed, "names nobody", "identity");
     says(&judged(|it| it.video.room.clear(), 1000), failed, "names no room", "video.room");
     says(&judged(|it| it.attributes.clear(), 1000), warned, "no role", ROLE_ATTRIBUTE);
+    let ordinary = |it: &mut Claims| it.attributes.clear();
+    says(
+        &judged(ordinary, 1000),
+        warned,
+        "only if nobody else in the room is without a role",
+        ROLE_ATTRIBUTE,
+    );
+    let changeable = |it: &mut Claims| {
+        it.attributes.clear();
+        it.video.can_update_own_metadata = Some(true);
+    };
+    says(&judged(changeable, 1000), warned, "only if they name its identity", "take that grant out");
     let odd = |it: &mut Claims| drop(it.attributes.insert(ROLE_ATTRIBUTE.into(), "boss".into()));
     says(&judged(odd, 1000), warned, "\"boss\", which is no role", "observer");
     says(
