@@ -120,6 +120,23 @@ fn refused(world: &mut World, calls: usize) -> Vec<CallError> {
 }
 
 #[test]
+fn whether_a_token_without_a_role_is_admitted_can_be_set() {
+    assert!(!Config::default().only_roles);
+    for only_roles in [false, true] {
+        let mut config = Config::default();
+        config.only_roles = only_roles;
+        let mut world = World::new();
+        world.assistant("a", config);
+        let who = Participant::new("phone", world.sid()).can_update_metadata(false);
+        let mut phone = toolbridge::Session::client(who.clone(), Config::default().room("room"), [1; 32]);
+        phone.offer(world.now, vec![tool("t")]).unwrap();
+        world.enter(&who, Some(phone));
+        world.run(SECOND);
+        assert_eq!(world.session("a").tools().is_empty(), only_roles);
+    }
+}
+
+#[test]
 fn how_many_calls_are_taken_can_be_set() {
     let mut world = pair(|config| config.caps.calls_per_second = 2);
     world.handle("phone", |_| Some(Ok(value(1))));
