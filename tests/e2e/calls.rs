@@ -9,13 +9,14 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use toolbridge::{
     Assistant, Body, CallError, Client, ClientBuilder, ErrorCode, Event, Execution, Identity, JoinError,
-    NotAdmitted, RegisterError, ToolContext, ToolError, Tools, Unaccepted,
+    NotAdmitted, RegisterError, Room, ToolContext, ToolError, Tools, Unaccepted,
     session::Destination,
     wire::{Kind, Meta},
 };
 
 use crate::{
     ends::{Gate, Running, assistant, client, double, event, hang, offers, pair, started, unhurried},
+    relay::Relay,
     server::{KEY, SECRET, Server, shared},
     soon,
 };
@@ -498,8 +499,13 @@ async fn second_client_with_an_ordinary_token_is_refused_and_told_so() -> anyhow
     let mut at_brain = brain.events();
     let _phone = ordinary_client(&server, room, "phone", Client::builder()).await?;
     offers(&brain, "phone").await?;
-    let tablet = ordinary_client(&server, room, "tablet", Client::builder()).await?;
+    let relay = Relay::start(&server).await?;
+    let joined = Room::join(&relay.url(), &ordinary_token(room, "tablet")?).await?;
+    // Nothing that it says gets through before its events are listened to.
+    relay.media().cut();
+    let tablet = Client::builder().tool("double", "Twice", double).join_over(joined).await?;
     let mut at_tablet = tablet.events();
+    relay.media().restore();
     let reason = event(&mut at_tablet, "the refusal", |event| match event {
         Event::Unaccepted { why: Unaccepted::Refused { by, reason } } if by == "assistant" => Some(reason),
         _ => None,
