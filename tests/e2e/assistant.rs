@@ -256,7 +256,7 @@ async fn a_call_beside_it_is_told_whom_the_client_listens_to() -> anyhow::Result
         for to in [&["--to", "desk"][..], &[]] {
             let arguments = [&["call", "echo", "--room", room], to].concat();
             let output = Program::toolbridge(&server, &arguments).run().await?;
-            ensure!(output.code == Some(1) && output.stdout.is_empty(), "{output:?}");
+            ensure!(output.code == Some(4) && output.stdout.is_empty(), "{output:?}");
             let told = output.stderr.lines().last().unwrap_or_default();
             ensure!(
                 told.contains(" listens to another assistant") && told.ends_with("(nothing ran)"),

@@ -69,7 +69,11 @@ async fn recorded(server: &Server, room: &str) -> anyhow::Result<PathBuf> {
     }
     phone.interrupt()?;
     let output = phone.finish().await?;
-    ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
+    // What a failed tool said stays with its owner.
+    let failed = output.stderr.lines().collect::<Vec<_>>();
+    let is_told =
+        failed.len() == 1 && failed[0].starts_with("fail failed: ") && failed[0].contains("it is dark");
+    ensure!(output.code == Some(0) && is_told, "{output:?}");
     Ok(file)
 }
 

@@ -119,6 +119,13 @@ async fn a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_m
     started(&mut once).await?;
     started(&mut again).await?;
     let id = again.id().clone();
+    // A program that was started has not noted yet that it runs.
+    soon("the first runs", async {
+        while (files.runs("once"), files.runs("again")) != (1, 1) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await?;
 
     first.kill();
     let killed = Instant::now();
