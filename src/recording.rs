@@ -42,8 +42,10 @@ mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
 pub use check::{Checked, Finding, Level, check};
+pub(crate) use entry::HIDDEN;
+#[cfg(feature = "cli")]
+pub(crate) use entry::millis;
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
-pub(crate) use entry::{HIDDEN, millis};
 pub use error::RecordError;
 pub use fold::{Calls, calls};
 pub(crate) use fold::{Fold, Told};

@@ -14,7 +14,9 @@ use crate::link::{Identity, ROLE_ATTRIBUTE, Role};
 mod part;
 
 pub use part::Bearer;
-pub(crate) use part::{Part, of as part_of};
+#[cfg(feature = "cli")]
+pub(crate) use part::Part;
+pub(crate) use part::of as part_of;
 
 /// An API key and its secret, as the LiveKit server's configuration has them. `Debug` hides the secret.
 #[derive(Clone)]

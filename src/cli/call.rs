@@ -24,6 +24,10 @@ use crate::{Assistant, Body, CallError, Event, Events, Identity, Participant, Ro
 /// After this long without a start we say what we are waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a call that nobody can be asked for waits itself. It needs this long to tell a client that listens to another
+/// assistant from one whose registration is on its way.
+const REASON: Duration = Duration::from_secs(3);
+
 /// When one client has offered the tool, how long the others in the room have to say what they offer.
 const OTHERS_WAIT: Duration = Duration::from_secs(1);
 
@@ -156,7 +160,7 @@ impl Asked<'_> {
             self.someone(until).await;
             loop {
                 self.called.set(Some(Instant::now()));
-                let result = self.once(json).await;
+                let result = self.once(json, until).await;
                 // The client listens to another assistant, and nothing ran. It is free soon if that one is gone, as
                 // the last `call` from this terminal may be.
                 let is_bound = matches!(result, Err(CallError::NotBound { .. }));
@@ -181,15 +185,19 @@ impl Asked<'_> {
                 // If it is not ready by then, the call says why.
                 let _ = self.assistant.ready(owner.as_str()).within(left).await;
             }
-            None => offers(self.assistant, &self.arguments.tool, until).await,
+            // The rest of the time is the call's own: it finds out why nobody offers the tool.
+            None => {
+                let end = until.checked_sub(REASON).unwrap_or_else(Instant::now);
+                offers(self.assistant, &self.arguments.tool, end).await;
+            }
         }
     }
 
-    async fn once(&self, json: &Body) -> Result<Body, CallError> {
-        let call = self.assistant.call(&self.arguments.tool, json).owner_wait(Duration::ZERO);
+    async fn once(&self, json: &Body, until: Instant) -> Result<Body, CallError> {
+        let call = self.assistant.call(&self.arguments.tool, json);
         let call = match &self.arguments.to {
-            Some(owner) => call.to(owner.as_str()),
-            None => call,
+            Some(owner) => call.to(owner.as_str()).owner_wait(Duration::ZERO),
+            None => call.owner_wait(until.saturating_duration_since(Instant::now()).min(REASON)),
         };
         let mut call = call.timeout(self.arguments.timeout).start();
         let is_watched = io::stderr().is_terminal();
