@@ -73,7 +73,8 @@ impl World<'_> {
                 json!({"features": ["tool_use", "tool_register", "tool_ack"]}),
             ),
         };
-        let stanza = if from == Who::A { -1_000_000 } else { 1_000_000 };
+        // Of its first frame, which was no request: a higher one would be a promise about all requests of this join.
+        let stanza = if from == Who::A { -1 } else { 1 };
         let bytes = written("elsewhere", stanza, &meta, kind, &body);
         let peer = self.room.joins[from_join].participant.peer().clone();
         let load = Load::Packet(Lane::Reliable, bytes.into());

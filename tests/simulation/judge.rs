@@ -98,7 +98,11 @@ impl World<'_> {
         }
         let starts = it.id.as_ref().and_then(|id| self.ledger.starts.get(id))?;
         let gone = starts.iter().all(|start| !self.processes[start.process].alive);
-        let gone = gone && !starts.is_empty() && self.is_bridge(it.who);
+        // Asked again of another instance that has bound another assistant: that one answers such requests once a minute only.
+        let asked_again = it.id.as_ref().is_some_and(|id| {
+            it.again && self.ledger.was_delivered_to(id, |process| self.processes[process].alive)
+        });
+        let gone = gone && !starts.is_empty() && !asked_again && self.is_bridge(it.who);
         gone.then(|| (Rule::InTime, format!("{told} is open, and whoever ran it is long gone")))
     }
 

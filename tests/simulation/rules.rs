@@ -363,6 +363,11 @@ impl Ledger {
         starts.into_iter().any(|start| start.process == process)
     }
 
+    /// Whether a process that meets this condition was handed the request of this call.
+    pub(crate) fn was_delivered_to(&self, id: &CallId, is_it: impl Fn(usize) -> bool) -> bool {
+        self.requests.keys().any(|(process, delivered)| delivered == id && is_it(*process))
+    }
+
     /// Whether any process was handed the request of this call.
     pub(crate) fn was_delivered(&self, id: &CallId) -> bool {
         self.requests.keys().any(|(_, delivered)| delivered == id)
