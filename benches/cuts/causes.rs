@@ -96,14 +96,19 @@ impl Causes {
                 .find(|it| it.is_kill && began < it.ended.unwrap_or(ended) + RECOVERY.as_secs_f64());
             let is_long =
                 last.ended.unwrap_or(ended) - first.began >= shortest && ended >= first.began + shortest;
-            let explains = ended >= first.began && began <= until && (kill.is_some() || is_long);
+            // The fault was shorter than the grace period, which ended before the client was back.
+            let is_slow = !is_long
+                && ended >= first.began + shortest
+                && ended <= last.ended.unwrap_or(ended) + RECOVERY.as_secs_f64();
+            let explains = ended >= first.began && began <= until && (kill.is_some() || is_long || is_slow);
             explains.then(|| match kill {
                 Some(kill) => kill.name.clone(),
                 None => {
                     let mut names: Vec<_> = absence.iter().map(|it| it.name.as_str()).collect();
                     names.sort_unstable();
                     names.dedup();
-                    names.join(" + ")
+                    let names = names.join(" + ");
+                    if is_slow { format!("reconnect after {names}") } else { names }
                 }
             })
         })
