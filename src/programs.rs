@@ -141,7 +141,8 @@ impl ProgramTools {
     /// later. If the helper is killed, its program is ended by this process, and the call fails. Only if both are killed
     /// at once does the program go on.
     ///
-    /// With a helper the program no longer leads its process group, so it can leave it with a `setsid` of its own.
+    /// With a helper the program no longer leads its process group, so it can leave it with a `setsid` of its own. Signals that
+    /// end a process, such as `SIGINT`, have their default action in the program, even if this process ignores them.
     ///
     /// Default: no helper.
     #[must_use]
