@@ -4,7 +4,10 @@ use std::{fmt, io, io::Write as _, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
-use crate::{LocalText, ToolName, programs::supervise};
+use crate::{
+    LocalText, ToolName,
+    programs::{SUPERVISE, supervise},
+};
 
 mod assistant;
 mod call;
@@ -102,9 +105,6 @@ enum Verb {
     /// Print a script that lets a shell complete verbs and options
     Completions(completions::Arguments),
 }
-
-/// The first argument of this program when it supervises another; no verb for people.
-const SUPERVISE: &str = "supervise";
 
 /// How long what is left at the end has to be dropped.
 const LAST: Duration = Duration::from_millis(500);

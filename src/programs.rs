@@ -20,6 +20,8 @@ use crate::{
 };
 
 use self::command::Command;
+#[cfg(feature = "cli")]
+pub(crate) use self::supervise::SUPERVISE;
 pub use self::supervise::supervise;
 
 /// Programs offered as tools, as a `tools.toml` lists them.

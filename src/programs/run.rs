@@ -8,15 +8,13 @@ use super::{
     command::Command,
     group::Group,
     streams::{MAX_STDOUT, Overflow, Streams},
+    supervise::TERM_GRACE,
 };
 use crate::{
     body::Body,
     source::ToolContext,
     tool::{ErrorCode, Outcome, ToolError},
 };
-
-/// The time between asking a group to end and killing it.
-pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
 
 /// The longest text that a failed program says to its caller, in characters.
 const MAX_COMPLAINT: usize = 300;

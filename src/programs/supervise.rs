@@ -17,6 +17,7 @@ use std::{
     },
     process::{Command, ExitCode, Stdio},
     thread,
+    time::Duration,
 };
 
 use rustix::{
@@ -30,10 +31,11 @@ use rustix::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::run::TERM_GRACE;
-
 /// The first argument of a helper; the program and its arguments follow.
-pub(super) const SUPERVISE: &str = "supervise";
+pub(crate) const SUPERVISE: &str = "supervise";
+
+/// The time between asking a group to end and killing it.
+pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
 
 /// The one byte of the message that carries the streams. It changes with the protocol.
 const VERSION: u8 = 1;
