@@ -66,7 +66,7 @@ pub(super) struct Driver<T: Transport> {
     _last_word: LastWord,
 }
 
-/// Is told of calls that ended before anybody was asked.
+/// Receives each call that ended before a participant was asked.
 pub(super) type Unasked = Box<dyn Fn(&CallRecord, &CallError) + Send>;
 
 /// Is told what will be offered.

@@ -88,7 +88,7 @@ impl Recording {
         &self.about
     }
 
-    /// Reads all of the file, however large what it unpacks to is: for files that come from somebody who is trusted.
+    /// Reads all of the file, however large what it unpacks to is: for files from a trusted source.
     ///
     /// By default a reader stops where a file asks for far more work than any session of its size: at 64 MiB of unpacked
     /// records and 16 times the size of the file, where each record counts 256 bytes more and each receiver 64. Then

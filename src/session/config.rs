@@ -29,7 +29,7 @@ pub struct Config {
     /// Assistant: a further rule for whom to admit. Default: none; a token's role `client` always counts.
     pub admit_rule: Option<Rule>,
     /// Assistant: admits nobody whose token names no role. Default: no, and the only ordinary participant without a
-    /// role is admitted, if neither [`admitted`](Self::admitted) nor [`admit_rule`](Self::admit_rule) says who is.
+    /// role is admitted, if [`admitted`](Self::admitted) is empty and [`admit_rule`](Self::admit_rule) is not set.
     pub only_roles: bool,
     /// Assistant: which clients may stop calls. Default: none.
     pub stop_rule: Option<Rule>,

@@ -116,7 +116,7 @@ impl Session {
         self.timers.set(now, Timer::Queue(peer), QUEUE_WAIT);
     }
 
-    /// What was not taken, and what this peer had no room for, goes again, in its order.
+    /// Sends frames again, in their order: those that the transport did not take, and those that this peer had no room for.
     pub(super) fn queue_has_room(&mut self, now: Instant, peer: &Identity) {
         for key in self.requests_turned_away(peer) {
             self.ask_again(now, key);
