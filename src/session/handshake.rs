@@ -162,14 +162,21 @@ impl Session {
             if let Some(table) = self.tables.get_mut(id) {
                 table.take_up();
             }
-            self.replay(now, id);
-            self.send_stops(now, id, true);
         } else {
             self.calls_go_on(now, id);
-            self.replay(now, id);
+        }
+        self.take_waiting(now, id); // first: what it acknowledges is not sent again
+        self.replay(now, id);
+        if self.is_client() {
+            self.send_stops(now, id, true);
+        } else {
             self.send_waiting_stops(id);
             self.look_for_owners(now);
         }
+    }
+
+    /// Takes the frames that waited for this peer's Configuration, in their order.
+    fn take_waiting(&mut self, now: Instant, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         let waiting = std::mem::take(&mut remote.pair.waiting);
         remote.pair.waiting_bytes = 0;

@@ -240,12 +240,12 @@ impl World<'_> {
         self.judge_goodbye(process, peer);
     }
 
-    /// One input may make so many frames go again. A few that waited for it may acknowledge some of them.
+    /// One input may make so many frames go again. What waited for it has acknowledged what it could before that.
     fn judge_replay(&mut self, process: usize, frames: u64) {
         if frames >= REPLAY {
             self.ledger.reached.note(Reach::ReplayWindowFull);
         }
-        if frames > 2 * REPLAY {
+        if frames > REPLAY {
             let text = format!("one input makes {} replay {frames} frames", self.processes[process].who);
             self.ledger.broken(Rule::Caps, text);
         }
