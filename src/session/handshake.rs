@@ -118,6 +118,19 @@ impl Session {
         self.crossed(now, id);
     }
 
+    /// A frame of this peer has to wait for its Configuration, so its sender takes the handshake for complete or is
+    /// trying to reach us. Our Configuration, which says that we have not heard its, makes it send its again.
+    ///
+    /// A Configuration never has to wait itself, so the two sides cannot keep each other going.
+    pub(super) fn ask_for_configuration(&mut self, now: Instant, id: &Identity) {
+        let due = self.peers.get(id).is_some_and(|remote| {
+            !remote.pair.left && self.is_counterpart(id, remote) && was_long_ago(now, remote.pair.greeted_at)
+        });
+        if due {
+            self.post_configuration(now, id, false);
+        }
+    }
+
     /// Frames that waited for this peer's Configuration have waited long enough.
     pub(super) fn hold_over(&mut self, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
@@ -215,8 +228,14 @@ impl Session {
     pub(super) fn send_configuration(&mut self, now: Instant, id: &Identity) {
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.greetings += 1;
+        let heard = remote.pair.heard;
+        self.post_configuration(now, id, heard);
+    }
+
+    fn post_configuration(&mut self, now: Instant, id: &Identity, heard: bool) {
+        let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.greeted_at = Some(now);
-        let meta: Meta = codec::greeting(&self.ids.instance_for(id), remote.pair.heard);
+        let meta: Meta = codec::greeting(&self.ids.instance_for(id), heard);
         let has = |feature| self.has_feature(feature);
         let configuration = Configuration {
             conversation_id: Some(self.config.room.clone()),

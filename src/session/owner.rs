@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     CallKey, Session, Timer,
+    codec::Incoming,
     outbound::Call,
     peer::Remote,
     prompts::{is_prompt, takes_prompts},
@@ -11,6 +12,7 @@ use super::{
 use crate::{
     link::{Identity, Role},
     tool::{CallError, Tool, ToolName},
+    wire::Message,
 };
 
 /// What the choice of an owner came to.
@@ -111,6 +113,14 @@ impl Session {
         let Some(remote) = self.peers.get_mut(id) else { return };
         let silent = remote.is_here() && !remote.pair.heard && !remote.pair.left && remote.instance.is_none();
         if wanted && silent {
+            // What waits for its Configuration shows that it may speak our form: it has as long after the last of ours.
+            let is_speech = |it: &Incoming| !matches!(it.message, Message::ToolUseResult(_));
+            let since = remote.pair.greeted_at.map(|at| now.saturating_duration_since(at));
+            let left = since.and_then(|since| self.config.times.silence.checked_sub(since));
+            let left = left.filter(|left| !left.is_zero() && remote.pair.waiting.iter().any(is_speech));
+            if let Some(left) = left.filter(|_| !std::mem::replace(&mut remote.pair.silence_extended, true)) {
+                return self.timers.set(now, Timer::Silent(id.clone()), left);
+            }
             remote.pair.plain = true;
             self.look_for_owners(now);
         }

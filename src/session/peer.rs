@@ -96,6 +96,8 @@ pub(super) struct Pair {
     pub(super) settled: bool,
     /// When it was last asked for a sign of life by a call that waits for its registration.
     pub(super) probed_at: Option<Instant>,
+    /// It has had longer to break its silence, since frames of it wait for its Configuration.
+    pub(super) silence_extended: bool,
     /// It speaks without our handshake.
     pub(super) plain: bool,
     /// It said goodbye.

@@ -57,7 +57,10 @@ impl Session {
         }
         match self.place(now, from, &incoming) {
             Place::Current => self.take(now, id, incoming),
-            Place::Early => self.hold(now, from, incoming),
+            Place::Early => {
+                self.hold(now, from, incoming);
+                self.ask_for_configuration(now, id);
+            }
             Place::Dead => self.stats.add(Counter::DeadSid, 1),
         }
     }
@@ -80,7 +83,6 @@ impl Session {
         self.heard_again(now, id);
         let Some(remote) = self.peers.get(id) else { return };
         let waits = self.must_wait(id, remote, &incoming);
-        let limits = &self.config.caps;
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.is_heard(now);
         if !waits {
@@ -89,6 +91,9 @@ impl Session {
             }
             return self.dispatch(now, id, incoming);
         }
+        self.ask_for_configuration(now, id);
+        let limits = &self.config.caps;
+        let Some(remote) = self.peers.get_mut(id) else { return };
         let pair = &mut remote.pair;
         if pair.waiting.len() >= limits.held_frames || pair.waiting_bytes + incoming.size > limits.held_bytes
         {

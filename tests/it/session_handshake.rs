@@ -1,10 +1,10 @@
 //! Configurations: how a session begins, goes on, changes, and what it refuses.
 
 use toolbridge::{
-    Config, Participant, Role,
+    Config, Participant, Peer, Role,
     wire::{
-        Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
-        ToolUseResult, ToolsRegister,
+        Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta,
+        RegisteredTool, ToolUseResult, ToolsRegister,
     },
 };
 
@@ -248,4 +248,78 @@ fn what_waits_for_an_owner_goes_when_configurations_have_crossed() {
     world.say("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_ack"]));
     world.run(50 * MS);
     assert_eq!(world.heard("phone", Kind::TOOL_USE_REQUEST).len(), 1, "no registration comes first");
+}
+
+fn registration() -> Message {
+    Message::ToolsRegister(ToolsRegister { tools: Vec::new() })
+}
+
+/// The client's Configuration was lost, and it takes the handshake for complete: it repeats nothing by itself.
+#[test]
+fn waiting_frame_asks_its_sender_for_the_configuration_once_in_900_ms() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.stranger("stranger");
+    world.run(5 * SECOND); // the assistant's went at 0, 1 and 3 s, and goes again at 7 s
+    let before = count(&world, "a", Kind::CONFIGURATION);
+    for _ in 0..10 {
+        world.say("phone", &["a"], &Meta::new(), &registration());
+        world.say("stranger", &["a"], &Meta::new(), &registration());
+        world.run(50 * MS);
+    }
+    let said = world.said("a", Kind::CONFIGURATION);
+    assert_eq!(said.len(), before + 1);
+    let (to, last) = said.last().unwrap();
+    assert!(to.iter().all(|to| to == "phone") && !last.meta_bool("bridge.heard"));
+    world.run(500 * MS);
+    world.say("phone", &["a"], &Meta::new(), &registration());
+    world.run(50 * MS);
+    assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 2);
+}
+
+/// The room does not announce where a client is now, and the Configuration from there was lost.
+#[test]
+fn frame_of_a_known_client_under_an_unannounced_sid_asks_for_its_configuration() {
+    let mut world = shown_client(&["tool_use", "tool_ack"]);
+    world.run(SECOND);
+    let before = count(&world, "a", Kind::CONFIGURATION);
+    let ping = Acknowledgement {
+        acknowledged_stanza_id: Some(0),
+        notes: Some("ping".to_owned()),
+        ..Acknowledgement::default()
+    };
+    let bytes = Frame::write(0, "room", &Meta::new(), &Message::Acknowledgement(ping)).unwrap();
+    for name in ["phone", "nobody"] {
+        world.throw_as(&Peer::new(name, "PA_unannounced"), &["a"], &bytes);
+    }
+    world.run(50 * MS);
+    let said = world.said("a", Kind::CONFIGURATION);
+    assert_eq!(said.len(), before + 1);
+    let (to, last) = said.last().unwrap();
+    assert!(to.iter().all(|to| to == "phone") && !last.meta_bool("bridge.heard"));
+}
+
+/// What it registers shows that it speaks our form: asked in the plain form, it could not be sent a large request.
+#[test]
+fn named_participant_whose_registration_waits_has_another_second_to_shake_hands() {
+    for shakes_hands in [true, false] {
+        let mut world = World::new();
+        world.assistant("a", Config::default());
+        let sid = world.sid();
+        world.puppet(&Participant::new("phone", sid).role(Role::Client));
+        world.call("a", request("bridge.echo").to("phone")).unwrap();
+        world.run(950 * MS);
+        world.say("phone", &["a"], &Meta::new(), &registration());
+        world.run(900 * MS);
+        assert_eq!(count(&world, "a", Kind::TOOL_USE_REQUEST), 0);
+        if shakes_hands {
+            world.say("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_ack"]));
+        }
+        world.run(200 * MS);
+        let asked = world.said("a", Kind::TOOL_USE_REQUEST);
+        assert!(!asked.is_empty());
+        assert_eq!(asked[0].1.meta_str("bridge.to").is_some(), shakes_hands);
+    }
 }
