@@ -134,6 +134,8 @@ impl Session {
         };
         if takes && !remote.pair.left {
             self.send_registration(now, id, times + 1);
+        } else if let Some(remote) = self.peers.get_mut(id) {
+            remote.pair.registration = Registration::Idle; // so that it is sent when we are bound to this assistant
         }
     }
 

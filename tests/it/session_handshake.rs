@@ -3,7 +3,7 @@
 use toolbridge::{
     Config, Participant, Peer, Role,
     wire::{
-        Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta,
+        Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseResult, ToolsRegister,
     },
 };
@@ -322,4 +322,32 @@ fn named_participant_whose_registration_waits_has_another_second_to_shake_hands(
         assert!(!asked.is_empty());
         assert_eq!(asked[0].1.meta_str("bridge.to").is_some(), shakes_hands);
     }
+}
+
+/// It was sent the registration while it was the only assistant, and did not answer; then the client bound another one.
+#[test]
+fn registration_that_was_given_up_goes_when_its_assistant_is_bound() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    for name in ["a", "b"] {
+        let sid = world.sid();
+        world.puppet(&Participant::new(name, sid).agent(true));
+        world.run(200 * MS);
+    }
+    assert_eq!(world.heard("a", Kind::TOOLS_REGISTER).len(), 1);
+    let heard_it =
+        |instance: &str| Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
+    let features = configuration(&["tool_use", "tool_ack", "tool_register"]);
+    world.say("b", &["phone"], &heard_it("b"), &features);
+    world.run(10 * SECOND);
+    world.say("a", &["phone"], &heard_it("a"), &features);
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "b");
+    let before = world.heard("a", Kind::TOOLS_REGISTER).len();
+    let goodbye = ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() };
+    let meta = Meta::new().with_bool("bridge.bye", true);
+    world.say("b", &["phone"], &meta, &Message::ControlStop(goodbye));
+    world.run(100 * MS);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    assert_eq!(world.heard("a", Kind::TOOLS_REGISTER).len(), before + 1);
 }
