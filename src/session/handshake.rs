@@ -96,7 +96,10 @@ impl Session {
                 self.new_instance(now, id, before);
             }
             Some(_) => {}
-            None => self.returned(now, id),
+            None => {
+                self.forget_plain_run(now, id, incoming.stanza());
+                self.returned(now, id);
+            }
         }
         let Some(remote) = self.peers.get_mut(id) else { return };
         remote.pair.heard = true;
@@ -214,6 +217,19 @@ impl Session {
             remote.replace_instance(before, table.next_instance(now));
         }
         self.returned(now, id);
+    }
+
+    /// Client: an instance shows itself where somebody spoke plainly. The stanzas of one program rise: if this one begins
+    /// below them, it is another run, and what the plain one asked says nothing of its requests.
+    fn forget_plain_run(&mut self, now: Instant, id: &Identity, stanza: Option<i32>) {
+        let restarts = |table: &super::Table| stanza.is_some_and(|it| table.was_heard_above(it));
+        if !self.tables.get(id).is_some_and(restarts) {
+            return;
+        }
+        self.stop_jobs_for(now, id);
+        if let Some(table) = self.tables.get_mut(id) {
+            table.next_instance(now);
+        }
     }
 
     /// Should this instance have been here before: nothing that it had asked then runs again.

@@ -139,6 +139,11 @@ impl Table {
         self.floor = self.floor.max(floor);
     }
 
+    /// Whether the caller's present instance was heard under a higher stanza than this one.
+    pub(super) fn was_heard_above(&self, stanza: i32) -> bool {
+        stanza.unsigned_abs() < self.highest
+    }
+
     /// Whether an entry is of the caller's present instance.
     pub(super) fn is_present(&self, entry: &Entry) -> bool {
         entry.instance == self.instance

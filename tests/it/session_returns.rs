@@ -390,3 +390,23 @@ fn who_left_with_a_late_goodbye_counts_among_those_who_are_remembered() {
     let known = format!("{:?}", world.session("a"));
     assert!((0..6).filter(|n| known.contains(&format!("guest{n}"))).count() <= 3);
 }
+
+/// Its first stanza is below those of the plain program: it is another run, of which nothing is forgotten.
+#[test]
+fn instance_in_place_of_a_plain_assistant_may_ask_under_lower_stanzas() {
+    let mut world = plain_assistant(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let ask = |world: &mut World, stanza: i32, id: &str| {
+        let message = Message::ToolUseRequest(plain_request(id, "t"));
+        world.throw("a", &["phone"], &Frame::write(stanza, "room", &Meta::new(), &message).unwrap());
+        world.run(100 * MS);
+    };
+    ask(&mut world, -50, "first");
+    world.leave("a");
+    plain_assistant_comes(&mut world);
+    let shown = configuration("one");
+    world.throw("a", &["phone"], &shown);
+    world.run(300 * SECOND); // the first call is forgotten
+    ask(&mut world, -2, "second");
+    assert_eq!(world.executed.len(), 2);
+}
