@@ -90,6 +90,10 @@ impl Session {
             return self.configured_again(now, id, incoming.has_heard_us());
         }
         let before = std::mem::replace(&mut remote.instance, instance.clone());
+        if before != instance {
+            self.past.stop_plain_calls_again(id);
+        }
+        let Some(remote) = self.peers.get_mut(id) else { return };
         match before {
             Some(before) if Some(&before) != instance.as_ref() => {
                 remote.pair.heard = false; // nothing of the old one is sent to the new one
@@ -187,6 +191,7 @@ impl Session {
             self.send_stops(now, id, true);
         } else {
             self.send_waiting_stops(id);
+            self.stop_what_ended_meanwhile(now, id);
             self.look_for_owners(now);
         }
     }

@@ -26,6 +26,9 @@ use crate::{
     wire::{Message, Meta, ToolUseRequest},
 };
 
+/// Instances that are remembered to have been asked for one call.
+pub(super) const MAX_ASKED_BEFORE: usize = 8;
+
 /// A call that has no outcome yet.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -45,6 +48,8 @@ pub(super) struct Call {
     pub(super) detached: bool,
     /// Another instance of this owner was asked before, which may have run it.
     pub(super) asked_before: Option<Identity>,
+    /// The instances that were asked before, up to [`MAX_ASKED_BEFORE`]: they may run it still.
+    pub(super) replaced: Vec<(Identity, Instance)>,
     /// Its owner said that the tool began.
     pub(super) began_at_owner: bool,
     /// Progress of the current second.
@@ -190,6 +195,7 @@ impl Session {
             stage: Stage::Waiting,
             detached: false,
             asked_before: None,
+            replaced: Vec::new(),
             began_at_owner: false,
             rate: Window::default(),
             fallback: Fallback::Never,
@@ -223,6 +229,10 @@ impl Session {
         self.timers.cancel(&Timer::OwnerWait(key));
         match sent {
             Ok(asked) => {
+                if let Some(call) = self.calls.get_mut(&key) {
+                    call.replaced
+                        .retain(|(id, instance)| id != owner || asked.instance.as_ref() != Some(instance));
+                }
                 self.calls.set_stage(key, Stage::Asked(asked));
                 if first {
                     self.requested(now, key);

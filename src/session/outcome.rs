@@ -6,7 +6,7 @@ use super::{
     CallKey, Counter, Event, Output, Session, Timer,
     codec::Incoming,
     either::Fallback,
-    outbound::{Asked, Call, Stage},
+    outbound::{Asked, Call, MAX_ASKED_BEFORE, Stage},
     past::Gone,
     timers::later,
 };
@@ -175,10 +175,16 @@ impl Session {
             let wait = self.config.times.owner_wait;
             let asked = self.calls.set_stage(key, Stage::Waiting);
             let call = self.calls.get(&key).map(|call| call.id.clone());
+            let mut instance = None;
             if let (Some(call), Some(Stage::Asked(asked))) = (call, asked) {
                 self.stop_sending(now, &call, &asked);
+                instance = asked.instance;
             }
             if let Some(call) = self.calls.get_mut(&key) {
+                call.replaced.extend(instance.map(|instance| (id.clone(), instance)));
+                if call.replaced.len() > MAX_ASKED_BEFORE {
+                    call.replaced.remove(0);
+                }
                 call.fallback = Fallback::Never;
                 call.asked_before = Some(id.clone());
                 call.waits_until = later(now, wait);
@@ -209,6 +215,13 @@ impl Session {
         let result = result.map_err(|error| unproven(error, call.asked_before.as_ref()));
         if let Some(asked) = call.asked() {
             self.stop_sending(now, &call.id, asked);
+        }
+        for (owner, instance) in &call.replaced {
+            let ends = later(call.began, call.limit);
+            self.past.replaced(owner.clone(), instance.clone(), call.id.clone(), ends);
+            if self.peers.get(owner).is_some_and(|remote| remote.instance.as_ref() == Some(instance)) {
+                self.stop_what_ended_meanwhile(now, owner);
+            }
         }
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             self.timers.cancel(&timer);

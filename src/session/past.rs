@@ -1,7 +1,7 @@
 //! Calls of ours that have their outcome, as long as frames of them may still come.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -10,6 +10,10 @@ use crate::{link::Identity, tool::CallId};
 
 /// Settled calls that are remembered at once.
 const MAX_PAST: usize = 4096;
+
+/// Replaced instances that may still run a call of ours: so many are remembered at once. They are searched one by one, when
+/// an instance shows itself and when a call ends that was asked anew.
+const MAX_REPLACED: usize = 256;
 
 /// The settled calls. Every lookup takes a time that grows with the logarithm of their number.
 #[derive(Debug, Default)]
@@ -26,6 +30,18 @@ pub(super) struct Past {
     by_stanza: BTreeMap<i32, CallId>,
     /// The same calls, by the last packet of the stop.
     by_packet: BTreeMap<u64, CallId>,
+    /// Instances that were replaced by others, which were asked anew.
+    replaced: VecDeque<Replaced>,
+}
+
+/// An instance that may still run a call that has ended: another one, which replaced it, was asked for it anew.
+#[derive(Debug)]
+struct Replaced {
+    owner: Identity,
+    instance: Instance,
+    call: CallId,
+    /// When its budget has ended.
+    until: Instant,
 }
 
 /// The settled calls of one owner.
@@ -81,9 +97,14 @@ impl Gone {
         &self.stop
     }
 
-    /// Whether its owner shall stop and may not know of it.
+    /// Whether its owner shall stop and may not know of it. What was asked in the plain form may be run by any instance
+    /// that shows itself later, whichever of them acknowledged the stop.
     fn is_stopping(&self) -> bool {
-        matches!(self.stop, Stop::Waiting | Stop::Sent { .. })
+        match self.stop {
+            Stop::Waiting | Stop::Sent { .. } => true,
+            Stop::Known => self.asked.instance.is_none() && !self.answered,
+            Stop::Unwanted => false,
+        }
     }
 
     /// Where it still counts among the open calls. A plain peer acknowledges nothing, so nothing counts there.
@@ -166,6 +187,39 @@ impl Past {
         let call = self.waiting.get(&stanza)?;
         let is_its = self.calls.get(call).is_some_and(|gone| gone.asked.owner == *owner);
         is_its.then(|| call.clone())
+    }
+
+    /// Another instance shows itself: it may be the one that was asked in the plain form, so the stops of that go to it too.
+    pub(super) fn stop_plain_calls_again(&mut self, owner: &Identity) {
+        let is_plain = |gone: &Gone| gone.asked.instance.is_none() && gone.stop != Stop::Waiting;
+        let again: Vec<_> = self
+            .stopping_at(owner)
+            .filter(|(_, gone)| is_plain(gone))
+            .map(|(call, _)| call.clone())
+            .collect();
+        for call in again {
+            self.change(&call, |gone| gone.stop = Stop::Waiting);
+        }
+    }
+
+    /// A call has ended that this instance was asked for before another one: it may run it until then.
+    pub(super) fn replaced(&mut self, owner: Identity, instance: Instance, call: CallId, until: Instant) {
+        if self.replaced.len() >= MAX_REPLACED {
+            self.replaced.pop_front();
+        }
+        self.replaced.push_back(Replaced { owner, instance, call, until });
+    }
+
+    /// The calls that have ended and that this instance, which had been replaced, may still run.
+    pub(super) fn may_be_run_by(
+        &mut self,
+        now: Instant,
+        owner: &Identity,
+        instance: &Instance,
+    ) -> Vec<CallId> {
+        self.replaced.retain(|it| it.until > now);
+        let its = self.replaced.iter().filter(|it| it.owner == *owner && it.instance == *instance);
+        its.map(|it| it.call.clone()).collect()
     }
 
     fn stopping_at(&self, owner: &Identity) -> impl Iterator<Item = (&CallId, &Gone)> {

@@ -69,6 +69,16 @@ impl Session {
         }
     }
 
+    /// An instance is here that had been replaced: what it was asked for before, and has ended since, it is told to stop.
+    pub(super) fn stop_what_ended_meanwhile(&mut self, now: Instant, owner: &Identity) {
+        let Some(remote) = self.peers.get(owner).filter(|remote| remote.is_crossed()) else { return };
+        let Some(instance) = remote.instance.clone() else { return };
+        for call in self.past.may_be_run_by(now, owner, &instance) {
+            let message = self.stop_message(&call);
+            self.post_small(owner, &message);
+        }
+    }
+
     pub(super) fn stop_acknowledged(&mut self, owner: &Identity, stanza: i32) {
         self.past.stop_known(owner, stanza);
     }

@@ -1,10 +1,10 @@
 //! Peers that come back, and what was still on its way of those who were there before.
 
 use toolbridge::{
-    CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError, Unsent,
+    Body, CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError, Unsent,
     wire::{
-        Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest,
-        ToolUseResult, ToolsRegisterAck,
+        Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta,
+        RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
 };
 
@@ -389,6 +389,94 @@ fn who_left_with_a_late_goodbye_counts_among_those_who_are_remembered() {
     // What is known of it says so in the words of the session itself.
     let known = format!("{:?}", world.session("a"));
     assert!((0..6).filter(|n| known.contains(&format!("guest{n}"))).count() <= 3);
+}
+
+/// A phone that the test plays comes under another sid, as this instance, and offers a tool that may run twice.
+fn instance_comes(world: &mut World, instance: &str) {
+    world.leave_if_here("phone");
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.throw("phone", &["a"], &configuration(instance));
+    let tool = RegisteredTool {
+        name: "look".to_owned(),
+        annotations: Some(Body::encode(&std::collections::BTreeMap::from([("idempotent", true)])).unwrap()),
+        ..RegisteredTool::default()
+    };
+    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools: vec![tool] }));
+    world.run(200 * MS);
+}
+
+fn acknowledge(world: &mut World, stanza: i32) {
+    let message = Acknowledgement {
+        acknowledged_stanza_id: Some(stanza),
+        success: Some(true),
+        ..Acknowledgement::default()
+    };
+    world.say("phone", &["a"], &Meta::new(), &Message::Acknowledgement(message));
+    world.run(50 * MS);
+}
+
+/// The stanza of the last frame of this type that the phone was sent.
+fn last_of(world: &World, kind: Kind) -> Option<i32> {
+    world.ends["phone"].inbox.iter().rev().find(|(_, frame)| frame.kind() == kind)?.1.stanza_id()
+}
+
+#[test]
+fn replaced_instance_that_returns_is_told_to_stop_what_ended_meanwhile() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    instance_comes(&mut world, "one");
+    let key = world.call("a", request("look").timeout(60 * SECOND)).unwrap();
+    world.run(50 * MS);
+    let asked = last_of(&world, Kind::TOOL_USE_REQUEST).unwrap();
+    acknowledge(&mut world, asked);
+    instance_comes(&mut world, "two");
+    assert!(last_of(&world, Kind::TOOL_USE_REQUEST).is_some(), "it is asked anew");
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(50 * MS);
+    let stopped = last_of(&world, Kind::CONTROL_STOP).unwrap();
+    acknowledge(&mut world, stopped);
+    instance_comes(&mut world, "one");
+    assert!(last_of(&world, Kind::CONTROL_STOP).is_some());
+    instance_comes(&mut world, "three");
+    assert!(last_of(&world, Kind::CONTROL_STOP).is_none(), "it was never asked");
+}
+
+#[test]
+fn replaced_instance_that_returns_is_not_stopped_when_it_is_asked_anew() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    instance_comes(&mut world, "one");
+    let key = world.call("a", request("look").timeout(60 * SECOND)).unwrap();
+    world.run(50 * MS);
+    for instance in ["two", "one"] {
+        instance_comes(&mut world, instance);
+        assert!(last_of(&world, Kind::TOOL_USE_REQUEST).is_some(), "it is asked anew");
+    }
+    assert!(last_of(&world, Kind::CONTROL_STOP).is_none());
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(50 * MS);
+    assert!(last_of(&world, Kind::CONTROL_STOP).is_some());
+}
+
+/// Whether it is the program that was asked, only that one knows.
+#[test]
+fn stop_of_a_plain_call_goes_to_each_instance_that_shows_itself() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.call("a", request("look").to("phone").timeout(60 * SECOND)).unwrap();
+    world.run(2 * SECOND);
+    assert!(last_of(&world, Kind::TOOL_USE_REQUEST).is_some(), "it is asked in the plain form");
+    for instance in ["one", "two"] {
+        instance_comes(&mut world, instance);
+        let stopped = last_of(&world, Kind::CONTROL_STOP);
+        assert!(stopped.is_some(), "{instance}");
+        acknowledge(&mut world, stopped.unwrap());
+    }
 }
 
 /// Its first stanza is below those of the plain program: it is another run, of which nothing is forgotten.
