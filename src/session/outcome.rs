@@ -70,11 +70,10 @@ impl Session {
     pub(super) fn error_came(&mut self, now: Instant, id: &Identity, error: ErrorMessage) {
         let originating = error.originating_id.as_deref().map(CallId::from);
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(call, id)) {
-            // It may be the answer to what another instance was asked before. Should it mean the new request after
-            // all, a further instance is there, whose Configuration says so.
-            let again =
-                |call: &Call| call.asked_before.is_some() && call.asked().is_some_and(|it| !it.delivered);
-            if error.code == 304 && self.calls.get(&key).is_some_and(again) {
+            // It may be the answer to what another instance was asked before, even if this one has acknowledged the
+            // new request meanwhile. Should it mean the new request after all, a further instance is there, whose
+            // Configuration says so.
+            if error.code == 304 && self.calls.get(&key).is_some_and(|call| call.asked_before.is_some()) {
                 return self.stats.add(Counter::Late, 1);
             }
             if matches!(error.code, 301 | 304) {

@@ -3,7 +3,7 @@
 use toolbridge::{
     Body, CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError, Unsent,
     wire::{
-        Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta,
+        Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
 };
@@ -477,6 +477,30 @@ fn stop_of_a_plain_call_goes_to_each_instance_that_shows_itself() {
         assert!(stopped.is_some(), "{instance}");
         acknowledge(&mut world, stopped.unwrap());
     }
+}
+
+/// The refusal of the old request is slower than the acknowledgement of the new one.
+#[test]
+fn refusal_of_an_earlier_request_does_not_end_a_call_that_was_acknowledged() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    instance_comes(&mut world, "one");
+    let key = world.call("a", request("look").timeout(60 * SECOND)).unwrap();
+    instance_comes(&mut world, "two");
+    let asked = last_of(&world, Kind::TOOL_USE_REQUEST).unwrap();
+    acknowledge(&mut world, asked);
+    let refusal = ErrorMessage {
+        id: "e".into(),
+        conversation_id: "room".into(),
+        code: 304,
+        message: "the request is for another instance".into(),
+        severity: 2,
+        recoverable: true,
+        originating_id: world.session("a").call_id(key).map(|id| id.as_str().to_owned()),
+    };
+    world.say("phone", &["a"], &Meta::new(), &Message::Error(refusal));
+    world.run(50 * MS);
+    assert!(world.settled("a", key).is_none());
 }
 
 /// Its first stanza is below those of the plain program: it is another run, of which nothing is forgotten.
