@@ -38,6 +38,9 @@ impl Session {
             }
         } else if self.peers.get(id).is_some_and(|it| self.past.is_owned_by(&result.id, id, it)) {
             let repeated = self.past.answered(&result.id);
+            if let Some(stanza) = self.past.get(&result.id).and_then(Gone::stop_sent_as) {
+                self.replayed(now, id, stanza); // its stop need not be acknowledged any more
+            }
             self.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
             if result.success {
                 self.ledger.late(&result.id, now);

@@ -97,6 +97,14 @@ impl Gone {
         &self.stop
     }
 
+    /// The stanza of a stop that was sent and not acknowledged.
+    pub(super) fn stop_sent_as(&self) -> Option<i32> {
+        match self.stop {
+            Stop::Sent { stanza, .. } => Some(stanza),
+            Stop::Unwanted | Stop::Waiting | Stop::Known => None,
+        }
+    }
+
     /// Whether its owner shall stop and may not know of it. What was asked in the plain form may be run by any instance
     /// that shows itself later, whichever of them acknowledged the stop.
     fn is_stopping(&self) -> bool {

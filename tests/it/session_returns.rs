@@ -2,6 +2,7 @@
 
 use toolbridge::{
     Body, CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError, Unsent,
+    session::Caps,
     wire::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
@@ -521,4 +522,38 @@ fn instance_in_place_of_a_plain_assistant_may_ask_under_lower_stanzas() {
     world.run(300 * SECOND); // the first call is forgotten
     ask(&mut world, -2, "second");
     assert_eq!(world.executed.len(), 2);
+}
+
+/// Its acknowledgement is lost, and its answer, which needs none, comes: the next stop is due.
+#[test]
+fn stop_that_its_answer_made_needless_does_not_hold_up_the_next_one() {
+    let mut world = World::new();
+    let mut caps = Caps::default();
+    caps.replay_frames = 1;
+    world.assistant("a", Config::default().caps(caps));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(200 * MS);
+    let keys = [(); 2].map(|()| world.call("a", request("t").timeout(60 * SECOND)).unwrap());
+    world.run(200 * MS);
+    world.leave("a");
+    world.unsent = Unsent::Interrupted;
+    world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
+        ("phone", Kind::CONTROL_STOP) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.rejoin("a");
+    world.run(SECOND);
+    for key in keys {
+        world.with("a", |session, now| session.cancel(now, key));
+    }
+    world.run(SECOND);
+    assert!(world.ends["phone"].aborted.is_empty());
+    world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
+        ("a", Kind::ACKNOWLEDGEMENT) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.leave("a");
+    world.rejoin("a");
+    world.run(SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 2);
 }
