@@ -167,6 +167,7 @@ impl World<'_> {
             detached: false,
             owners: Default::default(),
             plainly: false,
+            owner_is_news: false,
             outcome: None,
         };
         let now = self.now();

@@ -88,7 +88,8 @@ impl World<'_> {
         self.room.joins[join].open = true;
         let present = self.room.listed();
         let others: Vec<_> = present.iter().copied().filter(|other| *other != join).collect();
-        self.room.joins[join].told.extend(&others);
+        let now = self.room.now;
+        self.room.joins[join].told.extend(others.iter().map(|other| (*other, now)));
         let here: Vec<_> = others.iter().map(|other| self.room.joins[*other].participant.clone()).collect();
         let (process, local) = (self.room.joins[join].process, self.room.joins[join].participant.clone());
         let again = std::mem::replace(&mut self.processes[process].joined, true);
@@ -188,11 +189,11 @@ impl World<'_> {
         let who = self.room.joins[about].participant.clone();
         if joined {
             // Who left before he was announced is never told of, nor that he left.
-            if listed && self.room.joins[to].told.insert(about) {
+            if listed && self.room.joins[to].told.insert(about, self.room.now).is_none() {
                 trace!(self, "{} is told of {} {}", self.room.joins[to].who, who.identity(), who.sid());
                 self.drive(process, |session, now| session.handle_joined(now, who));
             }
-        } else if self.room.joins[to].told.remove(&about) {
+        } else if self.room.joins[to].told.remove(&about).is_some() {
             trace!(self, "{} is told that {} {} left", self.room.joins[to].who, who.identity(), who.sid());
             self.drive(process, |session, now| session.handle_left(now, who.peer()));
         }

@@ -198,6 +198,19 @@ impl World<'_> {
         }
     }
 
+    /// Whether the caller of a call has not been told of the present join of the client whose tool it asks for, or so
+    /// lately that this client's silence proves nothing.
+    pub(crate) fn owner_is_news(&self, call: usize) -> bool {
+        let call = &self.ledger.calls[call];
+        let Some(Wanted::Of(owner)) = call.tool else { return false };
+        let caller = self.processes[call.caller].join;
+        let (Some(caller), Some(owner)) = (caller, self.room.listed_as(&Who::C(owner).to_string())) else {
+            return false;
+        };
+        let told = self.room.joins[caller].told.get(&owner);
+        told.is_none_or(|at| self.room.now < at + SILENCE)
+    }
+
     /// Whether nobody in the cast offers this tool, or nobody did so in time.
     fn has_no_owner(&self, call: &Asked, tool: Wanted) -> bool {
         let cast = &self.schedule.cast;
@@ -211,6 +224,10 @@ impl World<'_> {
             Wanted::Again | Wanted::Careful | Wanted::Grave => Who::C(1),
         };
         if !self.is_bridge(owner) && !matches!(tool, Wanted::Of(_)) {
+            return true;
+        }
+        // A plain owner says nothing until it is asked, so its caller knows of it by the room alone.
+        if !self.is_bridge(owner) && call.owner_is_news {
             return true;
         }
         // Both must have come, be announced to each other, and shake hands; each new join begins that again.
@@ -239,6 +256,10 @@ fn overlap(call: &Asked, other: &Asked) -> bool {
 
 /// So long an owner may not have heard that a call has ended, and its caller may not have heard that it did.
 const UNHEARD: Us = 15_000_000;
+
+/// A client that says nothing for so long after it was greeted is asked in the plain form; a millisecond belongs to the
+/// greeting's repetition.
+const SILENCE: Us = 1_001_000;
 
 /// Who has this identity.
 pub(crate) fn part(identity: &str) -> Who {

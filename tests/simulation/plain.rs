@@ -205,6 +205,7 @@ impl World<'_> {
             detached: false,
             owners: Default::default(),
             plainly: false,
+            owner_is_news: false,
             outcome: None,
         });
         self.room.after(limit, Happens::PlainDeadline { call });

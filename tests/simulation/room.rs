@@ -1,9 +1,6 @@
 //! The room, as LiveKit is: joins, who is told of whom and when, and packets on their way.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use toolbridge::{
@@ -104,8 +101,8 @@ pub(crate) struct Join {
     pub(crate) held_until: Us,
     /// It is told of nobody before.
     pub(crate) deaf_until: Us,
-    /// The joins that it was told of.
-    pub(crate) told: BTreeSet<usize>,
+    /// The joins that it was told of, and when.
+    pub(crate) told: BTreeMap<usize, Us>,
     /// The streams that have not ended, as far as they came.
     pub(crate) streams: BTreeMap<(Peer, Arc<str>), Vec<u8>>,
     last_news: Us,
@@ -174,7 +171,7 @@ impl Room {
             open: false,
             held_until: 0,
             deaf_until: 0,
-            told: BTreeSet::new(),
+            told: BTreeMap::new(),
             streams: BTreeMap::new(),
             last_news: 0,
             links: BTreeMap::new(),
@@ -259,7 +256,7 @@ impl Room {
             let mut wait = dice.between(3_000, 5_000 + self.weather.jitter * 1_000);
             let mut half = Random::of(self.seed, &[12, from as u64, to as u64, link.count]);
             let halves_lost = link.halves_lost;
-            let unknown = link.count == 1 && !self.joins[to].told.contains(&from);
+            let unknown = link.count == 1 && !self.joins[to].told.contains_key(&from);
             if self.weather.halves_lost > 0
                 && halves_lost < 1
                 && half.percent(self.weather.halves_lost)

@@ -134,6 +134,8 @@ pub(crate) struct Asked {
     /// Its request went to somebody who was taken for a plain peer: of such a one nobody knows, when it comes back,
     /// whether it is the same.
     pub(crate) plainly: bool,
+    /// When it ended its caller had just been told of the present join of the client whose tool it is, or not yet.
+    pub(crate) owner_is_news: bool,
     pub(crate) outcome: Option<(Verdict, Us)>,
 }
 

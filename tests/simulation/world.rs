@@ -333,6 +333,7 @@ impl<'a> World<'a> {
                     match call {
                         Some(call) => {
                             trace!(self, "call {call} is {}", Verdict::of(&result).word);
+                            self.ledger.calls[call].owner_is_news = self.owner_is_news(call);
                             self.ledger.settled(call, &result);
                         }
                         None => {
