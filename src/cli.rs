@@ -4,7 +4,7 @@ use std::{fmt, io, io::Write as _, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
-use crate::{
+use toolbridge::{
     LocalText, ToolName,
     programs::{SUPERVISE, supervise},
 };
@@ -28,7 +28,6 @@ mod frame;
 mod info;
 mod interrupt;
 mod link;
-mod part;
 mod ping;
 mod record;
 mod record_to;
@@ -39,6 +38,7 @@ mod report;
 mod tape;
 mod text;
 mod token;
+mod token_fit;
 mod tools;
 mod watch;
 
@@ -169,7 +169,7 @@ impl From<io::Error> for Failure {
 }
 
 /// Runs the command line that this process was started with.
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     // Programs that are tools are started by this program itself: see `ProgramTools::supervisor`.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == SUPERVISE) {
         return supervise();

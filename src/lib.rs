@@ -57,10 +57,6 @@ pub mod wire;
 pub mod adapter;
 #[cfg(feature = "runtime")]
 pub mod bridge;
-#[cfg(feature = "cli")]
-pub mod cli;
-#[cfg(feature = "cli")]
-mod dev_room;
 #[cfg(feature = "runtime")]
 mod executor;
 #[cfg(feature = "room")]

@@ -2,6 +2,14 @@
 
 use std::process::ExitCode;
 
+mod cli;
+
+// The library compiles these files, too.
+#[path = "recording/escape.rs"]
+mod escape;
+#[path = "host.rs"]
+mod host;
+
 fn main() -> ExitCode {
-    toolbridge::cli::main()
+    cli::main()
 }

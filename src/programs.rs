@@ -20,9 +20,7 @@ use crate::{
 };
 
 use self::command::Command;
-#[cfg(feature = "cli")]
-pub(crate) use self::supervise::SUPERVISE;
-pub use self::supervise::supervise;
+pub use self::supervise::{SUPERVISE, supervise};
 
 /// Programs offered as tools, as a `tools.toml` lists them.
 ///

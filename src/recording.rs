@@ -18,13 +18,13 @@ mod calls;
 mod check;
 mod entry;
 mod error;
+pub(crate) mod escape;
 mod fold;
 mod follow;
 mod format;
 mod info;
 mod journal;
 mod original;
-pub(crate) mod plain;
 mod queue;
 mod reader;
 mod recorder;
@@ -41,16 +41,14 @@ mod trace;
 mod writer;
 
 pub use calls::{RecordedCall, RecordedOutcome};
-pub use check::{Checked, Finding, Level, check};
+pub use check::{Checked, Checker, Finding, Level, check};
 pub(crate) use entry::HIDDEN;
-#[cfg(feature = "cli")]
-pub(crate) use entry::millis;
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
 pub use error::RecordError;
-pub use fold::{Calls, calls};
-pub(crate) use fold::{Fold, Told};
+pub(crate) use fold::Told;
+pub use fold::{Calls, CallsBuilder, calls};
 pub use format::About;
-pub use info::{Info, Latency, PeerInfo, ToolInfo, Traffic, info};
+pub use info::{Info, InfoBuilder, Latency, PeerInfo, ToolInfo, Traffic, info};
 pub use queue::RecorderStats;
 pub use reader::{Entries, Recording};
 pub use recorder::{Recorder, RecorderOptions};
@@ -63,14 +61,7 @@ use spoken::Spoken;
 pub use tap::Tap;
 pub use text::{call_json, entry_json, entry_text};
 pub use trace::write_trace;
-#[cfg(feature = "cli")]
-pub(crate) use writer::create as create_file;
-#[cfg(feature = "cli")]
-pub(crate) use {
-    check::Checker,
-    info::{Gather, outcome_word},
-    spoken::for_each_tool,
-};
+pub use writer::create_file;
 
 #[cfg(test)]
 mod tests;

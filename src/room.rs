@@ -33,6 +33,7 @@ mod desk;
 mod dial;
 mod error;
 mod health;
+mod host_lookup;
 #[cfg(test)]
 mod hostile;
 mod ice_tcp;
@@ -41,7 +42,8 @@ mod joining;
 mod packet;
 mod participants;
 mod peer_connection;
-pub(crate) mod proxy;
+pub mod probe;
+mod proxy;
 mod refusal;
 mod rejoin;
 mod resume;
@@ -51,14 +53,12 @@ mod simulate;
 mod sockets;
 mod stream;
 mod task;
-pub(crate) mod tls;
+mod tls;
 mod tokens;
 mod turn;
 mod view;
 mod websocket;
 
-#[cfg(feature = "cli")]
-pub(crate) use error::NO_TLS;
 pub use error::{ConnectError, JoinPhase};
 pub use refusal::TokenRefusal;
 pub use simulate::Scenario;
@@ -73,11 +73,12 @@ use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
 use view::View;
 
-/// The address of a server, checked as a join checks it.
-#[cfg(feature = "cli")]
-pub(crate) fn server_url(text: &str) -> Result<url::Url, ConnectError> {
-    let checked = ServerUrl::parse(text)?;
-    url::Url::parse(checked.as_str()).map_err(|error| ConnectError::Url { reason: error.to_string() })
+/// Checks the address of a server as a join does, without connecting.
+///
+/// # Errors
+/// [`ConnectError::Url`] if it is not the address of a LiveKit server.
+pub fn check_url(url: &str) -> Result<(), ConnectError> {
+    ServerUrl::parse(url).map(drop)
 }
 
 /// The longest that anything is waited for: "no limit at all" would be beyond the clock's end.
@@ -138,7 +139,7 @@ pub struct RoomOptions {
     rejoin_wait: [Duration; 2],
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
-    warn_exposed: fn(&str),
+    warn_unencrypted: fn(&str),
 }
 
 impl Default for RoomOptions {
@@ -154,7 +155,7 @@ impl Default for RoomOptions {
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
-            warn_exposed: |server| tracing::warn!(server, "the token travels unencrypted: use wss://"),
+            warn_unencrypted: |server| tracing::warn!(server, "the token travels unencrypted: use wss://"),
         }
     }
 }
@@ -227,25 +228,17 @@ impl RoomOptions {
         self
     }
 
-    /// Uses no relay, to see whether packets pass without, unless the server demands one.
-    #[cfg(feature = "cli")]
-    pub(crate) fn direct_only(mut self) -> Self {
+    /// Uses no relay (TURN), unless the server demands one. For diagnostics: most apps should leave relays on.
+    pub fn direct_only(mut self) -> Self {
         self.direct_only = true;
         self
     }
 
-    /// Tells a person, in place of the log, that the token travels unencrypted beyond this machine. The text is host and
-    /// port.
-    #[cfg(feature = "cli")]
-    pub(crate) fn warn_exposed(mut self, warn: fn(&str)) -> Self {
-        self.warn_exposed = warn;
+    /// Calls this, in place of logging a warning, if the token would travel unencrypted to another machine. Its argument is
+    /// the server's host and port.
+    pub fn warn_unencrypted(mut self, warn: fn(&str)) -> Self {
+        self.warn_unencrypted = warn;
         self
-    }
-
-    /// The root certificates that are trusted beside the system's.
-    #[cfg(feature = "cli")]
-    pub(crate) fn roots(&self) -> &[CertificateDer<'static>] {
-        &self.roots
     }
 
     /// Sends packets through the relays (TURN servers) that the room's server names, and nothing directly: for
@@ -313,7 +306,7 @@ impl RoomOptions {
         }
         websocket::register().map_err(|_| ConnectError::ForeignClient)?;
         if url.is_exposed().await {
-            (self.warn_exposed)(&url.to_string());
+            (self.warn_unencrypted)(&url.to_string());
         }
         let policy = self.policy();
         let door = Door {

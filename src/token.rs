@@ -11,12 +11,9 @@ use livekit_token::{AccessToken, VideoGrants};
 
 use crate::link::{Identity, ROLE_ATTRIBUTE, Role};
 
-mod part;
+mod claims;
 
-pub use part::Bearer;
-#[cfg(feature = "cli")]
-pub(crate) use part::Part;
-pub(crate) use part::of as part_of;
+pub use claims::{Bearer, TokenClaims};
 
 /// An API key and its secret, as the LiveKit server's configuration has them. `Debug` hides the secret.
 #[derive(Clone)]

@@ -20,7 +20,7 @@ use super::{
     record_to::RecordTo,
     text,
 };
-use crate::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
+use toolbridge::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
 
 mod command;
 mod conversation;

@@ -19,7 +19,7 @@ use super::{
     record_to::RecordTo,
     text,
 };
-use crate::{Assistant, Body, CallError, Event, Events, Identity, Participant, Role, ToolError};
+use toolbridge::{Assistant, Body, CallError, Event, Events, Identity, Participant, Role, ToolError};
 
 /// After this long without a start we say what we are waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -269,7 +269,7 @@ fn show_json(result: Result<Body, CallError>, times: &Times) -> Result<(), Failu
             Ok(())
         }
         Err(error) => {
-            let (code, ran) = (error.word(), error.may_have_run());
+            let (code, ran) = (error.code(), error.may_have_run());
             let message = ToolError::from(error).message().to_owned();
             print(&failure(code.as_str(), &message, ran, times))?;
             Err(Failure::Told(if ran { Failure::FAILED } else { Failure::NOTHING_RAN }))
@@ -319,7 +319,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::{Client, ToolContext, memory::Room};
+    use toolbridge::{Client, ToolContext, memory::Room};
 
     #[derive(Parser)]
     struct Line {

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 
 use super::{Failure, file, hint, text};
-use crate::recording::{Fold, Moment, RecordedCall, call_json, outcome_word};
+use toolbridge::recording::{CallsBuilder, Moment, RecordedCall, call_json};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -21,9 +21,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut fold = Fold::default();
-    let (about, damage) = file::each(&arguments.file, |_, index, entry| {
-        fold.push(index, entry, None);
+    let mut fold = CallsBuilder::default();
+    let (about, damage) = file::each(&arguments.file, |_, _, entry| {
+        fold.push(entry);
         Ok(())
     })?;
     let calls = fold.finish();
@@ -81,7 +81,7 @@ fn row(call: &RecordedCall, begun: Moment) -> String {
         if call.tool.is_empty() { "-".into() } else { text::plain(&call.tool) },
         bytes(call.parameters),
         bytes(call.result),
-        text::plain(&outcome_word(&call.outcome)),
+        text::plain(call.outcome.as_str()),
     )
 }
 

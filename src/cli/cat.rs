@@ -10,10 +10,10 @@ use std::{
 use clap::{Args, ValueEnum};
 
 use super::{Failure, file, text};
-use crate::{
+use toolbridge::{
     recording::{
-        About, Entry, Fold, Happened, Moment, RecordedCall, Recording, RoomEvent, entry_json, entry_text,
-        outcome_word,
+        About, CallsBuilder, Entry, Happened, Moment, RecordedCall, Recording, RoomEvent, entry_json,
+        entry_text,
     },
     tool::ErrorCode,
 };
@@ -106,7 +106,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         file::open(&arguments.file)?
     };
     let about = recording.about().clone();
-    let mut filter = Filter { arguments, chosen, fold: Fold::default() };
+    let mut filter = Filter { arguments, chosen, fold: CallsBuilder::default() };
     let mut out = BufWriter::new(io::stdout().lock());
     let mut shown = 0_u64;
     let damage = file::walk(recording.entries(), |index, entry| {
@@ -152,18 +152,17 @@ fn show(
 
 /// The entries of the calls that ended so: that is known at the end of the file alone.
 fn with_outcome(arguments: &Arguments, outcome: &str) -> Result<HashSet<usize>, Failure> {
-    let mut fold = Fold::default();
-    file::each(&arguments.file, |_, index, entry| {
-        fold.push(index, entry, None);
+    let mut fold = CallsBuilder::default();
+    file::each(&arguments.file, |_, _, entry| {
+        fold.push(entry);
         Ok(())
     })?;
     let calls = fold.finish().calls;
-    let ended_so = |call: &&RecordedCall| outcome_word(&call.outcome) == outcome;
+    let ended_so = |call: &&RecordedCall| call.outcome.as_str() == outcome;
     let known =
         ["ok", "open", "stopped"].contains(&outcome) || CODES.iter().any(|code| code.as_str() == outcome);
     if !known && !calls.iter().any(|call| ended_so(&call)) {
-        let words: BTreeSet<_> =
-            calls.iter().map(|call| outcome_word(&call.outcome)).take(MAX_OUTCOMES).collect();
+        let words: BTreeSet<_> = calls.iter().map(|call| call.outcome.as_str()).take(MAX_OUTCOMES).collect();
         let words: Vec<_> = words.into_iter().collect();
         return Err(Failure::Usage(format!(
             "--outcome {outcome:?}: no call of the recording ended so; they ended as {}",
@@ -177,7 +176,7 @@ fn with_outcome(arguments: &Arguments, outcome: &str) -> Result<HashSet<usize>, 
 struct Filter<'a> {
     arguments: &'a Arguments,
     chosen: Option<HashSet<usize>>,
-    fold: Fold,
+    fold: CallsBuilder,
 }
 
 impl Filter<'_> {
@@ -185,7 +184,7 @@ impl Filter<'_> {
         let asked = self.arguments;
         let after = |time: Option<Time>| time.map(|time| time.of(about));
         // Whose call a frame belongs to depends on the frames before it, shown or not.
-        let of_call = asked.tool.is_none() && asked.call.is_none() || self.is_of_call(index, entry);
+        let of_call = asked.tool.is_none() && asked.call.is_none() || self.is_of_call(entry);
         of_call
             && after(asked.from).is_none_or(|from| entry.at >= from)
             && after(asked.to).is_none_or(|to| entry.at <= to)
@@ -193,9 +192,8 @@ impl Filter<'_> {
             && self.chosen.as_ref().is_none_or(|chosen| chosen.contains(&index))
     }
 
-    fn is_of_call(&mut self, index: usize, entry: &Entry) -> bool {
-        let told = self.fold.push(index, entry, None);
-        let Some(call) = told.and_then(|(serial, _)| self.fold.call(serial)) else { return false };
+    fn is_of_call(&mut self, entry: &Entry) -> bool {
+        let Some(call) = self.fold.push(entry) else { return false };
         self.arguments.tool.as_deref().is_none_or(|tool| call.tool == tool)
             && self.arguments.call.as_deref().is_none_or(|id| call.id.as_str() == id)
     }
@@ -209,7 +207,7 @@ fn is_about(entry: &Entry, peer: &str) -> bool {
             | RoomEvent::Joined { identity, .. }
             | RoomEvent::Left { identity, .. },
         ) => identity == peer,
-        Happened::Event(_) => false,
+        _ => false,
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 
 use super::{Failure, file, text};
-use crate::recording::{Checker, Level};
+use toolbridge::recording::{Checker, Level};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -22,11 +22,11 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut checker = Checker::default();
-    let (about, damage) = file::each(&arguments.file, |_, index, entry| {
-        checker.push(index, entry);
+    let (about, damage) = file::each(&arguments.file, |_, _, entry| {
+        checker.push(entry);
         Ok(())
     })?;
-    let (checked, _) = checker.finish();
+    let checked = checker.finish();
     let mut out = BufWriter::new(io::stdout().lock());
     if arguments.json {
         let mut json = serde_json::to_value(&checked).map_err(Failure::failed)?;

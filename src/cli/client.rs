@@ -18,7 +18,9 @@ use super::{
     record_to::RecordTo,
     text, tool_failed,
 };
-use crate::{Client, CloseReason, ErrorCode, ProgramTools, ProgramsError, Role, ToolName, session::Event};
+use toolbridge::{
+    Client, CloseReason, ErrorCode, ProgramTools, ProgramsError, Role, ToolName, session::Event,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -63,7 +65,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let joining = async {
         builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(
             |error| match error {
-                crate::JoinError::Register(error) => Failure::usage(error),
+                toolbridge::JoinError::Register(error) => Failure::usage(error),
                 other => file::not_joined(other),
             },
         )
@@ -129,7 +131,7 @@ pub(super) fn line(event: &Event) -> Option<String> {
         Event::Bound(Some(assistant)) => format!("listening to {assistant}"),
         Event::Bound(None) => "listening to nobody".to_owned(),
         Event::AmbiguousAssistant { candidates } => {
-            let names: Vec<_> = candidates.iter().map(crate::Identity::as_str).collect();
+            let names: Vec<_> = candidates.iter().map(toolbridge::Identity::as_str).collect();
             format!("listening to nobody: choose one of {} with --assistant", names.join(", "))
         }
         Event::Registered { by, refused: Some(why), .. } => {

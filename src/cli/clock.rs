@@ -1,6 +1,5 @@
 //! Times: of day, as the command line shows them, and spans, as it is given them.
 
-use crate::recording::millis;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970.
@@ -10,7 +9,7 @@ pub(super) fn unix_millis() -> u64 {
 
 /// A time as JSON has it: milliseconds, with three decimals at most.
 pub(super) fn ms(time: Duration) -> f64 {
-    millis::of(time)
+    time.as_micros() as f64 / 1e3
 }
 
 /// Hours, minutes, seconds and milliseconds, in UTC.

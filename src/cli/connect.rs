@@ -6,12 +6,12 @@ use clap::Args;
 use livekit_token::Claims;
 use url::Url;
 
-use super::{Failure, hint, interrupt::unless_interrupted, part};
-use crate::{
-    host,
+use super::{Failure, hint, interrupt::unless_interrupted, token_fit::fits};
+use crate::host;
+use toolbridge::{
     link::{Identity, Role},
     room::{self, Room, RoomOptions},
-    token::AccessKey,
+    token::{AccessKey, TokenClaims},
 };
 
 /// The key of LiveKit's `--dev` mode, which everybody knows.
@@ -148,12 +148,12 @@ pub(super) struct Way {
 impl Way {
     /// Whether clients and assistants will send us what observers are sent.
     pub(super) fn observes(&self) -> bool {
-        part::of(&self.token).is_none_or(|part| part.observes())
+        TokenClaims::from_unverified(&self.token).is_none_or(|claims| claims.observes())
     }
 
     /// Whether the others never see us.
     pub(super) fn is_hidden(&self) -> bool {
-        part::of(&self.token).is_some_and(|part| part.is_hidden())
+        TokenClaims::from_unverified(&self.token).is_some_and(|claims| claims.is_hidden())
     }
 }
 
@@ -200,9 +200,9 @@ impl Server {
         let token = match self.token() {
             Some(token) => {
                 agrees(token, room, identity)?;
-                if let Some(part) = part::of(token) {
-                    part.fits(word, role)?;
-                    if hidden && !part.is_hidden() {
+                if let Some(claims) = TokenClaims::from_unverified(token) {
+                    fits(&claims, word, role)?;
+                    if hidden && !claims.is_hidden() {
                         return Err(Failure::usage(NOT_HIDDEN));
                     }
                 }
@@ -238,7 +238,7 @@ impl Server {
 
     /// Refuses an address that no join could use, before anything else is asked for.
     fn check_url(&self) -> Result<(), Failure> {
-        given(&self.url).map_or(Ok(()), |url| room::server_url(url).map(drop).map_err(Failure::usage))
+        given(&self.url).map_or(Ok(()), |url| room::check_url(url).map_err(Failure::usage))
     }
 
     /// Complains unless server and token, or server and key, are there. No room is needed.
@@ -267,7 +267,7 @@ impl Server {
     }
 
     pub(super) fn room_options(&self) -> Result<RoomOptions, Failure> {
-        let options = RoomOptions::default().warn_exposed(|server| {
+        let options = RoomOptions::default().warn_unencrypted(|server| {
             hint(&format!(
                 "warning: the connection to {server} is not encrypted, so anybody on its path can read and use the token; \
                  use wss://"

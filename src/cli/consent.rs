@@ -10,7 +10,7 @@ use std::{
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{Failure, hint, text};
-use crate::{Consent, ConsentRequest, ProgramTools, ToolSource as _};
+use toolbridge::{Consent, ConsentRequest, ProgramTools, ToolSource as _};
 
 /// Answers that nobody looked at yet. Whoever types faster is not understood.
 const ANSWERS: usize = 64;

@@ -20,11 +20,10 @@ use super::{
     record_to::RecordTo,
     text,
 };
-use crate::{
+use crate::cli::dev::server::{DevRoom, Key};
+use toolbridge::{
     AccessKey, Assistant, Body, CallError, Client, JoinError, Role, RoomOptions, State, Token, ToolContext,
-    ToolError, Tools,
-    dev_room::{DevRoom, Key},
-    session::Event,
+    ToolError, Tools, session::Event,
 };
 
 /// The client's and the assistant's names in the demo's room.

@@ -9,7 +9,10 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     text,
 };
-use crate::dev_room::{DevRoom, Key};
+
+pub(super) mod server;
+
+use server::{DevRoom, Key};
 
 /// The key and the secret of LiveKit's `--dev` mode, which everybody knows.
 const DEV_KEY: [&str; 2] = ["devkey", "secret"];

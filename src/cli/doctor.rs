@@ -1,33 +1,30 @@
 //! `toolbridge doctor`: one way into a room, step by step, with what is wrong and what to do about it.
 //!
-//! `find` and `joins` look, `judge` knows what it means, and `show` says it. A step that needs one that failed is
+//! The library's probe and `joins` try each step, `judge` explains the result, and `show` prints it. A step that needs one that failed is
 //! skipped.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
-
-use clap::Args;
-use livekit_token::Claims;
-use tokio::time::{Instant, timeout};
-use url::{Host, Url};
+use std::{net::SocketAddr, time::Duration};
 
 use super::{
     Failure, clock,
     connect::{Server, agrees},
     interrupt::unless_interrupted,
 };
-use crate::{
-    ConnectError, Transport as _, host,
-    room::{self, TokenRefusal, proxy::Proxy, tls},
+use crate::host;
+use clap::Args;
+use livekit_token::Claims;
+use tokio::time::{Instant, timeout};
+use toolbridge::{
+    ConnectError, Transport as _,
+    room::{TokenRefusal, probe::Probe},
 };
 
-mod find;
 mod joins;
 mod judge;
 mod show;
 mod step;
 mod token;
 
-use find::{Line, TlsFault, WayFault, http};
 use joins::Pass;
 use judge::{network, room::Path};
 use show::Show;
@@ -64,7 +61,6 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     arguments.server.is_enough()?;
     let address = arguments.server.url()?;
-    let url = room::server_url(address).map_err(Failure::usage)?;
     let token = arguments.server.token().map(str::to_owned);
     if let Some(token) = &token {
         agrees(token, arguments.room.as_deref(), None)?;
@@ -83,11 +79,12 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let named = claims.as_ref().map(|claims| claims.video.room.clone());
     let own = || format!("toolbridge-doctor-{}", nanoid::nanoid!(8));
     let room = named.or_else(|| arguments.room.clone()).unwrap_or_else(own);
-    let (limit, options) = (arguments.limit, arguments.server.room_options()?.warn_exposed(|_| {}));
+    let (limit, options) = (arguments.limit, arguments.server.room_options()?.warn_unencrypted(|_| {}));
+    let probe = Probe::new(address, &options, limit).await.map_err(Failure::usage)?;
     let pass = Pass { url: address.to_owned(), options, room, token, key, limit };
     let show = Show { json: arguments.json };
     let mut visit = Visit { show, limit, steps: Vec::new(), blocked: Vec::new() };
-    unless_interrupted(visit.examine(&arguments.server, &url, claims.as_ref(), &pass)).await
+    unless_interrupted(visit.examine(&arguments.server, probe, claims.as_ref(), &pass)).await
 }
 
 /// A check under way.
@@ -103,13 +100,13 @@ impl Visit {
     async fn examine(
         &mut self,
         server: &Server,
-        url: &Url,
+        mut probe: Probe,
         claims: Option<&Claims>,
         pass: &Pass,
     ) -> Result<(), Failure> {
-        self.show.title(url.as_str())?;
-        let (line, addresses) = self.reach(url, pass).await?;
-        let ahead = self.meet(&line).await?;
+        self.show.title(probe.url())?;
+        let addresses = self.reach(&mut probe).await?;
+        let ahead = self.meet(&probe).await?;
         let now = seconds() + ahead.unwrap_or(0);
         self.take(Step::Token, async {
             let report = match (&pass.token, &pass.key) {
@@ -123,80 +120,55 @@ impl Visit {
             (report, ())
         })
         .await?;
-        self.enter(server, &line, &addresses, pass).await?;
+        self.enter(server, &probe, &addresses, pass).await?;
         let verdict = judge::verdict::verdict(&self.steps);
         self.show.verdict(&verdict)?;
         if verdict.works { Ok(()) } else { Err(Failure::Told(Failure::FAILED)) }
     }
 
-    /// Name, connection, TLS: the way to the server, or to a proxy before it.
-    async fn reach(&mut self, url: &Url, pass: &Pass) -> Result<(Line, Vec<SocketAddr>), Failure> {
-        let limit = self.limit;
-        let (proxy, fault) = match Proxy::of_environment(url).await {
-            Ok(proxy) => (proxy, None),
-            Err(error) => (None, Some(error)),
-        };
-        let encrypted = find::is_encrypted(url);
-        let trusts = encrypted || proxy.as_ref().is_some_and(Proxy::is_tls);
-        let (trust, untrusting) = match trusts {
-            true => match tls::config(pass.options.roots()).await {
-                Ok(trust) => (Some(Arc::new(trust)), None),
-                Err(reason) => (None, Some(reason)),
-            },
-            false => (None, None),
-        };
-        let mut line = Line { url: url.clone(), proxy, address: None, trust, limit };
-        let shown = line.proxy.as_ref().map(ToString::to_string);
-
+    /// Name, connection and TLS of the server, or of the proxy before it. Returns the server's addresses.
+    async fn reach(&mut self, probe: &mut Probe) -> Result<Vec<SocketAddr>, Failure> {
+        let (limit, proxy) = (self.limit, probe.proxy());
         let named = self.take(Step::Name, async {
-            if let Some(error) = fault {
-                return (network::way(&WayFault::Proxy(error), limit), Vec::new());
+            if let Some(fault) = probe.proxy_fault() {
+                return (network::way(fault, limit), Vec::new());
             }
-            let (host, port) = line.first();
-            let found = find::addresses(&host, port, limit).await;
-            let is_address = !matches!(host, Host::Domain(_));
-            let report = network::name(&host.to_string(), is_address, shown.as_deref(), &found, limit);
-            (report, found.unwrap_or_default())
+            let (host, is_address) = probe.first_host();
+            let found = probe.resolve().await;
+            (network::name(&host, is_address, proxy.as_deref(), &found, limit), found.unwrap_or_default())
         });
         let addresses = named.await?.unwrap_or_default();
 
         let reached = self.take(Step::Connection, async {
-            let tried = find::connect_each(&addresses, limit).await;
-            let open = tried.iter().find(|(_, result)| result.is_ok()).map(|(address, _)| *address);
-            line.address = open;
-            let report = network::connection(&tried, shown.as_deref(), limit);
-            match (&line.proxy, open) {
-                (Some(proxy), Some(_)) => match line.is_reached().await {
-                    Ok(()) => (Report::ok(format!("through the proxy {proxy}")), ()),
-                    Err(fault) => (network::way(&fault, limit), ()),
+            let tried = probe.connect(&addresses).await;
+            let report = network::connection(&tried, proxy.as_deref(), limit);
+            let report = match &proxy {
+                Some(proxy) if tried.iter().any(|(_, result)| result.is_ok()) => match probe.reach().await {
+                    Ok(()) => Report::ok(format!("through the proxy {proxy}")),
+                    Err(fault) => network::way(&fault, limit),
                 },
-                _ => (report, ()),
-            }
+                _ => report,
+            };
+            (report, ())
         });
         reached.await?;
 
         self.take(Step::Tls, async {
-            if !encrypted {
-                let is_here = line.proxy.is_none() && addresses.iter().all(|it| host::is_own(it.ip()));
+            if !probe.is_encrypted() {
+                let is_here = proxy.is_none() && addresses.iter().all(|it| host::is_own(it.ip()));
                 return (plain(is_here), ());
             }
-            let found = match untrusting {
-                Some(reason) => Err(TlsFault::Way(WayFault::Trust(reason))),
-                None => line.encrypt().await.map(|(_, found)| found),
-            };
-            (network::tls(&line.host().to_string(), &found, seconds(), limit), ())
+            (network::tls(&probe.host(), &probe.encrypt().await, seconds(), limit), ())
         })
         .await?;
-        let direct = line.proxy.is_none();
-        Ok((line, if direct { addresses } else { Vec::new() }))
+        Ok(if proxy.is_none() { addresses } else { Vec::new() })
     }
 
     /// Who answers, and what time it is there.
-    async fn meet(&mut self, line: &Line) -> Result<Option<i64>, Failure> {
-        let (limit, encrypted) = (self.limit, find::is_encrypted(&line.url));
+    async fn meet(&mut self, probe: &Probe) -> Result<Option<i64>, Failure> {
+        let (limit, encrypted) = (self.limit, probe.is_encrypted());
         let asked = self.take(Step::Http, async {
-            let (front, check) =
-                tokio::join!(http::get(line, "/", None), http::get(line, "/rtc/validate", None));
+            let (front, check) = tokio::join!(probe.get("/", None), probe.get("/rtc/validate", None));
             let ahead = [&check, &front].into_iter().find_map(|it| it.as_ref().ok().and_then(|it| it.ahead));
             (network::http(&front, &check, encrypted, limit), ahead)
         });
@@ -209,7 +181,7 @@ impl Visit {
     async fn enter(
         &mut self,
         server: &Server,
-        line: &Line,
+        probe: &Probe,
         addresses: &[SocketAddr],
         pass: &Pass,
     ) -> Result<(), Failure> {
@@ -220,7 +192,7 @@ impl Visit {
                 Err(error) => {
                     let why = match &error {
                         ConnectError::Unauthorized { reason: TokenRefusal::Unknown, .. } => {
-                            refusal(line, pass).await
+                            refusal(probe, pass).await
                         }
                         ConnectError::Unauthorized { reason, .. } => *reason,
                         _ => TokenRefusal::Unknown,
@@ -316,9 +288,9 @@ impl Visit {
 }
 
 /// The server's reason for a refused token, which it gives when asked.
-async fn refusal(line: &Line, pass: &Pass) -> TokenRefusal {
+async fn refusal(probe: &Probe, pass: &Pass) -> TokenRefusal {
     let Some(token) = pass.any_token() else { return TokenRefusal::Unknown };
-    let answer = http::get(line, "/rtc/validate", Some(&token)).await;
+    let answer = probe.get("/rtc/validate", Some(&token)).await;
     answer.map_or(TokenRefusal::Unknown, |answer| TokenRefusal::read(&answer.body))
 }
 

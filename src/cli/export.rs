@@ -8,7 +8,7 @@ use std::{
 use clap::{Args, ValueEnum};
 
 use super::{Failure, file, hint, text};
-use crate::recording::{Fold, Moment, create_file, entry_json, write_trace};
+use toolbridge::recording::{CallsBuilder, Moment, create_file, entry_json, write_trace};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -59,9 +59,9 @@ fn write(arguments: &Arguments, out: &mut impl Write) -> Result<Option<String>, 
             damage
         }
         Form::Trace => {
-            let (mut fold, mut last) = (Fold::default(), Moment(0));
-            let (about, damage) = file::each(&arguments.file, |_, index, entry| {
-                fold.push(index, entry, None);
+            let (mut fold, mut last) = (CallsBuilder::default(), Moment(0));
+            let (about, damage) = file::each(&arguments.file, |_, _, entry| {
+                fold.push(entry);
                 last = last.max(entry.at);
                 Ok(())
             })?;

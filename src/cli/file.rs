@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Failure, hint};
-use crate::{
+use toolbridge::{
     JoinError,
     recording::{About, Entries, Entry, RecordError, Recording, Repaired},
 };

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 
 use super::{Failure, file, text};
-use crate::recording::Gather;
+use toolbridge::recording::InfoBuilder;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -21,7 +21,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut gather = Gather::default();
+    let mut gather = InfoBuilder::default();
     let (about, damage) = file::each(&arguments.file, |_, _, entry| {
         gather.push(entry);
         Ok(())

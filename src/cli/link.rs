@@ -1,7 +1,7 @@
 //! A connection that is lost and comes back, in words for people.
 
 use super::hint;
-use crate::{Assistant, Event, LinkState};
+use toolbridge::{Assistant, Event, LinkState};
 
 /// What has become of the connection.
 pub(super) fn says(state: LinkState) -> &'static str {

@@ -18,7 +18,7 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     link, text,
 };
-use crate::{Assistant, Body, CallError, Role, ToolError, ToolName};
+use toolbridge::{Assistant, Body, CallError, Role, ToolError, ToolName};
 
 /// What a request frame has beside the padding, about: envelope, ids, names.
 const OVERHEAD: usize = 218;

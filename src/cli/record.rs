@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use super::{
     Failure, clock, connect::Seat, file, hint, interrupt::interrupted, link, tape::Tape, text, watch,
 };
-use crate::{CloseReason, Transport, transport::TransportEvent};
+use toolbridge::{CloseReason, Transport, transport::TransportEvent};
 
 /// How often the line on the terminal is written anew.
 const REFRESH: Duration = Duration::from_millis(500);

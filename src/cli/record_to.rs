@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 
 use super::{Failure, file};
-use crate::recording::RecorderOptions;
+use toolbridge::recording::RecorderOptions;
 
 #[derive(Debug, Args)]
 pub(super) struct RecordTo {

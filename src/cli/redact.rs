@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 use clap::Args;
 
 use super::{Failure, file};
-use crate::recording::{Redact, for_each_tool, redact};
+use toolbridge::recording::{Redact, redact};
 
 /// How many tools of the recording are named to somebody who named one that it lacks.
 const MAX_NAMED: usize = 20;
@@ -32,12 +32,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         (arguments.keep.iter().map(String::as_str).collect(), BTreeSet::new());
     if !unknown.is_empty() {
         file::each(&arguments.input, |_, _, entry| {
-            for_each_tool(entry, |tool| {
-                unknown.remove(tool);
-                if tools.len() < MAX_NAMED && !tools.contains(tool) {
-                    tools.insert(tool.to_owned());
+            for tool in entry.tool_names() {
+                unknown.remove(tool.as_str());
+                if tools.len() < MAX_NAMED && !tools.contains(&tool) {
+                    tools.insert(tool);
                 }
-            });
+            }
             Ok(())
         })?;
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{Failure, file};
-use crate::recording::repair;
+use toolbridge::recording::repair;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {

@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{Failure, connect::Seat, file, hint, record_to::RecordTo, text};
-use crate::{
+use toolbridge::{
     recording::{About, Entries},
     replay::{LiveError, Replay, Speed, Timing},
 };

@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 
 use super::{Failure, file, hint};
-use crate::recording::{calls, create_file, write_report};
+use toolbridge::recording::{calls, create_file, write_report};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {

@@ -9,7 +9,7 @@ use std::{
 use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{Failure, file, text};
-use crate::{
+use toolbridge::{
     Role, Transport,
     recording::{Recorder, RecorderOptions, Tap},
     tool::CallId,

@@ -1,6 +1,6 @@
 //! What may go to a terminal.
 
-pub(super) use crate::recording::plain::{counted, json, plain, write_json};
+pub(super) use crate::escape::{counted, json, plain, write_json};
 
 /// Foreign text as one line of at most so many characters, what steers a terminal escaped. A line that is cut ends with `…`.
 pub(super) fn line(text: &str, limit: usize) -> String {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Failure, clock, connect::Seat, hint, interrupt::unless_interrupted, link, text};
-use crate::{
+use toolbridge::{
     Identity, Participant, Role,
     transport::{Transport, TransportEvent},
     wire::{Frame, Message, RegisteredTool},
@@ -98,8 +98,8 @@ fn print_json(shown: &Shown) -> Result<(), Failure> {
             "owner": owner.as_str(),
             "name": tool.name,
             "description": tool.description,
-            "inputSchema": tool.input_schema.as_ref().map(crate::Body::to_json),
-            "annotations": tool.annotations.as_ref().map(crate::Body::to_json),
+            "inputSchema": tool.input_schema.as_ref().map(toolbridge::Body::to_json),
+            "annotations": tool.annotations.as_ref().map(toolbridge::Body::to_json),
         })
     };
     let all: Vec<Value> =

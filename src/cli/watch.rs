@@ -12,7 +12,7 @@ pub(super) use self::flows::Flows;
 use super::{
     Failure, clock, connect::Seat, hint, interrupt::interrupted, link, record_to::RecordTo, tape::Tape, text,
 };
-use crate::{
+use toolbridge::{
     Capabilities, CloseReason, Lane, LinkState, Role,
     link::STREAM_TOPIC,
     transport::{Incoming, Transport, TransportEvent},

@@ -32,7 +32,7 @@ use rustix::{
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The first argument of a helper; the program and its arguments follow.
-pub(crate) const SUPERVISE: &str = "supervise";
+pub const SUPERVISE: &str = "supervise";
 
 /// The time between asking a group to end and killing it.
 pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);

@@ -86,3 +86,15 @@ pub enum RecordedOutcome {
     /// It was stopped, and no answer is in the file.
     Stopped,
 }
+
+impl RecordedOutcome {
+    /// The outcome in one word: `ok`, `open`, `stopped`, or the code of the failure.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Open => "open",
+            Self::Ok => "ok",
+            Self::Stopped => "stopped",
+            Self::Failed { code, .. } => code.as_str(),
+        }
+    }
+}

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent, Spoken,
-    fold::{Calls, Fold, Told, beginning},
+    fold::{Calls, CallsBuilder, Told, beginning},
     spoken::call_of,
 };
 use crate::{
@@ -104,16 +104,18 @@ pub struct Checked {
 /// sender's leaving, is a note at most, and who answered is judged by who offers the tool.
 pub fn check(entries: impl IntoIterator<Item = Entry>) -> Checked {
     let mut checker = Checker::default();
-    for (index, entry) in entries.into_iter().enumerate() {
-        checker.push(index, &entry);
+    for entry in entries {
+        checker.push(&entry);
     }
-    checker.finish().0
+    checker.finish()
 }
 
-/// Judges entry by entry.
+/// Checks a recording entry by entry; [`check`] does it in one step.
 #[derive(Debug, Default)]
-pub(crate) struct Checker {
-    fold: Fold,
+pub struct Checker {
+    /// How many entries were taken by [`push`](Self::push).
+    entries: usize,
+    fold: CallsBuilder,
     found: Checked,
     /// Calls without a result.
     open: BTreeMap<u64, Open>,
@@ -159,8 +161,10 @@ struct Sender {
 }
 
 impl Checker {
-    /// Judges the next entry.
-    pub(crate) fn push(&mut self, index: usize, entry: &Entry) {
+    /// Checks the next entry.
+    pub fn push(&mut self, entry: &Entry) {
+        let index = self.entries;
+        self.entries += 1;
         match &entry.what {
             Happened::Packet(packet) => self.handle_packet(index, entry, packet, &Spoken::of(packet)),
             Happened::Event(event) => self.handle_event(index, entry, event),
@@ -187,7 +191,7 @@ impl Checker {
             let text = format!("its join {} has ended", packet.from.sid());
             self.find(&place, self.of_silence(), "dead-sid", text);
         }
-        if let Some((serial, told)) = self.fold.push(index, entry, Some(spoken)) {
+        if let Some((serial, told)) = self.fold.push_decoded(index, entry, Some(spoken)) {
             self.call(&place, packet, serial, told);
         } else if let Spoken::Frame(frame, Message::ControlStop(_)) = spoken
             && frame.meta_bool("bridge.bye")
@@ -199,12 +203,17 @@ impl Checker {
     /// Judges the next entry, an event.
     pub(super) fn handle_event(&mut self, index: usize, entry: &Entry, event: &RoomEvent) {
         self.overdue(entry.at);
-        self.fold.push(index, entry, None);
+        self.fold.push_decoded(index, entry, None);
         self.event(event);
     }
 
-    /// That was all: what was found, and the calls.
-    pub(crate) fn finish(mut self) -> (Checked, Calls) {
+    /// Returns the findings.
+    pub fn finish(self) -> Checked {
+        self.finish_with_calls().0
+    }
+
+    /// Returns the findings and the calls.
+    pub(super) fn finish_with_calls(mut self) -> (Checked, Calls) {
         // An observer may go while a call is open.
         let open = if self.is_over && !self.fold.observes() {
             std::mem::take(&mut self.open)

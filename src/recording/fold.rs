@@ -96,9 +96,9 @@ pub struct Calls {
 /// assert_eq!(calls.calls[0].settled, Some(Moment(3_000)));
 /// ```
 pub fn calls(entries: impl IntoIterator<Item = Entry>) -> Calls {
-    let mut fold = Fold::default();
-    for (index, entry) in entries.into_iter().enumerate() {
-        fold.push(index, &entry, None);
+    let mut fold = CallsBuilder::default();
+    for entry in entries {
+        fold.push(&entry);
     }
     fold.finish()
 }
@@ -130,9 +130,11 @@ pub(crate) enum Told {
     Other,
 }
 
-/// The calls so far.
+/// Builds the calls of a recording entry by entry; [`calls`] does it in one step.
 #[derive(Debug)]
-pub(crate) struct Fold {
+pub struct CallsBuilder {
+    /// How many entries were taken by [`push`](Self::push).
+    entries: usize,
     slots: BTreeMap<u64, Slot>,
     next: u64,
     keys: HashMap<(CallId, Identity), u64>,
@@ -156,9 +158,10 @@ pub(crate) struct Fold {
     most: usize,
 }
 
-impl Default for Fold {
+impl Default for CallsBuilder {
     fn default() -> Self {
         Self {
+            entries: 0,
             slots: BTreeMap::new(),
             next: 0,
             keys: HashMap::new(),
@@ -178,9 +181,19 @@ impl Default for Fold {
     }
 }
 
-impl Fold {
-    /// Takes the next entry, and says which call it was about. Whoever has read its frame already gives it.
-    pub(crate) fn push(
+impl CallsBuilder {
+    /// Takes the next entry, and returns the call that it belongs to, as it is known so far. The first entry counts as
+    /// number 0 in [`RecordedCall::entries`].
+    pub fn push(&mut self, entry: &Entry) -> Option<&RecordedCall> {
+        let index = self.entries;
+        self.entries += 1;
+        let (serial, _) = self.push_decoded(index, entry, None)?;
+        self.call(serial)
+    }
+
+    /// Takes the next entry, and returns the call's number and what the entry was to it. Pass the frame if it is decoded
+    /// already.
+    pub(crate) fn push_decoded(
         &mut self,
         index: usize,
         entry: &Entry,
@@ -316,8 +329,8 @@ impl Fold {
         self.slots.get(&serial).is_some_and(|slot| slot.withdrawn)
     }
 
-    /// That was all.
-    pub(crate) fn finish(self) -> Calls {
+    /// Returns the calls.
+    pub fn finish(self) -> Calls {
         let Self { slots, dropped, .. } = self;
         Calls { calls: slots.into_values().map(|slot| slot.call).collect(), dropped }
     }

@@ -9,8 +9,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent,
-    Spoken, check::Checker, entry::millis, plain::plain,
+    Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RoomEvent, Spoken,
+    check::Checker, entry::millis, escape::plain,
 };
 use crate::{link::Role, wire::Kind};
 
@@ -143,16 +143,16 @@ pub struct Latency {
 
 /// What is in a recording.
 pub fn info(entries: impl IntoIterator<Item = Entry>) -> Info {
-    let mut gather = Gather::default();
+    let mut gather = InfoBuilder::default();
     for entry in entries {
         gather.push(&entry);
     }
     gather.finish()
 }
 
-/// Figures, as the entries come.
+/// Builds the figures of a recording entry by entry; [`info`] does it in one step.
 #[derive(Debug, Default)]
-pub(crate) struct Gather {
+pub struct InfoBuilder {
     info: Info,
     peers: BTreeMap<String, PeerInfo>,
     sids: usize,
@@ -162,9 +162,9 @@ pub(crate) struct Gather {
     index: usize,
 }
 
-impl Gather {
+impl InfoBuilder {
     /// Takes the next entry.
-    pub(crate) fn push(&mut self, entry: &Entry) {
+    pub fn push(&mut self, entry: &Entry) {
         self.first.get_or_insert(entry.at);
         self.last = self.last.max(entry.at);
         self.info.entries += 1;
@@ -182,18 +182,18 @@ impl Gather {
         self.index += 1;
     }
 
-    /// That was all.
-    pub(crate) fn finish(self) -> Info {
+    /// Returns the figures.
+    pub fn finish(self) -> Info {
         let mut info = self.info;
         info.begun = self.first.unwrap_or_default();
         info.duration = self.last.since(info.begun);
         info.peers = self.peers.into_values().collect();
-        let (checked, calls) = self.checker.finish();
+        let (checked, calls) = self.checker.finish_with_calls();
         info.dropped = calls.dropped;
         info.calls = calls.calls.len() as u64;
         let mut tools = BTreeMap::<String, (ToolInfo, Vec<Duration>)>::new();
         for call in &calls.calls {
-            let outcome = outcome_word(&call.outcome);
+            let outcome = call.outcome.as_str().to_owned();
             let is_new = !tools.contains_key(&call.tool);
             let name = if is_new && tools.len() >= MAX_TOOLS { "(others)" } else { call.tool.as_str() };
             let (tool, times) = tools.entry(name.to_owned()).or_default();
@@ -301,16 +301,6 @@ impl Latency {
             sorted.get(rank.saturating_sub(1)).map(|time| millis::of(*time))
         };
         Some(Self { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)?, max: at(1.0)? })
-    }
-}
-
-/// The word for how a call ended: `ok`, `open`, `stopped`, or the code of its failure.
-pub(crate) fn outcome_word(outcome: &RecordedOutcome) -> String {
-    match outcome {
-        RecordedOutcome::Open => "open".to_owned(),
-        RecordedOutcome::Ok => "ok".to_owned(),
-        RecordedOutcome::Stopped => "stopped".to_owned(),
-        RecordedOutcome::Failed { code, .. } => code.to_string(),
     }
 }
 

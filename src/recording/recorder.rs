@@ -141,7 +141,7 @@ impl Recorder {
     /// is not followed), [`RecordError::Thread`].
     pub fn create(path: impl AsRef<Path>, options: RecorderOptions) -> Result<Self, RecordError> {
         let path = path.as_ref();
-        let file = writer::create(path, options.force)?;
+        let file = writer::create_file(path, options.force)?;
         let role = Arc::new(options.role.map_or_else(OnceLock::new, OnceLock::from));
         let queue = Queue::new(options.entries, options.bytes);
         let journal = Journal::new(file, options.redact, Arc::clone(&role));

@@ -94,7 +94,7 @@ fn replace(recording: Recording, path: &Path, edit: Edit<'_>) -> Result<Repaired
         }
         _ => {}
     }
-    let file = writer::create(&beside, false)?;
+    let file = writer::create_file(&beside, false)?;
     let unfinished = Unfinished(&beside);
     let (file, repaired) = rewrite(recording, BufWriter::new(file), edit)?;
     let file = file.into_inner().map_err(|error| RecordError::Write(error.into_error()))?;

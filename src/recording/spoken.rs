@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-#[cfg(feature = "cli")]
 use super::{Entry, Happened};
 use super::{Recorded, original};
 use crate::{
@@ -51,14 +50,17 @@ impl Spoken {
     }
 }
 
-/// Gives the name of each tool that an entry asks for or registers.
-#[cfg(feature = "cli")]
-pub(crate) fn for_each_tool(entry: &Entry, mut take: impl FnMut(&str)) {
-    let Happened::Packet(packet) = &entry.what else { return };
-    match Spoken::of(packet) {
-        Spoken::Frame(_, Message::ToolUseRequest(request)) => take(&request.tool_name),
-        Spoken::Frame(_, Message::ToolsRegister(it)) => it.tools.iter().for_each(|tool| take(&tool.name)),
-        _ => {}
+impl Entry {
+    /// The names of the tools that this entry calls or registers.
+    pub fn tool_names(&self) -> Vec<String> {
+        let Happened::Packet(packet) = &self.what else { return Vec::new() };
+        match Spoken::of(packet) {
+            Spoken::Frame(_, Message::ToolUseRequest(request)) => vec![request.tool_name],
+            Spoken::Frame(_, Message::ToolsRegister(it)) => {
+                it.tools.into_iter().map(|tool| tool.name).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::{
     Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
     entry::millis,
-    info::{clock, outcome_word},
-    plain::plain,
+    escape::plain,
+    info::clock,
     spoken::{call_of, frame_json},
 };
 use crate::{link::Lane, wire::Message};
@@ -82,7 +82,7 @@ pub fn call_json(call: &RecordedCall) -> Value {
         "startedMs": call.started,
         "stoppedMs": call.stopped,
         "settledMs": call.settled,
-        "outcome": outcome_word(&call.outcome),
+        "outcome": call.outcome.as_str(),
         "message": message,
         "entries": call.entries,
     })

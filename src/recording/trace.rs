@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Calls, Moment, RecordedCall, info::outcome_word};
+use super::{Calls, Moment, RecordedCall};
 
 /// Writes calls as a trace: one process for each participant that owns calls (or, where nobody did, that asked), and
 /// one asynchronous slice for each call, so that calls may overlap. Times count from `begun`; a call without end goes
@@ -61,7 +61,7 @@ fn events(call: &RecordedCall, process: u64, begun: Moment, end: Moment) -> Vec<
         "execution": call.execution.map(|it| it.as_str()),
         "parameters": call.parameters,
         "result": call.result,
-        "outcome": outcome_word(&call.outcome),
+        "outcome": call.outcome.as_str(),
     });
     let mut events = vec![event("b", name, first, args)];
     let marks = [("delivered", call.delivered), ("started", call.started), ("stopped", call.stopped)];

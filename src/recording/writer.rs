@@ -63,9 +63,12 @@ impl Written<'_> {
     }
 }
 
-/// Makes the file that a recording goes to: for its owner alone, through no symbolic link, and not in the place of
-/// another one unless that is asked for.
-pub(crate) fn create(path: &Path, force: bool) -> Result<File, RecordError> {
+/// Creates a file for a recording or a report: readable by its owner alone, and never through a symbolic link. With
+/// `force` it replaces an existing file.
+///
+/// # Errors
+/// [`RecordError::Exists`] if there is a file and `force` is false, and [`RecordError::Io`].
+pub fn create_file(path: &Path, force: bool) -> Result<File, RecordError> {
     private(path, force).map_err(|error| RecordError::creating(path, error))
 }
 

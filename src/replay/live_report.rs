@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     link::CloseReason,
-    recording::{Damage, RecordError, plain::counted},
+    recording::{Damage, RecordError, escape::counted},
 };
 
 /// So many differences are kept; further ones are counted.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::{
-    recording::plain::counted,
+    recording::escape::counted,
     tool::{CallId, ErrorCode, ToolError},
 };
 

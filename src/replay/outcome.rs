@@ -82,7 +82,7 @@ impl<'a> Word<'a> {
                     CallError::Tool(error) => error.partial(),
                     _ => None,
                 };
-                Self { code: Some(error.word()), message: error.to_string(), value }
+                Self { code: Some(error.code()), message: error.to_string(), value }
             }
         }
     }

@@ -9,7 +9,7 @@ use super::{LiveError, MAX_BYTES, MAX_ENTRIES, script::Spoken, setup::tools};
 use crate::{
     body::Body,
     link::{Identity, STREAM_TOPIC, TOPIC},
-    recording::{Entry, Fold, Happened, Moment, RecordedCall, Told},
+    recording::{CallsBuilder, Entry, Happened, Moment, RecordedCall, Told},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Progress, ProgressStatus, Tool, ToolName},
     wire::{Message, ToolProgress, ToolUseRequest, ToolUseResult},
 };
@@ -135,7 +135,7 @@ impl Taped {
 /// Reads entries.
 #[derive(Default)]
 struct Reader {
-    fold: Fold,
+    fold: CallsBuilder,
     calls: BTreeMap<u64, Taped>,
     tools: Vec<Tool>,
     /// Where each tool stands among them.
@@ -146,7 +146,7 @@ struct Reader {
 
 impl Reader {
     fn push(&mut self, index: usize, entry: &Entry) {
-        let told = self.fold.push(index, entry, None);
+        let told = self.fold.push_decoded(index, entry, None);
         let Happened::Packet(packet) = &entry.what else { return };
         if !["", TOPIC, STREAM_TOPIC].contains(&packet.topic.as_str()) {
             return;

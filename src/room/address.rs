@@ -4,7 +4,7 @@ use std::fmt;
 
 use url::Url;
 
-use super::{error::ConnectError, proxy::Proxy};
+use super::{error::ConnectError, host_lookup, proxy::Proxy};
 use crate::host;
 
 /// A checked address: `ws`, `wss`, `http` or `https`, without credentials and without a query.
@@ -47,7 +47,7 @@ impl ServerUrl {
         }
         let is_proxied = !matches!(Proxy::of_environment(&self.url).await, Ok(None));
         match self.url.host() {
-            Some(host) => is_proxied || !host::leads_here(&host).await,
+            Some(host) => is_proxied || !host_lookup::leads_here(&host).await,
             None => false,
         }
     }

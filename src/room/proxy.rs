@@ -18,6 +18,7 @@ use tokio::{
 };
 use url::{Host, Url};
 
+use super::host_lookup;
 use crate::host;
 
 mod except;
@@ -43,18 +44,18 @@ pub(crate) struct Proxy {
 
 /// Why there is no way through a proxy. Never holds its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProxyError {
+pub struct ProxyError {
     /// Host, port and variable, as far as they can be read.
-    pub(crate) proxy: String,
+    pub proxy: String,
     /// What went wrong.
-    pub(crate) reason: String,
+    pub reason: String,
 }
 
 impl Proxy {
     /// The one that the process's environment names for this address, if any.
     pub(crate) async fn of_environment(url: &Url) -> Result<Option<Self>, ProxyError> {
         let is_here = match url.host() {
-            Some(host) => host::is_here(&host) && host::leads_here(&host).await,
+            Some(host) => host::is_here(&host) && host_lookup::leads_here(&host).await,
             None => true,
         };
         Self::named_in(|name| env::var_os(name), url, is_here)

@@ -21,8 +21,8 @@ pub enum TokenRefusal {
 }
 
 impl TokenRefusal {
-    /// Reads the body of the server's answer. It repeats the token, so nothing of it is kept.
-    pub(crate) fn read(body: &str) -> Self {
+    /// Reads the reason from the body of the server's answer. The body repeats the token, so nothing of it is kept.
+    pub fn read(body: &str) -> Self {
         let words = body.rsplit_once("error: ").map_or(body, |(_, words)| words).to_ascii_lowercase();
         let says = |any: &[&str]| any.iter().any(|word| words.contains(word));
         if says(&["invalid api key"]) {

@@ -238,7 +238,7 @@ impl Session {
             return self.rest_ended(now, call, rest, owner, result);
         }
         self.ledger.result_size(&call.id, &result);
-        let outcome = result.as_ref().map(|_| ()).map_err(CallError::word);
+        let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
         let took = now.saturating_duration_since(call.began);
         self.event(Event::Settled { call: call.id, tool: call.tool.into(), execution, owner, outcome, took });
         if !call.detached {

@@ -155,7 +155,7 @@ impl Session {
         if rest != BargeIn::Report {
             return;
         }
-        let outcome = result.as_ref().map(|_| ()).map_err(CallError::word);
+        let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
         let late = LateResult {
             id: call.id.clone(),
             tool: call.tool.clone(),
@@ -196,7 +196,7 @@ impl Session {
             tool,
             execution,
             owner: Some(owner),
-            outcome: Err(error.word()),
+            outcome: Err(error.code()),
             took: now.saturating_duration_since(began),
         });
         self.outputs.push_back(Output::Settled { key, result: Err(error) });

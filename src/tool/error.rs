@@ -124,8 +124,8 @@ impl CallError {
         Self::UnknownTool { tool: tool.into(), why: Box::new(why) }
     }
 
-    /// The word for how the call failed, as events and records tell it: each cause has its own.
-    pub(crate) fn word(&self) -> ErrorCode {
+    /// The code of the failure, as events and recordings show it: each cause has its own.
+    pub fn code(&self) -> ErrorCode {
         match self {
             Self::Tool(error) => error.code(),
             Self::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,

@@ -105,7 +105,7 @@ impl ToolError {
             CallError::Ambiguous { .. } | CallError::Limit { .. } | CallError::Closed(_) => {
                 ErrorCode::EXECUTION_ERROR
             }
-            other => other.word(),
+            other => other.code(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde_json::Value;
 
-use crate::Body;
+use toolbridge::Body;
 
 /// The longest id of a call, in bytes: what the protocol allows its own.
 const MAX_ID: usize = 128;

@@ -11,10 +11,8 @@ use super::{
     input::{Line, MAX_LINE, Text},
     say,
 };
-use crate::{
-    Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn,
-    cli::{text, tool_failed},
-};
+use crate::cli::{text, tool_failed};
+use toolbridge::{Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn};
 
 /// Calls that are open at once. Beyond them no line is read until one has ended: as many as a session has.
 pub(super) const OPEN_CALLS: usize = 1024;
@@ -325,7 +323,7 @@ impl Conversation {
 }
 
 /// A call's progress and its one result, in this order.
-async fn follow(id: Id, mut call: crate::Call, stop: CancellationToken, tell: mpsc::Sender<Told>) {
+async fn follow(id: Id, mut call: toolbridge::Call, stop: CancellationToken, tell: mpsc::Sender<Told>) {
     let mut stopped = false;
     loop {
         let step = tokio::select! {
@@ -352,7 +350,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{BargeIn, Body, Client, ToolContext, ToolError, ToolOptions, memory::Room};
+    use toolbridge::{BargeIn, Body, Client, ToolContext, ToolError, ToolOptions, memory::Room};
 
     /// A driver of an assistant in a room in memory.
     struct Driver {
@@ -474,7 +472,7 @@ mod tests {
         let message = result["error"]["message"].as_str().unwrap();
         assert!(message.contains("\"args\"") && message.contains("`arguments`"), "{message}");
         let Ok(Command::Cancel(id)) = command::parse(r#"{"type":"cancel","id":2}"#) else { panic!("no id") };
-        let result = say::result(&id, &Err(crate::CallError::TooManyOpen { open: 64 }));
+        let result = say::result(&id, &Err(toolbridge::CallError::TooManyOpen { open: 64 }));
         let error = &result["error"];
         assert!(error["code"] == "too_many_open" && error["mayHaveRun"] == false, "{result}");
     }

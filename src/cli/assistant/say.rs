@@ -9,7 +9,7 @@ use super::{
     conversation::OPEN_CALLS,
     input::MAX_LINE,
 };
-use crate::{
+use toolbridge::{
     Body, CallError, CallId, CloseReason, ErrorCode, Execution, Identity, LateResult, LinkState, Offer,
     Participant, Peer, Progress,
 };
@@ -98,7 +98,7 @@ fn word(error: &CallError) -> ErrorCode {
         CallError::TurnOver => "turn_over".into(),
         CallError::Arguments(_) | CallError::Limit { .. } => BAD_COMMAND.into(),
         CallError::TooManyOpen { .. } => "too_many_open".into(),
-        other => other.word(),
+        other => other.code(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::{
+use toolbridge::{
     AccessKey, ConnectError, Identity, Lane, Packet, Role, Room, RoomOptions,
     transport::{Transport, TransportEvent},
 };

@@ -51,7 +51,7 @@ fn algorithm(signed: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::AccessKey;
+    use toolbridge::AccessKey;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
 

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval, sleep};
 
 use super::{Arguments, Read, bar::Bar, read};
-use crate::{
+use crate::cli::{
+    Failure, clock, file, hint,
+    interrupt::{interrupted, unless_interrupted},
+    link, text,
+};
+use toolbridge::{
     Assistant, Event, Role,
-    cli::{
-        Failure, clock, file, hint,
-        interrupt::{interrupted, unless_interrupted},
-        link, text,
-    },
     recording::Moment,
     replay::{Live, LiveReport, NotAsked, Plan, PlannedCall, Replay, Speed},
 };
@@ -159,7 +159,7 @@ fn as_value(call: &PlannedCall) -> Value {
         "call": call.call.as_str(),
         "tool": call.tool,
         "owner": call.owner,
-        "parameters": call.parameters.as_ref().map(crate::Body::to_json),
+        "parameters": call.parameters.as_ref().map(toolbridge::Body::to_json),
         "limitMs": clock::ms(call.limit),
         "outcome": call.outcome,
         "not_asked": call.not_asked,

@@ -1,8 +1,12 @@
 //! How far a live replay has come: one line on a terminal, none elsewhere.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    time::Duration,
+};
 
-use crate::{cli::text, replay::Step};
+use crate::cli::text;
+use toolbridge::replay::Step;
 
 /// The bar itself, in characters.
 const WIDTH: usize = 24;
@@ -24,7 +28,7 @@ impl Bar {
 
     /// Draws it anew, if there is something new.
     pub(super) fn draw(&mut self, step: &Step) {
-        let line = line(step);
+        let line = line((step.done, step.total), step.differences, step.left);
         if line == self.drawn {
             return;
         }
@@ -42,25 +46,22 @@ impl Bar {
     }
 }
 
-fn line(step: &Step) -> String {
-    let full = (step.done * WIDTH).checked_div(step.total).unwrap_or(WIDTH).min(WIDTH);
+fn line((done, total): (usize, usize), differences: usize, left: Duration) -> String {
+    let full = (done * WIDTH).checked_div(total).unwrap_or(WIDTH).min(WIDTH);
     let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
-    let (minutes, seconds) = (step.left.as_secs() / 60, step.left.as_secs() % 60);
-    let differences = text::counted(step.differences as u64, "difference");
-    format!("[{bar}{rest}] {}/{} calls, {differences}, {minutes}:{seconds:02} left", step.done, step.total)
+    let (minutes, seconds) = (left.as_secs() / 60, left.as_secs() % 60);
+    let differences = text::counted(differences as u64, "difference");
+    format!("[{bar}{rest}] {done}/{total} calls, {differences}, {minutes}:{seconds:02} left")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn the_line_says_what_is_done_what_differs_and_what_is_left() {
-        let step = |done, total, differences, left| {
-            line(&Step { asked: done, done, total, differences, left: Duration::from_secs(left) })
-        };
+        let step =
+            |done, total, differences, left| line((done, total), differences, Duration::from_secs(left));
         assert_eq!(step(6, 12, 1, 75), "[############............] 6/12 calls, 1 difference, 1:15 left");
         assert_eq!(step(0, 0, 0, 0), "[########################] 0/0 calls, 0 differences, 0:00 left");
     }

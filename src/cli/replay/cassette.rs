@@ -5,13 +5,13 @@ use std::io::{self, Write as _};
 use serde_json::json;
 
 use super::{Arguments, Read, read};
-use crate::{
+use crate::cli::{
+    Failure, client, file,
+    interrupt::{interrupted, unless_interrupted},
+    text, tool_failed,
+};
+use toolbridge::{
     Client, CloseReason, Event, JoinError, Role,
-    cli::{
-        Failure, client, file,
-        interrupt::{interrupted, unless_interrupted},
-        text, tool_failed,
-    },
     replay::{Cassette, Miss, Timing},
 };
 

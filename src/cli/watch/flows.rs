@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crate::{
+use toolbridge::{
     Peer,
     link::{STREAM_TOPIC, StreamPart},
 };
@@ -68,7 +68,7 @@ impl Flows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
+    use toolbridge::{
         Packet,
         link::{StreamHeader, StreamParts},
     };

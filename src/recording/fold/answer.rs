@@ -1,7 +1,7 @@
 //! Who may say how a call goes on and ends, and what it is when somebody does.
 
 use super::{
-    Fold, MAX_WORD, Told,
+    CallsBuilder, MAX_WORD, Told,
     slot::{answer_of, beginning, shortened},
 };
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     wire::{Frame, ToolUseResult},
 };
 
-impl Fold {
+impl CallsBuilder {
     pub(super) fn result(
         &mut self,
         at: Moment,

@@ -2,14 +2,14 @@
 
 use std::collections::hash_map;
 
-use super::{Fold, MAX_ALIKE, MAX_WORD, Slot};
+use super::{CallsBuilder, MAX_ALIKE, MAX_WORD, Slot};
 use crate::{
     link::Identity,
     recording::{Direction, Recorded},
     tool::CallId,
 };
 
-impl Fold {
+impl CallsBuilder {
     /// The call that a frame of this id belongs to: of several callers with one id, the one that it fits.
     pub(super) fn find(&self, packet: &Recorded, id: &str) -> Option<u64> {
         let id = CallId::from(id);
@@ -130,10 +130,10 @@ mod tests {
 
     #[test]
     fn when_there_are_too_many_the_one_that_was_settled_first_goes() {
-        let mut fold = Fold { most: 2 * SLOT + 400, ..Fold::default() };
+        let mut fold = CallsBuilder { most: 2 * SLOT + 400, ..CallsBuilder::default() };
         let mut index = 0;
-        let mut push = |fold: &mut Fold, from: &str, json: String| {
-            fold.push(index, &packet(from, &json), None);
+        let mut push = |fold: &mut CallsBuilder, from: &str, json: String| {
+            fold.push_decoded(index, &packet(from, &json), None);
             index += 1;
         };
         let request = |id: &str| {
@@ -158,12 +158,12 @@ mod tests {
 
     #[test]
     fn calls_of_many_callers_with_one_id_are_looked_up_and_not_searched() {
-        let mut fold = Fold::default();
+        let mut fold = CallsBuilder::default();
         let sid = "PA".into();
         let here = RoomEvent::Here { identity: "phone".into(), sid, room: "r".to_owned() };
-        fold.push(0, &Entry { at: Moment(0), what: Happened::Event(here) }, None);
+        fold.push_decoded(0, &Entry { at: Moment(0), what: Happened::Event(here) }, None);
         for n in 0..20_000 {
-            fold.push(2 * n + 1, &packet(&format!("caller {n}"), &asked("same")), None);
+            fold.push_decoded(2 * n + 1, &packet(&format!("caller {n}"), &asked("same")), None);
             let Happened::Packet(mut answer) =
                 packet("phone", r#"{"type":7,"body":{"id":"same","success":true}}"#).what
             else {
@@ -171,11 +171,11 @@ mod tests {
             };
             (answer.direction, answer.to) = (Direction::Sent, vec![format!("caller {n}").into()]);
             let answer = Entry { at: Moment(2), what: Happened::Packet(answer) };
-            fold.push(2 * n + 2, &answer, None);
+            fold.push_decoded(2 * n + 2, &answer, None);
         }
         assert!(fold.ids.values().all(|alike| alike.len() <= MAX_ALIKE));
         let first = packet("caller 3", r#"{"type":10,"body":{"targetId":"same"}}"#);
-        assert_eq!(fold.push(50_000, &first, None).map(|(serial, _)| serial), Some(3));
+        assert_eq!(fold.push_decoded(50_000, &first, None).map(|(serial, _)| serial), Some(3));
         let calls = fold.finish().calls;
         assert_eq!(calls.len(), 20_000);
         assert!(calls.iter().all(|call| call.outcome == RecordedOutcome::Ok));
@@ -183,15 +183,15 @@ mod tests {
 
     #[test]
     fn calls_that_take_too_much_memory_are_dropped_and_counted() {
-        let mut fold = Fold { most: 64 * 1024, ..Fold::default() };
+        let mut fold = CallsBuilder { most: 64 * 1024, ..CallsBuilder::default() };
         let message = "x".repeat(100_000);
         for n in 0..1_000 {
             let id = format!("call {n}");
-            fold.push(2 * n, &packet("a", &asked(&id)), None);
+            fold.push_decoded(2 * n, &packet("a", &asked(&id)), None);
             let answer = format!(
                 r#"{{"type":7,"body":{{"id":"{id}","success":false,"errorCode":"c","errorMessage":"{message}"}}}}"#
             );
-            fold.push(2 * n + 1, &packet("b", &answer), None);
+            fold.push_decoded(2 * n + 1, &packet("b", &answer), None);
             assert!(fold.kept <= fold.most && fold.slots.len() <= fold.most / SLOT);
             assert!(fold.keys.len() == fold.slots.len() && fold.ids.len() == fold.slots.len());
         }
@@ -202,10 +202,10 @@ mod tests {
 
     #[test]
     fn an_id_that_is_too_long_is_counted_and_not_kept() {
-        let mut fold = Fold::default();
+        let mut fold = CallsBuilder::default();
         let id = "x".repeat(MAX_WORD + 1);
         let json = format!(r#"{{"type":6,"body":{{"id":"{id}","toolName":"t","execution":"client"}}}}"#);
-        assert_eq!(fold.push(0, &packet("a", &json), None), None);
+        assert_eq!(fold.push_decoded(0, &packet("a", &json), None), None);
         let calls = fold.finish();
         assert_eq!((calls.calls.len(), calls.dropped), (0, 1));
     }

@@ -1,14 +1,14 @@
 //! What an observer cannot know, and what is made of it: it hears copies, which say neither who was asked nor what was
 //! said first, and its own file says no more than them.
 
-use super::{Fold, Slot, Told};
+use super::{CallsBuilder, Slot, Told};
 use crate::{
     link::Identity,
     recording::RecordedOutcome,
     tool::{CallId, ErrorCode, Execution},
 };
 
-impl Fold {
+impl CallsBuilder {
     /// Whether the recorded participant is an observer.
     pub(crate) fn observes(&self) -> bool {
         self.observers.contains(&self.here)

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::plain::{is_dangerous, plain};
+use super::super::escape::{is_dangerous, plain};
 
 /// Longest name, code or other single text, in bytes: no honest one is longer.
 pub(super) const MAX_TEXT: usize = 200;

@@ -3,15 +3,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use super::{list, span};
-use crate::{
-    cli::doctor::{
-        find::{
-            ConnectFault, Encrypted, NameFault, TlsFault, WayFault,
-            http::{Answer, HttpFault},
-        },
-        step::Report,
-    },
-    room::NO_TLS,
+use crate::cli::doctor::step::Report;
+use toolbridge::room::probe::{
+    ConnectFault, Encrypted, HttpAnswer, HttpFault, NameFault, RouteFault, TlsFault,
 };
 
 /// A certificate that ends sooner than this should have been renewed: 14 days, in seconds.
@@ -51,7 +45,7 @@ pub(in crate::cli::doctor) fn name(
                 "{wrong_name}; if other names work neither, this machine's network or its DNS server is down"
             ),
         ),
-        Err(NameFault::Silent) => Report::failed(
+        Err(_) => Report::failed(
             format!("this machine's DNS server said nothing about {host} within {limit:?}"),
             "check this machine's network and its DNS server (/etc/resolv.conf)",
         ),
@@ -98,10 +92,10 @@ pub(in crate::cli::doctor) fn connection(
             "a firewall drops what we send, or the machine is off: open TCP port {port} of {who} towards this machine \
              (security group, firewall, VPN)"
         ),
-        (ConnectFault::NoWay, _) => {
+        (ConnectFault::NoRoute, _) => {
             "this machine has no way to that network: connect it, or its VPN, or use another address of the server".into()
         }
-        (ConnectFault::Other(_), _) => format!("check this machine's network, and whether {who} runs"),
+        _ => format!("check this machine's network, and whether {who} runs"),
     };
     Report::failed(format!("no connection to {who}: {}", list(&each)), advice)
 }
@@ -110,15 +104,15 @@ fn fault(fault: &ConnectFault, limit: Duration) -> String {
     match fault {
         ConnectFault::Refused => "refuses it".into(),
         ConnectFault::Silent => format!("says nothing within {limit:?}"),
-        ConnectFault::NoWay => "cannot be reached from this network".into(),
-        ConnectFault::Other(system) => format!("fails: {system}"),
+        ConnectFault::NoRoute => "cannot be reached from this network".into(),
+        other => format!("fails: {other}"),
     }
 }
 
 /// The way that is left once the first machine took a connection: through a proxy.
-pub(in crate::cli::doctor) fn way(fault: &WayFault, limit: Duration) -> Report {
+pub(in crate::cli::doctor) fn way(fault: &RouteFault, limit: Duration) -> Report {
     match fault {
-        WayFault::Proxy(error) => Report::failed(
+        RouteFault::Proxy(error) => Report::failed(
             format!("no way through the proxy {}: {}", error.proxy, error.reason),
             if error.reason.contains("407") {
                 "the proxy wants a user name and password: write them into the variable, as http://USER:PASSWORD@HOST:PORT"
@@ -127,12 +121,12 @@ pub(in crate::cli::doctor) fn way(fault: &WayFault, limit: Duration) -> Report {
                  host in NO_PROXY to go without"
             },
         ),
-        WayFault::Connect(why) => Report::failed(
+        RouteFault::Connect(why) => Report::failed(
             format!("the server {}", self::fault(why, limit)),
             "it took a connection a moment ago: look at its log, and whether it limits connections",
         ),
-        WayFault::Trust(reason) => Report::failed(
-            reason.clone(),
+        other => Report::failed(
+            other.to_string(),
             "install the system's root certificates (package `ca-certificates`), or give --root-certificate a usable file",
         ),
     }
@@ -192,21 +186,27 @@ pub(in crate::cli::doctor) fn tls(
             format!("the server's certificate cannot be used: {reason}"),
             "get the server a certificate that browsers accept, from a public authority such as Let's Encrypt",
         ),
-        TlsFault::NotTls => Report::failed(NO_TLS[0], NO_TLS[1]),
+
         TlsFault::Ended(reason) => Report::failed(
             format!("the encrypted connection did not come about: {reason}"),
             "look at the log of the server or of the web server in front of it; a firewall that looks into connections \
              does this too",
         ),
-        TlsFault::Way(fault) => way(fault, limit),
+        TlsFault::Route(fault) => way(fault, limit),
+        other => {
+            let [wrong, advice] = other
+                .explanation()
+                .unwrap_or(["the encrypted connection failed", "look at the server's log"]);
+            Report::failed(wrong, advice)
+        }
     }
 }
 
 /// Whether it is a LiveKit server that answers: its front page, and the page where tokens are checked, asked for
 /// without one.
 pub(in crate::cli::doctor) fn http(
-    front: &Result<Answer, HttpFault>,
-    check: &Result<Answer, HttpFault>,
+    front: &Result<HttpAnswer, HttpFault>,
+    check: &Result<HttpAnswer, HttpFault>,
     encrypted: bool,
     limit: Duration,
 ) -> Report {
@@ -277,6 +277,7 @@ fn no_http(fault: &HttpFault, encrypted: bool, limit: Duration) -> Report {
             format!("the connection ended without an answer ({reason})"),
             format!("{scheme}; look at the server's log"),
         ),
+        other => Report::failed(other.to_string(), scheme),
     }
 }
 

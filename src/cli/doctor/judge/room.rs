@@ -6,12 +6,12 @@ use std::{
 };
 
 use super::list;
-use crate::{
+use crate::cli::doctor::{
+    joins::{Echoes, Rights},
+    step::Report,
+};
+use toolbridge::{
     ConnectError, Role,
-    cli::doctor::{
-        joins::{Echoes, Rights},
-        step::Report,
-    },
     room::{JoinPhase, RelayError, TokenRefusal},
 };
 

@@ -3,10 +3,8 @@
 use livekit_token::Claims;
 
 use super::{network::LEEWAY, span};
-use crate::{
-    ROLE_ATTRIBUTE, Role,
-    cli::doctor::{step::Report, token::Signature},
-};
+use crate::cli::doctor::{step::Report, token::Signature};
+use toolbridge::{ROLE_ATTRIBUTE, Role};
 
 /// A token that lets in for less than this, in seconds, is warned of: one is looked at when joining only.
 const SOON: i64 = 30;

@@ -1,5 +1,6 @@
 use super::*;
-use crate::{cli::doctor::step::State, room::proxy::ProxyError};
+use crate::cli::doctor::step::State;
+use toolbridge::room::probe::ProxyError;
 
 const LIMIT: Duration = Duration::from_secs(5);
 const DAY: i64 = 86_400;
@@ -49,7 +50,7 @@ fn each_way_to_be_shut_has_its_advice() {
     for (fault, wrong, advice) in [
         (ConnectFault::Refused, "192.0.2.7:7880 refuses it", "nothing listens at port 7880"),
         (ConnectFault::Silent, "says nothing within 5s", "open TCP port 7880 of the server"),
-        (ConnectFault::NoWay, "cannot be reached", "VPN"),
+        (ConnectFault::NoRoute, "cannot be reached", "VPN"),
         (ConnectFault::Other("boom".into()), "fails: boom", "network"),
     ] {
         fails(&connection(&[(at("192.0.2.7:7880"), Err(fault.clone()))], None, LIMIT), wrong, advice);
@@ -61,7 +62,7 @@ fn each_way_to_be_shut_has_its_advice() {
 
 #[test]
 fn some_addresses_that_do_not_answer_are_a_warning() {
-    let mixed = [(at("192.0.2.7:443"), Ok(())), (at("[2001:db8::7]:443"), Err(ConnectFault::NoWay))];
+    let mixed = [(at("192.0.2.7:443"), Ok(())), (at("[2001:db8::7]:443"), Err(ConnectFault::NoRoute))];
     let report = connection(&mixed, None, LIMIT);
     says(&report, State::Warning, "[2001:db8::7]:443 cannot be reached", "AAAA");
     assert_eq!(report.found.unwrap(), "192.0.2.7:443 takes connections");
@@ -73,7 +74,7 @@ fn some_addresses_that_do_not_answer_are_a_warning() {
 #[test]
 fn a_proxy_that_refuses_is_named() {
     let refused = |reason: &str| {
-        WayFault::Proxy(ProxyError { proxy: "p:3128 (HTTPS_PROXY)".into(), reason: reason.into() })
+        RouteFault::Proxy(ProxyError { proxy: "p:3128 (HTTPS_PROXY)".into(), reason: reason.into() })
     };
     fails(
         &way(&refused("it refused: 407 x"), LIMIT),
@@ -81,8 +82,8 @@ fn a_proxy_that_refuses_is_named() {
         "USER:PASSWORD",
     );
     fails(&way(&refused("it refused: 403 x"), LIMIT), "403", "NO_PROXY");
-    fails(&way(&WayFault::Trust("no roots".into()), LIMIT), "no roots", "ca-certificates");
-    fails(&way(&WayFault::Connect(ConnectFault::Silent), LIMIT), "says nothing", "log");
+    fails(&way(&RouteFault::Trust("no roots".into()), LIMIT), "no roots", "ca-certificates");
+    fails(&way(&RouteFault::Connect(ConnectFault::Silent), LIMIT), "says nothing", "log");
 }
 
 #[test]
@@ -101,7 +102,7 @@ fn each_fault_of_a_certificate_has_its_advice() {
         (TlsFault::Certificate("odd".into()), "odd", "Let's Encrypt"),
         (TlsFault::NotTls, "does not encrypt", "ws://"),
         (TlsFault::Ended("eof".into()), "eof", "log"),
-        (TlsFault::Way(WayFault::Connect(ConnectFault::Refused)), "refuses", "log"),
+        (TlsFault::Route(RouteFault::Connect(ConnectFault::Refused)), "refuses", "log"),
     ] {
         fails(&tls("host", &Err(fault), 30 * DAY, LIMIT), wrong, advice);
     }
@@ -109,7 +110,7 @@ fn each_fault_of_a_certificate_has_its_advice() {
 
 #[test]
 fn a_certificate_that_ends_soon_is_a_warning() {
-    let until = |until| Ok(Encrypted { version: "TLS 1.3", chain: 2, until });
+    let until = |until| Ok(Encrypted::new("TLS 1.3", 2, until));
     let good = tls("host", &until(Some(90 * DAY)), 0, LIMIT);
     assert_eq!(
         good,
@@ -119,8 +120,8 @@ fn a_certificate_that_ends_soon_is_a_warning() {
     assert_eq!(tls("host", &until(None), 0, LIMIT).state, State::Ok);
 }
 
-fn answer(status: u16) -> Result<Answer, HttpFault> {
-    Ok(Answer { status, ..Answer::default() })
+fn answer(status: u16) -> Result<HttpAnswer, HttpFault> {
+    Ok(HttpAnswer::new(status))
 }
 
 #[test]
@@ -129,14 +130,15 @@ fn a_livekit_server_is_told_from_others() {
     assert_eq!(http(&answer(404), &answer(401), true, LIMIT).state, State::Ok, "only /rtc need be passed on");
     says(&http(&answer(406), &answer(401), true, LIMIT), State::Warning, "not ready", "load");
     says(&http(&answer(200), &answer(403), true, LIMIT), State::Warning, "HTTP 403", "pass /rtc on");
-    let page = |status| Ok(Answer { status, is_page: true, ..Answer::default() });
-    let moved =
-        Ok(Answer { status: 302, elsewhere: Some("login.hotel.example".into()), ..Answer::default() });
-    let wants_tls = Ok(Answer {
-        status: 400,
-        body: "Client sent an HTTP request to an HTTPS server.".into(),
-        ..Answer::default()
-    });
+    let with = |status, change: fn(&mut HttpAnswer)| {
+        let mut answer = HttpAnswer::new(status);
+        change(&mut answer);
+        Ok(answer)
+    };
+    let page = |status| with(status, |answer| answer.is_page = true);
+    let moved = with(302, |answer| answer.elsewhere = Some("login.hotel.example".into()));
+    let wants_tls =
+        with(400, |answer| answer.body = "Client sent an HTTP request to an HTTPS server.".into());
     for (check, wrong, advice) in [
         (page(200), "web page", "sign in"),
         (answer(200), "not as LiveKit does", "address"),

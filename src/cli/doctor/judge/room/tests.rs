@@ -1,5 +1,6 @@
 use super::*;
-use crate::{cli::doctor::step::State, room::RelayFailure};
+use crate::cli::doctor::step::State;
+use toolbridge::room::RelayFailure;
 
 #[track_caller]
 fn says(report: &Report, state: State, wrong: &str, advice: &str) {
@@ -200,7 +201,7 @@ fn echoes_are_judged_by_what_is_lost_and_how_long_they_take() {
 #[test]
 fn a_relay_is_needed_only_where_nothing_else_works() {
     let failed = |error: RelayError| {
-        let error = RelayFailure { relay: "turns:turn.example:443".into(), error };
+        let error = RelayFailure::new("turns:turn.example:443", error);
         Err(ConnectError::NoRelay { relays: vec![error] })
     };
     assert_eq!(relay(&Ok(()), true), Report::ok("packets pass through a relay alone"));

@@ -1,5 +1,6 @@
 use super::*;
-use crate::{AccessKey, cli::doctor::step::State};
+use crate::cli::doctor::step::State;
+use toolbridge::AccessKey;
 
 /// A client's token, changed.
 fn claims(change: impl FnOnce(&mut Claims)) -> Claims {

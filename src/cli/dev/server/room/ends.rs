@@ -11,7 +11,7 @@ use super::{FAREWELL, Key, MAX_PARTICIPANTS, Output, RENEWAL, Rooms, update};
 
 impl Rooms {
     /// The time has come.
-    pub(in crate::dev_room) fn handle_timeout(&mut self, now: Instant) {
+    pub(in crate::cli::dev::server) fn handle_timeout(&mut self, now: Instant) {
         let all: Vec<_> =
             self.rooms.values().flat_map(|room| room.participants.values()).map(|it| it.key).collect();
         for key in all {
@@ -35,7 +35,7 @@ impl Rooms {
     }
 
     /// The server ends: all are told.
-    pub(in crate::dev_room) fn close(&mut self, now: Instant) {
+    pub(in crate::cli::dev::server) fn close(&mut self, now: Instant) {
         let names: Vec<_> = self.rooms.keys().cloned().collect();
         for name in names {
             self.end_room(now, &name, DisconnectReason::ServerShutdown);

@@ -1,4 +1,4 @@
-//! What a finished token makes of its bearer: what others in the room take it for.
+//! How the participants of a room treat the bearer of a finished token.
 
 use std::fmt;
 
@@ -6,24 +6,26 @@ use livekit_token::Claims;
 
 use crate::link::{ROLE_ATTRIBUTE, Role};
 
-/// What others take the bearer of a token for. What cannot be read here is reported by whoever reads it next.
-pub(crate) fn of(token: &str) -> Option<Part> {
-    let claims = Claims::from_unverified(token).ok()?;
-    // The rule of the room: a role counts if its bearer could not have given it to himself.
-    let changeable = claims.video.can_update_own_metadata == Some(true);
-    let role = claims.attributes.get(ROLE_ATTRIBUTE).filter(|_| !changeable);
-    Some(Part {
-        role: role.and_then(|role| Role::from_text(role)),
-        is_agent: claims.kind.eq_ignore_ascii_case("agent"),
-        is_hidden: claims.video.hidden,
-        is_changeable: changeable,
-        identity: claims.sub,
-    })
+impl TokenClaims {
+    /// Reads the claims of a token without verifying its signature. Returns `None` if the token cannot be read.
+    pub fn from_unverified(token: &str) -> Option<Self> {
+        let claims = Claims::from_unverified(token).ok()?;
+        // The rule of the room: a role counts if its bearer could not have given it to himself.
+        let changeable = claims.video.can_update_own_metadata == Some(true);
+        let role = claims.attributes.get(ROLE_ATTRIBUTE).filter(|_| !changeable);
+        Some(Self {
+            role: role.and_then(|role| Role::from_text(role)),
+            is_agent: claims.kind.eq_ignore_ascii_case("agent"),
+            is_hidden: claims.video.hidden,
+            is_changeable: changeable,
+            identity: claims.sub,
+        })
+    }
 }
 
-/// The bearer of a token, as the others in the room see it.
+/// The claims of a token that decide how other participants treat its bearer.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub struct TokenClaims {
     role: Option<Role>,
     is_agent: bool,
     is_hidden: bool,
@@ -41,22 +43,19 @@ pub enum Bearer {
     Agent,
 }
 
-impl Part {
-    /// Whether it hears what observers hear.
-    #[cfg(feature = "cli")]
-    pub(crate) fn observes(&self) -> bool {
+impl TokenClaims {
+    /// Returns true if the bearer is sent the copies that observers are sent.
+    pub fn observes(&self) -> bool {
         self.role == Some(Role::Observer) && !self.is_hidden
     }
 
-    /// Whether the others never see it.
-    #[cfg(feature = "cli")]
-    pub(crate) fn is_hidden(&self) -> bool {
+    /// Returns true if the bearer joins hidden.
+    pub fn is_hidden(&self) -> bool {
         self.is_hidden
     }
 
-    /// What it is, if that is something else than is wanted: others would wait for its tools, or for its calls. A
-    /// token without a role is not wrong.
-    pub(crate) fn conflict(&self, wanted: Role) -> Option<Bearer> {
+    /// Returns what the token makes of its bearer if it contradicts the wanted role. A token without a role does not.
+    pub fn conflict(&self, wanted: Role) -> Option<Bearer> {
         let is_it = match wanted {
             Role::Assistant => self.is_agent || self.role == Some(wanted),
             Role::Client | Role::Observer => !self.is_agent && self.role == Some(wanted),
@@ -69,8 +68,8 @@ impl Part {
         }
     }
 
-    /// What will not work with a token without a role, in the part that is wanted.
-    pub(crate) fn without_role(&self, wanted: Role) -> Option<String> {
+    /// Explains what will not work in the wanted role if the token names none.
+    pub fn without_role(&self, wanted: Role) -> Option<String> {
         if self.role.is_some() || self.is_agent {
             return None;
         }
@@ -113,8 +112,8 @@ mod tests {
         AccessKey::new("key", "a secret of some length that is long enough")
     }
 
-    fn part(token: crate::Token) -> Part {
-        of(&token.sign().unwrap()).unwrap()
+    fn part(token: crate::Token) -> TokenClaims {
+        TokenClaims::from_unverified(&token.sign().unwrap()).unwrap()
     }
 
     #[test]
@@ -135,7 +134,7 @@ mod tests {
         }
         let both = part(key().client("r", "i").agent());
         assert_eq!(both.conflict(Role::Client), Some(Bearer::Role(Role::Client)), "an agent offers no tools");
-        assert!(of("no token").is_none());
+        assert!(TokenClaims::from_unverified("no token").is_none());
     }
 
     #[test]

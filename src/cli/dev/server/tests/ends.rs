@@ -1,7 +1,7 @@
 //! How a participant's time in the room ends.
 
 use super::*;
-use crate::link::CloseReason;
+use toolbridge::link::CloseReason;
 
 async fn closed(room: &mut Room) -> CloseReason {
     until(room, |event| match event {
@@ -53,7 +53,7 @@ async fn who_has_no_valid_token_is_refused() {
     let server = server().await;
     let token = AccessKey::new("devkey", "another secret").client("kitchen", "one").sign().unwrap();
     let refused = Room::join(&server.url(), &token).await.err().unwrap();
-    assert!(matches!(refused, crate::ConnectError::Unauthorized { status: 401, .. }), "{refused:?}");
+    assert!(matches!(refused, toolbridge::ConnectError::Unauthorized { status: 401, .. }), "{refused:?}");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use livekit_protocol::{
 use livekit_token::Claims;
 
 use super::{faults::Faults, packet::Nonces};
-use crate::link::Lane;
+use toolbridge::link::Lane;
 
 mod data;
 mod ends;

@@ -9,7 +9,7 @@ use livekit_protocol::{
 use livekit_token::Claims;
 
 use super::{ConnectionId, Key};
-use crate::dev_room::{grant, packet::Sender};
+use crate::cli::dev::server::{grant, packet::Sender};
 
 /// How many bytes of reliable packets are kept for somebody whose channels are not open yet: LiveKit's own limit for
 /// a room. The oldest go first.

@@ -11,7 +11,7 @@ use super::{Key, Message, Output, Room, Rooms};
 
 impl Rooms {
     /// Says goodbye to somebody. Whoever is asked to resume stays, as at the real server.
-    pub(in crate::dev_room) fn inject_leave(
+    pub(in crate::cli::dev::server) fn inject_leave(
         &mut self,
         identity: &str,
         action: Action,
@@ -28,7 +28,7 @@ impl Rooms {
     }
 
     /// Puts somebody into another room under this sid, over the connections that are there.
-    pub(in crate::dev_room) fn move_to(&mut self, identity: &str, to: &str, sid: &str) {
+    pub(in crate::cli::dev::server) fn move_to(&mut self, identity: &str, to: &str, sid: &str) {
         let (now, key) = (Instant::now(), self.key_of(identity));
         let from = self.places[&key].room.clone();
         let mut participant = self.rooms.get_mut(&from).unwrap().participants.remove(identity).unwrap();
@@ -50,20 +50,20 @@ impl Rooms {
     }
 
     /// Ends somebody's signalling without a word.
-    pub(in crate::dev_room) fn sever(&mut self, identity: &str) {
+    pub(in crate::cli::dev::server) fn sever(&mut self, identity: &str) {
         let key = self.key_of(identity);
         self.hang_up(key);
     }
 
     /// Does what somebody would ask for.
-    pub(in crate::dev_room) fn simulate_for(&mut self, identity: &str, scenario: Scenario) {
+    pub(in crate::cli::dev::server) fn simulate_for(&mut self, identity: &str, scenario: Scenario) {
         let connection = self.participant(self.key_of(identity)).and_then(|it| it.connection).unwrap();
         let simulate = Request::Simulate(SimulateScenario { scenario: Some(scenario) });
         self.handle_request(Instant::now(), connection, simulate);
     }
 
     /// Whether somebody's signalling is there.
-    pub(in crate::dev_room) fn is_signalling(&self, identity: &str) -> bool {
+    pub(in crate::cli::dev::server) fn is_signalling(&self, identity: &str) -> bool {
         self.find_key(identity)
             .and_then(|key| self.participant(key))
             .is_some_and(|it| it.connection.is_some())

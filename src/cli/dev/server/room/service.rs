@@ -8,11 +8,12 @@ use livekit_protocol::{
 };
 
 use super::{Key, Output, Rooms, limits, update};
-use crate::{dev_room::grant, link::Lane};
+use crate::cli::dev::server::grant;
+use toolbridge::link::Lane;
 
 /// Why the room service does not do what it is asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dev_room) enum ServiceError {
+pub(in crate::cli::dev::server) enum ServiceError {
     /// There is no such room or participant.
     NotFound(&'static str),
     /// What is asked for is too large.
@@ -24,20 +25,20 @@ const NO_PARTICIPANT: ServiceError = ServiceError::NotFound("participant does no
 
 impl Rooms {
     /// The rooms of these names; all without a name.
-    pub(in crate::dev_room) fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
+    pub(in crate::cli::dev::server) fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
         let rooms = self.rooms.values().map(|room| &room.info);
         rooms.filter(|info| names.is_empty() || names.contains(&info.name)).cloned().collect()
     }
 
     /// Who is in a room, the hidden ones too. Nobody is in a room that is not there.
-    pub(in crate::dev_room) fn list_participants(&self, room: &str) -> Vec<ParticipantInfo> {
+    pub(in crate::cli::dev::server) fn list_participants(&self, room: &str) -> Vec<ParticipantInfo> {
         let room = self.rooms.get(room).into_iter();
         let all = room.flat_map(|room| room.participants.values());
         all.map(|it| it.info(DisconnectReason::UnknownReason)).collect()
     }
 
     /// One participant.
-    pub(in crate::dev_room) fn look_up(
+    pub(in crate::cli::dev::server) fn look_up(
         &self,
         room: &str,
         identity: &str,
@@ -47,7 +48,7 @@ impl Rooms {
     }
 
     /// Puts somebody out.
-    pub(in crate::dev_room) fn put_out(
+    pub(in crate::cli::dev::server) fn put_out(
         &mut self,
         now: Instant,
         room: &str,
@@ -59,7 +60,11 @@ impl Rooms {
     }
 
     /// Puts everybody out and ends the room.
-    pub(in crate::dev_room) fn delete_room(&mut self, now: Instant, room: &str) -> Result<(), ServiceError> {
+    pub(in crate::cli::dev::server) fn delete_room(
+        &mut self,
+        now: Instant,
+        room: &str,
+    ) -> Result<(), ServiceError> {
         if !self.rooms.contains_key(room) {
             return Err(NO_ROOM);
         }
@@ -68,7 +73,7 @@ impl Rooms {
     }
 
     /// Changes what somebody is called, says of itself, or may do.
-    pub(in crate::dev_room) fn update_participant(
+    pub(in crate::cli::dev::server) fn update_participant(
         &mut self,
         request: &UpdateParticipantRequest,
     ) -> Result<ParticipantInfo, ServiceError> {
@@ -83,7 +88,10 @@ impl Rooms {
     }
 
     /// Sends a packet that comes of nobody.
-    pub(in crate::dev_room) fn send_data(&mut self, request: SendDataRequest) -> Result<(), ServiceError> {
+    pub(in crate::cli::dev::server) fn send_data(
+        &mut self,
+        request: SendDataRequest,
+    ) -> Result<(), ServiceError> {
         if !self.rooms.contains_key(&request.room) {
             return Err(NO_ROOM);
         }

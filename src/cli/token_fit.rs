@@ -1,31 +1,32 @@
 //! Whether a finished token fits the verb: what its bearer is in the room is written in it.
 
 use super::{Failure, hint};
-pub(super) use crate::token::part_of as of;
-use crate::{Role, token::Part};
+use toolbridge::{Role, token::TokenClaims};
 
-impl Part {
-    /// Refuses a token that makes us what the verb is not, and says what will not work without a role.
-    pub(super) fn fits(&self, verb: &str, wanted: Role) -> Result<(), Failure> {
-        if let Some(bearer) = self.conflict(wanted) {
-            return Err(Failure::Usage(format!(
-                "the token is {bearer}, and `{verb}` needs one of role {wanted}: toolbridge token --role {wanted} makes it"
-            )));
-        }
-        if let Some(lacking) = self.without_role(wanted) {
-            hint(&lacking);
-        }
-        Ok(())
+/// Checks that a token fits a verb: refuses one of another role, and hints at what will not work without a role.
+pub(super) fn fits(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {
+    if let Some(bearer) = claims.conflict(wanted) {
+        return Err(Failure::Usage(format!(
+            "the token is {bearer}, and `{verb}` needs one of role {wanted}: toolbridge token --role {wanted} makes it"
+        )));
     }
+    if let Some(lacking) = claims.without_role(wanted) {
+        hint(&lacking);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::AccessKey;
+    use toolbridge::AccessKey;
 
-    fn fits(token: crate::Token, wanted: Role) -> Result<(), String> {
-        match of(&token.sign().unwrap()).unwrap().fits("verb", wanted) {
+    fn of(token: &str) -> Option<TokenClaims> {
+        TokenClaims::from_unverified(token)
+    }
+
+    fn fits(token: toolbridge::Token, wanted: Role) -> Result<(), String> {
+        match super::fits(&of(&token.sign().unwrap()).unwrap(), "verb", wanted) {
             Ok(()) => Ok(()),
             Err(Failure::Usage(text)) => Err(text),
             Err(other) => panic!("{other:?}"),

@@ -126,7 +126,7 @@ mod tests {
     use sha2::Sha256;
 
     use super::*;
-    use crate::token::AccessKey;
+    use toolbridge::token::AccessKey;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
 

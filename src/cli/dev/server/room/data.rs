@@ -4,17 +4,15 @@ use livekit_protocol::{DataPacket, participant_info::State};
 use prost::Message as _;
 
 use super::{Key, Output, Participant, Rooms};
-use crate::{
-    dev_room::{grant, packet},
-    link::Lane,
-};
+use crate::cli::dev::server::{grant, packet};
+use toolbridge::link::Lane;
 
 /// The largest message that is taken, in bytes: a longer one would end the channel at the real server.
 const MAX_MESSAGE: usize = 65_535;
 
 impl Rooms {
     /// Both of somebody's channels are open: it is sent what was kept for it.
-    pub(in crate::dev_room) fn handle_open(&mut self, key: Key) {
+    pub(in crate::cli::dev::server) fn handle_open(&mut self, key: Key) {
         let Some(participant) = self.participant_mut(key) else { return };
         participant.open = true;
         let held = participant.take_held();
@@ -22,7 +20,7 @@ impl Rooms {
     }
 
     /// A message came on one of somebody's channels. What may not be sent is dropped without a word.
-    pub(in crate::dev_room) fn handle_message(&mut self, key: Key, lane: Lane, message: &[u8]) {
+    pub(in crate::cli::dev::server) fn handle_message(&mut self, key: Key, lane: Lane, message: &[u8]) {
         if lane == Lane::Reliable && self.faults.loses > 0 {
             self.faults.loses -= 1;
             return tracing::debug!("a packet was lost on purpose");

@@ -3,7 +3,7 @@
 use livekit_protocol::{DisconnectReason, leave_request::Action, simulate_scenario::Scenario};
 
 use super::*;
-use crate::{
+use toolbridge::{
     ConnectError,
     link::{CloseReason, LinkState, Sid},
 };

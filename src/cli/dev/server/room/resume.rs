@@ -57,7 +57,7 @@ impl Rooms {
     }
 
     /// Its path was found, or found again.
-    pub(in crate::dev_room) fn handle_connected(&mut self, key: Key) {
+    pub(in crate::cli::dev::server) fn handle_connected(&mut self, key: Key) {
         let Some(participant) = self.participant_mut(key) else { return };
         participant.due = None;
         if participant.advance(State::Active) {
@@ -66,14 +66,14 @@ impl Rooms {
     }
 
     /// It has closed its peer connection, and says so by signalling too: unless its word is lost, it is gone by then.
-    pub(in crate::dev_room) fn handle_peer_closed(&mut self, now: Instant, key: Key) {
+    pub(in crate::cli::dev::server) fn handle_peer_closed(&mut self, now: Instant, key: Key) {
         if let Some(participant) = self.participant_mut(key) {
             participant.due = Some((now + KEPT, DisconnectReason::ConnectionTimeout));
         }
     }
 
     /// No path to it works any more: it may come back, for a while. Before the first one, that says nothing.
-    pub(in crate::dev_room) fn handle_path_lost(&mut self, now: Instant, key: Key) {
+    pub(in crate::cli::dev::server) fn handle_path_lost(&mut self, now: Instant, key: Key) {
         let Some(participant) = self.participant_mut(key).filter(|it| it.state == State::Active) else {
             return;
         };

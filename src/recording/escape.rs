@@ -1,13 +1,12 @@
-//! What may go to a terminal: foreign text with everything that could steer or deceive it escaped, and numbers in words.
+//! Escapes untrusted text for a terminal. The library and the command line each compile this file.
+
+#![allow(dead_code, reason = "the library and the command line use different parts of it")]
 
 use std::{borrow::Cow, fmt::Write as _};
 
-#[cfg(any(feature = "cli", test))]
 use std::io;
 
-#[cfg(any(feature = "cli", test))]
 use serde::Serialize;
-#[cfg(any(feature = "cli", test))]
 use serde_json::{Value, ser::Formatter};
 
 /// Foreign text for a terminal: control, bidi and invisible characters as `\u{…}`.
@@ -34,7 +33,6 @@ pub(crate) fn counted(count: u64, word: &str) -> String {
 
 /// JSON on one line, for a terminal as well as for programs: the same value, with every dangerous
 /// character as a `\u` escape.
-#[cfg(any(feature = "cli", test))]
 pub(crate) fn json(value: &Value) -> String {
     let mut out = Vec::new();
     let _ = write_json(&mut out, value); // writing to memory cannot fail
@@ -42,17 +40,14 @@ pub(crate) fn json(value: &Value) -> String {
 }
 
 /// As [`json`], written piece by piece.
-#[cfg(any(feature = "cli", test))]
 pub(crate) fn write_json(out: &mut impl io::Write, value: &impl Serialize) -> io::Result<()> {
     let mut serializer = serde_json::Serializer::with_formatter(out, Harmless);
     value.serialize(&mut serializer).map_err(io::Error::from)
 }
 
 /// Writes dangerous characters of strings as `\u` escapes.
-#[cfg(any(feature = "cli", test))]
 struct Harmless;
 
-#[cfg(any(feature = "cli", test))]
 impl Formatter for Harmless {
     fn write_string_fragment<W: io::Write + ?Sized>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
         let mut rest = text;

@@ -22,10 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     clock,
+    event_loop::{Entry, Order},
     grant::Key,
     http::{self, Request},
     room::{MAX_NAME, Refusal, check_size},
-    server::{Entry, Order},
     signal,
     twirp::{self, Call},
 };

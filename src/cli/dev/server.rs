@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 mod clock;
 mod door;
+mod event_loop;
 mod faults;
 mod grant;
 mod http;
@@ -32,7 +33,6 @@ mod ice_tcp;
 mod packet;
 mod peer;
 mod room;
-mod server;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -41,8 +41,8 @@ mod twirp;
 pub(crate) use grant::Key;
 
 use door::Door;
+use event_loop::{Server, Sockets};
 use ice_tcp::IceTcp;
-use server::{Server, Sockets};
 
 /// How many bytes of datagrams wait to be read, if the system allows it: several participants' at once.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
@@ -57,7 +57,7 @@ pub(crate) struct DevRoom {
     stop: CancellationToken,
     task: JoinHandle<()>,
     #[cfg(test)]
-    orders: mpsc::Sender<server::Order>,
+    orders: mpsc::Sender<event_loop::Order>,
 }
 
 /// Why it did not start.
@@ -101,7 +101,7 @@ impl DevRoom {
         }
         let address = listener.local_addr().map_err(failed(0))?;
         let addresses = [udp.local_addr().map_err(failed(2))?, tcp.local_addr().map_err(failed(1))?];
-        let (orders, queue) = mpsc::channel(server::MAX_ORDERS);
+        let (orders, queue) = mpsc::channel(event_loop::MAX_ORDERS);
         let stop = CancellationToken::new();
         let sockets = Sockets { udp, tcp: IceTcp::new(tcp), addresses };
         let server = Server::new(key.clone(), sockets, queue);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{DevRoom, Key, room::Rooms, server::Order};
-use crate::{
+use super::{DevRoom, Key, event_loop::Order, room::Rooms};
+use toolbridge::{
     link::{Identity, Lane, Packet},
     room::{Room, RoomOptions},
     token::AccessKey,

@@ -19,8 +19,8 @@ use tokio_tungstenite::{
 };
 
 use super::{
+    event_loop::{Entry, Order},
     room::PING,
-    server::{Entry, Order},
 };
 
 /// The largest join request, in bytes: the real server's own limit.

@@ -15,7 +15,7 @@ const SIMULATED: Duration = Duration::from_secs(5);
 
 impl Rooms {
     /// A client said something. What concerns media has no meaning here and is passed over.
-    pub(in crate::dev_room) fn handle_request(
+    pub(in crate::cli::dev::server) fn handle_request(
         &mut self,
         now: Instant,
         connection: ConnectionId,

@@ -8,7 +8,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 /// The end of a certificate's time, in seconds since 1970; none if it is not where
 /// [RFC 5280](https://www.rfc-editor.org/rfc/rfc5280#section-4.1) has it.
-pub(in crate::cli::doctor) fn valid_until(der: &[u8]) -> Option<i64> {
+pub(super) fn valid_until(der: &[u8]) -> Option<i64> {
     let (_, certificate, _) = element(der)?;
     let (_, mut fields, _) = element(certificate)?;
     if let (VERSION, _, rest) = element(fields)? {

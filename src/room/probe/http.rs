@@ -1,6 +1,9 @@
-//! One request for one page, read no further than is needed to know who answers.
+//! One HTTP request, read no further than is needed to know what answers.
 
-use std::{io, str};
+use std::{
+    io,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -8,8 +11,7 @@ use tokio::{
 };
 use url::Url;
 
-use super::Line;
-use crate::cli::clock;
+use super::Probe;
 
 /// The longest answer that is read, in bytes: more than LiveKit's, and enough to know a web page.
 const MAX_ANSWER: usize = 16 * 1024;
@@ -17,48 +19,57 @@ const MAX_ANSWER: usize = 16 * 1024;
 /// How many headers are read.
 const MAX_HEADERS: usize = 128;
 
-/// What answered.
+/// An HTTP answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::cli::doctor) struct Answer {
-    pub(in crate::cli::doctor) status: u16,
-    /// By how many seconds the server's clock is ahead of ours, if it tells the time.
-    pub(in crate::cli::doctor) ahead: Option<i64>,
-    /// Where it sends us instead: the host alone.
-    pub(in crate::cli::doctor) elsewhere: Option<String>,
-    /// Whether it is a page for people.
-    pub(in crate::cli::doctor) is_page: bool,
-    /// As much of it as was read. It may hold the token, and so is never shown.
-    pub(in crate::cli::doctor) body: String,
+#[non_exhaustive]
+pub struct HttpAnswer {
+    /// The status code.
+    pub status: u16,
+    /// By how many seconds the server's clock is ahead of this machine's, if the answer has a `Date`.
+    pub ahead: Option<i64>,
+    /// The host that a redirection names.
+    pub elsewhere: Option<String>,
+    /// Whether it is an HTML page.
+    pub is_page: bool,
+    /// The body as far as it was read, at most 16 KiB. It can repeat the token: do not show it.
+    pub body: String,
 }
 
-/// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli::doctor) enum HttpFault {
+impl HttpAnswer {
+    /// An answer with this status and nothing else.
+    pub fn new(status: u16) -> Self {
+        Self { status, ..Self::default() }
+    }
+}
+
+/// Why there is no HTTP answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HttpFault {
     /// No connection, or one that ended too early.
+    #[error("the connection ended without an answer: {0}")]
     Ended(String),
-    /// What came is no HTTP.
+    /// The answer is not HTTP.
+    #[error("the answer is not HTTP")]
     NotHttp,
     /// Nothing came in time.
+    #[error("no answer in time")]
     Silent,
 }
 
 /// Asks for a path below the server's address, with the token or without.
-pub(in crate::cli::doctor) async fn get(
-    line: &Line,
-    path: &str,
-    token: Option<&str>,
-) -> Result<Answer, HttpFault> {
-    let before = clock::unix_millis();
+pub(super) async fn get(probe: &Probe, path: &str, token: Option<&str>) -> Result<HttpAnswer, HttpFault> {
+    let before = unix_millis();
     let asked = async {
-        let mut stream = line.open().await.map_err(io::Error::other)?;
-        stream.write_all(request(&line.url, path, token).as_bytes()).await?;
+        let mut stream = probe.open().await.map_err(io::Error::other)?;
+        stream.write_all(request(&probe.url, path, token).as_bytes()).await?;
         stream.flush().await?;
         let mut answer = Vec::new();
         let read = stream.take(MAX_ANSWER as u64).read_to_end(&mut answer).await;
         // Some end a connection without the farewell that TLS wants; what came is an answer all the same.
         if answer.is_empty() { read.map(|_| answer) } else { Ok(answer) }
     };
-    let bytes = match time::timeout(line.limit, asked).await {
+    let bytes = match time::timeout(probe.limit, asked).await {
         Err(_) => return Err(HttpFault::Silent),
         Ok(Err(error)) => return Err(HttpFault::Ended(error.to_string())),
         Ok(Ok(bytes)) if bytes.is_empty() => {
@@ -66,8 +77,14 @@ pub(in crate::cli::doctor) async fn get(
         }
         Ok(Ok(bytes)) => bytes,
     };
-    let middle = before.midpoint(clock::unix_millis()) / 1000;
+    let middle = before.midpoint(unix_millis()) / 1000;
     read(&bytes, i64::try_from(middle).unwrap_or(i64::MAX)).ok_or(HttpFault::NotHttp)
+}
+
+/// Milliseconds since 1970.
+fn unix_millis() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn request(url: &Url, path: &str, token: Option<&str>) -> String {
@@ -84,7 +101,7 @@ fn request(url: &Url, path: &str, token: Option<&str>) -> String {
     )
 }
 
-fn read(bytes: &[u8], now: i64) -> Option<Answer> {
+fn read(bytes: &[u8], now: i64) -> Option<HttpAnswer> {
     let mut config = httparse::ParserConfig::default();
     config.allow_spaces_after_header_name_in_responses(true).ignore_invalid_headers_in_responses(true);
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -96,7 +113,7 @@ fn read(bytes: &[u8], now: i64) -> Option<Answer> {
         return if is_ended { None } else { read(&[bytes, b"\r\n\r\n"].concat(), now) };
     };
     let body = String::from_utf8_lossy(&bytes[size..]).into_owned();
-    let mut answer = Answer { status: head.code?, body, ..Answer::default() };
+    let mut answer = HttpAnswer { status: head.code?, body, ..HttpAnswer::default() };
     for header in head.headers.iter() {
         let value = String::from_utf8_lossy(header.value);
         let value = value.trim();
