@@ -24,8 +24,8 @@ use std::{
 use bytes::Bytes;
 use toolbridge::{
     CallId, Capabilities, Execution, Lane, Packet, Participant, Peer, SendError, Transport, TransportEvent,
+    protocol::frame::{Acknowledgement, Frame, Message, Meta, ToolUseRequest, ToolUseResult},
     recording::{Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Redact, RoomEvent},
-    wire::{Acknowledgement, Frame, Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
 #[allow(dead_code, reason = "other benchmarks use the rest")]

@@ -22,11 +22,11 @@ use std::{
 use serde_json::json;
 use toolbridge::{
     Assistant, Body, Client, Execution, Packet, Room, ToolError, Transport,
-    token::AccessKey,
-    wire::{
+    protocol::frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister,
     },
+    transport::livekit::access_token::AccessKey,
 };
 
 /// How often two fresh participants meet.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use toolbridge::{Assistant, BargeIn, Client, Event, ToolError, ToolOptions, adapter::chat, memory};
+use toolbridge::{Assistant, BargeIn, Client, Event, ToolError, ToolOptions, memory, participant::chat};
 
 #[derive(Deserialize, schemars::JsonSchema)]
 struct Search {

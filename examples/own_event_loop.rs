@@ -11,7 +11,7 @@ use std::{
 
 use toolbridge::{
     Body, Identity, Participant, Peer, Role, Tool,
-    session::{Config, Output, Request, Session},
+    protocol::session::{Config, Output, Request, Session},
 };
 
 /// What a link tells its driver.

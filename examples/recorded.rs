@@ -10,9 +10,9 @@ use std::{env, fs, path::Path, time::Duration};
 use serde::{Deserialize, Serialize};
 use toolbridge::{
     Assistant, Body, Client, ToolContext, ToolError, ToolSource, Tools, memory,
+    protocol::frame::{Frame, Message},
     recording::{Direction, Happened, RecordedOutcome, Recording, calls, check},
     replay::Replay,
-    wire::{Frame, Message},
 };
 
 #[derive(Deserialize, schemars::JsonSchema)]

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 use toolbridge::{
     LocalText, ToolName,
-    programs::{SUPERVISE, supervise},
+    tool::programs::{SUPERVISE, supervise},
 };
 
 mod assistant;

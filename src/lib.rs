@@ -41,78 +41,57 @@
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | none | the core: [`Frame`](wire::Frame), [`Body`], [`Session`], without any async crate |
+//! | none | the core: [`Frame`](protocol::frame::Frame), [`Body`], [`Session`], without any async crate |
 //! | `runtime` | `Client`, `Assistant`, tools, transports in memory and of your own |
 //! | `record` | sessions as MCAP files: written, read, checked, replayed |
 //! | `room` | the LiveKit participant in pure Rust, and tokens |
 //! | `cli` (default) | the command line tool `toolbridge` |
 
-pub mod body;
-pub mod link;
-pub mod session;
-pub mod tool;
-pub mod wire;
-
 #[cfg(feature = "runtime")]
-pub mod adapter;
-#[cfg(feature = "runtime")]
-pub mod bridge;
-#[cfg(feature = "runtime")]
-mod executor;
-#[cfg(feature = "room")]
-mod host;
-#[cfg(all(feature = "runtime", unix))]
-pub mod programs;
+pub mod participant;
+pub mod protocol;
 #[cfg(feature = "record")]
 pub mod recording;
-#[cfg(feature = "runtime")]
-pub mod registry;
 #[cfg(feature = "record")]
 pub mod replay;
-#[cfg(feature = "room")]
-pub mod room;
-#[cfg(feature = "runtime")]
-mod schema;
-#[cfg(feature = "runtime")]
-pub mod source;
-#[cfg(feature = "room")]
-pub mod token;
-#[cfg(feature = "runtime")]
+pub mod tool;
 pub mod transport;
+pub mod value;
 
-pub use body::{Body, BodyKind, DecodeError, EncodeError, Limits};
 #[cfg(feature = "runtime")]
-pub use bridge::{
+pub use participant::{
     Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
     PromptRequest, Propagate, Ready, ReadyError, Turn,
 };
-pub use link::{
-    Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, ParticipantKind, Peer,
-    ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
-};
-#[cfg(all(feature = "runtime", unix))]
-pub use programs::{ProgramTools, ProgramsError};
-#[cfg(feature = "runtime")]
-pub use registry::{Handler, State, Tools, check_tool};
-#[cfg(feature = "room")]
-pub use room::{ConnectError, Room, RoomOptions};
-pub use session::{
+pub use protocol::session::{
     CallKey, CallRecord, CallState, Candidate, Choose, Config, Counter, Destination, Event, Job, JobKey,
     LateResult, LocalText, Output, Question, Request, SendFrameError, Session, Stats, StopError, TurnKey,
     Unaccepted, Unsent,
 };
 #[cfg(feature = "runtime")]
-pub use source::{Prefixed, ToolContext, ToolSource};
-#[cfg(feature = "room")]
-pub use token::{AccessKey, Bearer, Token, TokenError};
+pub use tool::functions::{Handler, State, Tools, check_tool};
+#[cfg(all(feature = "runtime", unix))]
+pub use tool::programs::{ProgramTools, ProgramsError};
+#[cfg(feature = "runtime")]
+pub use tool::source::{Prefixed, ToolContext, ToolSource};
 pub use tool::{
     AuthorizePrompt, BadToolName, BadTraceContext, BargeIn, CallError, CallId, ChoicePrompt, Consent,
     DEFAULT_TIMEOUT, Decision, Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, NotAdmitted,
     NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt,
     PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
 };
+#[cfg(feature = "room")]
+pub use transport::livekit::{
+    ConnectError, Room, RoomOptions,
+    access_token::{AccessKey, Bearer, Token, TokenError},
+};
+pub use transport::{
+    Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, ParticipantKind, Peer,
+    ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
+};
 #[cfg(feature = "runtime")]
 pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};
+pub use value::{Body, BodyKind, DecodeError, EncodeError, Limits};
 
 /// The README's programs compile.
 #[cfg(all(doctest, feature = "room"))]

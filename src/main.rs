@@ -7,7 +7,7 @@ mod cli;
 // The library compiles these files, too.
 #[path = "recording/escape.rs"]
 mod escape;
-#[path = "host.rs"]
+#[path = "transport/livekit/host.rs"]
 mod host;
 
 fn main() -> ExitCode {

@@ -1,17 +1,30 @@
-//! The words of tools: what is offered, what is asked, and how a call can end.
+//! Tools: their definitions, errors and outcomes, and what runs them.
+//!
+//! A [`source::ToolSource`] offers tools. [`functions`] is the source of Rust functions, [`programs`] that of programs in a
+//! `tools.toml`.
 
 use std::time::Duration;
 
-use crate::body::Body;
+use crate::value::Body;
 
 mod barge_in;
 mod definition;
 mod error;
+#[cfg(feature = "runtime")]
+pub(crate) mod executor;
 mod failure;
+#[cfg(feature = "runtime")]
+pub mod functions;
 mod name;
 pub(crate) mod not_offered;
+#[cfg(all(feature = "runtime", unix))]
+pub mod programs;
 mod progress;
 mod prompt;
+#[cfg(feature = "runtime")]
+mod schema;
+#[cfg(feature = "runtime")]
+pub mod source;
 mod trace;
 
 pub use barge_in::BargeIn;

@@ -4,7 +4,7 @@ use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
 use toolbridge::{
     Body, DecodeError,
-    wire::{Frame, Meta},
+    protocol::frame::{Frame, Meta},
 };
 
 #[path = "../benches/samples/mod.rs"]

@@ -9,7 +9,7 @@ use allocation_counter::measure;
 use toolbridge::{
     Body, Config, Counter, Execution, Identity, Output, Participant, Peer, Role, STREAM_TOPIC, Session,
     StreamHeader, StreamPart, Tool,
-    wire::{
+    protocol::frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister,
     },

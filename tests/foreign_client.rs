@@ -9,7 +9,7 @@ use std::sync::{
 
 use async_trait::async_trait;
 use livekit_net::{Header, TransportError, WsClient, WsConnectResult};
-use toolbridge::room::{ConnectError, Room};
+use toolbridge::transport::livekit::{ConnectError, Room};
 
 /// Somebody else's, which notes whether it was used.
 struct Foreign(Arc<AtomicBool>);

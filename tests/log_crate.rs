@@ -21,7 +21,7 @@ use rustls::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use toolbridge::{AccessKey, Assistant, Client, ToolError, room::RoomOptions};
+use toolbridge::{AccessKey, Assistant, Client, ToolError, transport::livekit::RoomOptions};
 
 /// How every JWT begins.
 const JWT: &str = "eyJ";

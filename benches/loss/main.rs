@@ -23,7 +23,9 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbridge::{AccessKey, Assistant, Client, RoomOptions, State, ToolError, Tools, session::Stats};
+use toolbridge::{
+    AccessKey, Assistant, Client, RoomOptions, State, ToolError, Tools, protocol::session::Stats,
+};
 
 use relay::Network;
 

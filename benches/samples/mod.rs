@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use toolbridge::{
     CallId, Execution,
-    wire::{Frame, Message, Meta, ToolUseRequest, ToolUseResult},
+    protocol::frame::{Frame, Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
 pub(crate) fn request() -> Bytes {

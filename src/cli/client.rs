@@ -19,7 +19,7 @@ use super::{
     text, tool_failed,
 };
 use toolbridge::{
-    Client, CloseReason, ErrorCode, ProgramTools, ProgramsError, Role, ToolName, session::Event,
+    Client, CloseReason, ErrorCode, ProgramTools, ProgramsError, Role, ToolName, protocol::session::Event,
 };
 
 #[derive(Debug, Args)]

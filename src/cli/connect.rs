@@ -8,10 +8,12 @@ use url::Url;
 
 use super::{Failure, hint, interrupt::unless_interrupted, token_fit::fits};
 use crate::host;
-use toolbridge::{
-    link::{Identity, Role},
-    room::{self, Room, RoomOptions},
-    token::{AccessKey, TokenClaims},
+use toolbridge::transport::{
+    Identity, Role,
+    livekit::{
+        self, Room, RoomOptions,
+        access_token::{AccessKey, TokenClaims},
+    },
 };
 
 /// The key of LiveKit's `--dev` mode, which everybody knows.
@@ -238,7 +240,7 @@ impl Server {
 
     /// Refuses an address that no join could use, before anything else is asked for.
     fn check_url(&self) -> Result<(), Failure> {
-        given(&self.url).map_or(Ok(()), |url| room::check_url(url).map_err(Failure::usage))
+        given(&self.url).map_or(Ok(()), |url| livekit::check_url(url).map_err(Failure::usage))
     }
 
     /// Complains unless server and token, or server and key, are there. No room is needed.

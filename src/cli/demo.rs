@@ -23,7 +23,7 @@ use super::{
 use crate::cli::dev::server::{DevRoom, Key};
 use toolbridge::{
     AccessKey, Assistant, Body, CallError, Client, JoinError, Role, RoomOptions, State, Token, ToolContext,
-    ToolError, Tools, session::Event,
+    ToolError, Tools, protocol::session::Event,
 };
 
 /// The client's and the assistant's names in the demo's room.

@@ -16,7 +16,7 @@ use livekit_token::Claims;
 use tokio::time::{Instant, timeout};
 use toolbridge::{
     ConnectError, Transport as _,
-    room::{TokenRefusal, probe::Probe},
+    transport::livekit::{TokenRefusal, probe::Probe},
 };
 
 mod joins;

@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, Subcommand};
 
 use super::{Failure, text};
-use toolbridge::wire::Frame;
+use toolbridge::protocol::frame::Frame;
 
 /// The most that is read: one byte more than the largest frame, so that a larger one is told as such.
 const READ_LIMIT: u64 = 16 * 1024 * 1024 + 1;

@@ -11,10 +11,10 @@ use tokio::{task::spawn_blocking, time::Instant};
 use super::{Failure, file, text};
 use toolbridge::{
     Role, Transport,
+    protocol::frame::{Frame, Message},
     recording::{Recorder, RecorderOptions, Tap},
     tool::CallId,
     transport::TransportEvent,
-    wire::{Frame, Message},
 };
 
 /// Of how many calls it is remembered that they were counted: more than are open at once anywhere.

@@ -1,7 +1,7 @@
 //! Whether a finished token fits the verb: what its bearer is in the room is written in it.
 
 use super::{Failure, hint};
-use toolbridge::{Role, token::TokenClaims};
+use toolbridge::{Role, transport::livekit::access_token::TokenClaims};
 
 /// Checks that a token fits a verb: refuses one of another role, and hints at what will not work without a role.
 pub(super) fn fits(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {

@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use super::{Failure, clock, connect::Seat, hint, interrupt::unless_interrupted, link, text};
 use toolbridge::{
     Identity, Participant, Role,
+    protocol::frame::{Frame, Message, RegisteredTool},
     transport::{Transport, TransportEvent},
-    wire::{Frame, Message, RegisteredTool},
 };
 
 #[derive(Debug, Args)]

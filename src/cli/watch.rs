@@ -14,9 +14,8 @@ use super::{
 };
 use toolbridge::{
     Capabilities, CloseReason, Lane, LinkState, Role,
-    link::STREAM_TOPIC,
-    transport::{Incoming, Transport, TransportEvent},
-    wire::Frame,
+    protocol::frame::Frame,
+    transport::{Incoming, STREAM_TOPIC, Transport, TransportEvent},
 };
 
 mod flows;

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::body::{Limits, scan::scan, token::Token, walk::Walk};
+use crate::value::{Limits, scan::scan, token::Token, walk::Walk};
 
 /// The key whose value is an instance (`wire.md`, section 6).
 const KEY: &[u8] = b"bridge.instance";
@@ -114,8 +114,8 @@ fn write(mut number: u64, digits: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::{
-        body::Body,
-        wire::{Configuration, Frame, Message, Meta},
+        protocol::frame::{Configuration, Frame, Message, Meta},
+        value::Body,
     };
 
     fn frame(instance: &str) -> Bytes {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Moment;
 use crate::{
-    link::Identity,
     tool::{CallId, ErrorCode, Execution},
+    transport::Identity,
 };
 
 /// A call, as the recorded participant saw it.

@@ -14,9 +14,9 @@ use super::{
     spoken::call_of,
 };
 use crate::{
-    body::DecodeError,
-    link::{Identity, Lane, Peer, Sid},
-    wire::{Frame, Kind, Message},
+    protocol::frame::{Frame, Kind, Message},
+    transport::{Identity, Lane, Peer, Sid},
+    value::DecodeError,
 };
 
 /// How many findings are kept; what is beyond them is counted.

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::link::{Identity, Lane, Peer, Role, Sid};
+use crate::transport::{Identity, Lane, Peer, Role, Sid};
 
 /// When something happened: nanoseconds since 1970-01-01 UTC, by the recording machine's clock.
 ///

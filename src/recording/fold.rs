@@ -16,9 +16,9 @@ use super::{
     original::value_size,
 };
 use crate::{
-    link::{Identity, Role},
+    protocol::frame::{Frame, Message, ToolUseRequest},
     tool::{CallId, ErrorCode, Execution, ProgressStatus},
-    wire::{Frame, Message, ToolUseRequest},
+    transport::{Identity, Role},
 };
 
 /// The memory that the calls of a recording may take, in bytes: 110,000 ordinary ones. When they take more, the one that was
@@ -69,7 +69,7 @@ pub struct Calls {
 ///
 /// ```
 /// use toolbridge::recording::{Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, calls};
-/// use toolbridge::{Lane, Peer, wire::Frame};
+/// use toolbridge::{Lane, Peer, protocol::frame::Frame};
 ///
 /// let said = |at, direction, from: &str, json: &str| Entry {
 ///     at: Moment(at),

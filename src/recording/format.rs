@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Direction, Moment, RecordError};
-use crate::link::{Identity, Lane, Peer, Role, Sid};
+use crate::transport::{Identity, Lane, Peer, Role, Sid};
 
 /// The form of our files. A reader refuses a higher one.
 pub(super) const FORM: u32 = 1;

@@ -12,7 +12,7 @@ use super::{
     Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RoomEvent, Spoken,
     check::Checker, entry::millis, escape::plain,
 };
-use crate::{link::Role, wire::Kind};
+use crate::{protocol::frame::Kind, transport::Role};
 
 /// Of how many participants figures are kept.
 const MAX_PEERS: usize = 4_096;

@@ -14,7 +14,7 @@ use super::{
     redactor::Redactor,
     writer::{Writer, Written},
 };
-use crate::link::{Peer, Role};
+use crate::transport::{Peer, Role};
 
 /// How many packets that were sent are remembered, should they not leave: more than a participant lets wait.
 const TICKETS: usize = 16_384;

@@ -2,8 +2,8 @@
 
 use super::redactor::{MARK, TAKEN};
 use crate::{
-    body::{token::Token, walk::Walk},
-    wire::Frame,
+    protocol::frame::Frame,
+    value::{token::Token, walk::Walk},
 };
 
 /// What the mark in `meta` takes: its key and `true`, in bytes.
@@ -64,7 +64,7 @@ fn size_said(text: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(text).ok()?.strip_prefix(TAKEN)?.strip_suffix(" bytes>")?;
     let (_, size) = text.rsplit_once(' ')?;
     // No frame is larger, whatever a file says.
-    size.parse().ok().filter(|size| *size <= crate::body::Limits::BYTES)
+    size.parse().ok().filter(|size| *size <= crate::value::Limits::BYTES)
 }
 
 #[cfg(test)]
@@ -91,7 +91,8 @@ mod tests {
             assert_ne!(redacted, original);
             let size = |payload: &Bytes, original: bool| {
                 let frame = Frame::decode(payload.clone()).unwrap();
-                let crate::wire::Message::ToolUseRequest(request) = frame.message().unwrap() else {
+                let crate::protocol::frame::Message::ToolUseRequest(request) = frame.message().unwrap()
+                else {
                     panic!()
                 };
                 let bytes = request.parameters.as_bytes();

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{Direction, Moment, RoomEvent};
-use crate::link::{Identity, Lane, Peer};
+use crate::transport::{Identity, Lane, Peer};
 
 /// How many events find a place beyond the entries that are allowed: who joined and left must not be lost to a flood of
 /// packets.

@@ -16,7 +16,7 @@ use super::{
     queue::{Item, Queue},
     rewrite, writer,
 };
-use crate::{link::Role, transport::Transport};
+use crate::transport::{Role, Transport};
 
 /// How long the last handle waits, when it is dropped, for what was told to be in the file.
 const DRAIN: Duration = Duration::from_secs(1);

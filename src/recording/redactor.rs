@@ -9,12 +9,12 @@ use bytes::Bytes;
 
 use super::Redact;
 use crate::{
-    body::{
+    protocol::frame::{Frame, Kind, Message},
+    value::{
         token::{Token, skip},
         walk::Walk,
         write::Write,
     },
-    wire::{Frame, Kind, Message},
 };
 
 /// The key in `meta` that says so.

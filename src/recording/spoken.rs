@@ -5,9 +5,9 @@ use serde_json::Value;
 use super::{Entry, Happened};
 use super::{Recorded, original};
 use crate::{
-    body::{DecodeError, walk::Walk},
-    link::{STREAM_TOPIC, TOPIC},
-    wire::{Frame, Message},
+    protocol::frame::{Frame, Message},
+    transport::{STREAM_TOPIC, TOPIC},
+    value::{DecodeError, walk::Walk},
 };
 
 /// What a recorded packet is to this protocol.

@@ -7,8 +7,8 @@ use std::{collections::HashMap, sync::Arc};
 use bytes::Bytes;
 
 use crate::{
-    body::Limits,
-    link::{Peer, STREAM_TOPIC, StreamPart},
+    transport::{Peer, STREAM_TOPIC, StreamPart},
+    value::Limits,
 };
 
 /// How many may be open at once. Beyond it the one that was heard of longest ago is given up.
@@ -109,7 +109,7 @@ impl Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{Packet, StreamHeader, StreamParts};
+    use crate::transport::{Packet, StreamHeader, StreamParts};
 
     fn parts(size: usize, id: &str) -> StreamParts {
         let mut packet = Packet::new(["b".into()], vec![7; size]);

@@ -8,12 +8,9 @@ use super::{
     recorder::Shared,
     streams::Streams,
 };
-use crate::{
-    link::{
-        Capabilities, CloseReason, Lane, LinkState, Packet, Participant, Peer, Role, STREAM_TOPIC,
-        StreamPart, TOPIC,
-    },
-    transport::{SendError, Transport, TransportEvent},
+use crate::transport::{
+    Capabilities, CloseReason, Lane, LinkState, Packet, Participant, Peer, Role, STREAM_TOPIC, SendError,
+    StreamPart, TOPIC, Transport, TransportEvent,
 };
 
 /// A transport whose packets and events are recorded: see [`Recorder::tap`].

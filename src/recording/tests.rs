@@ -10,7 +10,7 @@ use super::{
     rewrite::rewrite,
     writer::{Writer, Written},
 };
-use crate::link::{Lane, Peer, Role};
+use crate::transport::{Lane, Peer, Role};
 
 /// How many messages the files of these tests have.
 const MESSAGES: u64 = 36;

@@ -12,7 +12,7 @@ use super::{
     info::clock,
     spoken::{call_of, frame_json},
 };
-use crate::{link::Lane, wire::Message};
+use crate::{protocol::frame::Message, transport::Lane};
 
 /// How much of a tool's name, an id or a text stands in a line, in characters.
 const MAX_WORD: usize = 64;

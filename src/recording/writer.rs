@@ -15,7 +15,7 @@ use super::{
     About, Direction, Moment, RecordError, RoomEvent,
     format::{CHANNEL_BYTES, CHANNELS, Channel, EVENTS, EVENTS_ARE, LIBRARY, METADATA, PACKETS_ARE, Texts},
 };
-use crate::link::{Identity, Lane, Peer};
+use crate::transport::{Identity, Lane, Peer};
 
 /// How much is gathered before the operating system is asked: one call a record, whatever its parts.
 const BUFFER: usize = 64 * 1024;
@@ -67,7 +67,7 @@ impl Written<'_> {
 /// `force` it replaces an existing file.
 ///
 /// # Errors
-/// [`RecordError::Exists`] if there is a file and `force` is false, and [`RecordError::Io`].
+/// [`RecordError::Exists`] if there is a file and `force` is false, else [`RecordError::Create`].
 pub fn create_file(path: &Path, force: bool) -> Result<File, RecordError> {
     private(path, force).map_err(|error| RecordError::creating(path, error))
 }

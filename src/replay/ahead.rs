@@ -11,9 +11,9 @@ use super::{
     setup::{Shown, ends_of},
 };
 use crate::{
-    link::{Identity, Sid},
+    protocol::frame::Kind,
     recording::{Direction, Moment, RoomEvent},
-    wire::Kind,
+    transport::{Identity, Sid},
 };
 
 /// After so much silence a participant that a call names counts as a plain peer: what a session waits by default.

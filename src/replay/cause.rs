@@ -8,12 +8,14 @@ use super::{
     setup::tools,
 };
 use crate::{
-    body::Body,
-    link::{Identity, Role},
+    protocol::{
+        frame::{ControlStop, Message, ToolProgress, ToolUseRequest, ToolUseResult},
+        session::{Destination, Request},
+    },
     recording::REDACTED,
-    session::{Destination, Request},
     tool::{CallId, Execution, Outcome, Progress, ToolError},
-    wire::{ControlStop, Message, ToolProgress, ToolUseRequest, ToolUseResult},
+    transport::{Identity, Role},
+    value::Body,
 };
 
 impl End {
@@ -98,7 +100,7 @@ impl End {
 
     fn cause_stop(&mut self, spoken: &Spoken, it: &ControlStop) {
         if spoken.is_goodbye() {
-            return self.act(crate::session::Session::close);
+            return self.act(crate::protocol::session::Session::close);
         }
         let call = it.target_id.as_deref().map(CallId::from);
         match (self.role, call) {
@@ -117,7 +119,7 @@ impl End {
     }
 
     /// The job of this call, for one of these; of a broadcast, our own.
-    fn job(&self, call: &CallId, to: &[Identity]) -> Option<crate::session::JobKey> {
+    fn job(&self, call: &CallId, to: &[Identity]) -> Option<crate::protocol::session::JobKey> {
         let of = |caller: &Identity| self.jobs.get(&(caller.clone(), call.clone())).copied();
         to.iter().find_map(of).or_else(|| of(&self.id))
     }

@@ -15,10 +15,12 @@ use super::{
     when::Spans,
 };
 use crate::{
-    link::{Identity, Lane},
-    session::later,
+    protocol::{
+        frame::{Kind, Message},
+        session::later,
+    },
     tool::{CallId, ErrorCode},
-    wire::{Kind, Message},
+    transport::{Identity, Lane},
 };
 
 /// A frame that a session says by its own clock may be in the file so much before: the recorded one began to count a
@@ -341,7 +343,7 @@ impl<'a> Checked<'a> {
         spans.excuse(said.at, &self.end.id, self.end.is_home)
     }
 
-    fn has_registered(&self, tools: &[crate::wire::RegisteredTool]) -> bool {
+    fn has_registered(&self, tools: &[crate::protocol::frame::RegisteredTool]) -> bool {
         let is_it =
             |first: &Spoken| matches!(&first.message, Message::ToolsRegister(it) if it.tools == tools);
         self.firsts.values().any(is_it)

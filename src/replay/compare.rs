@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::script::Spoken;
-use crate::{recording::REDACTED, wire::Kind};
+use crate::{protocol::frame::Kind, recording::REDACTED};
 
 /// A value in a report is cut off beyond so many characters.
 const MAX_SHOWN: usize = 200;

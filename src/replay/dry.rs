@@ -14,10 +14,9 @@ use super::{
     when::{Clock, Spans},
 };
 use crate::{
-    link::{CloseReason, Identity, LinkState, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid},
+    protocol::{frame::Kind, session::Unsent},
     recording::{Direction, Entry, Moment, RoomEvent},
-    session::Unsent,
-    wire::Kind,
+    transport::{CloseReason, Identity, LinkState, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid},
 };
 
 /// The most entries of a recording that is replayed, since all of it is held at once: three hours of ten calls a minute for

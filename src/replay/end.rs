@@ -12,11 +12,13 @@ use super::{
     setup::{NextOwner, Shown},
 };
 use crate::{
-    link::{Identity, Lane, Packet, Participant, Peer, Role, StreamParts},
+    protocol::{
+        frame::{Frame, Message, Meta, RegisteredTool},
+        session::{CallKey, JobKey, Output, Session, later},
+    },
     recording::Moment,
-    session::{CallKey, JobKey, Output, Session, later},
     tool::{CallId, ErrorCode},
-    wire::{Frame, Message, Meta, RegisteredTool},
+    transport::{Identity, Lane, Packet, Participant, Peer, Role, StreamParts},
 };
 
 /// Nothing is open for longer in a session; beyond it a silence of any length is one step.

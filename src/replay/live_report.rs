@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::{
-    link::CloseReason,
     recording::{Damage, RecordError, escape::counted},
+    transport::CloseReason,
 };
 
 /// So many differences are kept; further ones are counted.

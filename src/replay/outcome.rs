@@ -6,8 +6,8 @@ use super::{
     value::canonical,
 };
 use crate::{
-    body::Body,
     tool::{CallError, ErrorCode},
+    value::Body,
 };
 
 /// What of two outcomes was compared.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::tape::Taped;
-use crate::{recording::Moment, session::later};
+use crate::{protocol::session::later, recording::Moment};
 
 /// A client takes 50 calls a second and refuses more as busy; a replay asks for less, so that none is.
 const CALLS: usize = 40;

@@ -7,10 +7,10 @@ use super::{
     tape::{Ending, Tape, Taped},
 };
 use crate::{
-    body::Body,
-    link::Identity,
     recording::Moment,
     tool::{CallId, ErrorCode},
+    transport::Identity,
+    value::Body,
 };
 
 /// The recorded calls, with what would become of each.

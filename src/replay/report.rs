@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
 
-use crate::link::Identity;
+use crate::transport::Identity;
 
 /// So many differences are kept; further ones are counted.
 const MAX_DIFFERENCES: usize = 1_000;

@@ -4,9 +4,9 @@ use bytes::Bytes;
 
 use super::{DryError, MAX_BYTES, MAX_ENTRIES};
 use crate::{
-    link::{Identity, Lane, Peer, STREAM_TOPIC, TOPIC},
+    protocol::frame::{Frame, Kind, Message},
     recording::{Direction, Entry, Happened, Moment, REDACTED, RoomEvent},
-    wire::{Frame, Kind, Message},
+    transport::{Identity, Lane, Peer, STREAM_TOPIC, TOPIC},
 };
 
 /// One entry.

@@ -10,11 +10,13 @@ use serde_json::Value;
 
 use super::script::{Line, Spoken, Step, What};
 use crate::{
-    link::{Identity, Role},
+    protocol::{
+        frame::{Kind, Message, RegisteredTool, ToolUseResult},
+        session::{Choose, Config},
+    },
     recording::{Direction, RoomEvent},
-    session::{Choose, Config},
     tool::{BargeIn, Consent, Disclose, Execution, Tool, ToolError, ToolOptions},
-    wire::{Kind, Message, RegisteredTool, ToolUseResult},
+    transport::{Identity, Role},
 };
 
 /// What an assistant says of a tool that it will not let a client offer.
@@ -254,7 +256,7 @@ impl Own {
 /// The tools of a registration. Nobody is asked for consent: what a person answered is in the outcome.
 pub(super) fn tools(registered: &[RegisteredTool]) -> Vec<Tool> {
     let read = |it: &RegisteredTool| {
-        let annotations = it.annotations.as_ref().map(crate::body::Body::to_json).unwrap_or_default();
+        let annotations = it.annotations.as_ref().map(crate::value::Body::to_json).unwrap_or_default();
         let says = |key: &str| annotations.get(key).and_then(Value::as_bool).unwrap_or(false);
         let rule = annotations.get("onBargeIn").and_then(Value::as_str).and_then(BargeIn::from_text);
         let mut options = ToolOptions::default().consent(Consent::Never).barge_in(rule.unwrap_or_default());

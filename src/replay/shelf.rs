@@ -7,7 +7,7 @@ use super::{
     tape::{Ending, Tape, Taped},
     value::key,
 };
-use crate::body::Body;
+use crate::value::Body;
 
 /// Recorded calls that can be matched.
 #[derive(Debug)]

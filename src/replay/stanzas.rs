@@ -7,7 +7,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::script::Spoken;
-use crate::{recording::Moment, wire::Kind};
+use crate::{protocol::frame::Kind, recording::Moment};
 
 /// How far apart in time two frames may be that changed places.
 const TOGETHER: Duration = Duration::from_millis(250);

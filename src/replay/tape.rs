@@ -7,11 +7,11 @@ use std::{
 
 use super::{LiveError, MAX_BYTES, MAX_ENTRIES, script::Spoken, setup::tools};
 use crate::{
-    body::Body,
-    link::{Identity, STREAM_TOPIC, TOPIC},
+    protocol::frame::{Message, ToolProgress, ToolUseRequest, ToolUseResult},
     recording::{CallsBuilder, Entry, Happened, Moment, RecordedCall, Told},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Progress, ProgressStatus, Tool, ToolName},
-    wire::{Message, ToolProgress, ToolUseRequest, ToolUseResult},
+    transport::{Identity, STREAM_TOPIC, TOPIC},
+    value::Body,
 };
 
 /// A stop that comes so shortly before a call's limit, or later, is the limit itself.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Number, Value};
 use sha2::{Digest, Sha256};
 
-use crate::body::Body;
+use crate::value::Body;
 
 /// One past the largest integer of 64 bits, and the smallest one: both are exact as floats.
 const PAST_U64: f64 = 18_446_744_073_709_551_616.0;

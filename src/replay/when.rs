@@ -10,8 +10,8 @@ use super::{
     script::{Spoken, Step, What},
 };
 use crate::{
-    link::Identity,
     recording::{Direction, Moment, RoomEvent},
+    transport::Identity,
 };
 
 /// After a loss of connection: as long as the longest wait for a greeting that goes again.
@@ -42,7 +42,7 @@ impl Clock {
     }
 
     pub(super) fn at(&self, moment: Moment) -> Instant {
-        crate::session::later(self.base, moment.since(self.first))
+        crate::protocol::session::later(self.base, moment.since(self.first))
     }
 }
 

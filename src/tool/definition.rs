@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde_json::Value;
 
 use super::{BargeIn, ToolName};
-use crate::link::Identity;
+use crate::transport::Identity;
 
 /// A tool as it is offered: its name, what it says of itself, and how it wants to be called.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,8 +7,8 @@ use super::{
     not_offered::{NotOffered, list},
 };
 use crate::{
-    body::EncodeError,
-    link::{CloseReason, Identity},
+    transport::{CloseReason, Identity},
+    value::EncodeError,
 };
 
 /// Why a call has no result.

@@ -3,7 +3,7 @@
 use std::{any::Any, borrow::Cow, error::Error, fmt};
 
 use super::CallError;
-use crate::body::{Body, DecodeError, EncodeError};
+use crate::value::{Body, DecodeError, EncodeError};
 
 /// A tool's failure, as it travels to the caller and its model.
 ///

@@ -78,7 +78,7 @@ pub struct CallId(Arc<str>);
 impl Ord for CallId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         #[cfg(test)]
-        crate::link::comparisons::count();
+        crate::transport::types::comparisons::count();
         self.0.cmp(&other.0)
     }
 }

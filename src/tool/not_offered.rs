@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::link::{Identity, ROLE_ATTRIBUTE, Role};
+use crate::transport::{Identity, ROLE_ATTRIBUTE, Role};
 
 /// The most names that one message lists.
 pub(crate) const NAMES_SHOWN: usize = 8;

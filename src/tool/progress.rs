@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::body::Body;
+use crate::value::Body;
 
 /// How far a running tool has come, in words for a person. `Debug` shows their length.
 #[derive(Clone, Default, PartialEq)]

@@ -12,7 +12,7 @@ pub use question::{
 };
 
 use super::{ErrorCode, ToolError, ToolName};
-use crate::body::{Body, DecodeError};
+use crate::value::{Body, DecodeError};
 
 /// The longest text that is shown or spoken, in bytes; it is for a person who listens.
 pub const MAX_PROMPT_TEXT: usize = 1_024;

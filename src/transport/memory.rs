@@ -30,12 +30,9 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{
-    link::{
-        Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, Peer, Role, Sid,
-        StreamPart, StreamParts,
-    },
-    transport::{Incoming, SendError, Transport, TransportEvent},
+use crate::transport::{
+    Capabilities, CloseReason, Identity, Incoming, Lane, LinkState, Packet, Participant, Peer, Role,
+    SendError, Sid, StreamPart, StreamParts, Transport, TransportEvent,
 };
 
 /// How many events may wait for one participant before its senders have to wait.

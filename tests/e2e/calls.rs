@@ -10,8 +10,10 @@ use tokio::task::JoinSet;
 use toolbridge::{
     Assistant, Body, CallError, Client, ClientBuilder, ErrorCode, Event, Execution, Identity, JoinError,
     NotAdmitted, RegisterError, Room, ToolContext, ToolError, Tools, Unaccepted,
-    session::Destination,
-    wire::{Kind, Meta},
+    protocol::{
+        frame::{Kind, Meta},
+        session::Destination,
+    },
 };
 
 use crate::{

@@ -113,7 +113,7 @@ async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<(
         .args(["netns", "exec", &near, env!("CARGO_BIN_EXE_toolbridge"), "client", "--tools"])
         .arg(&file)
         .envs([("LIVEKIT_URL", &hosts.url), ("LIVEKIT_TOKEN", &key.client(room, "phone").sign()?)])
-        .env("RUST_LOG", "toolbridge::room=debug")
+        .env("RUST_LOG", "toolbridge::transport::livekit=debug")
         .env_remove("LIVEKIT_API_KEY")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

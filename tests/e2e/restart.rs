@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Room, TransportEvent,
-    wire::{Frame, Kind, Message},
+    protocol::frame::{Frame, Kind, Message},
 };
 
 use crate::{

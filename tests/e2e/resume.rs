@@ -7,7 +7,8 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::sync::watch;
 use toolbridge::{
-    CloseReason, LinkState, Room, RoomOptions, SendError, Token, Transport, TransportEvent, room::Scenario,
+    CloseReason, LinkState, Room, RoomOptions, SendError, Token, Transport, TransportEvent,
+    transport::livekit::Scenario,
 };
 
 use crate::{

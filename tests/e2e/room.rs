@@ -545,7 +545,10 @@ async fn a_server_that_never_answers_is_given_up() -> anyhow::Result<()> {
     let options = RoomOptions::new().join_timeout(Duration::from_secs(1));
     let error = refusal(options.join(&url, &token).await)?;
     ensure!(
-        matches!(error, ConnectError::Timeout { phase: toolbridge::room::JoinPhase::Signalling, .. }),
+        matches!(
+            error,
+            ConnectError::Timeout { phase: toolbridge::transport::livekit::JoinPhase::Signalling, .. }
+        ),
         "{error:?}"
     );
     Ok(())

@@ -14,7 +14,7 @@ use tokio::{
 };
 use toolbridge::{
     Assistant, Client, ConnectError, LinkState, Room, RoomOptions, Transport, TransportEvent,
-    room::{RelayError, RelayFailure, Scenario},
+    transport::livekit::{RelayError, RelayFailure, Scenario},
 };
 
 use crate::{

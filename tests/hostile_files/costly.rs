@@ -8,7 +8,7 @@ use std::{
 };
 
 use mcap::{Compression, WriteOptions, Writer, records::MessageHeader, write::Metadata};
-use toolbridge::wire::Frame;
+use toolbridge::protocol::frame::Frame;
 
 /// The largest file that is made, in bytes: what readers promise to bear.
 pub(crate) const LARGEST: usize = 16 * 1024 * 1024;

@@ -16,8 +16,10 @@ use toolbridge::{
     Assistant, Body, CallError, Client, CloseReason, ErrorCode, JoinError, RegisterError, State, ToolContext,
     ToolError, ToolOptions, ToolSource, Tools,
     memory::Room,
-    session::{Destination, Event},
-    wire::{Kind, Meta},
+    protocol::{
+        frame::{Kind, Meta},
+        session::{Destination, Event},
+    },
 };
 
 #[derive(Deserialize, JsonSchema)]

@@ -7,7 +7,8 @@ use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 use toolbridge::{
     Assistant, CallError, Choose, Client, ErrorCode, PermissionPrompt, Prompt, PromptAnswer, PromptRequest,
-    PromptedCall, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, memory::Room, session::Event,
+    PromptedCall, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, memory::Room,
+    protocol::session::Event,
 };
 
 async fn here() -> Result<String, ToolError> {

@@ -16,10 +16,12 @@ use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
     Assistant, Body, CallError, Client, CloseReason, ErrorCode, Packet, Participant, Peer, SendError, State,
     ToolContext, ToolError, ToolOptions, ToolSource, Tools, Transport, TransportEvent,
-    link::Lane,
     memory::Room,
-    session::{Destination, Event},
-    wire::{Kind, Meta},
+    protocol::{
+        frame::{Kind, Meta},
+        session::{Destination, Event},
+    },
+    transport::Lane,
 };
 
 async fn hang() -> Result<(), ToolError> {
@@ -285,7 +287,7 @@ async fn a_sinks_limits_are_no_errors_of_their_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_ends_at_once_leaves_the_link_up() {
-    use toolbridge::link::LinkState;
+    use toolbridge::transport::LinkState;
     let room = Room::new();
     let mut phone = room.client("phone");
     room.pause("phone");

@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 use toolbridge::{
     Assistant, Body, CallError, Client, Outcome, Propagate, Tool, ToolContext, ToolError, ToolName,
     ToolSource, TraceContext,
-    link::Participant,
     memory::Room,
-    session::{Candidate, Choose, Event},
+    protocol::session::{Candidate, Choose, Event},
+    transport::Participant,
 };
 
 /// How long a test may take before it counts as locked up; it takes milliseconds.

@@ -6,8 +6,10 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use toolbridge::{
     Assistant, Body, LinkState, Packet, Participant, SendError, Transport, TransportEvent,
-    session::{Destination, Event},
-    wire::{Kind, Meta},
+    protocol::{
+        frame::{Kind, Meta},
+        session::{Destination, Event},
+    },
 };
 
 /// A packet that was handed over, in which join, and who waits to hear what became of it.
@@ -98,5 +100,5 @@ async fn what_was_queued_for_one_join_never_leaves_in_the_next() {
     }
     assert!(log.len() >= 2, "it greeted anew first");
     // The greeting, and eleven of ours.
-    assert!(assistant.stats().count(toolbridge::session::Counter::Unsent) >= 12);
+    assert!(assistant.stats().count(toolbridge::protocol::session::Counter::Unsent) >= 12);
 }

@@ -5,10 +5,11 @@ use std::{future::Future, sync::Arc, time::Duration};
 use tokio::sync::{Notify, watch};
 use toolbridge::{
     Assistant, Body,
-    link::{Packet, Participant},
-    session::{Destination, Event},
-    transport::{SendError, Transport, TransportEvent},
-    wire::{Kind, Meta},
+    protocol::{
+        frame::{Kind, Meta},
+        session::{Destination, Event},
+    },
+    transport::{Packet, Participant, SendError, Transport, TransportEvent},
 };
 
 /// It hands nothing over until what it has heard was read.

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
-use toolbridge::{Assistant, Client, State, ToolError, Tools, adapter::chat, memory::Room};
+use toolbridge::{Assistant, Client, State, ToolError, Tools, memory::Room, participant::chat};
 
 /// A tool that works only once the user has switched it on.
 #[derive(Clone, Default)]

@@ -15,9 +15,9 @@ use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
     Assistant, CallError, Client, Config, Consent, ConsentRequest, ErrorCode, Event, Participant, Question,
     State, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource as _, Tools,
-    adapter::chat,
     memory::Room,
-    wire::{Message, Meta},
+    participant::chat,
+    protocol::frame::{Message, Meta},
 };
 
 use crate::session_alicia::plain_request;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::Value;
-use toolbridge::wire::Frame;
+use toolbridge::protocol::frame::Frame;
 
 #[test]
 fn frames_of_other_languages_read_as_they_should() {

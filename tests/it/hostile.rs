@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use proptest::{prelude::*, test_runner::RngSeed};
-use toolbridge::{Body, wire::Frame};
+use toolbridge::{Body, protocol::frame::Frame};
 
 /// Where to start from: every real frame of the fixtures.
 static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {

@@ -1,4 +1,4 @@
-//! Who may know whom: the arrows of `ARCHITECTURE.md`, read off the `use` lines and paths.
+//! Module dependencies: what each module may use, as in `ARCHITECTURE.md`, checked against every path in the sources.
 
 use std::{
     collections::BTreeMap,
@@ -6,55 +6,42 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// For each room of the house, the rooms it may use.
+/// Each module of the library, and the modules that it may use. A file belongs to the longest name that fits its path.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("body", &[]),
-    ("link", &[]),
-    ("tool", &["body", "link"]),
-    ("wire", &["body", "link", "tool"]),
-    ("session", &["body", "link", "tool", "wire"]),
-    ("source", &["body", "link", "tool"]),
-    ("schema", &["body", "link", "tool"]),
-    ("registry", &["body", "link", "tool", "source", "schema"]),
-    ("executor", &["body", "link", "tool", "source", "schema"]),
-    ("programs", &["body", "link", "tool", "source"]),
-    ("transport", &["link"]),
-    ("recording", &["body", "link", "tool", "wire", "transport"]),
-    ("replay", &["body", "link", "tool", "wire", "session", "recording"]),
-    // The live replays are users of the public API, as adapters are; the dry one knows no room.
-    ("replay/live", &["replay", "body", "link", "tool", "source", "recording", "bridge"]),
-    ("token", &["link"]),
-    // Which hosts are this machine: a leaf.
-    ("host", &[]),
-    ("room", &["host", "link", "transport"]),
-    // A server of LiveKit's words: nothing of ours but what a lane is.
-    ("dev_room", &["host", "link"]),
+    ("value", &[]),
+    ("transport", &[]),
+    ("transport/livekit", &["transport"]),
+    ("tool", &["value", "transport"]),
+    ("protocol/frame", &["value", "transport", "tool"]),
+    ("protocol/session", &["value", "transport", "tool", "protocol/frame"]),
+    ("recording", &["value", "transport", "tool", "protocol/frame"]),
     (
-        "bridge",
+        "participant",
         &[
-            "body",
-            "link",
-            "tool",
-            "wire",
-            "session",
-            "source",
-            "registry",
-            "executor",
+            "value",
             "transport",
-            "room",
+            "transport/livekit",
+            "tool",
+            "protocol/frame",
+            "protocol/session",
             "recording",
-            // Whether the token of a join fits.
-            "token",
         ],
     ),
-    ("adapter", &["body", "link", "tool", "source", "session", "bridge"]),
+    ("replay", &["value", "transport", "tool", "protocol/frame", "protocol/session", "recording"]),
+    // Live replays are users of the public API.
+    ("replay/live", &["replay", "value", "transport", "tool", "recording", "participant"]),
 ];
+
+/// Only declarations: the crate root, and a module that holds nothing but the two below it.
+const DECLARATIONS: &[&str] = &["lib.rs", "protocol.rs"];
 
 /// Words that no line of the core may hold.
 const NOT_IN_THE_CORE: &[&str] =
     &["tokio", "std::net", "std::thread", "std::fs", "Instant::now", "SystemTime", "rand::"];
 
-const CORE: &[&str] = &["body", "link", "tool", "wire", "session"];
+/// The core, which is built without an async runtime, and what of these folders is not part of it.
+const CORE: &[&str] = &["value", "transport/types", "tool", "protocol"];
+const NOT_CORE: &[&str] = &["tool/executor", "tool/functions", "tool/programs", "tool/schema", "tool/source"];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -67,14 +54,15 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The room that a file belongs to: the first part of its path below `src`, or the room inside that room.
-fn room(path: &Path, src: &Path) -> String {
-    let parts: Vec<_> = path.strip_prefix(src).unwrap().iter().map(|it| it.to_str().unwrap()).collect();
-    let inner = parts.iter().take(2).map(|part| part.trim_end_matches(".rs")).collect::<Vec<_>>().join("/");
-    if MAY_USE.iter().any(|(name, _)| *name == inner) {
-        return inner;
-    }
-    parts[0].trim_end_matches(".rs").to_owned()
+/// Whether a module path is this module or below it.
+fn is_in(path: &str, module: &str) -> bool {
+    path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The longest listed module that a path is in.
+fn module(path: &str) -> Option<&'static str> {
+    let fitting = MAY_USE.iter().map(|(name, _)| *name).filter(|name| is_in(path, name));
+    fitting.max_by_key(|name| name.len())
 }
 
 /// The lines that are compiled into the library: no comments, nothing below `#[cfg(test)]`.
@@ -84,87 +72,97 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Every room that the code names as `crate::room`, also inside `use crate::{…}`.
+/// Every path that begins with `crate::`, also inside `use crate::{…}`, with `/` between its parts.
 fn named(code: &str) -> Vec<String> {
-    let mut rooms = Vec::new();
+    let mut paths = Vec::new();
     for (at, _) in code.match_indices("crate::") {
-        let rest = &code[at + "crate::".len()..];
-        if let Some(list) = rest.strip_prefix('{') {
-            rooms.extend(heads(list));
-        } else {
-            rooms.push(word(rest));
-        }
+        expand(&code[at + "crate::".len()..], "", &mut paths);
     }
-    rooms
+    paths
 }
 
-/// The first words of a brace list, up to its closing brace.
-fn heads(list: &str) -> Vec<String> {
-    let (mut depth, mut at_head, mut heads) = (0, true, Vec::new());
-    for (at, character) in list.char_indices() {
-        match character {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => at_head = true,
-            it if at_head && (it.is_alphabetic() || it == '_') => {
-                heads.push(word(&list[at..]));
-                at_head = false;
+/// Reads one tree of a `use`, and returns what follows it.
+fn expand<'a>(tree: &'a str, before: &str, paths: &mut Vec<String>) -> &'a str {
+    let tree = tree.trim_start();
+    if let Some(mut rest) = tree.strip_prefix('{') {
+        loop {
+            rest = rest.trim_start_matches(|it: char| it.is_whitespace() || it == ',');
+            if rest.is_empty() {
+                return rest;
             }
-            _ => {}
+            if let Some(rest) = rest.strip_prefix('}') {
+                return rest;
+            }
+            let after = expand(rest, before, paths);
+            // An alias, or what no tree holds.
+            let next = after.find([',', '}', '{']).unwrap_or(after.len());
+            rest = &after[next..];
         }
     }
-    heads
+    let end = tree.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(tree.len());
+    let path = format!("{before}{}", &tree[..end]);
+    match tree[end..].strip_prefix("::") {
+        Some(rest) => expand(rest, &format!("{path}/"), paths),
+        None => {
+            paths.push(path);
+            &tree[end..]
+        }
+    }
 }
 
-fn word(text: &str) -> String {
-    text.chars().take_while(|it| it.is_alphanumeric() || *it == '_').collect()
-}
-
-/// Items that `lib.rs` exports at the top, and the rooms they come from.
+/// Items that `lib.rs` exports at the top, and the modules they come from.
 fn exports(src: &Path) -> BTreeMap<String, String> {
     let text = code(&fs::read_to_string(src.join("lib.rs")).unwrap());
-    let mut exports = BTreeMap::new();
-    for (at, _) in text.match_indices("pub use ") {
-        let line: String = text[at + 8..].chars().take_while(|it| *it != ';').collect();
-        let (room, items) = line.split_once("::").unwrap_or((&line, ""));
-        for item in items.split([',', '{', '}', ' ', '\n']).filter(|it| !it.is_empty()) {
-            exports.insert(item.to_owned(), room.to_owned());
-        }
+    let mut paths = Vec::new();
+    for (at, found) in text.match_indices("pub use ") {
+        expand(&text[at + found.len()..], "", &mut paths);
     }
-    exports
+    paths.into_iter().map(|path| (path.rsplit('/').next().unwrap().to_owned(), path)).collect()
 }
 
 #[test]
-fn nobody_knows_whom_he_may_not() {
+fn module_dependencies_are_respected() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let exports = exports(&src);
-    let (mut files, mut wrong) = (Vec::new(), Vec::new());
+    assert_eq!(exports["Session"], "protocol/session/Session");
+    let (mut files, mut wrong, mut used) = (Vec::new(), Vec::new(), 0);
     sources(&src, &mut files);
     for path in &files {
-        let room = room(path, &src);
-        // Tests in files of their own use whom they test with.
-        let is_test =
-            path.strip_prefix(&src).unwrap().iter().any(|part| part == "tests" || part == "tests.rs");
-        if is_test || ["lib", "main", "cli"].contains(&room.as_str()) {
+        let name = path.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
+        let path_in_crate = name.trim_end_matches(".rs");
+        // The command line is another crate, and tests in files of their own use what they test with.
+        let is_binary = is_in(path_in_crate, "cli") || name == "main.rs";
+        let is_test = name.split('/').any(|part| part == "tests" || part == "tests.rs");
+        if is_binary || is_test || DECLARATIONS.contains(&name.as_str()) {
             continue;
         }
-        let Some((_, may)) = MAY_USE.iter().find(|(name, _)| *name == room) else {
-            wrong.push(format!("{}: a room that the plan does not have", path.display()));
+        let Some(own) = module(path_in_crate) else {
+            wrong.push(format!("{name}: a module that the plan does not have"));
             continue;
         };
+        let may = MAY_USE.iter().find(|(name, _)| *name == own).unwrap().1;
         let text = code(&fs::read_to_string(path).unwrap());
-        for name in named(&text) {
-            let target = exports.get(&name).unwrap_or(&name);
-            if *target != room && !may.contains(&target.as_str()) {
-                wrong.push(format!("{}: {room} may not use {target} ({name})", path.display()));
+        for named in named(&text) {
+            let target = exports.get(named.split('/').next().unwrap()).unwrap_or(&named);
+            match module(target) {
+                Some(target) if target == own || may.contains(&target) => used += 1,
+                Some(target) => wrong.push(format!("{name}: {own} may not use {target} ({named})")),
+                None => wrong.push(format!("{name}: `crate::{named}` is in no module of the plan")),
             }
         }
-        if CORE.contains(&room.as_str()) {
+        let is_in_any = |modules: &[&str]| modules.iter().any(|module| is_in(path_in_crate, module));
+        if is_in_any(CORE) && !is_in_any(NOT_CORE) {
             for word in NOT_IN_THE_CORE.iter().filter(|word| text.contains(**word)) {
-                wrong.push(format!("{}: {word} in the core", path.display()));
+                wrong.push(format!("{name}: {word} in the core"));
             }
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(used > 500, "only {used} paths were read");
+}
+
+#[test]
+fn paths_of_nested_imports_are_read() {
+    let code = "use crate::{a::{B, c::D}, e::F as G}; fn f(x: crate::h::I) { crate::J }";
+    assert_eq!(named(code), ["a/B", "a/c/D", "e/F", "h/I", "J"]);
 }

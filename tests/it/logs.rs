@@ -14,8 +14,10 @@ use toolbridge::{
     Execution, JoinError, Participant, Progress, Request, Role, ToolContext, ToolError, ToolOptions, Tools,
     Unaccepted,
     memory::Room,
-    session::Destination,
-    wire::{Frame, Kind, Meta},
+    protocol::{
+        frame::{Frame, Kind, Meta},
+        session::Destination,
+    },
 };
 use tracing_subscriber::fmt::MakeWriter;
 

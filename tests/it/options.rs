@@ -6,8 +6,10 @@ use serde_json::json;
 use toolbridge::{
     Assistant, Body, CallError, Client, Config, Event, Participant, RegisterError, Request, STREAM_TOPIC,
     State, StreamHeader, StreamPart, Tool, ToolError, Tools, memory,
-    session::{CONSENT_MARGIN, Caps, Times},
-    wire::{Frame, Kind, Message, Meta, ToolProgress},
+    protocol::{
+        frame::{Frame, Kind, Message, Meta, ToolProgress},
+        session::{CONSENT_MARGIN, Caps, Times},
+    },
 };
 
 use crate::{
@@ -53,7 +55,7 @@ fn every_number_has_the_default_that_is_documented() {
         ("late results", caps.late_results, 32),
         // Constants: they are part of the names, of the protocol, or of the shape of an answer to a model.
         ("a tool's name", toolbridge::MAX_TOOL_NAME, 64),
-        ("an answer to a model", toolbridge::adapter::chat::MAX_CONTENT, 32 * KIB),
+        ("an answer to a model", toolbridge::participant::chat::MAX_CONTENT, 32 * KIB),
     ];
     for (what, size, documented) in sizes {
         assert_eq!(size, documented, "{what}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use toolbridge::{
     Assistant, BargeIn, CallError, Client, ConsentRequest, ErrorCode, State, ToolContext, ToolError,
-    ToolOptions, Tools, adapter::chat, memory,
+    ToolOptions, Tools, memory, participant::chat,
 };
 
 fn secs(seconds: u64) -> Duration {

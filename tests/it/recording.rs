@@ -10,11 +10,11 @@ use bytes::Bytes;
 use toolbridge::{
     Assistant, Body, Client, Disclose, Identity, JoinError, Lane, Outcome, Packet, Peer, Role, SendError,
     Sid, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Transport, memory,
+    protocol::frame::Frame,
     recording::{
         Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
         Redact, RoomEvent, redact, repair,
     },
-    wire::Frame,
 };
 
 /// A folder of a test's own, gone at its end.

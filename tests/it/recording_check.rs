@@ -6,11 +6,11 @@ use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Client, ToolContext, ToolError, ToolOptions,
     memory::Room,
+    protocol::session::Event,
     recording::{
         Checked, Direction, Entry, Happened, Level, RecordedOutcome, RoomEvent, calls, check, entry_json,
         entry_text, info, write_trace,
     },
-    session::Event,
 };
 
 use crate::recording_said::{

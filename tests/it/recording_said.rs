@@ -6,9 +6,9 @@ use tokio::time::Instant;
 use toolbridge::{
     Capabilities, Identity, Lane, LinkState, Packet, Participant, Peer, SendError, Sid, StreamPart,
     Transport, TransportEvent,
-    link::STREAM_TOPIC,
+    protocol::frame::Frame,
     recording::{Direction, Entry, Happened, Moment, Recorded, RoomEvent},
-    wire::Frame,
+    transport::STREAM_TOPIC,
 };
 
 /// One millisecond, in a moment's unit.

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use toolbridge::{
     Assistant, Body, Client, Config, Lane, Packet, Participant, Peer, Progress, Role, STREAM_TOPIC,
     StreamPart, TOPIC, Tool, ToolError, ToolOptions, memory,
+    protocol::frame::{Frame, Kind, Message, Meta, ToolUseResult},
     recording::{
         Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Recording, RoomEvent,
     },
     replay::{DryReport, Replay, Skipped},
-    wire::{Frame, Kind, Message, Meta, ToolUseResult},
 };
 
 use crate::recording::Folder;

@@ -3,8 +3,8 @@
 
 use toolbridge::{
     Config, Progress, ToolOptions,
+    protocol::frame::{Kind, Message, Meta, ToolUseResult},
     recording::{Direction, Entry, Happened, RoomEvent},
-    wire::{Kind, Message, Meta, ToolUseResult},
 };
 
 use crate::replay::{both_are_same, dry, ended, file, noted, places};

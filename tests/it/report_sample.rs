@@ -6,10 +6,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use toolbridge::{
     Execution, Identity, Lane, Peer,
+    protocol::frame::Frame,
     recording::{
         Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, report,
     },
-    wire::Frame,
 };
 
 /// 2026-03-14 15:09:26 UTC.

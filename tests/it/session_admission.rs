@@ -7,7 +7,7 @@ use std::time::Duration;
 use toolbridge::{
     CallError, Config, ErrorCode, Event, Identity, NotAdmitted, NotOffered, Participant, ParticipantKind,
     ROLE_ATTRIBUTE, Role, Session, ToolError, Unaccepted,
-    wire::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    protocol::frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
 use crate::session_world::{Fate, MS, SECOND, World, request, seed, tool, value};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use toolbridge::{
     Body, CallError, CallState, Config, ErrorCode, Event, Execution, Participant, Request, Role, Tool,
     ToolError,
-    wire::{
+    protocol::frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister,
     },

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use toolbridge::{
     Body, CallError, Config, ErrorCode, Event, Participant, Peer, Request, Role, Unsent,
-    session::{Caps, Times},
-    wire::{Configuration, Frame, Kind, Message, Meta},
+    protocol::{
+        frame::{Configuration, Frame, Kind, Message, Meta},
+        session::{Caps, Times},
+    },
 };
 
 use crate::{
@@ -400,7 +402,7 @@ fn a_client_may_stop_calls_if_its_author_allows_it() {
     world.run(SECOND);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
-    let stop = Message::ControlStop(toolbridge::wire::ControlStop::default());
+    let stop = Message::ControlStop(toolbridge::protocol::frame::ControlStop::default());
     world.say("tv", &["a"], &Meta::new(), &Message::Configuration(Default::default()));
     world.say("tv", &["a"], &Meta::new(), &stop);
     world.run(100 * MS);
@@ -569,7 +571,7 @@ fn a_name_that_the_assistant_offers_is_no_clients_any_more() {
 
 #[test]
 fn frames_of_other_types_pass_as_they_are() {
-    use toolbridge::{Destination, SendFrameError, wire::Meta};
+    use toolbridge::{Destination, SendFrameError, protocol::frame::Meta};
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     world.run(SECOND);

@@ -9,7 +9,7 @@ use std::sync::{
 
 use toolbridge::{
     Body, CallError, Choose, Config, Event, Identity, Session, ToolOptions,
-    wire::{Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    protocol::frame::{Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 use toolbridge::{
     BargeIn, Body, CallError, CallId, CallKey, Config, Consent, Event, Execution, Identity, LinkState,
     Participant, Role, Tool, ToolError, ToolOptions, Unsent,
-    wire::{
+    protocol::frame::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
         ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
     },

@@ -5,7 +5,7 @@
 use toolbridge::{
     Body, CallError, CallKey, Config, Consent, Disclose, Lane, LinkState, Participant, Request, Tool,
     ToolError, ToolOptions, Unsent,
-    wire::{Configuration, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
+    protocol::frame::{Configuration, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
 use crate::{

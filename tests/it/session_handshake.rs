@@ -2,7 +2,7 @@
 
 use toolbridge::{
     Config, Participant, Peer, Role,
-    wire::{
+    protocol::frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseResult, ToolsRegister,
     },

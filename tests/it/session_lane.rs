@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use toolbridge::{
     Body, Config, Event, Lane, LinkState, Outcome, Request, ToolError, Unsent,
-    wire::{Frame, Kind, Message},
+    protocol::frame::{Frame, Kind, Message},
 };
 
 use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, value};

@@ -6,7 +6,7 @@ use serde_json::json;
 use toolbridge::{
     Body, CallError, Choose, Config, ErrorCode, Participant, PermissionPrompt, Prompt, PromptAnswer,
     PromptedCall, Request, Role,
-    wire::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    protocol::frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
 use crate::{

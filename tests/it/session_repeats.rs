@@ -2,7 +2,7 @@
 
 use toolbridge::{
     CallError, Config,
-    wire::{Frame, Kind, Meta},
+    protocol::frame::{Frame, Kind, Meta},
 };
 
 use crate::session_world::{MS, SECOND, World, request, value};

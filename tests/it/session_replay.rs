@@ -2,7 +2,7 @@
 
 use toolbridge::{
     CallError, CallId, Config, Event, Tool, ToolOptions, Unsent,
-    wire::{Configuration, ErrorMessage, Frame, Kind, Message, Meta},
+    protocol::frame::{Configuration, ErrorMessage, Frame, Kind, Message, Meta},
 };
 
 use crate::session_world::{MS, SECOND, World, receivers, request, value};

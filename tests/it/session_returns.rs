@@ -2,10 +2,12 @@
 
 use toolbridge::{
     Body, CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError, Unsent,
-    session::Caps,
-    wire::{
-        Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
-        RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
+    protocol::{
+        frame::{
+            Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
+            RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
+        },
+        session::Caps,
     },
 };
 

@@ -5,7 +5,7 @@
 use toolbridge::{
     Body, CallError, CallId, CallKey, Config, Execution, LinkState, Participant, Peer, Role, Tool,
     ToolOptions, Unsent,
-    wire::{
+    protocol::frame::{
         Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult,
         ToolsRegisterAck,
     },

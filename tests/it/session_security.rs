@@ -4,7 +4,7 @@
 
 use toolbridge::{
     Body, CallError, Config, Counter, Event, Participant, Peer, ROLE_ATTRIBUTE, Role,
-    wire::{
+    protocol::frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseResult, ToolsRegister,
     },

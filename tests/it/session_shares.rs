@@ -11,7 +11,7 @@ use std::{
 use toolbridge::{
     Body, CallError, Config, Event, Execution, Packet, Participant, Peer, Role, STREAM_CHUNK, STREAM_TOPIC,
     StreamHeader, StreamPart, StreamParts,
-    wire::{Configuration, ErrorMessage, Kind, Message, Meta, ToolUseRequest},
+    protocol::frame::{Configuration, ErrorMessage, Kind, Message, Meta, ToolUseRequest},
 };
 
 use crate::session_world::{MS, SECOND, World, request};
@@ -259,8 +259,8 @@ fn request_that_a_client_has_no_room_for_goes_again() {
     let features = ["tool_use", "tool_register", "tool_ack", "frame_stream"].map(String::from).to_vec();
     let configuration = Configuration { features: Some(features), ..Configuration::default() };
     world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
-    let tool = toolbridge::wire::RegisteredTool { name: "t".to_owned(), ..Default::default() };
-    let offered = Message::ToolsRegister(toolbridge::wire::ToolsRegister { tools: vec![tool] });
+    let tool = toolbridge::protocol::frame::RegisteredTool { name: "t".to_owned(), ..Default::default() };
+    let offered = Message::ToolsRegister(toolbridge::protocol::frame::ToolsRegister { tools: vec![tool] });
     world.say("phone", &["a"], &Meta::new(), &offered);
     world.run(100 * MS);
     let request = toolbridge::Request::new("t", text(40_000)).timeout(120 * SECOND);

@@ -2,7 +2,7 @@
 
 use toolbridge::{
     Config, Event, Participant, Role, ToolOptions, Unsent,
-    wire::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    protocol::frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
 use crate::session_world::{Fate, MS, SECOND, World, receivers, request, tool, value};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use toolbridge::{
     Body, CallError, Config, Counter, ErrorCode, Event, Output, Packet, Participant, Peer, RegisterError,
     Request, Role, STREAM_CHUNK, STREAM_TOPIC, Session, StreamHeader, StreamPart, StreamParts, Tool, Unsent,
-    wire::{ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
+    protocol::frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
 };
 
 use crate::session_world::{MS, SECOND, World, request, value};

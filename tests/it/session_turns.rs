@@ -3,7 +3,7 @@
 use toolbridge::{
     BargeIn, Body, CallError, CallKey, CallState, Config, ErrorCode, Event, Participant, Request, Role, Tool,
     ToolOptions, TurnKey,
-    wire::{ControlStop, Kind, Message, Meta},
+    protocol::frame::{ControlStop, Kind, Message, Meta},
 };
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};
@@ -253,7 +253,7 @@ fn a_stop_without_a_target_stops_what_says_cancel_on_both_sides() {
     offer(&mut world, "phone");
     world.run(100 * MS);
     for (n, tool) in ["cancel", "finish", "report"].into_iter().enumerate() {
-        let request = toolbridge::wire::ToolUseRequest {
+        let request = toolbridge::protocol::frame::ToolUseRequest {
             id: format!("call-{n}").as_str().into(),
             tool_name: tool.to_owned(),
             parameters: Body::empty(),

@@ -10,7 +10,7 @@ use std::{
 use toolbridge::{
     Body, CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
     Participant, Peer, Progress, Request, Role, STREAM_CHUNK, Session, StreamPart, StreamParts, Tool, Unsent,
-    wire::{Frame, Kind, Message, Meta},
+    protocol::frame::{Frame, Kind, Message, Meta},
 };
 
 pub(crate) const MS: Duration = Duration::from_millis(1);

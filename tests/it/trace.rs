@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Client, Propagate, Request, ToolContext, ToolError, ToolSource, TraceContext,
-    memory::Room, wire::Kind,
+    memory::Room, protocol::frame::Kind,
 };
 use tracing::{
     Event, Instrument, Span, Subscriber,

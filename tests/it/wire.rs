@@ -3,7 +3,7 @@
 use serde_json::json;
 use toolbridge::{
     Body, CallId, DecodeError, EncodeError, ErrorCode, Execution, ProgressStatus,
-    wire::{
+    protocol::frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, mem};
 
 use toolbridge::{
-    Identity, Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent, session::Counter,
-    wire::Frame,
+    Identity, Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent,
+    protocol::{frame::Frame, session::Counter},
 };
 
 use crate::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use toolbridge::{
     Body, Lane, Peer, STREAM_TOPIC, StreamHeader, StreamPart,
-    wire::{Frame, Kind, Meta},
+    protocol::frame::{Frame, Kind, Meta},
 };
 
 use crate::{

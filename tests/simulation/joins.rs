@@ -5,7 +5,7 @@ use std::time::Duration;
 use toolbridge::{
     BargeIn, CloseReason, Config, Consent, LinkState, Participant, Role, Session, Tool, ToolName,
     ToolOptions,
-    session::{Caps, Times},
+    protocol::session::{Caps, Times},
 };
 
 use crate::{

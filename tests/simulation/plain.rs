@@ -7,7 +7,7 @@ use std::{
 
 use toolbridge::{
     CallError, CallId, ErrorCode, Execution, Identity, Lane, Peer, ToolError,
-    wire::{ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
+    protocol::frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
 use crate::{

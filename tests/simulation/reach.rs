@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use toolbridge::session::{Counter, Stats};
+use toolbridge::protocol::session::{Counter, Stats};
 
 /// A situation that rules are about, as the simulation sees it from outside the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

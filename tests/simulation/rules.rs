@@ -7,7 +7,7 @@ use std::{
 
 use toolbridge::{
     Body, CallError, CallId, CallKey, ErrorCode, Identity, Peer, Sid,
-    wire::{Frame, Kind, Message},
+    protocol::frame::{Frame, Kind, Message},
 };
 
 use crate::{

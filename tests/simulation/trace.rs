@@ -2,7 +2,7 @@
 
 use toolbridge::{
     Peer,
-    wire::{Frame, Message},
+    protocol::frame::{Frame, Message},
 };
 
 /// Prints a line under the run's own time, if it is traced.

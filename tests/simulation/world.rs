@@ -7,7 +7,8 @@ use std::{
 };
 
 use toolbridge::{
-    CallId, CallKey, Event, Identity, JobKey, LinkState, Output, Session, Tool, ToolName, session::TurnKey,
+    CallId, CallKey, Event, Identity, JobKey, LinkState, Output, Session, Tool, ToolName,
+    protocol::session::TurnKey,
 };
 
 use crate::{

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use toolbridge::{
     Peer,
-    link::{STREAM_TOPIC, StreamPart},
+    transport::{STREAM_TOPIC, StreamPart},
 };
 
 /// Streams that are followed at once, of all senders. Of more the oldest is given up.
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use toolbridge::{
         Packet,
-        link::{StreamHeader, StreamParts},
+        transport::{StreamHeader, StreamParts},
     };
 
     fn parts(size: usize) -> StreamParts {

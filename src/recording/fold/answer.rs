@@ -5,10 +5,10 @@ use super::{
     slot::{answer_of, beginning, shortened},
 };
 use crate::{
-    link::Identity,
+    protocol::frame::{Frame, ToolUseResult},
     recording::{Direction, Moment, REDACTED, Recorded, RecordedCall, RecordedOutcome, original::value_size},
     tool::{ErrorCode, Execution},
-    wire::{Frame, ToolUseResult},
+    transport::Identity,
 };
 
 impl CallsBuilder {

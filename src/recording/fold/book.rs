@@ -4,9 +4,9 @@ use std::collections::hash_map;
 
 use super::{CallsBuilder, MAX_ALIKE, MAX_WORD, Slot};
 use crate::{
-    link::Identity,
     recording::{Direction, Recorded},
     tool::CallId,
+    transport::Identity,
 };
 
 impl CallsBuilder {
@@ -106,9 +106,9 @@ impl CallsBuilder {
 mod tests {
     use super::*;
     use crate::{
-        link::{Lane, Peer},
+        protocol::frame::Frame,
         recording::{Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent, fold::slot::SLOT},
-        wire::Frame,
+        transport::{Lane, Peer},
     };
 
     fn packet(from: &str, json: &str) -> Entry {

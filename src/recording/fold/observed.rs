@@ -3,9 +3,9 @@
 
 use super::{CallsBuilder, Slot, Told};
 use crate::{
-    link::Identity,
     recording::RecordedOutcome,
     tool::{CallId, ErrorCode, Execution},
+    transport::Identity,
 };
 
 impl CallsBuilder {

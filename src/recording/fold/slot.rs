@@ -6,10 +6,10 @@ use sha2::{Digest, Sha256};
 
 use super::{MAX_AGAIN, MAX_TEXT};
 use crate::{
-    link::Identity,
+    protocol::frame::{ToolUseRequest, ToolUseResult},
     recording::{RecordedCall, RecordedOutcome},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode},
-    wire::{ToolUseRequest, ToolUseResult},
+    transport::Identity,
 };
 
 /// What a call takes in memory beside its texts and lists, in bytes: its place in the tree and in the maps by id, caller

@@ -19,8 +19,8 @@ use super::{
     text::{MAX_TEXT, embedded, json, shown},
 };
 use crate::{
-    link::Lane,
-    wire::{Frame, Kind},
+    protocol::frame::{Frame, Kind},
+    transport::Lane,
 };
 use room::Room;
 

@@ -11,9 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    body::Body,
-    bridge::{Assistant, Call},
-    link::Identity,
+    participant::{Assistant, Call},
     recording::Entry,
     replay::{
         LiveDifference, LiveError, LiveReport, NotAsked, Plan, Replay, Speed,
@@ -23,6 +21,8 @@ use crate::{
         tape::{Ending, Tape, Taped},
     },
     tool::{CallError, Offer},
+    transport::Identity,
+    value::Body,
 };
 
 /// How long to wait for clients that offer what will be asked: announcements take up to 3 s.

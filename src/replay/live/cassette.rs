@@ -10,15 +10,17 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    body::Body,
     recording::{Entry, Recording},
     replay::{
         LiveError, Miss, MissReason,
         shelf::Shelf,
         tape::{Answer, Ending, Tape, Taped},
     },
-    source::{ToolContext, ToolSource},
-    tool::{CallId, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName},
+    tool::{
+        CallId, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName,
+        source::{ToolContext, ToolSource},
+    },
+    value::Body,
 };
 
 /// So many misses are kept; further ones are counted.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::body::{Body, EncodeError};
+use crate::value::{Body, EncodeError};
 
 /// What a person answered to a [`Prompt`](super::Prompt): the result of its call.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]

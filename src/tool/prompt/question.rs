@@ -8,7 +8,7 @@ use super::{
     Decision, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL,
     PromptAnswer,
 };
-use crate::body::Body;
+use crate::value::Body;
 
 /// `bridge.permission`: may these calls be made?
 #[derive(Clone, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use toolbridge::{Body, wire::Frame};
+use toolbridge::{Body, protocol::frame::Frame};
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(body) = Body::from_bytes(data.to_vec()) {

@@ -12,12 +12,7 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
-use toolbridge::{
-    Body, CallKey, CloseReason, Config, Event, JobKey, LinkState, Output, Participant, Peer, Progress,
-    Request, Role, Session, Tool, ToolError, Unsent,
-    session::Caps,
-    wire::{Frame, Kind, Meta},
-};
+use toolbridge::{Body, CallKey, CloseReason, Config, Event, JobKey, LinkState, Output, Participant, Peer, Progress, Request, Role, Session, Tool, ToolError, Unsent, protocol::{frame::{Frame, Kind, Meta}, session::Caps}};
 
 /// Calls that may be open with one owner.
 const OPEN: usize = 4;

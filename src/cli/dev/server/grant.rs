@@ -126,7 +126,7 @@ mod tests {
     use sha2::Sha256;
 
     use super::*;
-    use toolbridge::token::AccessKey;
+    use toolbridge::transport::livekit::access_token::AccessKey;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
 

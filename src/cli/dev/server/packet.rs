@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use livekit_protocol::{DataPacket, data_packet, data_packet::Value, data_stream::header::ContentHeader};
 
-use toolbridge::link::Lane;
+use toolbridge::transport::Lane;
 
 /// How many nonces of user packets a room remembers: a packet that has one of them came already.
 const NONCES: usize = 100;

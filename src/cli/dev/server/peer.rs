@@ -13,7 +13,7 @@ use str0m::{
     net::{Protocol, Receive, TcpType, Transmit},
 };
 
-use toolbridge::link::Lane;
+use toolbridge::transport::Lane;
 
 /// How many bytes of both channels may be on their way.
 const BUDGET: usize = 144 * 1024;

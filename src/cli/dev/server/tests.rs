@@ -5,11 +5,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{DevRoom, Key, event_loop::Order, room::Rooms};
-use toolbridge::{
-    link::{Identity, Lane, Packet},
-    room::{Room, RoomOptions},
-    token::AccessKey,
-    transport::{Incoming, Transport, TransportEvent},
+use toolbridge::transport::{
+    Identity, Incoming, Lane, Packet, Transport, TransportEvent,
+    livekit::{Room, RoomOptions, access_token::AccessKey},
 };
 
 mod data;

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use super::{list, span};
 use crate::cli::doctor::step::Report;
-use toolbridge::room::probe::{
+use toolbridge::transport::livekit::probe::{
     ConnectFault, Encrypted, HttpAnswer, HttpFault, NameFault, RouteFault, TlsFault,
 };
 

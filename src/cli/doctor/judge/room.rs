@@ -12,7 +12,7 @@ use crate::cli::doctor::{
 };
 use toolbridge::{
     ConnectError, Role,
-    room::{JoinPhase, RelayError, TokenRefusal},
+    transport::livekit::{JoinPhase, RelayError, TokenRefusal},
 };
 
 /// The join that the server took, by a path or without one.

@@ -12,8 +12,8 @@ use super::{
     Rows,
 };
 use crate::{
-    link::{Identity, Sid},
-    wire::Frame,
+    protocol::frame::Frame,
+    transport::{Identity, Sid},
 };
 
 /// Most participants that are told apart.

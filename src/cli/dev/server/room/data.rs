@@ -5,7 +5,7 @@ use prost::Message as _;
 
 use super::{Key, Output, Participant, Rooms};
 use crate::cli::dev::server::{grant, packet};
-use toolbridge::link::Lane;
+use toolbridge::transport::Lane;
 
 /// The largest message that is taken, in bytes: a longer one would end the channel at the real server.
 const MAX_MESSAGE: usize = 65_535;

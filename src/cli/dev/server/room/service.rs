@@ -9,7 +9,7 @@ use livekit_protocol::{
 
 use super::{Key, Output, Rooms, limits, update};
 use crate::cli::dev::server::grant;
-use toolbridge::link::Lane;
+use toolbridge::transport::Lane;
 
 /// Why the room service does not do what it is asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

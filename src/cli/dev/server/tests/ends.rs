@@ -1,7 +1,7 @@
 //! How a participant's time in the room ends.
 
 use super::*;
-use toolbridge::link::CloseReason;
+use toolbridge::transport::CloseReason;
 
 async fn closed(room: &mut Room) -> CloseReason {
     until(room, |event| match event {

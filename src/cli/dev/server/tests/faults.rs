@@ -5,7 +5,7 @@ use livekit_protocol::{DisconnectReason, leave_request::Action, simulate_scenari
 use super::*;
 use toolbridge::{
     ConnectError,
-    link::{CloseReason, LinkState, Sid},
+    transport::{CloseReason, LinkState, Sid},
 };
 
 /// A server, and two who are joined.

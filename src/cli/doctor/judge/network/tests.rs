@@ -1,6 +1,6 @@
 use super::*;
 use crate::cli::doctor::step::State;
-use toolbridge::room::probe::ProxyError;
+use toolbridge::transport::livekit::probe::ProxyError;
 
 const LIMIT: Duration = Duration::from_secs(5);
 const DAY: i64 = 86_400;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cli::doctor::step::State;
-use toolbridge::room::RelayFailure;
+use toolbridge::transport::livekit::RelayFailure;
 
 #[track_caller]
 fn says(report: &Report, state: State, wrong: &str, advice: &str) {

@@ -1,3 +1,0 @@
-//! Other systems' ways of speaking of tools, as users of the public API.
-
-pub mod chat;

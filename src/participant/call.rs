@@ -1,0 +1,326 @@
+//! One call: what is asked for, and the wait for what comes of it.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    future::{Future, IntoFuture},
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use serde::Serialize;
+use tokio::sync::oneshot;
+use tracing::Span;
+
+use super::{Handle, Reply, Shared, now, trace, turn::OpenTurn};
+use crate::{
+    protocol::session::{CallKey, Request},
+    tool::{CallError, CallId, Progress, TraceContext},
+    transport::{CloseReason, Identity},
+    value::{Body, EncodeError},
+};
+
+/// How many steps of progress a reader may be behind before it misses the oldest.
+const PROGRESS_KEPT: usize = 64;
+
+/// A call that was not sent yet: see [`Assistant::call`](crate::Assistant::call).
+///
+/// Awaiting it sends it and waits for its outcome; [`start`](CallBuilder::start) sends it.
+#[must_use = "a call is sent when it is awaited or started"]
+pub struct CallBuilder {
+    handle: Arc<Handle>,
+    request: Result<Request, EncodeError>,
+    /// Kept until the call is sent: a turn takes calls no longer when nobody holds it.
+    turn: Option<Arc<OpenTurn>>,
+    /// The trace that the author says it belongs to.
+    trace: Option<TraceContext>,
+}
+
+impl CallBuilder {
+    pub(super) fn new(handle: Arc<Handle>, tool: &str, arguments: &impl Serialize) -> Self {
+        let request = encode_arguments(arguments).map(|arguments| Request::new(tool, arguments));
+        Self { handle, request, turn: None, trace: None }
+    }
+
+    pub(super) fn in_turn(mut self, turn: &Arc<OpenTurn>) -> Self {
+        self.turn = Some(Arc::clone(turn));
+        let key = turn.key;
+        self.with(|request| Ok(request.turn(key)))
+    }
+
+    /// Asks this participant, whoever else offers the tool.
+    pub fn to(self, owner: impl Into<Identity>) -> Self {
+        self.with(|request| Ok(request.to(owner)))
+    }
+
+    /// The whole time it may take: waiting for an owner, sending, executing. Default: 30 s.
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.with(|request| Ok(request.timeout(limit)))
+    }
+
+    /// How long to wait for somebody who offers the tool, inside the timeout. Default: 5 s.
+    pub fn owner_wait(self, wait: Duration) -> Self {
+        self.with(|request| Ok(request.owner_wait(wait)))
+    }
+
+    /// Adds an entry to the request's `meta`.
+    pub fn meta(self, key: &str, value: impl Serialize) -> Self {
+        self.with(|request| Ok(request.meta(key, Body::encode(&value)?)))
+    }
+
+    /// As part of this trace, which its owner reads in its
+    /// [`ToolContext`](crate::ToolContext::trace). Default: what the builder's
+    /// [`propagate`](crate::AssistantBuilder::propagate) says of the call's span.
+    pub fn trace(mut self, context: TraceContext) -> Self {
+        self.trace = Some(context);
+        self
+    }
+
+    /// Sends it. Dropping what this returns cancels the call.
+    pub fn start(self) -> Call {
+        let shared = &self.handle.0;
+        let (reply, outcome) = oneshot::channel();
+        let steps = Arc::new(Steps::default());
+        let turn = self.turn;
+        let started = match self.request {
+            Err(EncodeError::TooLarge { size, limit }) => Err(CallError::TooLarge { size, limit }),
+            Err(error) => Err(CallError::Arguments(error)),
+            Ok(mut request) => {
+                let span = trace::call_span(&request.tool, Some(&request.arguments));
+                let context = self.trace.or_else(|| shared.propagation.context(&span));
+                if let Some(context) = context {
+                    request = request.trace(&context);
+                }
+                begin(shared, request, Slot { id: CallId::from(""), reply, steps: Arc::clone(&steps), span })
+            }
+        };
+        let (state, id) = match started {
+            Ok((key, id)) => (State::Open { key, outcome }, id),
+            Err(error) => (State::Refused(Some(error)), CallId::from("")),
+        };
+        drop(turn);
+        shared.wake.notify_one();
+        Call { shared: Arc::clone(shared), id, state, steps }
+    }
+
+    fn with(mut self, change: impl FnOnce(Request) -> Result<Request, EncodeError>) -> Self {
+        self.request = self.request.and_then(change);
+        self
+    }
+}
+
+fn begin(shared: &Shared, request: Request, mut slot: Slot) -> Result<(CallKey, CallId), CallError> {
+    let mut inner = shared.lock();
+    let refusal = shared.refusal(&inner).map_or(Ok(()), Err);
+    let begun = refusal.and_then(|()| inner.session.call(now(), request));
+    let key = begun.inspect_err(|error| trace::failed(&slot.span, error))?;
+    let id = inner.session.call_id(key).cloned().unwrap_or_else(|| CallId::from(""));
+    trace::asked(&slot.span, id.as_str(), inner.session.room());
+    slot.id = id.clone();
+    inner.calls.insert(key, slot);
+    Ok((key, id))
+}
+
+/// `()` is a call without arguments; anything else must be a map.
+fn encode_arguments(arguments: &impl Serialize) -> Result<Body, EncodeError> {
+    let body = Body::encode(arguments)?;
+    if body.is_nil() {
+        return Ok(Body::empty());
+    }
+    if body.is_map() { Ok(body) } else { Err(EncodeError::NotAMap { field: "arguments" }) }
+}
+
+impl IntoFuture for CallBuilder {
+    type Output = Result<Body, CallError>;
+    type IntoFuture = Call;
+
+    fn into_future(self) -> Call {
+        self.start()
+    }
+}
+
+impl fmt::Debug for CallBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallBuilder").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+/// A call under way: a future of its one outcome.
+///
+/// Dropping it cancels the call: the owner is told to stop. [`detach`](Call::detach) lets it finish unseen.
+#[must_use = "dropping a call cancels it"]
+pub struct Call {
+    shared: Arc<Shared>,
+    id: CallId,
+    state: State,
+    steps: Arc<Steps>,
+}
+
+/// Where a call stands, as its caller sees it.
+enum State {
+    /// Its outcome will come.
+    Open { key: CallKey, outcome: oneshot::Receiver<Result<Body, CallError>> },
+    /// It never began; the error is still to be told.
+    Refused(Option<CallError>),
+    /// Its outcome was told.
+    Told,
+}
+
+impl Call {
+    /// Its id; empty for a call that was refused before it had one.
+    pub fn id(&self) -> &CallId {
+        &self.id
+    }
+
+    /// Who runs it, once somebody was asked: the owner, or ourselves.
+    pub fn owner(&self) -> Option<Identity> {
+        self.shared.lock().session.record(&self.id).and_then(|record| record.owner.clone())
+    }
+
+    /// How far the tool has come: first that it began, then what it tells. `None` when the call has ended.
+    ///
+    /// # Cancel safety
+    /// Safe: a dropped future loses no step.
+    pub async fn progress(&mut self) -> Option<Progress> {
+        if !matches!(self.state, State::Open { .. }) {
+            return None;
+        }
+        self.steps.next().await
+    }
+
+    pub(super) fn steps(&self) -> Arc<Steps> {
+        Arc::clone(&self.steps)
+    }
+
+    /// Cancels it: it settles at once as [`CallError::Cancelled`], and its owner is told to stop.
+    pub fn cancel(&mut self) {
+        if let State::Open { key, .. } = self.state {
+            self.shared.lock().session.cancel(now(), key);
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// Lets it finish unseen: it is sent and executed as any other, and nobody hears what comes of it.
+    pub fn detach(mut self) {
+        if let State::Open { key, .. } = self.state {
+            let mut inner = self.shared.lock();
+            inner.session.detach(now(), key);
+            inner.calls.remove(&key);
+        }
+        self.state = State::Told;
+    }
+}
+
+impl Future for Call {
+    type Output = Result<Body, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = match &mut self.state {
+            State::Open { outcome, .. } => match Pin::new(outcome).poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(result)) => result,
+                // The driver is gone without a word: its runtime was shut down.
+                Poll::Ready(Err(_)) => Err(CallError::Closed(CloseReason::Closed)),
+            },
+            State::Refused(error) => Err(error.take().unwrap_or(CallError::Cancelled)),
+            State::Told => Err(CallError::Cancelled),
+        };
+        self.state = State::Told;
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let State::Open { key, .. } = self.state
+            && let Some(mut inner) = self.shared.lock_to_drop()
+        {
+            inner.session.cancel(now(), key);
+            drop(inner);
+            self.shared.wake.notify_one();
+        }
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Where the driver puts a call's outcome and progress.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) id: CallId,
+    /// Open as long as the call is.
+    pub(super) span: Span,
+    pub(super) reply: Reply,
+    pub(super) steps: Arc<Steps>,
+}
+
+impl Slot {
+    pub(super) fn settle(self, result: Result<Body, CallError>) {
+        if let Err(error) = &result {
+            trace::failed(&self.span, error);
+        }
+        // A caller that is gone does not want it.
+        let _ = self.reply.send(result);
+        self.steps.end();
+    }
+}
+
+/// Progress that was not read yet.
+#[derive(Debug, Default)]
+pub(super) struct Steps(Mutex<Unread>);
+
+#[derive(Debug, Default)]
+struct Unread {
+    steps: VecDeque<Progress>,
+    ended: bool,
+    reader: Option<Waker>,
+}
+
+impl Steps {
+    pub(super) fn push(&self, step: Progress) {
+        self.change(|unread| {
+            if unread.steps.len() == PROGRESS_KEPT {
+                unread.steps.pop_front();
+            }
+            unread.steps.push_back(step);
+        });
+    }
+
+    /// The next step; `None` when the call has ended.
+    pub(super) async fn next(&self) -> Option<Progress> {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+
+    fn end(&self) {
+        self.change(|unread| unread.ended = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Unread)) {
+        let reader = {
+            let mut unread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            change(&mut unread);
+            unread.reader.take()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    fn poll(&self, context: &Context<'_>) -> Poll<Option<Progress>> {
+        let mut unread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(step) = unread.steps.pop_front() {
+            return Poll::Ready(Some(step));
+        }
+        if unread.ended {
+            return Poll::Ready(None);
+        }
+        unread.reader = Some(context.waker().clone());
+        Poll::Pending
+    }
+}

@@ -1,0 +1,93 @@
+//! The author's own question to a person, before a tool of his runs.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{
+    protocol::session::Question,
+    tool::{CallId, Tool},
+    transport::Identity,
+    value::Body,
+};
+
+/// What somebody wants to run, and a person is asked to allow.
+///
+/// What it says of the call is what will run. The description of the tool and the arguments may have been
+/// worded by somebody else: show them as text.
+#[derive(Clone)]
+pub struct ConsentRequest(Question);
+
+impl ConsentRequest {
+    pub(super) fn new(question: Question) -> Self {
+        Self(question)
+    }
+
+    /// Who wants it.
+    pub fn caller(&self) -> &Identity {
+        &self.0.caller
+    }
+
+    /// The tool, as it is offered now.
+    pub fn tool(&self) -> &Tool {
+        &self.0.tool
+    }
+
+    /// What it will be given.
+    pub fn arguments(&self) -> &Body {
+        &self.0.arguments
+    }
+
+    /// The call's id.
+    pub fn call_id(&self) -> &CallId {
+        &self.0.call
+    }
+
+    /// When silence is a no: 500 ms before the call's budget ends. The question is dropped then.
+    pub fn deadline(&self) -> Instant {
+        Instant::from_std(self.0.until)
+    }
+
+    /// How long is left until then.
+    pub fn time_left(&self) -> Duration {
+        self.deadline().saturating_duration_since(Instant::now())
+    }
+}
+
+impl fmt::Debug for ConsentRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsentRequest")
+            .field("caller", &self.0.caller)
+            .field("tool", self.0.tool.name())
+            .field("call", &self.0.call)
+            .field("arguments", &self.0.arguments)
+            .finish_non_exhaustive()
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+/// The author's function that asks.
+#[derive(Clone)]
+pub(super) struct AskPerson(Arc<dyn Fn(ConsentRequest) -> Answer + Send + Sync>);
+
+impl AskPerson {
+    pub(super) fn new<F, Fut>(ask: F) -> Self
+    where
+        F: Fn(ConsentRequest) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = bool> + Send + 'static,
+    {
+        Self(Arc::new(move |request| Box::pin(ask(request))))
+    }
+
+    /// The question, asked when it is first polled: the function itself may panic too.
+    pub(super) async fn ask(self, request: ConsentRequest) -> bool {
+        (self.0)(request).await
+    }
+}
+
+impl fmt::Debug for AskPerson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AskPerson")
+    }
+}

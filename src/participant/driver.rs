@@ -1,0 +1,522 @@
+//! The one task of a participant: carries out what the session asks for, and tells it what happened.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tracing::Span;
+
+use super::{
+    Closing, Shared,
+    consent::{AskPerson, ConsentRequest},
+    now,
+    outbox::{Outbox, is_large},
+    trace,
+};
+use crate::{
+    protocol::session::{CallRecord, Event, Job, JobKey, Output, Question, Session, Unsent, later},
+    tool::{
+        CallError, Outcome, Progress, Tool,
+        executor::{self, Done, Executor, Questions, Reports},
+    },
+    transport::{CloseReason, Lane, LinkState, Packet, SendError, Sid, TOPIC, Transport, TransportEvent},
+};
+
+/// How many reports of tools are taken before the transport is looked at again.
+const REPORTS_AT_ONCE: usize = 64;
+
+/// While so much waits that nothing is read, and nothing was handed over for this long, one event is read all
+/// the same: what waits to be read may be what keeps the packets back. Two who both wait would wait for ever.
+const STALLED: Duration = Duration::from_millis(10);
+
+/// How long the last packets may take to be handed over when we leave.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// How long the transport may take to leave; then it is dropped.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// How long tools may tidy up when we leave, whatever their own grace. The default grace is 1 s.
+const TIDY: Duration = Duration::from_secs(10);
+
+/// What the driver holds.
+pub(super) struct Driver<T: Transport> {
+    shared: Arc<Shared>,
+    transport: T,
+    executor: Executor<JobKey>,
+    reports: Reports<JobKey>,
+    consent: Option<AskPerson>,
+    /// Hears of our tools before anybody is offered them.
+    offering: Option<Offering>,
+    unasked: Option<Unasked>,
+    questions: Questions<JobKey>,
+    outbox: Outbox,
+    sending: Option<Sending>,
+    /// What passes between the parts of a large one.
+    overtaking: Option<Sending>,
+    /// What is being sent on the lossy lane, beside a reliable packet that is stalled.
+    fast: Option<Sending>,
+    /// When a packet was last handed over or an event read.
+    moved: Instant,
+    drain: Duration,
+    drain_until: Option<Instant>,
+    sid: Sid,
+    _last_word: LastWord,
+}
+
+/// Receives each call that ended before a participant was asked.
+pub(super) type Unasked = Box<dyn Fn(&CallRecord, &CallError) + Send>;
+
+/// Is told what will be offered.
+pub(super) type Offering = Box<dyn Fn(&[Tool]) + Send>;
+
+/// Ends what is open if the driver goes without a word: its runtime was shut down, or it panicked.
+struct LastWord(Arc<Shared>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        self.0.finish(&CloseReason::ConnectionLost("the task that drove it is gone".into()));
+    }
+}
+
+/// A packet on its way to the transport.
+struct Sending {
+    id: u64,
+    large: bool,
+    handed: Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>,
+}
+
+/// What woke the driver.
+enum Woken {
+    Transport(Option<TransportEvent>),
+    Done(Done<JobKey>),
+    Consent(JobKey, bool),
+    Sent(u64, Result<(), SendError>),
+    Overtook(u64, Result<(), SendError>),
+    Fast(u64, Result<(), SendError>),
+    Sources,
+    Time,
+    Command,
+}
+
+impl<T: Transport> Driver<T> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        transport: T,
+        (executor, reports): (Executor<JobKey>, Reports<JobKey>),
+        drain: Duration,
+    ) -> Self {
+        let sid = shared.lock().session.local().sid().clone();
+        Self {
+            _last_word: LastWord(Arc::clone(&shared)),
+            shared,
+            transport,
+            executor,
+            reports,
+            consent: None,
+            offering: None,
+            unasked: None,
+            questions: Questions::new(),
+            outbox: Outbox::default(),
+            sending: None,
+            overtaking: None,
+            fast: None,
+            moved: Instant::now(),
+            drain,
+            drain_until: None,
+            sid,
+        }
+    }
+
+    /// Who asks a person before a tool runs that needs it.
+    pub(super) fn asking(mut self, consent: Option<AskPerson>) -> Self {
+        self.consent = consent;
+        self
+    }
+
+    /// Who hears of changed tools before anybody is offered them.
+    pub(super) fn offering(mut self, offering: Option<Offering>) -> Self {
+        self.offering = offering;
+        self
+    }
+
+    /// Who hears of calls that ended before anybody was asked: no packet says anything of them.
+    pub(super) fn noting_unasked(mut self, unasked: Option<Unasked>) -> Self {
+        self.unasked = unasked;
+        self
+    }
+
+    /// Runs until the participant has left.
+    pub(super) async fn run(mut self) {
+        let reason = loop {
+            // A transport that always has something must not keep the thread for itself.
+            tokio::task::consume_budget().await;
+            self.take_reports();
+            self.carry_out();
+            if self.is_over() {
+                break CloseReason::Closed;
+            }
+            let woken = self.woken().await;
+            if matches!(woken, Woken::Transport(_) | Woken::Sent(..) | Woken::Overtook(..)) {
+                self.moved = Instant::now();
+            }
+            match woken {
+                Woken::Transport(Some(TransportEvent::Closed(reason))) => break reason,
+                Woken::Transport(None) => break CloseReason::ConnectionLost("the transport ended".into()),
+                Woken::Transport(Some(event)) => self.heard(event),
+                Woken::Done(done) => self.done(done),
+                Woken::Consent(key, allowed) => self.shared.lock().session.consent(now(), key, allowed),
+                Woken::Sent(id, result) => {
+                    self.sending = None;
+                    self.sent(id, result);
+                }
+                Woken::Overtook(id, result) => {
+                    self.overtaking = None;
+                    self.sent(id, result);
+                }
+                Woken::Fast(id, result) => {
+                    self.fast = None;
+                    self.sent(id, result);
+                }
+                Woken::Sources => self.offer_again(),
+                Woken::Time | Woken::Command => {}
+            }
+        };
+        self.end(reason).await;
+    }
+
+    /// Takes what tools report. Neither a flood of packets nor of reports keeps the other waiting.
+    fn take_reports(&mut self) {
+        for _ in 0..REPORTS_AT_ONCE {
+            let Some(done) = self.reports.try_recv() else { return };
+            self.done(done);
+        }
+    }
+
+    /// Does all that the session asks for.
+    fn carry_out(&mut self) {
+        self.take_outputs();
+        let asked = {
+            let mut inner = self.shared.lock();
+            std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>()
+        };
+        for question in asked {
+            self.ask(question);
+        }
+        self.send_next();
+    }
+
+    /// Does what the session asks for, what is due first: no flood of packets stops the clock. Packets wait.
+    fn take_outputs(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let mut inner = shared.lock();
+        let now = now();
+        if inner.session.poll_timeout().is_some_and(|due| due <= now) {
+            inner.session.handle_timeout(now);
+        }
+        while let Some(output) = self.next_output(&mut inner.session, now) {
+            match output {
+                Output::Transmit(packet) => {
+                    let busy = self.sending.as_ref().is_some_and(|sending| sending.large);
+                    if let Err(id) = self.outbox.push(packet, busy) {
+                        inner.session.handle_unsent(now, id, Unsent::QueueFull);
+                    }
+                }
+                Output::Execute(job) => {
+                    let own = Some(&job).filter(|job| job.caller == shared.identity);
+                    let own = own.and_then(|job| inner.session.call_key(&job.call));
+                    let own = own.and_then(|key| inner.calls.get(&key));
+                    let span = trace::tool_span(&job, inner.session.room(), own.map(|slot| &slot.span));
+                    self.execute(job, span);
+                }
+                Output::Abort(key) => {
+                    if !self.questions.withdraw(key) {
+                        self.executor.abort(key);
+                    }
+                }
+                Output::Settled { key, result } => {
+                    if let Some(slot) = inner.calls.remove(&key) {
+                        let record = inner.session.record(&slot.id);
+                        trace::ended(&slot.span, record);
+                        if let (Some(unasked), Some(record), Err(error)) = (&self.unasked, record, &result)
+                            && record.owner.is_none()
+                        {
+                            unasked(record, error);
+                        }
+                        slot.settle(result);
+                    }
+                }
+                Output::Event(event) => {
+                    if let Event::Progress { key: Some(key), progress, .. } = &event
+                        && let Some(slot) = inner.calls.get(key)
+                    {
+                        slot.steps.push(progress.clone());
+                    }
+                    if let Event::ToolsChanged { .. } = &event {
+                        shared.offers.send_modify(|changes| *changes += 1);
+                    }
+                    if let Some(events) = &inner.events {
+                        let _ = events.send(event); // nobody may be listening
+                    }
+                }
+            }
+        }
+        let registrations = inner.session.registrations();
+        shared.registrations.send_if_modified(|seen| std::mem::replace(seen, registrations) != registrations);
+        if self.sending.as_ref().is_some_and(|it| it.large && !inner.session.is_wanted(it.id)) {
+            self.sending = None; // the transport tells those who have heard a part of it
+        }
+    }
+
+    /// Asks a person, unless the call would be refused anyway.
+    fn ask(&mut self, question: Question) {
+        let key = question.key;
+        let refusal = self.executor.check(question.tool.name(), &question.arguments).err();
+        match (refusal, self.consent.clone()) {
+            (Some(refusal), _) => self.settle(key, Err(refusal)),
+            (None, Some(consent)) => self.questions.ask(key, consent.ask(ConsentRequest::new(question))),
+            (None, None) => self.shared.lock().session.consent(now(), key, false),
+        }
+        self.shared.wake.notify_one(); // what came of it is still to be carried out
+    }
+
+    fn settle(&self, key: JobKey, outcome: Outcome) {
+        self.shared.lock().session.settle(now(), key, outcome);
+    }
+
+    fn execute(&mut self, job: Job, span: Span) {
+        let deadline = Instant::from_std(job.deadline);
+        let trace = job.trace();
+        self.shared.propagation.adopt(&span, trace.as_ref());
+        self.executor.execute(executor::Job {
+            span,
+            trace,
+            key: job.key,
+            tool: job.tool,
+            arguments: job.arguments,
+            caller: job.caller,
+            call: job.call,
+            limit: job.limit,
+            deadline,
+        });
+    }
+
+    /// The next thing to do. When there is none the session hears what waits on the reliable lane, and may
+    /// find that something can go there.
+    fn next_output(&self, session: &mut Session, now: std::time::Instant) -> Option<Output> {
+        session.poll_output().or_else(|| {
+            session.handle_backlog(now, self.outbox.bytes() + self.transport.backlog());
+            session.poll_output()
+        })
+    }
+
+    fn send_next(&mut self) {
+        if self.overtaking.is_none() {
+            self.overtaking = self.outbox.next_urgent().map(|packet| self.begin(packet));
+        }
+        if self.fast.is_none() {
+            self.fast = self.outbox.next_fast().map(|packet| self.begin(packet));
+        }
+        while self.sending.is_none() {
+            let Some(packet) = self.outbox.next_ordered() else { return };
+            if is_large(&packet) && !self.shared.lock().session.is_wanted(packet.id) {
+                continue;
+            }
+            self.sending = Some(self.begin(packet));
+        }
+    }
+
+    fn begin(&self, packet: Packet) -> Sending {
+        let (id, large) = (packet.id, is_large(&packet));
+        Sending { id, large, handed: Box::pin(self.transport.send(packet)) }
+    }
+
+    /// Whether no packet is on its way to the transport.
+    fn is_idle(&self) -> bool {
+        self.sending.is_none() && self.overtaking.is_none() && self.fast.is_none()
+    }
+
+    async fn woken(&mut self) -> Woken {
+        let deadline = self.deadline();
+        let time = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let stalled = self.outbox.is_long().then(|| self.moved + STALLED);
+        let transport = &mut self.transport;
+        let event = async {
+            if let Some(stalled) = stalled {
+                tokio::time::sleep_until(stalled).await;
+            }
+            transport.recv().await
+        };
+        tokio::select! {
+            biased;
+            (id, result) = handed(&mut self.overtaking) => Woken::Overtook(id, result),
+            // A reliable packet that is not stalled keeps its place before a lossy one: progress before its answer.
+            (id, result) = handed(&mut self.sending) => Woken::Sent(id, result),
+            (id, result) = handed(&mut self.fast) => Woken::Fast(id, result),
+            event = event => Woken::Transport(event),
+            Some(done) = self.reports.recv() => Woken::Done(done),
+            (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
+            () = self.shared.wake.notified() => Woken::Command,
+            () = time => Woken::Time,
+            () = self.executor.changed() => Woken::Sources,
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let session = self.shared.lock().session.poll_timeout().map(Instant::from_std);
+        [session, self.drain_until].into_iter().flatten().min()
+    }
+
+    fn heard(&mut self, event: TransportEvent) {
+        if event == TransportEvent::Link(LinkState::Up) && *self.transport.local().sid() != self.sid {
+            return self.rejoined();
+        }
+        let mut inner = self.shared.lock();
+        let session = &mut inner.session;
+        match event {
+            TransportEvent::Joined(who) => session.handle_joined(now(), who),
+            TransportEvent::Left(who) => session.handle_left(now(), &who),
+            TransportEvent::Packet(packet) if packet.topic.is_empty() || packet.topic == TOPIC => {
+                match packet.lane {
+                    Lane::Reliable => session.handle_packet(now(), &packet.from, &packet.payload),
+                    Lane::Lossy => session.handle_lossy_packet(now(), &packet.from, &packet.payload),
+                }
+            }
+            TransportEvent::Stream { from, part } => session.handle_stream(now(), &from, part),
+            TransportEvent::Link(state) => session.handle_link(now(), state),
+            // A packet on a topic that is not ours is for somebody else in this app.
+            TransportEvent::Packet(_) | TransportEvent::Closed(_) => {}
+        }
+    }
+
+    /// We are in the room under another sid. What was to be sent was for peers as they knew us: none of it
+    /// may leave in the new join.
+    fn rejoined(&mut self) {
+        self.take_outputs();
+        let local = self.transport.local();
+        self.sid = local.sid().clone();
+        let mut inner = self.shared.lock();
+        for packet in self.outbox.take_all() {
+            inner.session.handle_unsent(now(), packet, Unsent::Interrupted);
+        }
+        inner.session.handle_rejoined(now(), local, self.transport.present());
+    }
+
+    fn done(&mut self, done: Done<JobKey>) {
+        let mut inner = self.shared.lock();
+        match done {
+            Done::Started(key) => inner.session.progress(now(), key, Progress::started()),
+            Done::Progress(key, progress) => inner.session.progress(now(), key, progress),
+            Done::Settled(key, outcome) => inner.session.settle(now(), key, outcome),
+        }
+    }
+
+    fn sent(&mut self, id: u64, result: Result<(), SendError>) {
+        let Err(error) = result else { return };
+        tracing::debug!(%error, "a packet was not handed over");
+        let why = match error {
+            SendError::TooLarge { size, limit } => Unsent::TooLarge { size, limit },
+            SendError::NotAllowed => Unsent::NotAllowed,
+            SendError::Closed(_) => Unsent::Closed,
+            SendError::Interrupted => Unsent::Interrupted,
+            other => Unsent::Other(other.to_string()),
+        };
+        self.shared.lock().session.handle_unsent(now(), id, why);
+    }
+
+    fn offer_again(&mut self) {
+        let tools = self.executor.refresh();
+        if let Some(offering) = &self.offering {
+            offering(&tools);
+        }
+        if let Err(error) = self.shared.lock().session.offer(now(), tools) {
+            tracing::warn!(%error, "the changed tools are not offered; the last ones stay");
+        }
+    }
+
+    /// Whether we have left by our own will. Begins and watches the drain.
+    fn is_over(&mut self) -> bool {
+        if self.shared.abandoned.load(Ordering::Relaxed) {
+            return true;
+        }
+        let mut inner = self.shared.lock();
+        match inner.closing {
+            Closing::No => false,
+            Closing::Now => true,
+            Closing::Drain => {
+                inner.session.drain(now());
+                let until =
+                    *self.drain_until.get_or_insert_with(|| Instant::from_std(later(now(), self.drain)));
+                let handed = self.outbox.is_empty() && self.is_idle();
+                (inner.session.is_drained() && handed) || Instant::now() >= until
+            }
+        }
+    }
+
+    async fn end(mut self, reason: CloseReason) {
+        {
+            let mut inner = self.shared.lock();
+            match reason {
+                CloseReason::Closed => inner.session.close(now()),
+                _ => inner.session.handle_closed(now(), reason.clone()),
+            }
+        }
+        // A large packet that is left would keep the goodbye, which ends what it is about.
+        self.outbox.drop_large();
+        self.sending = self.sending.take().filter(|sending| !sending.large);
+        self.carry_out();
+        if reason == CloseReason::Closed {
+            // What is not handed over by then stays behind: the goodbye is a courtesy.
+            let _ = tokio::time::timeout(FLUSH, self.flush()).await;
+            if tokio::time::timeout(LEAVE, self.transport.close()).await.is_err() {
+                tracing::warn!(limit = ?LEAVE, "the transport did not leave in time");
+            }
+        }
+        self.carry_out();
+        if tokio::time::timeout(TIDY, self.executor.rest()).await.is_err() {
+            tracing::warn!(limit = ?TIDY, "tools did not end in time");
+        }
+        tracing::debug!(participant = %self.shared.identity, %reason, "left the room");
+        self.shared.finish(&reason);
+    }
+
+    async fn flush(&mut self) {
+        loop {
+            self.send_next();
+            if self.is_idle() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                (id, result) = handed(&mut self.overtaking) => {
+                    self.overtaking = None;
+                    self.sent(id, result);
+                }
+                (id, result) = handed(&mut self.sending) => {
+                    self.sending = None;
+                    self.sent(id, result);
+                }
+                (id, result) = handed(&mut self.fast) => {
+                    self.fast = None;
+                    self.sent(id, result);
+                }
+            }
+        }
+    }
+}
+
+/// Waits until a packet was handed over, if one is on its way.
+async fn handed(sending: &mut Option<Sending>) -> (u64, Result<(), SendError>) {
+    match sending {
+        Some(sending) => (sending.id, sending.handed.as_mut().await),
+        None => std::future::pending().await,
+    }
+}

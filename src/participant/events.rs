@@ -1,0 +1,54 @@
+//! What happens in the room, as a stream.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::Stream;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio_util::sync::ReusableBoxFuture;
+
+use crate::protocol::session::Event;
+
+type Received = (Result<Event, RecvError>, broadcast::Receiver<Event>);
+
+/// What happens from the moment it was asked for: a [`Stream`], and [`recv`](Events::recv).
+///
+/// A reader that is too slow misses the oldest, and reads [`Event::Missed`] with their number.
+#[derive(Debug)]
+pub struct Events {
+    next: ReusableBoxFuture<'static, Received>,
+}
+
+impl Events {
+    pub(super) fn new(receiver: broadcast::Receiver<Event>) -> Self {
+        Self { next: ReusableBoxFuture::new(receive(receiver)) }
+    }
+
+    /// The next event; `None` when the participant has left and all was read.
+    ///
+    /// # Cancel safety
+    /// Safe: a dropped future loses no event.
+    pub async fn recv(&mut self) -> Option<Event> {
+        std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
+    }
+}
+
+impl Stream for Events {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let (received, receiver) = ready!(self.next.poll(context));
+        self.next.set(receive(receiver));
+        Poll::Ready(match received {
+            Ok(event) => Some(event),
+            Err(RecvError::Lagged(missed)) => Some(Event::Missed(missed)),
+            Err(RecvError::Closed) => None,
+        })
+    }
+}
+
+async fn receive(mut receiver: broadcast::Receiver<Event>) -> Received {
+    (receiver.recv().await, receiver)
+}

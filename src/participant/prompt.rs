@@ -1,0 +1,78 @@
+//! Prompts in a client: the author's function, as the source of the tools that ask a person.
+
+use std::{fmt, future::Future};
+
+use tokio::time::Instant;
+
+use crate::{
+    tool::{
+        Outcome, Prompt, PromptAnswer, Tool, ToolError, ToolName,
+        source::{ToolContext, ToolSource},
+    },
+    transport::Identity,
+    value::Body,
+};
+
+/// A question to the person at this client: see [`ClientBuilder::prompt`](crate::ClientBuilder::prompt).
+pub struct PromptRequest {
+    prompt: Prompt,
+    parameters: Body,
+    context: ToolContext,
+}
+
+impl PromptRequest {
+    /// The question.
+    pub fn prompt(&self) -> &Prompt {
+        &self.prompt
+    }
+
+    /// The question as it was written, with what [`prompt`](PromptRequest::prompt) does not know.
+    pub fn parameters(&self) -> &Body {
+        &self.parameters
+    }
+
+    /// Who asks: the assistant.
+    pub fn caller(&self) -> &Identity {
+        self.context.caller()
+    }
+
+    /// When nobody waits for the answer any more.
+    pub fn deadline(&self) -> Instant {
+        self.context.deadline()
+    }
+}
+
+impl fmt::Debug for PromptRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PromptRequest")
+            .field("prompt", &self.prompt)
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The author's function as a source. Its tools are reserved: the executor takes them from here alone.
+pub(super) struct Prompts<F>(pub(super) F);
+
+impl<F, Fut> ToolSource for Prompts<F>
+where
+    F: Fn(PromptRequest) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<PromptAnswer, ToolError>> + Send,
+{
+    fn list(&self) -> Vec<Tool> {
+        let names = ToolName::PROMPTS.iter().filter_map(|name| name.parse().ok());
+        names.map(|name: ToolName| Tool::new(name, "asks a person")).collect()
+    }
+
+    async fn execute(&self, tool: &ToolName, parameters: Body, context: ToolContext) -> Outcome {
+        let prompt = Prompt::read(tool, &parameters)?;
+        let asked = prompt.clone();
+        let answer = (self.0)(PromptRequest { prompt, parameters, context }).await?;
+        asked.answered(&answer)
+    }
+
+    /// A question that nobody asks any more is put away at once.
+    fn tidies_up(&self, _tool: &ToolName) -> bool {
+        false
+    }
+}

@@ -1,0 +1,148 @@
+//! Waiting until a client's tools are known.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{Handle, now};
+use crate::{
+    protocol::session::{Readiness, later},
+    tool::{NotOffered, Tool, not_offered::shown},
+    transport::{CloseReason, Identity},
+};
+
+/// How long is waited, unless told otherwise. Announcements take up to 3 s in each direction.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// How long before the end a client that shook hands and has not registered is asked for a sign of life.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// A wait for one client, which begins when it is awaited: see [`Assistant::ready`](crate::Assistant::ready).
+#[must_use = "the wait begins when it is awaited"]
+pub struct Ready {
+    handle: Arc<Handle>,
+    client: Identity,
+    limit: Duration,
+}
+
+impl Ready {
+    pub(super) fn new(handle: Arc<Handle>, client: Identity) -> Self {
+        Self { handle, client, limit: WAIT }
+    }
+
+    /// The longest that it waits. Default: 10 s.
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    async fn wait(self) -> Result<Vec<Tool>, ReadyError> {
+        let shared = &self.handle.0;
+        let end = later(now(), self.limit);
+        let mut changes = shared.registrations.subscribe();
+        let mut closed = shared.closed.subscribe();
+        let _expected = Expected::new(&self.handle, &self.client);
+        loop {
+            changes.borrow_and_update();
+            let closed_by = closed.borrow_and_update().clone();
+            if let Some(reason) = closed_by {
+                return Err(ReadyError::Closed(reason));
+            }
+            let readiness = shared.lock().session.readiness(&self.client);
+            let is_over = now() >= end;
+            match readiness {
+                Readiness::Ready(tools) => return Ok(tools),
+                Readiness::Never(why) => return Err(self.not_ready(why)),
+                Readiness::NotYet(why) if is_over => return Err(self.not_ready(why)),
+                Readiness::NotBound if is_over => {
+                    return Err(ReadyError::NotBound { client: self.client.clone() });
+                }
+                Readiness::NotYet(_) | Readiness::NotBound => {}
+            }
+            let probe = end.checked_sub(PROBE).filter(|at| now() < *at);
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() {
+                    return Err(ReadyError::Closed(CloseReason::Closed));
+                },
+                _ = closed.changed() => {}
+                () = tokio::time::sleep_until(probe.unwrap_or(end).into()) => {
+                    shared.lock().session.probe_client(now(), &self.client);
+                    shared.wake.notify_one();
+                }
+            }
+        }
+    }
+
+    fn not_ready(&self, why: NotOffered) -> ReadyError {
+        ReadyError::NotReady { client: self.client.clone(), why, waited: self.limit }
+    }
+}
+
+impl IntoFuture for Ready {
+    type Output = Result<Vec<Tool>, ReadyError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.wait())
+    }
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ready")
+            .field("client", &self.client)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The session expects the participant as long as this lives.
+struct Expected<'a> {
+    handle: &'a Handle,
+    client: &'a Identity,
+}
+
+impl<'a> Expected<'a> {
+    fn new(handle: &'a Handle, client: &'a Identity) -> Self {
+        handle.0.lock().session.expect_client(now(), client);
+        handle.0.wake.notify_one();
+        Self { handle, client }
+    }
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        if let Some(mut inner) = self.handle.0.lock_to_drop() {
+            inner.session.stop_expecting(self.client);
+        }
+    }
+}
+
+/// Why a client's tools are not known: [`Assistant::ready`](crate::Assistant::ready).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadyError {
+    /// It did not become ready in time.
+    #[error("{}; waited {} ms", why.explain(""), waited.as_millis())]
+    NotReady {
+        /// The client.
+        client: Identity,
+        /// What was missing.
+        why: NotOffered,
+        /// The longest that was waited.
+        waited: Duration,
+    },
+    /// It is in the room and listens to another assistant, or to none of several.
+    #[error("{} listens to another assistant, or to none of several", shown(client.as_str()))]
+    NotBound {
+        /// The client.
+        client: Identity,
+    },
+    /// This assistant is not in the room any more.
+    #[error("not in the room: {0}")]
+    Closed(CloseReason),
+}

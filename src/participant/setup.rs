@@ -1,0 +1,221 @@
+//! What both builders gather, and the one way into a room.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use super::{
+    DRAIN, Handle, JoinError, Shared,
+    consent::AskPerson,
+    driver::{Driver, Offering, Unasked},
+    now,
+    trace::Propagation,
+};
+use crate::{
+    protocol::session::{Config, JobKey, Session},
+    tool::{
+        RegisterError,
+        executor::{Executor, Reports},
+        functions::Tools,
+        source::AnySource,
+    },
+    transport::{Role, Transport},
+};
+
+pub(super) struct Setup {
+    pub(super) functions: Tools<()>,
+    pub(super) sources: Vec<Arc<dyn AnySource>>,
+    /// What answers prompts.
+    pub(super) prompts: Option<Arc<dyn AnySource>>,
+    pub(super) config: Config,
+    pub(super) drain: Duration,
+    /// Asks a person before a tool runs that needs it.
+    pub(super) consent: Option<AskPerson>,
+    /// What joins our spans to the traces of others.
+    pub(super) propagation: Propagation,
+    /// What a setter was given and cannot be used: told when joining.
+    pub(super) problem: Option<RegisterError>,
+    #[cfg(feature = "room")]
+    pub(super) room: crate::transport::livekit::RoomOptions,
+    /// The file that the session goes to, and how.
+    #[cfg(feature = "record")]
+    pub(super) record: Option<(std::path::PathBuf, crate::recording::RecorderOptions)>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            functions: Tools::new(),
+            sources: Vec::new(),
+            prompts: None,
+            config: Config::default(),
+            drain: DRAIN,
+            consent: None,
+            propagation: Propagation::default(),
+            problem: None,
+            #[cfg(feature = "room")]
+            room: crate::transport::livekit::RoomOptions::default(),
+            #[cfg(feature = "record")]
+            record: None,
+        }
+    }
+}
+
+impl Setup {
+    /// Starts the participant on a transport that is in its room.
+    pub(super) fn join<T: Transport>(self, transport: T, role: Role) -> Result<Arc<Handle>, JoinError> {
+        let tools = self.executor()?;
+        #[cfg(feature = "record")]
+        if let Some((path, options)) = &self.record {
+            let options = recorded_as(options.clone(), role, &tools.0.tools());
+            let recorder = crate::recording::Recorder::create(path, options)?;
+            let (outcome, hide) = (recorder.outcome(), recorder.hiding());
+            let offering: Offering = Box::new(move |tools| undisclosed(tools).for_each(&hide));
+            let note = recorder.noting();
+            let unasked: Unasked = Box::new(move |record, error| note(unasked_event(record, error)));
+            let told = (Some(offering), Some(unasked));
+            let handle = self.enter(recorder.tap(transport), role, tools, told)?;
+            tell_of_its_end(&handle, outcome);
+            return Ok(handle);
+        }
+        self.enter(transport, role, tools, (None, None))
+    }
+
+    fn enter<T: Transport>(
+        self,
+        transport: T,
+        role: Role,
+        (executor, reports): (Executor<JobKey>, Reports<JobKey>),
+        (offering, unasked): (Option<Offering>, Option<Unasked>),
+    ) -> Result<Arc<Handle>, JoinError> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| JoinError::Random(error.to_string()))?;
+        let capabilities = transport.capabilities();
+        let config = self
+            .config
+            .room(transport.room())
+            .max_packet(capabilities.max_packet)
+            .streams(capabilities.streams)
+            .lossy(capabilities.lossy);
+        let config = config.asks(self.consent.is_some());
+        let mut session = match role {
+            Role::Assistant => Session::assistant(transport.local(), config, seed),
+            Role::Client | Role::Observer => Session::client(transport.local(), config, seed),
+        };
+        session.offer(now(), executor.tools())?;
+        for participant in transport.present() {
+            session.handle_joined(now(), participant);
+        }
+        let shared = Shared::new(session, self.propagation);
+        let driver = Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain)
+            .asking(self.consent)
+            .offering(offering)
+            .noting_unasked(unasked);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the participant's one task; it ends when it has left"
+        )]
+        tokio::spawn(driver.run());
+        Ok(Arc::new(Handle(shared)))
+    }
+
+    /// Finds what is wrong with the tools before anybody joins.
+    #[cfg(feature = "room")]
+    pub(super) fn check(&self) -> Result<(), RegisterError> {
+        self.executor().map(drop)
+    }
+
+    /// Refuses a token that makes its bearer something else, and logs what will not work without a role.
+    #[cfg(feature = "room")]
+    pub(super) fn check_token(&self, token: &str, wanted: Role) -> Result<(), JoinError> {
+        let Some(part) = crate::transport::livekit::access_token::TokenClaims::from_unverified(token) else {
+            return Ok(());
+        };
+        if let Some(bearer) = part.conflict(wanted) {
+            return Err(JoinError::WrongToken { bearer, wanted });
+        }
+        if let Some(lacking) = part.without_role(wanted) {
+            tracing::warn!("{lacking}");
+        }
+        Ok(())
+    }
+
+    fn executor(&self) -> Result<(Executor<JobKey>, Reports<JobKey>), RegisterError> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone());
+        }
+        let caps = &self.config.caps;
+        let mut sources = self.sources.clone();
+        sources.push(Arc::new(self.functions.clone()));
+        let (mut executor, reports) = Executor::with_caps(sources, caps.running_jobs, caps.waiting_jobs)?;
+        if let Some(prompts) = &self.prompts {
+            executor.answer_prompts(prompts);
+        }
+        Ok((executor, reports))
+    }
+}
+
+/// What the file says of us, and what of our tools it does not hold.
+#[cfg(feature = "record")]
+fn recorded_as(
+    mut options: crate::recording::RecorderOptions,
+    role: Role,
+    tools: &[crate::tool::Tool],
+) -> crate::recording::RecorderOptions {
+    options.role.get_or_insert(role);
+    for tool in undisclosed(tools) {
+        options.redact = options.redact.hiding(tool);
+    }
+    options
+}
+
+/// What the file says of a call that ended before anybody was asked.
+#[cfg(feature = "record")]
+fn unasked_event(
+    record: &crate::protocol::session::CallRecord,
+    error: &crate::tool::CallError,
+) -> crate::recording::RoomEvent {
+    let took = record.settled.map(|settled| settled.saturating_duration_since(record.requested));
+    crate::recording::RoomEvent::Unasked {
+        call: record.id.to_string(),
+        tool: record.tool.clone(),
+        code: crate::tool::ToolError::code_of(error).to_string(),
+        message: error.to_string(),
+        took_ms: took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+    }
+}
+
+/// Those that do not tell observers everything.
+#[cfg(feature = "record")]
+fn undisclosed(tools: &[crate::tool::Tool]) -> impl Iterator<Item = &str> {
+    let hides = |tool: &&crate::tool::Tool| tool.tool_options().disclose != crate::tool::Disclose::Full;
+    tools.iter().filter(hides).map(|tool| tool.name().as_str())
+}
+
+/// A recording that stops before its end is an event.
+#[cfg(feature = "record")]
+fn tell_of_its_end(handle: &Handle, outcome: impl Future<Output = Option<String>> + Send + 'static) {
+    let shared = Arc::downgrade(&handle.0);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it ends with the recording, which ends with the transport"
+    )]
+    tokio::spawn(async move {
+        if let (Some(reason), Some(shared)) = (outcome.await, shared.upgrade())
+            && let Some(events) = &shared.lock().events
+        {
+            let _ = events.send(crate::protocol::session::Event::RecordingStopped { reason }); // nobody may be listening
+        }
+    });
+}
+
+impl fmt::Debug for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setup")
+            .field("functions", &self.functions)
+            .field("sources", &self.sources.len())
+            .field("prompts", &self.prompts.is_some())
+            .field("config", &self.config)
+            .field("drain", &self.drain)
+            .field("consent", &self.consent.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! One answer of the model: its calls, and the barge-in that ends them.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{Assistant, CallBuilder, Handle, now};
+use crate::{
+    protocol::session::{LateResult, TurnKey},
+    tool::Offer,
+};
+
+/// The calls of one answer of the model, as a handle: clones are the same turn.
+///
+/// When the user interrupts, [`barge_in`](Turn::barge_in) settles every open call of it at once. Dropping the
+/// last handle leaves open calls alone.
+///
+/// ```no_run
+/// # async fn interrupted() {}
+/// # async fn answer(assistant: toolbridge::Assistant) {
+/// let turn = assistant.turn();
+/// let call = turn.call("export_album", serde_json::json!({"album": "Rome"})).start();
+/// let result = tokio::select! {
+///     result = call => result,
+///     () = interrupted() => return turn.barge_in(),
+/// };
+/// # drop(result);
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Turn {
+    open: Arc<OpenTurn>,
+}
+
+impl Turn {
+    /// A call of this tool as part of the turn, to be awaited or started: see [`Assistant::call`].
+    ///
+    /// A turn may ask for the very same 5 times
+    /// ([`Caps::equal_calls`](crate::protocol::session::Caps::equal_calls)).
+    pub fn call(&self, tool: &str, arguments: impl Serialize) -> CallBuilder {
+        CallBuilder::new(Arc::clone(&self.open.handle), tool, &arguments).in_turn(&self.open)
+    }
+
+    /// What can be called just now: our own tools and those of the clients.
+    pub fn tools(&self) -> Vec<Offer> {
+        self.open.handle.0.lock().session.tools()
+    }
+
+    /// Ends the turn, since the user interrupted: each open call settles at once, as its tool says.
+    ///
+    /// By default it is stopped and settles as [`Cancelled`](crate::CallError::Cancelled). One whose tool says
+    /// [`Finish`](crate::BargeIn::Finish) settles likewise and goes on unseen; one that says
+    /// [`Report`](crate::BargeIn::Report) settles as [`Detached`](crate::CallError::Detached), and its end
+    /// comes out of [`Assistant::late_results`]. Further calls of this turn are refused.
+    pub fn barge_in(&self) {
+        let shared = &self.open.handle.0;
+        shared.lock().session.barge_in(now(), self.open.key);
+        shared.wake.notify_one();
+    }
+
+    /// Its name in [`CallRecord::turn`](crate::CallRecord::turn).
+    pub fn key(&self) -> TurnKey {
+        self.open.key
+    }
+}
+
+impl Assistant {
+    /// Begins a turn: one answer of the model, whose calls a barge-in ends together.
+    pub fn turn(&self) -> Turn {
+        let handle = Arc::clone(self.handle());
+        let key = handle.0.lock().session.turn();
+        Turn { open: Arc::new(OpenTurn { handle, key }) }
+    }
+
+    /// The ends of calls that a barge-in had left running, since this was last asked: at most 32, and 256 KiB.
+    ///
+    /// To tell the model of them, see [`chat::note`](crate::participant::chat::note).
+    pub fn late_results(&self) -> Vec<LateResult> {
+        self.handle().0.lock().session.late_results()
+    }
+}
+
+/// A turn that takes calls, until the last of its handles and unsent calls is gone.
+#[derive(Debug)]
+pub(super) struct OpenTurn {
+    handle: Arc<Handle>,
+    pub(super) key: TurnKey,
+}
+
+impl Drop for OpenTurn {
+    fn drop(&mut self) {
+        if let Some(mut inner) = self.handle.0.lock_to_drop() {
+            inner.session.end_turn(self.key);
+        }
+    }
+}

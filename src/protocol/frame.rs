@@ -1,0 +1,17 @@
+#![doc = include_str!("wire.md")]
+
+mod dialect;
+mod envelope;
+mod json;
+mod kind;
+pub mod message;
+mod meta;
+mod read;
+#[cfg(feature = "record")]
+mod spelling;
+mod write;
+
+pub use envelope::Frame;
+pub use kind::Kind;
+pub use message::*;
+pub use meta::Meta;

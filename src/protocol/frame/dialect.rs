@@ -1,0 +1,339 @@
+//! Old and foreign spellings of fields (`wire.md`, section 7): where one field has several names, which
+//! value counts, and what counts as nothing.
+
+use bytes::Bytes;
+
+use super::Kind;
+use crate::value::{
+    Body, DecodeError,
+    scan::Span,
+    token::{Token, alike, skip},
+};
+
+/// The most fields that a type has.
+const MAX_FIELDS: usize = 10;
+
+/// One field of a body.
+#[derive(Debug)]
+pub(super) struct Field {
+    /// Its name as it is written; its snake_case form is read, too.
+    pub(super) name: &'static str,
+    /// Its other name in the wild.
+    also: Option<&'static str>,
+    spelling: Spelling,
+}
+
+/// What is read as nothing, besides nil and `undefined`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// Nothing else.
+    Any,
+    /// The empty string: Go writes it for an id that is not set.
+    Id,
+    /// An integer, which canonical JSON shows without a point.
+    Integer,
+}
+
+const fn any(name: &'static str) -> Field {
+    Field { name, also: None, spelling: Spelling::Any }
+}
+
+const fn id(name: &'static str) -> Field {
+    Field { name, also: None, spelling: Spelling::Id }
+}
+
+const fn integer(name: &'static str) -> Field {
+    Field { name, also: None, spelling: Spelling::Integer }
+}
+
+const fn two(name: &'static str, also: &'static str) -> Field {
+    Field { name, also: Some(also), spelling: Spelling::Any }
+}
+
+/// The fields of one tool in a registration.
+pub(super) const TOOL: &[Field] = &[any("name"), any("description"), any("inputSchema"), any("annotations")];
+
+const ERROR: &[Field] = &[
+    id("id"),
+    any("conversationId"),
+    integer("code"),
+    any("message"),
+    integer("severity"),
+    any("recoverable"),
+    id("originatingId"),
+];
+
+const REQUEST: &[Field] = &[
+    id("id"),
+    any("toolName"),
+    two("parameters", "arguments"),
+    any("execution"),
+    integer("timeoutMs"),
+    any("conversationId"),
+    id("messageId"),
+];
+
+const RESULT: &[Field] = &[
+    id("id"),
+    any("success"),
+    two("result", "data"),
+    any("errorCode"),
+    any("errorMessage"),
+    any("error"),
+    id("requestId"),
+    id("resultId"),
+    id("previousId"),
+    any("conversationId"),
+];
+
+const ACKNOWLEDGEMENT: &[Field] = &[
+    any("conversationId"),
+    integer("acknowledgedStanzaId"),
+    any("success"),
+    id("acknowledgedMessageId"),
+    integer("lastSeenStanzaId"),
+    any("notes"),
+];
+
+const STOP: &[Field] = &[any("conversationId"), id("targetId"), any("reason"), any("stopType")];
+
+const CONFIGURATION: &[Field] = &[
+    any("conversationId"),
+    integer("lastSequenceSeen"),
+    any("clientVersion"),
+    any("preferredLanguage"),
+    any("device"),
+    any("features"),
+];
+
+const REGISTER: &[Field] = &[any("tools")];
+
+const REGISTER_ACK: &[Field] = &[any("success"), integer("toolCount"), any("error")];
+
+const PROGRESS: &[Field] = &[id("id"), any("status"), any("content"), any("message")];
+
+/// The fields of a type's body, in the order in which they are shown; `None` for types that are not ours.
+pub(super) fn fields(kind: Kind) -> Option<&'static [Field]> {
+    Some(match kind {
+        Kind::ERROR => ERROR,
+        Kind::TOOL_USE_REQUEST => REQUEST,
+        Kind::TOOL_USE_RESULT => RESULT,
+        Kind::ACKNOWLEDGEMENT => ACKNOWLEDGEMENT,
+        Kind::CONTROL_STOP => STOP,
+        Kind::CONFIGURATION => CONFIGURATION,
+        Kind::TOOLS_REGISTER => REGISTER,
+        Kind::TOOLS_REGISTER_ACK => REGISTER_ACK,
+        Kind::HEARTBEAT => &[],
+        Kind::TOOL_PROGRESS => PROGRESS,
+        _ => return None,
+    })
+}
+
+impl Field {
+    pub(super) fn is_called(&self, key: &[u8]) -> bool {
+        key == self.name.as_bytes()
+            || self.also.is_some_and(|also| key == also.as_bytes())
+            || is_snake(key, self.name)
+    }
+
+    pub(super) fn is_integer(&self) -> bool {
+        self.spelling == Spelling::Integer
+    }
+}
+
+/// Whether the key is the snake_case form of a camelCase name.
+fn is_snake(key: &[u8], camel: &str) -> bool {
+    let mut key = key.iter();
+    let same = camel.bytes().all(|byte| {
+        if byte.is_ascii_uppercase() {
+            key.next() == Some(&b'_') && key.next() == Some(&byte.to_ascii_lowercase())
+        } else {
+            key.next() == Some(&byte)
+        }
+    });
+    same && key.next().is_none()
+}
+
+/// A body's fields, found under whichever name they have.
+pub(super) struct Fields<'a> {
+    bytes: &'a Bytes,
+    table: &'static [Field],
+    values: [Option<Span>; MAX_FIELDS],
+}
+
+impl<'a> Fields<'a> {
+    /// Finds the fields of this table in the map that stands here.
+    pub(super) fn find(bytes: &'a Bytes, map: Span, table: &'static [Field]) -> Result<Self, DecodeError> {
+        let mut values = [None; MAX_FIELDS];
+        for entry in entries(bytes, map)? {
+            let entry = entry?;
+            let field = table.iter().zip(&mut values).find(|(field, _)| field.is_called(entry.key));
+            if let Some((field, slot)) = field {
+                put(bytes, slot, field.name, entry.value, field.spelling)?;
+            }
+        }
+        Ok(Self { bytes, table, values })
+    }
+
+    /// The entries of the map that no field of the table is called like.
+    pub(super) fn others(&self, map: Span) -> Result<Vec<Entry<'a>>, DecodeError> {
+        let is_other = |entry: &Entry<'_>| !self.table.iter().any(|field| field.is_called(entry.key));
+        entries(self.bytes, map)?.filter(|entry| entry.as_ref().map_or(true, is_other)).collect()
+    }
+
+    /// Where the value of a field stands; `None` if it is absent.
+    pub(super) fn span(&self, name: &'static str) -> Option<Span> {
+        let found = self.table.iter().zip(&self.values).find(|(field, _)| field.name == name);
+        found.and_then(|(_, value)| *value)
+    }
+
+    pub(super) fn body(&self, name: &'static str) -> Option<Body> {
+        self.span(name).map(|span| Body::trusted(self.bytes.slice(span.range())))
+    }
+
+    pub(super) fn map(&self, name: &'static str) -> Result<Option<Body>, DecodeError> {
+        self.typed(name, "a map", |token| matches!(token, Token::Map(_)).then_some(()))?;
+        Ok(self.body(name))
+    }
+
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<&'a str>, DecodeError> {
+        self.typed(name, "a string", |token| token.as_text())
+    }
+
+    pub(super) fn string(&self, name: &'static str) -> Result<Option<String>, DecodeError> {
+        Ok(self.text(name)?.map(str::to_owned))
+    }
+
+    pub(super) fn bool(&self, name: &'static str) -> Result<Option<bool>, DecodeError> {
+        self.typed(name, "a bool", |token| match token {
+            Token::Bool(value) => Some(value),
+            _ => None,
+        })
+    }
+
+    pub(super) fn integer(&self, name: &'static str) -> Result<Option<i32>, DecodeError> {
+        self.typed(name, "an integer of 32 bits", |token| {
+            token.as_integer().and_then(|it| it.try_into().ok())
+        })
+    }
+
+    fn typed<T>(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+        read: impl FnOnce(Token<'a>) -> Option<T>,
+    ) -> Result<Option<T>, DecodeError> {
+        let Some(span) = self.span(name) else { return Ok(None) };
+        let (token, _) = Token::read(span.of(self.bytes), 0)?;
+        match read(token) {
+            Some(value) => Ok(Some(value)),
+            None => {
+                let (offset, found) = (span.start as usize, token.kind());
+                Err(DecodeError::Field { field: name, offset, expected, found })
+            }
+        }
+    }
+}
+
+/// Whether the envelope has a field of this name.
+pub(super) fn is_envelope(key: &[u8]) -> bool {
+    matches!(
+        key,
+        b"stanzaId" | b"stanza_id" | b"conversationId" | b"conversation_id" | b"type" | b"meta" | b"body"
+    )
+}
+
+/// A value that must be there.
+pub(super) fn required<T>(field: &'static str, value: Option<T>) -> Result<T, DecodeError> {
+    value.ok_or(DecodeError::Missing { field })
+}
+
+/// One entry of a map whose keys are strings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) key_span: Span,
+    pub(super) value: Span,
+}
+
+/// The entries of the map that stands here; a key that is no string ends them with an error.
+pub(super) fn entries(
+    bytes: &[u8],
+    map: Span,
+) -> Result<impl Iterator<Item = Result<Entry<'_>, DecodeError>>, DecodeError> {
+    let (token, mut at) = Token::read(bytes, map.start as usize)?;
+    let Token::Map(count) = token else {
+        let (offset, found) = (map.start as usize, token.kind());
+        return Err(DecodeError::Field { field: "body", offset, expected: "a map", found });
+    };
+    Ok((0..count).map(move |_| {
+        let value = skip(bytes, at)?;
+        let key_span = span(at, value);
+        at = skip(bytes, value)?;
+        Ok(Entry { key: key_at(bytes, key_span)?, key_span, value: span(value, at) })
+    }))
+}
+
+/// Notes where a field's value stands, unless it stands for nothing.
+pub(super) fn put(
+    bytes: &[u8],
+    slot: &mut Option<Span>,
+    field: &'static str,
+    value: Span,
+    spelling: Spelling,
+) -> Result<(), DecodeError> {
+    let (token, _) = Token::read(value.of(bytes), 0)?;
+    if token.is_absent() || (spelling == Spelling::Id && token == Token::Str(b"")) {
+        return Ok(());
+    }
+    match *slot {
+        None => *slot = Some(value),
+        Some(first) if alike(first.of(bytes), value.of(bytes)) => {}
+        Some(first) => {
+            return Err(DecodeError::Unlike {
+                field,
+                first: first.start as usize,
+                offset: value.start as usize,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a key, which must be a string.
+pub(super) fn key_at(bytes: &[u8], key: Span) -> Result<&[u8], DecodeError> {
+    match Token::read(bytes, key.start as usize)? {
+        (Token::Str(name), _) => Ok(name),
+        (other, _) => Err(DecodeError::Key { offset: key.start as usize, found: other.kind() }),
+    }
+}
+
+pub(super) fn text_at(bytes: &[u8], span: Span) -> Option<&str> {
+    Token::read(bytes, span.start as usize).ok().and_then(|(token, _)| token.as_text())
+}
+
+pub(super) fn expect_text<'a>(
+    bytes: &'a [u8],
+    span: Span,
+    field: &'static str,
+) -> Result<&'a str, DecodeError> {
+    let (token, _) = Token::read(bytes, span.start as usize)?;
+    let (offset, found) = (span.start as usize, token.kind());
+    token.as_text().ok_or(DecodeError::Field { field, offset, expected: "a string", found })
+}
+
+pub(super) fn integer_at<T: TryFrom<i128>>(
+    bytes: &[u8],
+    span: Span,
+    field: &'static str,
+    expected: &'static str,
+) -> Result<T, DecodeError> {
+    let (token, _) = Token::read(bytes, span.start as usize)?;
+    let (offset, found) = (span.start as usize, token.kind());
+    let value = token.as_integer().and_then(|value| T::try_from(value).ok());
+    value.ok_or(DecodeError::Field { field, offset, expected, found })
+}
+
+fn span(start: usize, end: usize) -> Span {
+    Span { start: start as u32, end: end as u32 }
+}

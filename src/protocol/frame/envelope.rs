@@ -1,0 +1,225 @@
+//! The envelope: five fields, read in place.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use super::{Kind, dialect, dialect::Spelling};
+use crate::value::{
+    Body, DecodeError, Limits,
+    scan::{Span, scan},
+    token::Token,
+};
+
+/// One frame (`wire.md`, section 2), kept as the bytes it came in. Cloning it is cheap.
+///
+/// [`decode`](Frame::decode) checks all of the bytes and finds the envelope's fields without
+/// allocation; [`message`](Frame::message) reads the body as its type asks.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Frame {
+    bytes: Bytes,
+    kind: Kind,
+    stanza_id: Option<i32>,
+    conversation_id: Option<Span>,
+    meta: Option<Span>,
+    body: Option<Span>,
+}
+
+impl Frame {
+    /// The frame that these bytes are, checked against the default [`Limits`].
+    ///
+    /// # Errors
+    /// When they are not exactly one valid value, pass a limit, or are no envelope. The frame is then
+    /// malformed: error code 101.
+    pub fn decode(bytes: impl Into<Bytes>) -> Result<Self, DecodeError> {
+        Self::decode_with(bytes, &Limits::default())
+    }
+
+    /// The frame that these bytes are, checked against limits of your own.
+    ///
+    /// # Errors
+    /// As [`decode`](Frame::decode).
+    pub fn decode_with(bytes: impl Into<Bytes>, limits: &Limits) -> Result<Self, DecodeError> {
+        let bytes = bytes.into();
+        let mut fields = Slots::default();
+        let mut key = None;
+        let mut fault = Ok(());
+        scan(&bytes, limits, |span| match key.take() {
+            None => key = Some(span),
+            Some(key) if fault.is_ok() => fault = fields.put(&bytes, key, span),
+            Some(_) => {}
+        })?;
+        let (root, _) = Token::read(&bytes, 0)?;
+        if !matches!(root, Token::Map(_)) {
+            return Err(DecodeError::Field {
+                field: "envelope",
+                offset: 0,
+                expected: "a map",
+                found: root.kind(),
+            });
+        }
+        fault?;
+        fields.frame(bytes)
+    }
+
+    /// The sender's sequence number, if it wrote one.
+    pub fn stanza_id(&self) -> Option<i32> {
+        self.stanza_id
+    }
+
+    /// The room's name, if it was written; an empty one stays empty.
+    pub fn conversation_id(&self) -> Option<&str> {
+        self.conversation_id.and_then(|span| dialect::text_at(&self.bytes, span))
+    }
+
+    /// The type.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The text under this key of `meta`.
+    pub fn meta_str(&self, key: &str) -> Option<&str> {
+        self.meta_value(key).and_then(|span| dialect::text_at(&self.bytes, span))
+    }
+
+    /// Whether this key of `meta` is `true`, or the text `"true"`: some peers can only write texts there.
+    pub fn meta_bool(&self, key: &str) -> bool {
+        let token = self.meta_value(key).and_then(|span| Token::read(span.of(&self.bytes), 0).ok());
+        matches!(token, Some((Token::Bool(true) | Token::Str(b"true"), _)))
+    }
+
+    /// The value under this key of `meta`.
+    pub fn meta_get(&self, key: &str) -> Option<Body> {
+        self.meta_value(key).map(|span| self.slice(span))
+    }
+
+    /// All of `meta`: a map.
+    pub fn meta_body(&self) -> Body {
+        self.meta.map_or_else(Body::empty, |span| self.slice(span))
+    }
+
+    /// The bytes of `meta`: a map.
+    pub fn meta_bytes(&self) -> &[u8] {
+        self.meta.map_or(&[0x80], |span| span.of(&self.bytes))
+    }
+
+    /// The body as it was written: for most types a map, nil if it is missing. Nothing is copied.
+    pub fn body(&self) -> Body {
+        self.body.map_or_else(Body::nil, |span| self.slice(span))
+    }
+
+    /// The bytes of the body; nil if it is missing.
+    pub fn body_bytes(&self) -> &[u8] {
+        self.body.map_or(&[0xc0], |span| span.of(&self.bytes))
+    }
+
+    /// The whole frame.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The whole frame.
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+
+    /// The whole frame, shared.
+    pub fn to_bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    /// Where the body stands, or `None` if it is missing or nil.
+    pub(super) fn body_span(&self) -> Option<Span> {
+        self.body
+    }
+
+    pub(super) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub(super) fn slice(&self, span: Span) -> Body {
+        Body::trusted(self.bytes.slice(span.range()))
+    }
+
+    fn meta_value(&self, key: &str) -> Option<Span> {
+        let mut entries = dialect::entries(&self.bytes, self.meta?).ok()?;
+        entries
+            .find_map(|entry| entry.ok().filter(|entry| entry.key == key.as_bytes()))
+            .map(|entry| entry.value)
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame")
+            .field("kind", &self.kind.name())
+            .field("code", &self.kind.code())
+            .field("stanza_id", &self.stanza_id)
+            .field("bytes", &self.bytes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The envelope's fields, as far as they were met.
+#[derive(Default)]
+struct Slots {
+    stanza_id: Option<Span>,
+    conversation_id: Option<Span>,
+    kind: Option<Span>,
+    meta: Option<Span>,
+    body: Option<Span>,
+}
+
+impl Slots {
+    fn put(&mut self, bytes: &[u8], key: Span, value: Span) -> Result<(), DecodeError> {
+        let name = dialect::key_at(bytes, key)?;
+        let (slot, field) = match name {
+            b"stanzaId" | b"stanza_id" => (&mut self.stanza_id, "stanzaId"),
+            b"conversationId" | b"conversation_id" => (&mut self.conversation_id, "conversationId"),
+            b"type" => (&mut self.kind, "type"),
+            b"meta" => (&mut self.meta, "meta"),
+            b"body" => (&mut self.body, "body"),
+            _ => return Ok(()),
+        };
+        dialect::put(bytes, slot, field, value, Spelling::Any)
+    }
+
+    fn frame(self, bytes: Bytes) -> Result<Frame, DecodeError> {
+        let kind = self.kind.ok_or(DecodeError::Missing { field: "type" })?;
+        let kind = dialect::integer_at(&bytes, kind, "type", "an integer of 16 bits, not negative")?;
+        let stanza_id = match self.stanza_id {
+            // The lowest number has no positive counterpart, and stanzas are compared by absolute value.
+            Some(span) => Some(
+                dialect::integer_at(&bytes, span, "stanzaId", "an integer of 32 bits above -2^31")
+                    .and_then(|id: i32| if id == i32::MIN { Err(lowest(span)) } else { Ok(id) })?,
+            ),
+            None => None,
+        };
+        if let Some(span) = self.conversation_id {
+            dialect::expect_text(&bytes, span, "conversationId")?;
+        }
+        if let Some(span) = self.meta {
+            let (token, _) = Token::read(span.of(&bytes), 0)?;
+            if !matches!(token, Token::Map(_)) {
+                let (offset, found) = (span.start as usize, token.kind());
+                return Err(DecodeError::Field { field: "meta", offset, expected: "a map", found });
+            }
+            for entry in dialect::entries(&bytes, span)? {
+                entry?;
+            }
+        }
+        Ok(Frame {
+            kind: Kind::new(kind),
+            stanza_id,
+            conversation_id: self.conversation_id,
+            meta: self.meta,
+            body: self.body,
+            bytes,
+        })
+    }
+}
+
+fn lowest(span: Span) -> DecodeError {
+    let (offset, expected) = (span.start as usize, "an integer of 32 bits above -2^31");
+    DecodeError::Field { field: "stanzaId", offset, expected, found: "-2^31" }
+}

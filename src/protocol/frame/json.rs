@@ -1,0 +1,171 @@
+//! Canonical JSON of frames (`wire.md`, section 9): what people and programs are shown, and what
+//! `frame encode` takes.
+
+use bytes::Bytes;
+use serde_json::{Map, Number, Value};
+
+use super::{
+    Frame, Kind, dialect,
+    dialect::{Entry, Fields},
+    read::{Failure, ResultIds, list},
+};
+use crate::value::{
+    DecodeError, object, parse,
+    scan::Span,
+    to_json,
+    token::{Token, skip},
+    write::Write,
+    write_json,
+};
+
+impl Frame {
+    /// The frame as canonical JSON, all dialects resolved.
+    ///
+    /// # Errors
+    /// When the body is malformed; see [`message`](Frame::message).
+    pub fn to_json(&self) -> Result<Value, DecodeError> {
+        self.message()?;
+        let mut json = Map::new();
+        json.insert("stanzaId".into(), self.stanza_id().into());
+        json.insert("conversationId".into(), self.conversation_id().into());
+        json.insert("type".into(), self.kind().code().into());
+        json.insert("name".into(), self.kind().name().into());
+        json.insert("meta".into(), to_json(self.meta_bytes())?);
+        json.insert("body".into(), self.body_json()?);
+        let extra = self.extra()?;
+        if !extra.is_empty() {
+            json.insert("extra".into(), object(extra));
+        }
+        Ok(json.into())
+    }
+
+    /// The frame that a text in canonical JSON says, with nothing added.
+    ///
+    /// `name` may be left out, and must fit the type if it is there; `meta` may be left out.
+    ///
+    /// # Errors
+    /// When the text is no JSON, has a key that canonical JSON lacks, or says no valid frame.
+    pub fn from_json(text: &str) -> Result<Self, DecodeError> {
+        let Value::Object(json) = parse(text)? else {
+            return Err(DecodeError::json("a frame is a JSON object"));
+        };
+        let known = ["stanzaId", "conversationId", "type", "name", "meta", "body", "extra"];
+        if let Some(key) = json.keys().find(|key| !known.contains(&key.as_str())) {
+            return Err(DecodeError::json(format!(
+                "a frame has no {key:?}; keys of its own go into \"extra\""
+            )));
+        }
+        check_name(&json)?;
+        let mut extra = Vec::new();
+        if let Some(json) = json.get("extra") {
+            write_json(&mut extra, json, true)?;
+        }
+        let (count, entries) = match Token::read(&extra, 0) {
+            Ok((Token::Map(count), at)) => (count as usize, at),
+            _ if extra.is_empty() => (0, 0),
+            _ => return Err(DecodeError::json("\"extra\" is a JSON object")),
+        };
+        let empty = Value::Object(Map::new());
+        let mut out = Vec::with_capacity(text.len());
+        out.map(5 + count);
+        for key in ["stanzaId", "conversationId", "type", "meta", "body"] {
+            let absent = if key == "meta" { &empty } else { &Value::Null };
+            out.str(key);
+            write_json(&mut out, json.get(key).unwrap_or(absent), true)?;
+        }
+        out.extend_from_slice(&extra[entries..]);
+        Self::decode(out)
+    }
+
+    fn body_json(&self) -> Result<Value, DecodeError> {
+        let (Some(table), Some(body)) = (dialect::fields(self.kind()), self.body_span()) else {
+            // A heartbeat may come without a body, and is shown as if it had brought an empty one.
+            let missing = self.kind() == Kind::HEARTBEAT;
+            return if missing { Ok(Map::new().into()) } else { to_json(self.body_bytes()) };
+        };
+        let fields = Fields::find(self.bytes(), body, table)?;
+        let mut pairs = Vec::new();
+        let mut result = None;
+        if self.kind() == Kind::TOOL_USE_RESULT {
+            result = Some((ResultIds::of(&fields)?, Failure::of(&fields)?));
+        }
+        for field in table {
+            let value = match (&result, field.name) {
+                (Some((ids, _)), "id") => Some(ids.call.into()),
+                (Some((ids, _)), "requestId") => ids.by_request.then(|| ids.call.into()),
+                (Some((ids, _)), "resultId") => ids.own.map(Value::from),
+                (Some((ids, _)), "previousId") if ids.by_previous => None,
+                (Some((_, failure)), "errorCode") => failure.code.as_ref().map(|code| code.as_str().into()),
+                (Some((_, failure)), "errorMessage") => failure.message.as_deref().map(Value::from),
+                (Some(_), "error") => None,
+                (None, "parameters") if fields.span("parameters").is_none() => Some(Map::new().into()),
+                (None, "tools") => Some(self.tools(&fields)?),
+                _ => fields.span(field.name).map(|span| self.value(span, field.is_integer())).transpose()?,
+            };
+            pairs.extend(value.map(|value| (field.name.into(), value)));
+        }
+        self.others(fields.others(body)?, &mut pairs)?;
+        Ok(object(pairs))
+    }
+
+    fn tools(&self, fields: &Fields<'_>) -> Result<Value, DecodeError> {
+        let mut tools = Vec::new();
+        for tool in list(self.bytes(), fields, "tools")?.unwrap_or_default() {
+            let fields = Fields::find(self.bytes(), tool, dialect::TOOL)?;
+            let mut pairs = Vec::new();
+            for field in dialect::TOOL {
+                if let Some(span) = fields.span(field.name) {
+                    pairs.push((field.name.into(), self.value(span, false)?));
+                }
+            }
+            self.others(fields.others(tool)?, &mut pairs)?;
+            tools.push(object(pairs));
+        }
+        Ok(tools.into())
+    }
+
+    fn others(&self, entries: Vec<Entry<'_>>, pairs: &mut Vec<(Value, Value)>) -> Result<(), DecodeError> {
+        for entry in entries {
+            pairs.push((self.value(entry.key_span, false)?, self.value(entry.value, false)?));
+        }
+        Ok(())
+    }
+
+    fn value(&self, span: Span, integer: bool) -> Result<Value, DecodeError> {
+        let bytes = span.of(self.as_bytes());
+        let whole = Token::read(bytes, 0)?.0.as_integer().and_then(|whole| i64::try_from(whole).ok());
+        match whole {
+            Some(whole) if integer => Ok(Number::from(whole).into()),
+            _ => to_json(bytes),
+        }
+    }
+
+    /// The envelope's keys that this protocol lacks.
+    fn extra(&self) -> Result<Vec<(Value, Value)>, DecodeError> {
+        let bytes: &Bytes = self.bytes();
+        let envelope = Span { start: 0, end: skip(bytes, 0)? as u32 };
+        let mut pairs = Vec::new();
+        for entry in dialect::entries(bytes, envelope)? {
+            let entry = entry?;
+            if !dialect::is_envelope(entry.key) {
+                pairs.push((self.value(entry.key_span, false)?, self.value(entry.value, false)?));
+            }
+        }
+        Ok(pairs)
+    }
+}
+
+fn check_name(json: &Map<String, Value>) -> Result<(), DecodeError> {
+    let (Some(name), Some(kind)) = (json.get("name"), json.get("type").and_then(Value::as_u64)) else {
+        return Ok(());
+    };
+    let kind = u16::try_from(kind).map_or(Kind::new(u16::MAX), Kind::new);
+    if name != kind.name() {
+        return Err(DecodeError::json(format!(
+            "type {} is named {:?}, not {name}",
+            kind.code(),
+            kind.name()
+        )));
+    }
+    Ok(())
+}

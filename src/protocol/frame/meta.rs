@@ -1,0 +1,118 @@
+//! A frame's metadata, on its way out.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::value::{Body, EncodeError, write::Write};
+
+/// What goes into a frame's `meta`, in order. Empty by default.
+///
+/// ```
+/// use toolbridge::protocol::frame::Meta;
+///
+/// let meta = Meta::new().with_text("clientVersion", "1.2.0").with_bool("bridge.heard", true);
+/// assert_eq!(meta.len(), 2);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta(Vec<(String, Body)>);
+
+impl Meta {
+    /// Nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the value of a key, which is added at the end if it is new.
+    ///
+    /// # Errors
+    /// When the value's `Serialize` fails.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Serialize) -> Result<(), EncodeError> {
+        self.set_body(key, Body::encode(&value)?);
+        Ok(())
+    }
+
+    /// Sets the value of a key to one that is encoded already.
+    pub fn set_body(&mut self, key: impl Into<String>, value: Body) {
+        let key = key.into();
+        match self.0.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((key, value)),
+        }
+    }
+
+    /// Sets the value of a key to a text.
+    pub fn set_text(&mut self, key: impl Into<String>, text: &str) {
+        let mut out = Vec::with_capacity(text.len() + 5);
+        out.str(text);
+        self.set_body(key, Body::trusted(out.into()));
+    }
+
+    /// Sets the value of a key to true or false.
+    pub fn set_bool(&mut self, key: impl Into<String>, value: bool) {
+        self.set_body(key, Body::trusted(Bytes::from_static(if value { &[0xc3] } else { &[0xc2] })));
+    }
+
+    /// With a text under this key.
+    #[must_use]
+    pub fn with_text(mut self, key: impl Into<String>, text: &str) -> Self {
+        self.set_text(key, text);
+        self
+    }
+
+    /// With true or false under this key.
+    #[must_use]
+    pub fn with_bool(mut self, key: impl Into<String>, value: bool) -> Self {
+        self.set_bool(key, value);
+        self
+    }
+
+    /// With a value that is encoded already under this key.
+    #[must_use]
+    pub fn with_body(mut self, key: impl Into<String>, value: Body) -> Self {
+        self.set_body(key, value);
+        self
+    }
+
+    /// Takes a key out.
+    pub fn remove(&mut self, key: &str) {
+        self.0.retain(|(known, _)| known != key);
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&Body> {
+        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of it as one value: a map.
+    pub(crate) fn to_body(&self) -> Body {
+        let mut out = Vec::new();
+        out.map(self.0.len());
+        for (key, value) in &self.0 {
+            out.str(key);
+            out.extend_from_slice(value.as_bytes());
+        }
+        Body::trusted(out.into())
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        out.map(self.0.len());
+        for (key, value) in &self.0 {
+            if matches!(key.as_str(), "stanzaId" | "conversationId" | "type") {
+                return Err(EncodeError::Field { field: "meta", reason: "it repeats a key of the envelope" });
+            }
+            out.str(key);
+            out.extend_from_slice(value.as_bytes());
+        }
+        Ok(())
+    }
+}

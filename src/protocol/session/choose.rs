@@ -1,0 +1,135 @@
+//! Which of several is meant: the clients that offer one tool, or the assistants that a client may bind.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use super::{Session, peer::Remote};
+use crate::{
+    tool::Tool,
+    transport::{Identity, Participant},
+};
+
+/// Which of several is meant.
+///
+/// An assistant asks it when several clients offer one tool, and neither the call names one nor a pin does; a client
+/// when several participants may be its assistant and none was configured. Whoever is bound stays bound until it
+/// leaves: a client asks it only then.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Choose {
+    /// Nobody: the call is [ambiguous](crate::CallError::Ambiguous), the client binds none and
+    /// [says so](super::Event::AmbiguousAssistant).
+    #[default]
+    Nobody,
+    /// The client that registered first, the assistant that spoke first. Who comes back in time keeps its place.
+    First,
+    /// The client that registered last, the assistant whose first word came last. A changed registration is no new
+    /// one.
+    Last,
+    /// The one from which a frame came last.
+    LastHeard,
+    /// Whom this function names, as [`by`](Choose::by) has it.
+    By(Chooser),
+}
+
+/// Chooses one of several for a tool, or an assistant if there is no tool: see [`Choose::by`].
+pub type Chooser = Arc<dyn Fn(Option<&str>, &[Candidate]) -> Option<Identity> + Send + Sync>;
+
+impl Choose {
+    /// Whom this function names: given the tool that is asked for (none: an assistant is to be bound) and who
+    /// may be meant, in the order of [`Choose::First`].
+    ///
+    /// If it names nobody, or somebody who is not among them, or panics, it is as [`Choose::Nobody`]. It runs
+    /// while the session is locked: it must be quick, and must not use a handle of the participant that it chooses
+    /// for, which panics.
+    ///
+    /// ```
+    /// use toolbridge::protocol::session::Choose;
+    ///
+    /// let kitchen_first = Choose::by(|_tool, candidates| {
+    ///     let kitchen = candidates.iter().find(|it| it.identity.as_str().starts_with("kitchen"));
+    ///     kitchen.or(candidates.first()).map(|it| it.identity.clone())
+    /// });
+    /// # let _ = kitchen_first;
+    /// ```
+    pub fn by(
+        choose: impl Fn(Option<&str>, &[Candidate]) -> Option<Identity> + Send + Sync + 'static,
+    ) -> Self {
+        Self::By(Arc::new(choose))
+    }
+}
+
+impl fmt::Debug for Choose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nobody => "Nobody",
+            Self::First => "First",
+            Self::Last => "Last",
+            Self::LastHeard => "LastHeard",
+            Self::By(_) => "By(..)",
+        })
+    }
+}
+
+/// One of several who may be meant.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// Who.
+    pub identity: Identity,
+    /// What the room says of it, if it was announced.
+    pub participant: Option<Participant>,
+    /// The tool that is asked for, as it registered it. None of an assistant, and of what is never registered.
+    pub tool: Option<Tool>,
+}
+
+impl Session {
+    /// The one of several that the policy names.
+    pub(super) fn chosen(&self, tool: Option<&str>, among: &[Identity]) -> Option<Identity> {
+        let mut known: Vec<(&Identity, &Remote)> =
+            among.iter().filter_map(|id| self.peers.get_key_value(id)).collect();
+        known.sort_by_key(|(_, remote)| remote.came);
+        let one = match &self.config.choose {
+            Choose::Nobody => None,
+            Choose::First => known.first().map(|(id, _)| *id),
+            Choose::Last => known.last().map(|(id, _)| *id),
+            Choose::LastHeard => known.iter().max_by_key(|(_, remote)| remote.heard_at).map(|(id, _)| *id),
+            Choose::By(chooser) => return named_by(chooser, tool, &known),
+        };
+        one.cloned()
+    }
+
+    /// A client registered, or an assistant spoke: it keeps its place among the others until it is gone.
+    pub(super) fn came_forward(&mut self, id: &Identity) {
+        self.arrivals += 1;
+        if let Some(remote) = self.peers.get_mut(id) {
+            remote.came.get_or_insert(self.arrivals);
+        }
+    }
+}
+
+fn named_by(chooser: &Chooser, tool: Option<&str>, known: &[(&Identity, &Remote)]) -> Option<Identity> {
+    let registered =
+        |remote: &Remote| remote.tools.iter().find(|it| Some(it.name().as_str()) == tool).cloned();
+    let candidates: Vec<_> = known
+        .iter()
+        .map(|(id, remote)| Candidate {
+            identity: (*id).clone(),
+            participant: remote.who.clone(),
+            tool: registered(remote),
+        })
+        .collect();
+    // A stranger's code, in the midst of ours: whatever it does, the session must be whole afterwards.
+    let named = catch_unwind(AssertUnwindSafe(|| chooser(tool, &candidates))).unwrap_or_else(|_| {
+        tracing::error!("the function that chooses panicked; nobody is chosen");
+        None
+    })?;
+    if !candidates.iter().any(|it| it.identity == named) {
+        tracing::warn!(%named, "the function that chooses named somebody else; nobody is chosen");
+        return None;
+    }
+    Some(named)
+}

@@ -1,0 +1,156 @@
+//! Everything that looks random: derived from the seed, so that a run can be repeated exactly.
+
+use std::{fmt, sync::Arc};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+#[cfg(feature = "record")]
+use super::{CallKey, JobKey, Request, Session};
+#[cfg(feature = "record")]
+use crate::tool::CallError;
+use crate::{tool::CallId, transport::Identity};
+
+/// The length of a NanoID, in characters: 126 bits.
+const ID_CHARS: usize = 21;
+
+/// What a peer shows of its run. It is for us alone, so it is never printed.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Instance(Arc<str>);
+
+impl Instance {
+    pub(super) fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Instance")
+    }
+}
+
+/// The source of ids and of what we show each peer of ourselves.
+pub(super) struct Ids {
+    secret: [u8; 32],
+    counter: u64,
+    /// The id of the next call, where a recorded one is asked for again.
+    given: Option<CallId>,
+}
+
+impl Ids {
+    pub(super) fn new(seed: [u8; 32]) -> Self {
+        Self { secret: seed, counter: 0, given: None }
+    }
+
+    /// A NanoID that this process never gave before.
+    pub(super) fn next(&mut self) -> String {
+        self.counter += 1;
+        let block = self.hmac(b"id", &self.counter.to_be_bytes());
+        let alphabet = nanoid::alphabet::SAFE;
+        block.iter().take(ID_CHARS).map(|byte| alphabet[usize::from(byte & 63)]).collect()
+    }
+
+    /// The id of a new call.
+    pub(super) fn next_call(&mut self) -> CallId {
+        self.given.take().unwrap_or_else(|| CallId::from(self.next()))
+    }
+
+    /// What this process shows to one peer as `bridge.instance`: the same in every join, and of no use to
+    /// anybody else.
+    pub(super) fn instance_for(&self, peer: &Identity) -> String {
+        hex(&self.hmac(b"instance", peer.as_str().as_bytes())[..16])
+    }
+
+    fn hmac(&self, purpose: &[u8], text: &[u8]) -> [u8; 32] {
+        // HMAC takes a key of any length, so the error cannot come up; a digest keeps the type without a panic.
+        let Ok(mac) = Hmac::<Sha256>::new_from_slice(&self.secret) else {
+            return Sha256::digest(self.secret).into();
+        };
+        mac.chain_update(purpose).chain_update([0]).chain_update(text).finalize().into_bytes().into()
+    }
+}
+
+impl fmt::Debug for Ids {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ids").field("given", &self.counter).finish_non_exhaustive()
+    }
+}
+
+/// What a recorded session needs to be run again.
+#[cfg(feature = "record")]
+impl Session {
+    /// Asks for a call under an id that it had before.
+    pub(crate) fn call_as(
+        &mut self,
+        now: std::time::Instant,
+        request: Request,
+        id: CallId,
+    ) -> Result<CallKey, CallError> {
+        self.ids.given = Some(id);
+        let key = self.call(now, request);
+        self.ids.given = None; // an error may have come before it was used
+        key
+    }
+
+    /// Says now what of a job's progress would wait.
+    pub(crate) fn progress_at_once(&mut self, now: std::time::Instant, job: JobKey) {
+        self.progress_due(now, job);
+    }
+
+    /// What a request of this peer must say in `bridge.to` to be for us.
+    pub(crate) fn address_shown_to(&self, peer: &Identity) -> String {
+        address_of(&self.ids.instance_for(peer))
+    }
+}
+
+/// What `bridge.to` says of an instance: the first 8 bytes of the SHA-256 of its text, in hex.
+///
+/// It names the instance to its owner, and tells nobody else what the instance is.
+pub(super) fn address_of(instance: &str) -> String {
+    hex(&Sha256::digest(instance.as_bytes())[..8])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // writing to a String cannot fail
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_nanoids_and_differ() {
+        let mut ids = Ids::new([7; 32]);
+        let many: BTreeSet<_> = (0..1000).map(|_| ids.next()).collect();
+        assert_eq!(many.len(), 1000);
+        assert!(many.iter().all(|id| id.len() == ID_CHARS && id.is_ascii()));
+        assert_eq!(Ids::new([7; 32]).next(), Ids::new([7; 32]).next());
+        assert_ne!(Ids::new([7; 32]).next(), Ids::new([8; 32]).next());
+    }
+
+    #[test]
+    fn each_peer_is_shown_another_instance() {
+        let ids = Ids::new([7; 32]);
+        let (a, b) = (ids.instance_for(&"a".into()), ids.instance_for(&"b".into()));
+        assert_eq!(a.len(), 32);
+        assert_ne!(a, b);
+        assert_eq!(a, Ids::new([7; 32]).instance_for(&"a".into()));
+        assert_eq!(address_of(&a).len(), 16);
+    }
+
+    #[test]
+    fn the_secret_is_not_printed() {
+        assert!(!format!("{:?}", Ids::new([7; 32])).contains('7'));
+    }
+}

@@ -1,0 +1,184 @@
+//! What a call costs does not depend on how many calls came before it. Work is counted in comparisons of ids.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    protocol::session::{CallKey, Config, Job, Output, Request, Session},
+    tool::{CallError, Tool},
+    transport::{Lane, Packet, Participant, Peer, Role, types::comparisons},
+    value::Body,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// An assistant and its client, between whom every packet arrives at once.
+struct Pair {
+    now: Instant,
+    assistant: Session,
+    client: Session,
+    /// Whether jobs end at once.
+    answers: bool,
+    /// Whether packets to the client are lost.
+    cut: bool,
+    /// Whether packets to the client are given back as not sent.
+    unsent: bool,
+    jobs: Vec<Job>,
+    results: Vec<Result<Body, CallError>>,
+}
+
+impl Pair {
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    fn new(config: Config) -> Self {
+        let (a, phone) =
+            (Participant::new("a", "PA_1").agent(true), Participant::new("phone", "PA_2").role(Role::Client));
+        let now = Instant::now();
+        let mut pair = Self {
+            now,
+            assistant: Session::assistant(a.clone(), config.clone().room("room"), [1; 32]),
+            client: Session::client(phone.clone(), config.room("room"), [2; 32]),
+            answers: true,
+            cut: false,
+            unsent: false,
+            jobs: Vec::new(),
+            results: Vec::new(),
+        };
+        let tool = Tool::new("t".parse().unwrap(), "for a test");
+        pair.client.offer(now, vec![tool]).unwrap();
+        pair.assistant.handle_joined(now, phone);
+        pair.client.handle_joined(now, a);
+        pair.exchange();
+        assert_eq!(pair.assistant.tools().len(), 1);
+        pair
+    }
+
+    /// Carries packets to and fro until there are none, then lets a millisecond pass.
+    fn exchange(&mut self) {
+        loop {
+            let from_assistant = self.assistant.poll_output();
+            let from_client = self.client.poll_output();
+            if from_assistant.is_none() && from_client.is_none() {
+                break;
+            }
+            match from_assistant {
+                Some(Output::Transmit(packet)) if self.unsent => {
+                    self.assistant.handle_unsent(
+                        self.now,
+                        packet.id,
+                        crate::protocol::session::Unsent::Interrupted,
+                    );
+                }
+                Some(Output::Transmit(packet)) if !self.cut => {
+                    carry(self.now, &packet, "a", &mut self.client)
+                }
+                Some(Output::Settled { result, .. }) => self.results.push(result),
+                _ => {}
+            }
+            match from_client {
+                Some(Output::Transmit(packet)) => carry(self.now, &packet, "phone", &mut self.assistant),
+                Some(Output::Execute(job)) if self.answers => {
+                    self.client.settle(self.now, job.key, Ok(Body::empty()));
+                }
+                Some(Output::Execute(job)) => self.jobs.push(job),
+                _ => {}
+            }
+        }
+        self.now += MS;
+        self.assistant.handle_timeout(self.now);
+        self.client.handle_timeout(self.now);
+    }
+
+    fn call(&mut self) -> CallKey {
+        self.assistant.call(self.now, Request::new("t", Body::empty())).unwrap()
+    }
+
+    fn calls(&mut self, count: u32) {
+        for _ in 0..count {
+            self.call();
+            self.exchange();
+        }
+    }
+
+    /// The comparisons of so many calls, one after the other.
+    fn cost_of_calls(&mut self, count: u32) -> u64 {
+        comparisons::of(|| self.calls(count))
+    }
+}
+
+fn carry(now: Instant, packet: &Packet, from: &str, to: &mut Session) {
+    let from = Peer::new(from, if from == "a" { "PA_1" } else { "PA_2" });
+    match packet.lane {
+        Lane::Reliable => to.handle_packet(now, &from, &packet.payload),
+        Lane::Lossy => to.handle_lossy_packet(now, &from, &packet.payload),
+    }
+}
+
+fn unlimited() -> Config {
+    let mut config = Config::default();
+    config.caps.calls_per_second = u32::MAX;
+    config
+}
+
+#[test]
+fn call_after_ten_thousand_calls_costs_little_more_than_after_a_hundred() {
+    for lossy in [false, true] {
+        let mut pair = Pair::new(unlimited().lossy(lossy));
+        pair.calls(100);
+        let early = pair.cost_of_calls(100);
+        pair.calls(9_800);
+        assert_eq!(
+            pair.client.tables.values().map(crate::protocol::session::Table::len).max(),
+            Some(4_096),
+            "the table is full"
+        );
+        let late = pair.cost_of_calls(100);
+        // Of each lookup, twelve comparisons among 4,096 stand against eight among 200.
+        assert!(late <= 2 * early, "{early} comparisons of 100 calls became {late}");
+        assert!(late <= 100 * 600, "{late} comparisons of 100 calls");
+    }
+}
+
+#[test]
+fn refused_request_costs_no_more_when_the_table_is_full() {
+    let mut config = unlimited();
+    config.caps.calls_per_second = 1; // all but the first of a second are refused, and each refusal is remembered
+    let mut pair = Pair::new(config);
+    pair.calls(100);
+    let early = pair.cost_of_calls(100);
+    pair.calls(6_000);
+    let late = pair.cost_of_calls(100);
+    assert!(late <= 2 * early, "{early} comparisons of 100 refusals became {late}");
+}
+
+#[test]
+fn acknowledgement_costs_no_more_with_many_calls_open_and_many_stopped() {
+    let mut config = unlimited();
+    config.caps.open_per_peer = 100_000;
+    config.caps.open_calls = 100_000;
+    let mut pair = Pair::new(config);
+    pair.answers = false;
+    let early = pair.cost_of_calls(100);
+    pair.calls(1_800);
+    pair.cut = true;
+    for _ in 0..1_000 {
+        let key = pair.call();
+        pair.assistant.cancel(pair.now, key);
+        pair.exchange();
+    }
+    pair.cut = false;
+    let late = pair.cost_of_calls(100);
+    assert!(late <= 3 * early, "{early} comparisons of 100 calls became {late}");
+}
+
+#[test]
+fn packets_given_back_cost_no_more_with_many_calls_open() {
+    let mut config = unlimited();
+    config.caps.open_per_peer = 100_000;
+    config.caps.open_calls = 100_000;
+    let mut pair = Pair::new(config);
+    pair.answers = false;
+    pair.unsent = true;
+    let early = pair.cost_of_calls(100);
+    pair.calls(1_800);
+    let late = pair.cost_of_calls(100);
+    assert!(late <= 3 * early, "{early} comparisons of 100 packets became {late}");
+}

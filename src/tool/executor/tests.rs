@@ -1,0 +1,359 @@
+use std::{
+    future::{Future, pending},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use serde_json::json;
+use tokio::{sync::Notify, time::Instant};
+
+use super::*;
+use crate::tool::{
+    Outcome, Progress, ToolOptions,
+    source::{ToolContext, ToolSource},
+};
+
+/// A source whose tools are named after what they do.
+#[derive(Default)]
+struct Deeds {
+    tools: Mutex<Vec<Tool>>,
+    changed: Notify,
+    runs: AtomicUsize,
+    dropped: Arc<AtomicUsize>,
+    open: Notify,
+}
+
+impl Deeds {
+    fn new(tools: &[&str]) -> Arc<Self> {
+        let deeds = Self::default();
+        *deeds.tools.lock().unwrap() = tools.iter().map(|name| tool(name)).collect();
+        Arc::new(deeds)
+    }
+
+    fn with(tool: Tool) -> Arc<Self> {
+        let deeds = Self::default();
+        deeds.tools.lock().unwrap().push(tool);
+        Arc::new(deeds)
+    }
+}
+
+impl ToolSource for Deeds {
+    fn list(&self) -> Vec<Tool> {
+        self.tools.lock().unwrap().clone()
+    }
+
+    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+        struct Counted(Arc<AtomicUsize>);
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        let _counted = Counted(Arc::clone(&self.dropped));
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        match tool.as_str() {
+            "echo" => Ok(arguments),
+            "never" => pending().await,
+            "panic" => panic!("the password is hunter2"),
+            "wait" => {
+                self.open.notified().await;
+                Ok(arguments)
+            }
+            "tidy" => {
+                context.cancelled().await;
+                tokio::time::sleep(Duration::from_millis(900)).await;
+                Err(ToolError::new("stopped_early", "half is done"))
+            }
+            "chatty" => {
+                for n in 0..10_000 {
+                    context.progress(format!("{n}"));
+                }
+                Ok(Body::empty())
+            }
+            "local" => Err(std::io::Error::other("the password is hunter2"))?,
+            "custom" => Err(ToolError::new("too_dark", "the lamp is broken")),
+            _ => Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "")),
+        }
+    }
+
+    fn changed(&self) -> impl Future<Output = ()> + Send {
+        self.changed.notified()
+    }
+
+    fn tidies_up(&self, tool: &ToolName) -> bool {
+        matches!(tool.as_str(), "tidy" | "stubborn")
+    }
+}
+
+fn tool(name: &str) -> Tool {
+    Tool::new(name.parse().unwrap(), "")
+}
+
+impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
+    fn new(sources: Vec<Arc<dyn AnySource>>) -> Result<(Self, Reports<K>), RegisterError> {
+        Self::with_caps(sources, 64, 256)
+    }
+}
+
+fn executor(source: &Arc<Deeds>) -> (Executor<u32>, Reports<u32>) {
+    Executor::new(vec![Arc::new(Arc::clone(source))]).unwrap()
+}
+
+fn job(key: u32, tool: &str) -> Job<u32> {
+    job_with(key, tool, &json!({}))
+}
+
+fn job_with(key: u32, tool: &str, arguments: &serde_json::Value) -> Job<u32> {
+    let limit = Duration::from_secs(5);
+    Job {
+        key,
+        tool: tool.parse().unwrap(),
+        arguments: Body::encode(arguments).unwrap(),
+        caller: "assistant".into(),
+        call: CallId::from("c1"),
+        limit,
+        deadline: Instant::now() + limit,
+        span: Span::none(),
+        trace: None,
+    }
+}
+
+/// The next outcome, whatever is reported before it.
+async fn outcome(reports: &mut Reports<u32>) -> (u32, Outcome) {
+    loop {
+        match reports.recv().await.unwrap() {
+            Done::Settled(key, outcome) => return (key, outcome),
+            Done::Started(_) | Done::Progress(..) => {}
+        }
+    }
+}
+
+async fn error(reports: &mut Reports<u32>) -> ToolError {
+    outcome(reports).await.1.unwrap_err()
+}
+
+async fn started(reports: &mut Reports<u32>) -> u32 {
+    match reports.recv().await.unwrap() {
+        Done::Started(key) => key,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn alicia_a5_four_causes_have_their_codes_and_others_pass() {
+    let source = Deeds::with(tool("echo").schema(json!({"type": "object", "required": ["a"]})));
+    source.tools.lock().unwrap().extend(["never", "panic", "local", "custom"].map(tool));
+    let (mut executor, mut reports) = executor(&source);
+    for (tool, code, text) in [
+        ("nothing", ErrorCode::UNKNOWN_TOOL, "there is no tool named \"nothing\""),
+        ("echo", ErrorCode::INVALID_PARAMETERS, "the parameters do not fit at /a: it is required"),
+        ("never", ErrorCode::TIMEOUT, "the tool took longer than its limit of 5000 ms"),
+        ("panic", ErrorCode::EXECUTION_ERROR, "the tool crashed"),
+        ("local", ErrorCode::EXECUTION_ERROR, ToolError::LOCAL_MESSAGE),
+        ("custom", "too_dark".into(), "the lamp is broken"),
+    ] {
+        executor.execute(job(1, tool));
+        let error = error(&mut reports).await;
+        assert_eq!((error.code(), error.message()), (code, text));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_harms_no_other_call_and_its_text_stays_here() {
+    let source = Deeds::new(&["panic", "wait"]);
+    let (mut executor, mut reports) = executor(&source);
+    executor.execute(job(1, "wait"));
+    executor.execute(job(2, "panic"));
+    let (key, panicked) = outcome(&mut reports).await;
+    let panicked = panicked.unwrap_err();
+    assert_eq!((key, panicked.to_string().contains("hunter2")), (2, false));
+    assert!(panicked.source().unwrap().to_string().contains("hunter2"), "it is told in this process alone");
+    source.open.notify_one();
+    assert!(matches!(outcome(&mut reports).await, (1, Ok(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tools_own_limit_is_named_if_it_ends_first() {
+    let short = ToolOptions::default().timeout(Duration::from_millis(1_500));
+    let source = Deeds::with(tool("never").options(short));
+    let (mut executor, mut reports) = executor(&source);
+    let begun = Instant::now();
+    executor.execute(job(1, "never"));
+    assert_eq!(error(&mut reports).await.message(), "the tool took longer than its limit of 1500 ms");
+    assert_eq!(begun.elapsed(), Duration::from_millis(1_500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_function_without_context_is_dropped_at_once() {
+    let source = Deeds::new(&["never"]);
+    let (mut executor, mut reports) = executor(&source);
+    let begun = Instant::now();
+    executor.execute(job(1, "never"));
+    started(&mut reports).await;
+    executor.abort(1);
+    assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
+    assert_eq!((begun.elapsed(), source.dropped.load(Ordering::SeqCst)), (Duration::ZERO, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_function_with_context_has_its_grace() {
+    let source = Deeds::new(&["tidy"]);
+    source.tools.lock().unwrap().push(tool("stubborn"));
+    let (mut executor, mut reports) = executor(&source);
+    let begun = Instant::now();
+    executor.execute(job(1, "tidy"));
+    started(&mut reports).await;
+    executor.abort(1);
+    assert_eq!(error(&mut reports).await.message(), "half is done");
+    assert_eq!(begun.elapsed(), Duration::from_millis(900));
+
+    // Not everybody hears: the grace ends, and the function with it.
+    let short = ToolOptions::default().cancel_grace(Duration::from_millis(300));
+    let source = Deeds::with(tool("tidy").options(short));
+    let (mut executor, mut reports) = Executor::new(vec![Arc::new(Arc::clone(&source)) as _]).unwrap();
+    let begun = Instant::now();
+    executor.execute(job(2, "tidy"));
+    started(&mut reports).await;
+    executor.abort(2);
+    assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
+    assert_eq!((begun.elapsed(), source.dropped.load(Ordering::SeqCst)), (Duration::from_millis(300), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_answers_first_and_tidies_up_after() {
+    let source = Deeds::new(&["tidy"]);
+    let (mut executor, mut reports) = executor(&source);
+    let begun = Instant::now();
+    executor.execute(job(1, "tidy"));
+    assert_eq!(error(&mut reports).await.code(), ErrorCode::TIMEOUT);
+    assert_eq!((begun.elapsed(), source.dropped.load(Ordering::SeqCst)), (Duration::from_secs(5), 0));
+    assert_eq!(executor.running.join_next().await.unwrap().unwrap().0, 1);
+    assert_eq!(begun.elapsed(), Duration::from_millis(5_900));
+    drop(executor);
+    assert!(reports.recv().await.is_none(), "what it answers after its outcome goes nowhere");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_above_the_cap_wait_in_order_and_then_are_refused() {
+    let source = Deeds::new(&["wait", "echo"]);
+    let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&source))];
+    let (mut executor, mut reports) = Executor::with_caps(sources, 2, 2).unwrap();
+    executor.execute(job(1, "wait"));
+    executor.execute(job(2, "wait"));
+    executor.execute(job(3, "echo"));
+    executor.execute(job(4, "echo"));
+    executor.execute(job(5, "echo"));
+    let (key, refused) = outcome(&mut reports).await;
+    assert_eq!((key, refused.unwrap_err().code()), (5, ErrorCode::BUSY));
+    source.open.notify_one();
+    let mut ended = Vec::new();
+    for _ in 0..3 {
+        let (key, outcome) = outcome(&mut reports).await;
+        outcome.unwrap();
+        ended.push(key);
+    }
+    assert_eq!(ended[1..], [3, 4]);
+    assert_eq!(source.runs.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_too_long_never_runs() {
+    let source = Deeds::new(&["never"]);
+    let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&source))];
+    let (mut executor, mut reports) = Executor::with_caps(sources, 1, 2).unwrap();
+    let mut long = job(1, "never");
+    long.deadline += Duration::from_secs(60);
+    executor.execute(long);
+    executor.execute(job(2, "never"));
+    executor.execute(job(3, "never"));
+    executor.abort(3);
+    let (key, cancelled) = outcome(&mut reports).await;
+    assert_eq!((key, cancelled.unwrap_err().code()), (3, ErrorCode::CANCELLED));
+    let (key, late) = outcome(&mut reports).await;
+    let late = late.unwrap_err();
+    assert_eq!((key, late.code()), (2, ErrorCode::TIMEOUT));
+    assert!(late.message().contains("5000 ms"), "{late}");
+    assert_eq!(source.runs.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_that_nobody_takes_is_replaced_by_the_next() {
+    let source = Deeds::new(&["chatty"]);
+    let (mut executor, mut reports) = executor(&source);
+    executor.execute(job(1, "chatty"));
+    executor.running.join_next().await.unwrap().unwrap();
+    assert!(matches!(reports.recv().await, Some(Done::Started(1))));
+    let last = Progress::from("9999");
+    assert!(matches!(reports.recv().await, Some(Done::Progress(1, progress)) if progress == last));
+    assert!(matches!(reports.recv().await, Some(Done::Settled(1, Ok(_)))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_executor_stops_and_settles_all() {
+    let source = Deeds::new(&["never", "tidy"]);
+    let (mut executor, mut reports) = executor(&source);
+    executor.execute(job(1, "never"));
+    executor.execute(job(2, "tidy"));
+    started(&mut reports).await;
+    started(&mut reports).await;
+    drop(executor);
+    let mut ended = [outcome(&mut reports).await.0, outcome(&mut reports).await.0];
+    ended.sort_unstable();
+    assert_eq!((ended, source.dropped.load(Ordering::SeqCst)), ([1, 2], 2));
+    assert!(reports.recv().await.is_none());
+}
+
+#[tokio::test]
+async fn sources_with_one_name_between_them_are_refused() {
+    let (one, other) = (Deeds::new(&["echo"]), Deeds::new(&["echo"]));
+    let clash = Executor::<u32>::new(vec![Arc::new(Arc::clone(&one)), Arc::new(Arc::clone(&other))]);
+    let name = "echo".parse().unwrap();
+    assert_eq!(clash.unwrap_err(), RegisterError::Duplicate { name });
+    let name = "bridge.echo".parse().unwrap();
+    let reserved = Executor::<u32>::new(vec![Arc::new(Arc::clone(&one).prefixed("bridge"))]);
+    assert_eq!(reserved.unwrap_err(), RegisterError::Reserved { name });
+    let (executor, _) = Executor::<u32>::new(vec![Arc::new(one), Arc::new(other.prefixed("b"))]).unwrap();
+    assert_eq!(executor.tools().iter().map(|it| it.name().as_str()).collect::<Vec<_>>(), ["echo", "b.echo"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_changes_is_asked_again() {
+    let source = Deeds::new(&["echo"]);
+    let (mut executor, mut reports) = executor(&source);
+    source.tools.lock().unwrap().extend([tool("custom"), tool("echo"), tool("never").schema(json!(7))]);
+    source.changed.notify_one();
+    executor.changed().await;
+    let names: Vec<_> = executor.refresh().iter().map(|it| it.name().to_string()).collect();
+    assert_eq!(names, ["echo", "custom"], "the double and the broken one are left out");
+    executor.execute(job(1, "custom"));
+    assert_eq!(error(&mut reports).await.code().as_str(), "too_dark");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_calls_that_ended() {
+    let source = Deeds::new(&["echo"]);
+    let (mut executor, mut reports) = executor(&source);
+    for key in 0..1_000 {
+        executor.execute(job_with(key, "echo", &json!({"n": key})));
+        assert_eq!(outcome(&mut reports).await.0, key);
+        tokio::task::yield_now().await;
+    }
+    executor.forget_ended();
+    assert!(executor.open.is_empty() && executor.running.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_used_again_stops_its_new_call() {
+    let source = Deeds::new(&["tidy", "never"]);
+    let (mut executor, mut reports) = executor(&source);
+    executor.execute(job(1, "tidy"));
+    assert_eq!(error(&mut reports).await.code(), ErrorCode::TIMEOUT);
+    executor.execute(job(1, "never"));
+    started(&mut reports).await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // the first has tidied up
+    executor.forget_ended();
+    executor.abort(1);
+    assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
+}

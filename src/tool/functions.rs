@@ -1,0 +1,179 @@
+//! Functions as tools: a plain `async fn` whose schema comes from its argument type.
+
+mod function;
+mod handler;
+mod wrong;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::{
+    tool::{
+        DEFAULT_TIMEOUT, ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName, ToolOptions,
+        schema::ArgumentCheck,
+        source::{ToolContext, ToolSource},
+    },
+    value::Body,
+};
+
+pub use self::{
+    handler::{Handler, State},
+    wrong::check_tool,
+};
+
+use self::function::Function;
+
+/// Functions offered as tools, with the state that they share.
+///
+/// A tool is a plain `async fn([ToolContext], [State<S>], [Arguments]) -> Result<T, ToolError>`, each
+/// parameter optional. Its JSON Schema comes from the type of its arguments, which must be a struct with
+/// named fields (or another type that is a map), and its doc comments describe the fields to the model.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+/// use serde_json::json;
+/// use toolbridge::{ErrorCode, State, ToolError, Tools};
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Find {
+///     /// Part of a name
+///     name: String,
+/// }
+///
+/// async fn find_contact(State(book): State<Arc<Vec<String>>>, find: Find) -> Result<String, ToolError> {
+///     let found = book.iter().find(|name| name.contains(&find.name));
+///     Ok(found.cloned().ok_or("nobody of that name")?)
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let tools = Tools::with_state(Arc::new(vec!["Ada Lovelace".to_owned()])).tool(
+///     "find_contact",
+///     "Full name of a contact",
+///     find_contact,
+/// );
+/// let name: String = tools.call("find_contact", json!({"name": "Ada"})).await.unwrap().decode().unwrap();
+/// assert_eq!(name, "Ada Lovelace");
+/// let error = tools.call("find_contact", json!({"nam": "Ada"})).await.unwrap_err();
+/// assert_eq!(error.code(), ErrorCode::INVALID_PARAMETERS);
+/// # });
+/// ```
+#[derive(Clone)]
+#[must_use = "tools do nothing until a client or an assistant offers them"]
+pub struct Tools<S = ()> {
+    state: S,
+    functions: Vec<Function<S>>,
+    /// The first thing that was wrong: reported when the tools are to be offered.
+    problem: Option<RegisterError>,
+}
+
+impl Tools {
+    /// No tools yet, and no state.
+    pub fn new() -> Self {
+        Self::with_state(())
+    }
+}
+
+impl<S: Clone + Send + Sync + 'static> Tools<S> {
+    /// No tools yet. Each call gets a clone of the state, by [`State<S>`].
+    pub fn with_state(state: S) -> Self {
+        Self { state, functions: Vec::new(), problem: None }
+    }
+
+    /// And this function. A bad or double name, or arguments that are not a map, are reported at `join`.
+    pub fn tool<M>(self, name: &str, description: &str, handler: impl Handler<M, S>) -> Self {
+        self.tool_with(name, description, ToolOptions::default(), handler)
+    }
+
+    /// And this function, with options.
+    pub fn tool_with<M>(
+        mut self,
+        name: &str,
+        description: &str,
+        options: ToolOptions,
+        handler: impl Handler<M, S>,
+    ) -> Self {
+        if let Err(problem) = self.add(name, description, options, handler) {
+            self.problem.get_or_insert(problem);
+        }
+        self
+    }
+
+    /// Runs one tool as a call from outside would: its arguments are checked first. For tests of one's own
+    /// tools.
+    ///
+    /// The caller is `local`; no deadline is enforced and a panic is passed on, since a test wants to see it.
+    ///
+    /// # Errors
+    /// `unknown_tool`, `invalid_parameters`, or what the tool itself answers.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the function where it stands.
+    pub async fn call(&self, name: &str, arguments: impl Serialize) -> Outcome {
+        self.check().map_err(|problem| ToolError::new(ErrorCode::EXECUTION_ERROR, problem))?;
+        let function = self.function(name)?;
+        let arguments =
+            Body::encode(&arguments).map_err(|error| ToolError::new(ErrorCode::INVALID_PARAMETERS, error))?;
+        let check = ArgumentCheck::compile(&function.tool)
+            .map_err(|problem| ToolError::new(ErrorCode::EXECUTION_ERROR, problem))?;
+        let limit = function.tool.tool_options().timeout.unwrap_or(DEFAULT_TIMEOUT);
+        function.run(ToolContext::new("local", limit), &self.state, check.check(arguments)?).await
+    }
+
+    fn add<M>(
+        &mut self,
+        name: &str,
+        description: &str,
+        options: ToolOptions,
+        handler: impl Handler<M, S>,
+    ) -> Result<(), RegisterError> {
+        let name: ToolName = name.parse()?;
+        if name.is_reserved() {
+            return Err(RegisterError::Reserved { name });
+        }
+        if self.functions.iter().any(|function| *function.tool.name() == name) {
+            return Err(RegisterError::Duplicate { name });
+        }
+        self.functions.push(Function::new(name, description, options, handler)?);
+        Ok(())
+    }
+
+    fn function(&self, name: &str) -> Result<&Function<S>, ToolError> {
+        let unknown = || ToolError::new(ErrorCode::UNKNOWN_TOOL, format!("there is no tool named {name:?}"));
+        self.functions.iter().find(|function| function.tool.name().as_str() == name).ok_or_else(unknown)
+    }
+}
+
+impl Default for Tools {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S: Clone + Send + Sync + 'static> ToolSource for Tools<S> {
+    fn list(&self) -> Vec<Tool> {
+        self.functions.iter().map(|function| function.tool.clone()).collect()
+    }
+
+    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+        self.function(tool.as_str())?.run(context, &self.state, arguments).await
+    }
+
+    fn tidies_up(&self, tool: &ToolName) -> bool {
+        self.function(tool.as_str()).is_ok_and(|function| function.takes_context)
+    }
+
+    fn check(&self) -> Result<(), RegisterError> {
+        self.problem.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl<S> fmt::Debug for Tools<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.functions.iter().map(|function| function.tool.name());
+        f.debug_set().entries(names).finish()
+    }
+}

@@ -1,0 +1,174 @@
+//! One function behind a pointer, and the schema of its arguments.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+
+use super::handler::{Handler, sealed::Seal};
+use crate::{
+    tool::{ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName, ToolOptions, source::ToolContext},
+    value::Body,
+};
+
+pub(super) type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// A function as the registry keeps it.
+#[derive(Clone)]
+pub(super) struct Function<S> {
+    pub(super) tool: Tool,
+    pub(super) takes_context: bool,
+    run: Run<S>,
+}
+
+/// What a [`Handler`] becomes: its type is forgotten here.
+#[doc(hidden)]
+pub struct Built<S> {
+    pub(super) takes_context: bool,
+    pub(super) schema: Option<fn() -> Value>,
+    pub(super) run: Run<S>,
+}
+
+impl<S> std::fmt::Debug for Built<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Built").field("takes_context", &self.takes_context).finish_non_exhaustive()
+    }
+}
+
+type Run<S> = Arc<dyn Fn(ToolContext, &S, Body) -> Running + Send + Sync>;
+
+impl<S> Function<S> {
+    pub(super) fn new<M>(
+        name: ToolName,
+        description: &str,
+        options: ToolOptions,
+        handler: impl Handler<M, S>,
+    ) -> Result<Self, RegisterError> {
+        let built = handler.build(Seal);
+        let schema = match built.schema {
+            None => json!({"type": "object", "properties": {}}),
+            Some(of_type) => {
+                as_map(of_type()).ok_or_else(|| RegisterError::NotAMap { name: name.clone() })?
+            }
+        };
+        let tool = Tool::new(name, description).schema(schema).options(options);
+        Ok(Self { tool, takes_context: built.takes_context, run: built.run })
+    }
+
+    pub(super) fn run(&self, context: ToolContext, state: &S, arguments: Body) -> Running {
+        (self.run)(context, state, arguments)
+    }
+}
+
+/// The JSON Schema (2020-12) of a type, as a model wants it: what can be is written in place.
+pub(super) fn schema_of<A: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<A>();
+    // The name of a Rust type tells a model nothing.
+    schema.remove("title");
+    schema.to_value()
+}
+
+/// The arguments as the function's own type.
+pub(super) fn arguments<A: DeserializeOwned>(body: &Body) -> Result<A, ToolError> {
+    // The schema has been met, so only a rule of the type's own can fail here. Its text may quote the value.
+    let refuse = |_| {
+        let text = "the parameters fit the schema, but not the type of the tool's arguments";
+        ToolError::new(ErrorCode::INVALID_PARAMETERS, text)
+    };
+    body.decode().map_err(refuse)
+}
+
+/// What the function answered, as it travels.
+pub(super) fn result<T: Serialize>(answer: Result<T, ToolError>) -> Outcome {
+    Ok(Body::encode(&answer?)?)
+}
+
+/// The schema if it takes maps only, and says so.
+fn as_map(schema: Value) -> Option<Value> {
+    let Value::Object(mut schema) = schema else { return None };
+    if !takes_maps_only(&schema) {
+        return None;
+    }
+    schema.insert("type".to_owned(), "object".into());
+    Some(Value::Object(schema))
+}
+
+/// An enum with a tag inside says so in each variant rather than for the whole.
+fn takes_maps_only(schema: &Map<String, Value>) -> bool {
+    let variants = ["oneOf", "anyOf"].iter().find_map(|keyword| schema.get(*keyword)?.as_array());
+    match schema.get("type") {
+        Some(one) => one == "object",
+        None => variants.is_some_and(|all| {
+            !all.is_empty() && all.iter().all(|one| one.as_object().is_some_and(takes_maps_only))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[expect(dead_code, reason = "read by its schema alone")]
+    #[derive(Deserialize, JsonSchema)]
+    struct Find {
+        /// Part of a name
+        name: String,
+        near: Option<Place>,
+    }
+
+    #[expect(dead_code, reason = "read by its schema alone")]
+    #[derive(Deserialize, JsonSchema)]
+    struct Place {
+        latitude: f64,
+    }
+
+    #[test]
+    fn a_schema_is_written_in_place_and_without_noise() {
+        assert_eq!(
+            as_map(schema_of::<Find>()).unwrap(),
+            json!({
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "description": "Part of a name"},
+                    "near": {
+                        "type": ["object", "null"],
+                        "properties": {"latitude": {"type": "number", "format": "double"}},
+                        "required": ["latitude"],
+                    },
+                },
+                "required": ["name"],
+            })
+        );
+    }
+
+    #[test]
+    fn arguments_are_a_map() {
+        #[expect(dead_code, reason = "read by its schema alone")]
+        #[derive(Deserialize, JsonSchema)]
+        #[serde(tag = "kind")]
+        enum Shape {
+            Circle { radius: f64 },
+            Square { side: f64 },
+        }
+        assert_eq!(as_map(schema_of::<Shape>()).unwrap()["type"], "object");
+        assert!(as_map(schema_of::<BTreeMap<String, u32>>()).is_some());
+        for not_a_map in [
+            schema_of::<String>(),
+            schema_of::<Vec<u32>>(),
+            schema_of::<()>(),
+            schema_of::<Option<Find>>(),
+            schema_of::<Value>(),
+        ] {
+            assert_eq!(as_map(not_a_map), None);
+        }
+    }
+}

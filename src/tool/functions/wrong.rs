@@ -1,0 +1,168 @@
+//! Which rule a function breaks: a bound for each, so that the compiler names it.
+
+use std::future::Future;
+
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::handler::State;
+use crate::tool::{ToolError, source::ToolContext};
+
+/// Does nothing at all; if the function cannot be a tool, the compiler says which rule it breaks.
+///
+/// The error of [`Tools::tool`](crate::Tools::tool) can only say that a function is no tool. Put a line with
+/// this beside it, read the error, and remove the line.
+///
+/// ```
+/// use toolbridge::{ToolError, check_tool};
+///
+/// async fn get_battery() -> Result<f32, ToolError> {
+///     Ok(0.8)
+/// }
+/// check_tool(&get_battery);
+/// ```
+///
+/// Not `async`:
+/// ```compile_fail
+/// # use toolbridge::{ToolError, check_tool};
+/// fn get_battery() -> Result<f32, ToolError> { Ok(0.8) }
+/// check_tool(&get_battery);
+/// ```
+/// Answers no `Result<_, ToolError>`:
+/// ```compile_fail
+/// # use toolbridge::{ToolError, check_tool};
+/// async fn get_battery() -> f32 { 0.8 }
+/// check_tool(&get_battery);
+/// ```
+/// Answers what cannot be serialized:
+/// ```compile_fail
+/// # use toolbridge::{ToolError, check_tool};
+/// struct Battery;
+/// async fn get_battery() -> Result<Battery, ToolError> { Ok(Battery) }
+/// check_tool(&get_battery);
+/// ```
+/// Arguments without a schema:
+/// ```compile_fail
+/// # use toolbridge::{ToolError, check_tool};
+/// #[derive(serde::Deserialize)] struct Find { name: String }
+/// async fn find(find: Find) -> Result<String, ToolError> { Ok(find.name) }
+/// check_tool(&find);
+/// ```
+/// Parameters in another order:
+/// ```compile_fail
+/// # use toolbridge::{State, ToolContext, ToolError, check_tool};
+/// async fn find(_state: State<u32>, _context: ToolContext) -> Result<(), ToolError> { Ok(()) }
+/// check_tool(&find);
+/// ```
+/// A future that is not `Send`:
+/// ```compile_fail
+/// # use toolbridge::{ToolError, check_tool};
+/// async fn wait() -> Result<(), ToolError> {
+///     let shared = std::rc::Rc::new(1);
+///     std::future::ready(()).await;
+///     drop(shared);
+///     Ok(())
+/// }
+/// check_tool(&wait);
+/// ```
+pub fn check_tool<P, F>(_function: &F)
+where
+    F: Function<P>,
+    P: Parameters,
+    F::Returned: Async,
+    <F::Returned as Async>::Answer: Answer,
+    F::Returned: Send,
+    F: Clone + Send + Sync + 'static,
+{
+}
+
+#[diagnostic::on_unimplemented(
+    message = "this is no function of at most three parameters",
+    note = "a tool takes `ToolContext`, `State<S>` and its arguments, each optional; several arguments are \
+            fields of one struct"
+)]
+pub trait Function<P> {
+    type Returned;
+}
+
+#[diagnostic::on_unimplemented(
+    message = "these parameters are not those of a tool, or not in its order",
+    note = "they stand in this order, each optional: `ToolContext`, `State<S>`, the arguments"
+)]
+pub trait Parameters {}
+
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the only parameter of a tool",
+    label = "neither `ToolContext` nor `State<S>`, so these are the arguments",
+    note = "arguments derive `serde::Deserialize` and `schemars::JsonSchema`, and borrow nothing"
+)]
+pub trait Only {}
+
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot follow a `ToolContext`",
+    label = "not `State<S>`, so these are the arguments",
+    note = "arguments derive `serde::Deserialize` and `schemars::JsonSchema`, and borrow nothing"
+)]
+pub trait AfterContext {}
+
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the arguments of a tool",
+    label = "what follows a `State<S>` are the arguments; a `ToolContext` comes first",
+    note = "arguments derive `serde::Deserialize` and `schemars::JsonSchema`, and borrow nothing"
+)]
+pub trait Arguments {}
+
+#[diagnostic::on_unimplemented(
+    message = "this function is not async: it returns `{Self}`",
+    note = "write `async fn`, or return a future"
+)]
+pub trait Async {
+    type Answer;
+}
+
+#[diagnostic::on_unimplemented(
+    message = "a tool returns `Result<T, ToolError>` where `T` is `serde::Serialize`, not `{Self}`",
+    note = "any error becomes a `ToolError` by `?`"
+)]
+pub trait Answer {}
+
+impl<F: Fn() -> R, R> Function<()> for F {
+    type Returned = R;
+}
+
+impl<F: Fn(A) -> R, R, A> Function<(A,)> for F {
+    type Returned = R;
+}
+
+impl<F: Fn(A, B) -> R, R, A, B> Function<(A, B)> for F {
+    type Returned = R;
+}
+
+impl<F: Fn(A, B, C) -> R, R, A, B, C> Function<(A, B, C)> for F {
+    type Returned = R;
+}
+
+impl Parameters for () {}
+impl<A: Only> Parameters for (A,) {}
+impl<A: AfterContext> Parameters for (ToolContext, A) {}
+impl<S, A: Arguments> Parameters for (State<S>, A) {}
+impl<S, A: Arguments> Parameters for (ToolContext, State<S>, A) {}
+
+impl Only for ToolContext {}
+impl<S> Only for State<S> {}
+#[diagnostic::do_not_recommend]
+impl<A: DeserializeOwned + JsonSchema + Send + 'static> Only for A {}
+
+impl<S> AfterContext for State<S> {}
+#[diagnostic::do_not_recommend]
+impl<A: DeserializeOwned + JsonSchema + Send + 'static> AfterContext for A {}
+
+#[diagnostic::do_not_recommend]
+impl<A: DeserializeOwned + JsonSchema + Send + 'static> Arguments for A {}
+
+#[diagnostic::do_not_recommend]
+impl<F: Future> Async for F {
+    type Answer = F::Output;
+}
+
+impl<T: Serialize> Answer for Result<T, ToolError> {}

@@ -1,0 +1,239 @@
+//! Programs on this machine as tools: JSON in on stdin, JSON out on stdout, no shell.
+
+mod command;
+mod file;
+mod group;
+mod run;
+mod streams;
+mod supervise;
+mod trust;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crate::{
+    tool::{
+        ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName,
+        source::{ToolContext, ToolSource},
+    },
+    value::Body,
+};
+
+use self::command::Command;
+pub use self::supervise::{SUPERVISE, supervise};
+
+/// Programs offered as tools, as a `tools.toml` lists them.
+///
+/// ```toml
+/// [[tools]]
+/// name = "get_weather"
+/// description = "The weather in a city, now"
+/// # An absolute program and its arguments; no shell reads them. After "--", an element that is one name in
+/// # braces becomes that parameter's text. All parameters are on stdin in any case, as one JSON map.
+/// command = ["/usr/local/bin/weather", "--json", "--", "{city}"]
+/// # Optional, the rest. A table, or a string that holds the same as JSON.
+/// input_schema = { type = "object", required = ["city"], properties = { city = { type = "string" } } }
+/// timeout = "5s"                           # ms, s, m or h; default: the caller's limit
+/// consent = "never"                        # never, once or always; default: never, always if destructive
+/// destructive = false
+/// idempotent = true
+/// cwd = "weather"                          # default: the folder of this file
+/// env = { LANG = "C.UTF-8", HOME = true }  # `true` takes over this process' own value
+/// ```
+///
+/// A program starts with nothing in its environment but `PATH=/usr/local/bin:/usr/bin:/bin` and what `env`
+/// says, in a process group of its own. What it writes to stdout is its result, as one JSON value of at most
+/// 1 MiB; nothing at all is an empty map. A status other than 0 is a failure, and the last line of stderr is its
+/// text. When the call is cancelled or its time is up, the group gets a `SIGTERM`, and `SIGKILL` 2 s later;
+/// children that a program leaves behind end in the same way. Only a process that leaves the group (`setsid`)
+/// escapes.
+///
+/// A process that is killed (`SIGKILL`, a crash, out of memory) cannot end its programs: they run on, unless a
+/// [`supervisor`](Self::supervisor) ends them. The command line tool `toolbridge` is its own supervisor.
+///
+/// A program that needs a person's consent is an error when joining, unless the builder's `consent` says who asks.
+///
+/// Runs on Unix, in a tokio runtime with I/O and time enabled.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use toolbridge::{Body, ProgramTools, ToolContext, ToolSource};
+///
+/// let tools = ProgramTools::from_toml(
+///     r#"
+///     [[tools]]
+///     name = "echo"
+///     description = "Gives its parameters back"
+///     command = ["/bin/cat"]
+///     timeout = "5s"
+///     "#,
+/// )?;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+/// # runtime.block_on(async {
+/// let context = ToolContext::new("terminal", Duration::from_secs(30));
+/// let result = tools.execute(&"echo".parse()?, Body::from_json(r#"{"a": 1}"#)?, context).await;
+/// assert_eq!(result.unwrap().to_json()["a"], 1);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ProgramTools {
+    programs: Arc<[Program]>,
+    supervisor: Option<Arc<Path>>,
+}
+
+/// One program and the tool that it is.
+#[derive(Debug)]
+struct Program {
+    tool: Tool,
+    command: Command,
+}
+
+impl ProgramTools {
+    /// The programs that this file lists.
+    ///
+    /// A user who can change the file or one of its programs can run anything as this user. So the file, each program, and
+    /// the folders that hold them must belong to this user or to root, and only their owner may write them, as sshd demands
+    /// of `authorized_keys` (`StrictModes`). The same holds for every folder above them and every symbolic link on the
+    /// way, except that a folder above may be writable by others if it has the sticky bit, as `/tmp` has. The
+    /// file itself is not a symbolic link. This is checked once, when the file is read.
+    ///
+    /// Not checked: the working folder (`cwd`), files that arguments name, such as the script of an interpreter, and whatever
+    /// a program itself loads.
+    ///
+    /// # Errors
+    /// [`Writable`](ProgramsError::Writable), [`Owner`](ProgramsError::Owner) or [`NotAFile`](ProgramsError::NotAFile) if
+    /// another user could change what runs; the others if the file cannot be read or says something that it may not.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ProgramsError> {
+        let (text, folder) = trust::read(path.as_ref())?;
+        let tools = Self::parse(&text, &folder)?;
+        tools.programs.iter().try_for_each(|program| trust::check_program(program.command.program()))?;
+        Ok(tools)
+    }
+
+    /// The programs that this text lists. They run in `/`, where `cwd` says nothing else. Who could have changed the
+    /// programs is not checked.
+    ///
+    /// # Errors
+    /// When the text says something that it may not.
+    pub fn from_toml(text: &str) -> Result<Self, ProgramsError> {
+        Self::parse(text, Path::new("/"))
+    }
+
+    fn parse(text: &str, folder: &Path) -> Result<Self, ProgramsError> {
+        let programs = file::parse(text, folder)?;
+        for (n, program) in programs.iter().enumerate() {
+            let name = program.tool.name();
+            if programs[..n].iter().any(|other| other.tool.name() == name) {
+                return Err(RegisterError::Duplicate { name: name.clone() }.into());
+            }
+        }
+        Ok(Self { programs: programs.into(), supervisor: None })
+    }
+
+    /// Starts each program by this helper binary, an absolute path, which ends the program when this process is killed.
+    ///
+    /// The helper is `toolbridge`, or a binary of your own whose `main` is [`programs::supervise`](supervise), of the
+    /// same version as this library. It starts once for each call, stays beside the program, and holds a socket to
+    /// this process. When the socket closes it does what a cancellation does: `SIGTERM` to the group, `SIGKILL` 2 s
+    /// later. If the helper is killed, its program is ended by this process, and the call fails. Only if both are killed
+    /// at once does the program go on.
+    ///
+    /// With a helper the program no longer leads its process group, so it can leave it with a `setsid` of its own. Signals that
+    /// end a process, such as `SIGINT`, have their default action in the program, even if this process ignores them.
+    ///
+    /// Default: no helper.
+    #[must_use]
+    pub fn supervisor(mut self, helper: impl AsRef<Path>) -> Self {
+        self.supervisor = Some(helper.as_ref().into());
+        self
+    }
+
+    fn program(&self, tool: &ToolName) -> Option<&Program> {
+        self.programs.iter().find(|program| program.tool.name() == tool)
+    }
+}
+
+impl ToolSource for ProgramTools {
+    fn list(&self) -> Vec<Tool> {
+        self.programs.iter().map(|program| program.tool.clone()).collect()
+    }
+
+    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+        let Some(program) = self.program(tool) else {
+            let text = format!("there is no tool named {tool:?}");
+            return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text));
+        };
+        let limit = program.tool.tool_options().timeout;
+        run::run(&program.command, self.supervisor.as_deref(), limit, &arguments, &context).await
+    }
+}
+
+/// Why programs cannot be offered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramsError {
+    /// The file cannot be read.
+    #[error("{} cannot be read: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The file is a symbolic link, a folder, a pipe or a device.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// What was to be read.
+        path: PathBuf,
+    },
+    /// Other users could change which programs run.
+    #[error("{} can be written by other users (mode {mode:03o}); run `chmod go-w` on it", path.display())]
+    Writable {
+        /// The file, a program, or a folder on the way to one of them.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Another user could change which programs run.
+    #[error("{} belongs to user {owner}; it must belong to this user or to root", path.display())]
+    Owner {
+        /// The file, a program, or a folder or symbolic link on the way to one of them.
+        path: PathBuf,
+        /// The owner's number.
+        owner: u32,
+    },
+    /// It is larger than a list of programs can be.
+    #[error("{} has more than {limit} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// It is no TOML, or has a key or value that is not known.
+    #[error("line {line}: {reason}")]
+    Toml {
+        /// Where, counted from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// One tool says something that cannot be.
+    #[error("tool {tool:?}, line {line}: {reason}")]
+    Tool {
+        /// Its name.
+        tool: String,
+        /// Where, counted from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A name that no tool can have, or that two have.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}

@@ -1,0 +1,120 @@
+//! One run of a program, from its parameters to its result.
+
+use std::{path::Path, process::ExitStatus, time::Duration};
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{
+    command::Command,
+    group::Group,
+    streams::{MAX_STDOUT, Overflow, Streams},
+    supervise::TERM_GRACE,
+};
+use crate::{
+    tool::{ErrorCode, Outcome, ToolError, source::ToolContext},
+    value::Body,
+};
+
+/// The longest text that a failed program says to its caller, in characters.
+const MAX_COMPLAINT: usize = 300;
+
+/// The most of a program's output that its owner is shown, in bytes. It never travels and is never logged.
+const MAX_EXCERPT: usize = 1_000;
+
+/// Why a run is over.
+enum End {
+    Itself,
+    Overflow,
+    Cancelled,
+    TooLate,
+}
+
+/// Runs the program once. Dropping the future kills it.
+pub(super) async fn run(
+    command: &Command,
+    supervisor: Option<&Path>,
+    own_limit: Option<Duration>,
+    arguments: &Body,
+    context: &ToolContext,
+) -> Outcome {
+    let parameters = arguments.to_json();
+    let process = command.fill(&parameters, supervisor)?;
+    let begun = Instant::now();
+    let own_end = own_limit.and_then(|limit| begun.checked_add(limit));
+    let deadline = own_end.into_iter().fold(context.deadline(), Instant::min);
+
+    let (mut group, pipes) = match supervisor {
+        Some(_) => Group::start_supervised(process)?,
+        None => Group::start(process)?,
+    };
+    let mut streams = Streams::new(pipes, serde_json::to_vec(&parameters)?)?;
+    let end = tokio::select! {
+        biased;
+        () = group.ended() => End::Itself,
+        () = context.cancelled() => End::Cancelled,
+        () = sleep_until(deadline) => End::TooLate,
+        () = streams.overflow() => End::Overflow,
+    };
+    // Whoever is still there, the program or what it left behind, is asked to end, then made to. That the
+    // streams are closed is the only sign that nobody is, so a child without them has no time for its end.
+    group.terminate();
+    let _ = timeout(TERM_GRACE, async { tokio::join!(group.ended(), streams.closed()) }).await;
+    let status = group.kill().await;
+
+    tracing::debug!(?status, stderr_bytes = streams.complaint().len(), "a program ended");
+    match end {
+        End::Cancelled => Err(ToolError::cancelled()),
+        End::TooLate => {
+            let limit = (deadline - begun).as_micros().div_ceil(1_000);
+            Err(ToolError::new(
+                ErrorCode::TIMEOUT,
+                format!("the program took longer than its limit of {limit} ms"),
+            ))
+        }
+        End::Overflow | End::Itself => result(status?, &streams),
+    }
+}
+
+fn result(status: ExitStatus, streams: &Streams) -> Outcome {
+    let output = streams.output().map_err(|Overflow { beginning }| {
+        let text = format!("the program wrote more than {MAX_STDOUT} bytes");
+        let local = format!("{text}, beginning with {}", excerpt(&beginning));
+        ToolError::new(ErrorCode::RESULT_TOO_LARGE, text).with_source(local)
+    })?;
+    if !status.success() {
+        let complaint = streams.complaint();
+        let local = format!("{status}, stderr: {}", excerpt(last(complaint)));
+        let error = ToolError::new(ErrorCode::EXECUTION_ERROR, failure(status, complaint));
+        return Err(if complaint.is_empty() { error } else { error.with_source(local) });
+    }
+    if output.trim_ascii().is_empty() {
+        return Ok(Body::empty());
+    }
+    let body = match str::from_utf8(output) {
+        Ok(text) => Body::from_json(text).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    body.map_err(|why| {
+        let local = format!("the program's output is not JSON ({why}): {}", excerpt(output));
+        let text = "the program wrote something that is no JSON";
+        ToolError::new(ErrorCode::EXECUTION_ERROR, text).with_source(local)
+    })
+}
+
+/// The beginning of what a program wrote, for its owner's eyes.
+fn excerpt(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_EXCERPT)]).into_owned()
+}
+
+/// The end of what a program wrote, as much of it as an excerpt holds.
+fn last(bytes: &[u8]) -> &[u8] {
+    &bytes[bytes.len().saturating_sub(MAX_EXCERPT)..]
+}
+
+/// The last line that the program wrote to stderr, else its status.
+fn failure(status: ExitStatus, complaint: &[u8]) -> String {
+    let complaint = String::from_utf8_lossy(complaint);
+    let line = complaint.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    let line: String = line.chars().filter(|it| !it.is_control()).take(MAX_COMPLAINT).collect();
+    if line.is_empty() { format!("the program failed: {status}") } else { line }
+}

@@ -1,0 +1,221 @@
+//! The helper process that ends a program when the process that asked for it is killed.
+//!
+//! The client (the process that offers the tools) starts the helper as the leader of a new process group. Standard
+//! input of the helper is one end of a socket pair, and the client holds the other end. The first message on
+//! it carries the program's standard streams. When the client dies, the kernel closes its end, whatever killed it. The
+//! helper reads the end of the stream and ends the group.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs::File,
+    io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
+        unix::{net::UnixStream, process::ExitStatusExt as _},
+    },
+    process::{Command, ExitCode, Stdio},
+    thread,
+    time::Duration,
+};
+
+use rustix::{
+    cmsg_space,
+    io::{Errno, FdFlags, fcntl_setfd},
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recvmsg, sendmsg,
+    },
+    process::{Signal, getpgrp, getpid, kill_current_process_group},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The first argument of a helper; the program and its arguments follow.
+pub const SUPERVISE: &str = "supervise";
+
+/// The time between asking a group to end and killing it.
+pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
+
+/// The one byte of the message that carries the streams. It changes with the protocol.
+const VERSION: u8 = 1;
+
+/// A program's stdin, stdout and stderr.
+const STREAMS: usize = 3;
+
+/// Status of a helper that was not started by [`ProgramTools`](super::ProgramTools).
+const USAGE: u8 = 2;
+
+/// What a helper writes to its standard output, as a byte and four bytes of a number (little endian).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// It could not be started: the number of the system's error.
+    NotStarted(i32),
+    /// It ended with this status, as `wait` gives it.
+    Ended(i32),
+}
+
+impl Report {
+    /// The length of a report in bytes.
+    pub(super) const LENGTH: usize = 5;
+
+    fn to_bytes(self) -> [u8; Self::LENGTH] {
+        let (kind, number) = match self {
+            Self::NotStarted(error) => (1, error),
+            Self::Ended(status) => (2, status),
+        };
+        let [a, b, c, d] = number.to_le_bytes();
+        [kind, a, b, c, d]
+    }
+
+    /// The report that the bytes begin with.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let [kind, a, b, c, d] = *bytes.first_chunk::<{ Self::LENGTH }>()?;
+        let number = i32::from_le_bytes([a, b, c, d]);
+        match kind {
+            1 => Some(Self::NotStarted(number)),
+            2 => Some(Self::Ended(number)),
+            _ => None,
+        }
+    }
+}
+
+/// Puts the program's streams into the socket. The helper need not run yet.
+pub(super) fn send_streams(to: &UnixStream, streams: [BorrowedFd<'_>; STREAMS]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(STREAMS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&streams)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    sendmsg(to, &[IoSlice::new(&[VERSION])], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+fn receive_streams(from: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(STREAMS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut version = [0];
+    let read = recvmsg(from, &mut [IoSliceMut::new(&mut version)], &mut control, RecvFlags::empty())?;
+    let mut streams = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            streams.extend(files);
+        }
+    }
+    for stream in &streams {
+        // The program gets each of them once, as its standard streams.
+        fcntl_setfd(stream, FdFlags::CLOEXEC)?;
+    }
+    match <[OwnedFd; STREAMS]>::try_from(streams) {
+        Ok(streams) if read.bytes == 1 && version == [VERSION] => Ok(streams),
+        _ => Err(io::Error::other("not the message of a client of this version")),
+    }
+}
+
+/// The `main` of a helper binary for [`ProgramTools::supervisor`](super::ProgramTools::supervisor): starts the program
+/// that the arguments name, and ends its process group when the process that asked for it is gone.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     toolbridge::tool::programs::supervise()
+/// }
+/// ```
+///
+/// The command line tool `toolbridge` is such a helper. `ProgramTools` alone starts helpers; started in another way, one
+/// says so on stderr and ends with status 2.
+pub fn supervise() -> ExitCode {
+    let mut arguments = env::args_os().skip(1);
+    let program = arguments.next().filter(|verb| verb == SUPERVISE).and_then(|_| arguments.next());
+    let prepared = program.ok_or_else(|| "no program is named".to_owned()).and_then(|program| {
+        let (client, streams) = prepare().map_err(|error| error.to_string())?;
+        Ok((program, client, streams))
+    });
+    match prepared {
+        Ok((program, client, streams)) => run(&program, arguments, client, streams),
+        Err(reason) => {
+            let text = format!("toolbridge: `{SUPERVISE}` is started by `ProgramTools` alone: {reason}");
+            let _ = writeln!(io::stderr(), "{text}");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// The socket to the client, and the program's streams.
+fn prepare() -> io::Result<(UnixStream, [OwnedFd; STREAMS])> {
+    // Signals go to the whole group, so it must be one of its own.
+    if getpgrp() != getpid() {
+        return Err(io::Error::other("it does not lead a process group"));
+    }
+    let client = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let streams = receive_streams(&client)?;
+    Ok((client, streams))
+}
+
+fn run(
+    program: &OsString,
+    arguments: impl Iterator<Item = OsString>,
+    client: UnixStream,
+    [stdin, stdout, stderr]: [OwnedFd; STREAMS],
+) -> ExitCode {
+    let started = stay_alive().and_then(|signals| {
+        let watch = thread::Builder::new().spawn(move || end_with(client))?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(stdin).stdout(stdout).stderr(Stdio::from(stderr));
+        // The streams are dropped with the command: they end when the program and its children have closed them.
+        Ok((signals, watch, command.spawn()?))
+    });
+    let (_signals, watch, mut child) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            report(Report::NotStarted(error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error())));
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Ok(status) = child.wait() {
+        report(Report::Ended(status.into_raw()));
+    }
+    // Children of the program may still run. The client ends the group, or its death does.
+    let _ = watch.join();
+    ExitCode::SUCCESS
+}
+
+/// Keeps this process alive when the group is signalled, as the client does to end the program. Handlers, unlike ignored
+/// signals, are not inherited by the program.
+fn stay_alive() -> io::Result<impl Sized> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let handlers = {
+        let _context = runtime.enter();
+        let kinds = [
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::hangup(),
+            SignalKind::quit(),
+            SignalKind::user_defined1(),
+            SignalKind::user_defined2(),
+            SignalKind::alarm(),
+        ];
+        kinds.map(signal).into_iter().collect::<io::Result<Vec<_>>>()?
+    };
+    Ok((runtime, handlers))
+}
+
+/// Waits for the client's end, then ends the group, this process included.
+fn end_with(mut client: UnixStream) {
+    loop {
+        match client.read(&mut [0]) {
+            Ok(0) => break,
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => break,
+            _ => {}
+        }
+    }
+    let _ = kill_current_process_group(Signal::TERM);
+    thread::sleep(TERM_GRACE);
+    let _ = kill_current_process_group(Signal::KILL);
+}
+
+/// Reports to the client. If it is gone, nobody needs the report.
+fn report(report: Report) {
+    if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned() {
+        let _ = File::from(stdout).write_all(&report.to_bytes());
+    }
+}

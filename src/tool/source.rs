@@ -1,0 +1,332 @@
+//! The seam for tools: what offers them and executes their calls.
+//!
+//! Functions ([`Tools`](crate::Tools)) and programs ([`ProgramTools`](crate::ProgramTools)) are sources;
+//! an [`Assistant`](crate::Assistant) is one too; anything else becomes one by two methods.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    tool::{BadToolName, CallId, Outcome, Progress, RegisterError, Tool, ToolName, TraceContext},
+    transport::Identity,
+    value::Body,
+};
+
+/// The deadline of a context without a limit, thirty years from now: every clock can count so far.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
+
+/// Something that offers tools and executes their calls.
+///
+/// # Cancel safety
+/// Dropping the future that [`execute`](ToolSource::execute) returned cancels that call.
+pub trait ToolSource: Send + Sync + 'static {
+    /// The tools that are offered just now.
+    fn list(&self) -> Vec<Tool>;
+
+    /// Runs one call. The arguments have been checked against the schema in [`list`](ToolSource::list), unless the
+    /// source [judges](ToolSource::judges_arguments) them.
+    fn execute(
+        &self,
+        tool: &ToolName,
+        arguments: Body,
+        context: ToolContext,
+    ) -> impl Future<Output = Outcome> + Send;
+
+    /// Resolves when [`list`](ToolSource::list) would answer differently from before. Default: never.
+    fn changed(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
+    /// Whether a cancelled call of this tool goes on for its grace before its future is dropped.
+    ///
+    /// Default: yes, since a source is given a context and may want to tidy up.
+    fn tidies_up(&self, _tool: &ToolName) -> bool {
+        true
+    }
+
+    /// Whether the source judges arguments itself: its schemas are offered, and neither compiled nor checked.
+    ///
+    /// Such a source says when a call begins, by any [`progress`](ToolContext::progress): until then its refusal proves
+    /// that nothing ran. For a source whose schemas are not its own. Default: no.
+    fn judges_arguments(&self) -> bool {
+        false
+    }
+
+    /// Whether the source is fit to be offered. Asked once, at `join`. Default: yes.
+    ///
+    /// # Errors
+    /// What makes it unfit, as the error of `join`.
+    fn check(&self) -> Result<(), RegisterError> {
+        Ok(())
+    }
+
+    /// The same tools, each name with `prefix` and a dot before it: for two sources with equal names.
+    fn prefixed(self, prefix: &str) -> Prefixed<Self>
+    where
+        Self: Sized,
+    {
+        Prefixed { source: self, prefix: format!("{prefix}.") }
+    }
+}
+
+impl<T: ToolSource> ToolSource for Arc<T> {
+    fn list(&self) -> Vec<Tool> {
+        (**self).list()
+    }
+
+    fn execute(
+        &self,
+        tool: &ToolName,
+        arguments: Body,
+        context: ToolContext,
+    ) -> impl Future<Output = Outcome> + Send {
+        (**self).execute(tool, arguments, context)
+    }
+
+    fn changed(&self) -> impl Future<Output = ()> + Send {
+        (**self).changed()
+    }
+
+    fn tidies_up(&self, tool: &ToolName) -> bool {
+        (**self).tidies_up(tool)
+    }
+
+    fn judges_arguments(&self) -> bool {
+        (**self).judges_arguments()
+    }
+
+    fn check(&self) -> Result<(), RegisterError> {
+        (**self).check()
+    }
+}
+
+/// A source whose tools' names have a prefix: see [`ToolSource::prefixed`].
+#[derive(Clone, Debug)]
+pub struct Prefixed<T> {
+    source: T,
+    prefix: String,
+}
+
+impl<T> Prefixed<T> {
+    fn inner(&self, tool: &ToolName) -> Result<ToolName, BadToolName> {
+        tool.as_str().strip_prefix(&self.prefix).unwrap_or_default().parse()
+    }
+}
+
+impl<T: ToolSource> ToolSource for Prefixed<T> {
+    fn list(&self) -> Vec<Tool> {
+        let rename = |tool: Tool| match format!("{}{}", self.prefix, tool.name()).parse() {
+            Ok(name) => Some(tool.renamed(name)),
+            Err(error) => {
+                tracing::warn!(prefix = self.prefix, tool = %tool.name(), %error, "not offered under this prefix");
+                None
+            }
+        };
+        self.source.list().into_iter().filter_map(rename).collect()
+    }
+
+    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+        self.source.execute(&self.inner(tool)?, arguments, context).await
+    }
+
+    fn changed(&self) -> impl Future<Output = ()> + Send {
+        self.source.changed()
+    }
+
+    fn tidies_up(&self, tool: &ToolName) -> bool {
+        self.inner(tool).is_ok_and(|tool| self.source.tidies_up(&tool))
+    }
+
+    fn judges_arguments(&self) -> bool {
+        self.source.judges_arguments()
+    }
+
+    fn check(&self) -> Result<(), RegisterError> {
+        self.source.check()?;
+        for tool in self.source.list() {
+            format!("{}{}", self.prefix, tool.name()).parse::<ToolName>()?;
+        }
+        Ok(())
+    }
+}
+
+/// What a running tool knows of its call, and how it speaks to its caller.
+///
+/// ```
+/// # async fn copy() {}
+/// use toolbridge::{ToolContext, ToolError};
+///
+/// async fn export(context: ToolContext) -> Result<u32, ToolError> {
+///     for n in 0..3 {
+///         if context.is_cancelled() {
+///             return Err(ToolError::cancelled()); // after tidying up
+///         }
+///         context.progress(format!("{n} of 3"));
+///         copy().await;
+///     }
+///     Ok(3)
+/// }
+/// ```
+#[derive(Clone)]
+pub struct ToolContext {
+    caller: Identity,
+    call: CallId,
+    deadline: Instant,
+    cancelled: CancellationToken,
+    report: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+    trace: Option<TraceContext>,
+}
+
+impl ToolContext {
+    /// A context of one's own, for calling a source directly. Its progress goes nowhere.
+    pub fn new(caller: impl Into<Identity>, limit: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            caller: caller.into(),
+            call: CallId::from("local"),
+            deadline: now.checked_add(limit).unwrap_or_else(|| now + FAR),
+            cancelled: CancellationToken::new(),
+            report: None,
+            trace: None,
+        }
+    }
+
+    /// With this id of the call.
+    #[must_use]
+    pub fn with_call_id(mut self, call: CallId) -> Self {
+        self.call = call;
+        self
+    }
+
+    /// With this deadline.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Cancelled when this token is.
+    #[must_use]
+    pub fn with_cancellation(mut self, token: CancellationToken) -> Self {
+        self.cancelled = token;
+        self
+    }
+
+    /// With somebody who hears the progress.
+    #[must_use]
+    pub fn with_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.report = Some(Arc::new(report));
+        self
+    }
+
+    /// As part of this trace.
+    #[must_use]
+    pub fn with_trace(mut self, context: impl Into<Option<TraceContext>>) -> Self {
+        self.trace = context.into();
+        self
+    }
+
+    /// The trace that the caller says its call belongs to, if it says so: its own span.
+    pub fn trace(&self) -> Option<&TraceContext> {
+        self.trace.as_ref()
+    }
+
+    /// Who asked for the tool.
+    pub fn caller(&self) -> &Identity {
+        &self.caller
+    }
+
+    /// The call's id.
+    pub fn call_id(&self) -> &CallId {
+        &self.call
+    }
+
+    /// When the call ends as a timeout.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// How long is left; zero when the deadline has passed.
+    pub fn time_left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether the result is still wanted.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
+
+    /// Resolves when the result is no longer wanted.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is lost when it is dropped.
+    pub async fn cancelled(&self) {
+        self.cancelled.cancelled().await;
+    }
+
+    /// Tells the caller how far the work has come. At most ten a second are sent; the last is kept.
+    pub fn progress(&self, progress: impl Into<Progress>) {
+        if let Some(report) = &self.report {
+            report(progress.into());
+        }
+    }
+}
+
+impl fmt::Debug for ToolContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolContext")
+            .field("caller", &self.caller)
+            .field("call", &self.call)
+            .field("deadline", &self.deadline)
+            .field("cancelled", &self.is_cancelled())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A source behind a pointer: what the executor holds.
+pub(crate) trait AnySource: Send + Sync + 'static {
+    fn list(&self) -> Vec<Tool>;
+    fn execute<'a>(
+        &'a self,
+        tool: &'a ToolName,
+        arguments: Body,
+        context: ToolContext,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    fn tidies_up(&self, tool: &ToolName) -> bool;
+    fn judges_arguments(&self) -> bool;
+    fn check(&self) -> Result<(), RegisterError>;
+}
+
+impl<T: ToolSource> AnySource for T {
+    fn list(&self) -> Vec<Tool> {
+        ToolSource::list(self)
+    }
+
+    fn execute<'a>(
+        &'a self,
+        tool: &'a ToolName,
+        arguments: Body,
+        context: ToolContext,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>> {
+        Box::pin(ToolSource::execute(self, tool, arguments, context))
+    }
+
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(ToolSource::changed(self))
+    }
+
+    fn tidies_up(&self, tool: &ToolName) -> bool {
+        ToolSource::tidies_up(self, tool)
+    }
+
+    fn judges_arguments(&self) -> bool {
+        ToolSource::judges_arguments(self)
+    }
+
+    fn check(&self) -> Result<(), RegisterError> {
+        ToolSource::check(self)
+    }
+}

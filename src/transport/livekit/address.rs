@@ -1,0 +1,152 @@
+//! The server's address as the user gives it.
+
+use std::fmt;
+
+use url::Url;
+
+use super::{error::ConnectError, host_lookup, proxy::Proxy};
+use crate::transport::livekit::host;
+
+/// A checked address: `ws`, `wss`, `http` or `https`, without credentials and without a query.
+#[derive(Clone)]
+pub(super) struct ServerUrl {
+    text: String,
+    host: String,
+    port: u16,
+    url: Url,
+}
+
+impl ServerUrl {
+    /// Reads an address.
+    pub(super) fn parse(text: &str) -> Result<Self, ConnectError> {
+        let refuse = |reason: String| ConnectError::Url { reason };
+        if let Some(meant) = without_scheme(text.trim()) {
+            return Err(refuse(format!("it has no scheme (did you mean {meant}?)")));
+        }
+        let url = Url::parse(text.trim()).map_err(|error| refuse(error.to_string()))?;
+        if !matches!(url.scheme(), "ws" | "wss" | "http" | "https") {
+            return Err(refuse(format!("the scheme `{}` is not `ws` or `wss`", url.scheme())));
+        }
+        let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
+            return Err(refuse("it names no host".into()));
+        };
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(refuse("it carries a user name or password; LiveKit takes a token instead".into()));
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(refuse("it carries a query or fragment; the token is given apart from it".into()));
+        }
+        let port = url.port_or_known_default().unwrap_or(443);
+        Ok(Self { host: host.to_owned(), port, text: url.to_string(), url })
+    }
+
+    /// Whether the token will travel in the clear beyond this machine. A proxy reads it, too, wherever it runs.
+    pub(super) async fn is_exposed(&self) -> bool {
+        if !matches!(self.url.scheme(), "ws" | "http") {
+            return false;
+        }
+        let is_proxied = !matches!(Proxy::of_environment(&self.url).await, Ok(None));
+        match self.url.host() {
+            Some(host) => is_proxied || !host_lookup::leads_here(&host).await,
+            None => false,
+        }
+    }
+
+    /// The whole address, for the signalling.
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// The address that a host, or host and port, without a scheme is likely to mean. What may hold a secret is not repeated.
+fn without_scheme(text: &str) -> Option<String> {
+    if text.is_empty() || text.contains("://") {
+        return None;
+    }
+    let url = Url::parse(&format!("http://{text}")).ok();
+    let shown = url.as_ref().filter(|url| {
+        url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+            && url.fragment().is_none()
+    });
+    let Some(host) = shown.and_then(Url::host) else { return Some("wss://HOST".into()) };
+    let scheme = if host::is_here(&host) { "ws" } else { "wss" };
+    Some(format!("{scheme}://{text}"))
+}
+
+/// Host and port: what may be shown and logged.
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        match ServerUrl::parse(text) {
+            Err(error) => error.to_string(),
+            Ok(url) => panic!("{} was taken", url.as_str()),
+        }
+    }
+
+    #[test]
+    fn host_and_port_are_shown() {
+        assert_eq!(ServerUrl::parse("ws://127.0.0.1:7880").unwrap().to_string(), "127.0.0.1:7880");
+        assert_eq!(
+            ServerUrl::parse(" wss://sfu.example.com/lk ").unwrap().to_string(),
+            "sfu.example.com:443"
+        );
+        assert_eq!(ServerUrl::parse("ws://[::1]").unwrap().to_string(), "[::1]:80");
+    }
+
+    #[tokio::test]
+    async fn a_clear_connection_beyond_this_machine_is_known() {
+        for (text, exposed) in [
+            ("ws://127.0.0.1:7880", false),
+            ("ws://[::1]:7880", false),
+            ("http://localhost", false),
+            ("ws://[::ffff:127.0.0.1]", false),
+            ("ws://localhost.invalid", true),
+            ("wss://sfu.example.com", false),
+            ("ws://sfu.invalid", true),
+            ("http://192.0.2.1", true),
+        ] {
+            assert_eq!(ServerUrl::parse(text).unwrap().is_exposed().await, exposed, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_without_a_scheme_is_refused_with_the_one_that_is_meant() {
+        for (text, meant) in [
+            ("localhost:7880", "did you mean ws://localhost:7880?"),
+            (" 127.0.0.1:7880 ", "did you mean ws://127.0.0.1:7880?"),
+            ("[::1]:7880", "did you mean ws://[::1]:7880?"),
+            ("sfu.example.com", "did you mean wss://sfu.example.com?"),
+            ("sfu.example.com:443/lk", "did you mean wss://sfu.example.com:443/lk?"),
+            ("user:hunter2@sfu.example.com", "did you mean wss://HOST?"),
+            ("sfu.example.com/?access_token=hunter2", "did you mean wss://HOST?"),
+        ] {
+            let refused = refused(text);
+            assert!(refused.contains("it has no scheme") && refused.contains(meant), "{refused}");
+            assert!(!refused.contains("hunter2"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_without_being_repeated() {
+        for text in [
+            "",
+            "localhost:7880",
+            "ftp://x",
+            "ws://",
+            "wss://user:hunter2@x",
+            "wss://x/?access_token=hunter2",
+        ] {
+            assert!(!refused(text).contains("hunter2"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The queues while there is a join, and while there is none.
+
+use super::*;
+use crate::transport::{Incoming, LinkState, Participant, Peer, StreamHeader};
+
+fn packet(size: usize) -> Told {
+    Told::Event(TransportEvent::Packet(Incoming::new(
+        Peer::new("a", "PA_1"),
+        Lane::Reliable,
+        "",
+        vec![0; size],
+    )))
+}
+
+fn desk() -> (Desk, Ends) {
+    let state =
+        State { sid: Some("PA_1".into()), can_publish_data: true, token: String::new(), closed: None };
+    Desk::new(state)
+}
+
+fn queue(sender: &mpsc::Sender<Outgoing>) -> oneshot::Receiver<Result<(), SendError>> {
+    let (written, answer) = oneshot::channel();
+    let waits = Backlog::default().queue(0);
+    let outgoing = Outgoing { packet: DataPacket::default(), rest: None, written, waits };
+    assert!(sender.try_send(outgoing).is_ok());
+    answer
+}
+
+#[test]
+fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
+    let mut inbox = Inbox::default();
+    inbox.push(packet(INBOX_BYTES - 2 * EVENT_BYTES));
+    assert!(!inbox.is_full());
+    inbox.push(packet(0));
+    assert!(inbox.is_full());
+    while inbox.pop().is_some() {}
+    assert_eq!(inbox.bytes, 0);
+    for _ in 0..INBOX_EVENTS {
+        assert!(!inbox.is_full());
+        inbox.tell(TransportEvent::Link(LinkState::Up));
+    }
+    assert!(inbox.is_full());
+}
+
+#[test]
+fn whatever_part_of_a_stream_is_long_fills_the_inbox() {
+    const LONG: usize = 60_000;
+    let long = || "x".repeat(LONG);
+    let peer = Peer::new("a", "PA_1");
+    for (from, part) in [
+        (peer.clone(), StreamPart::Header(StreamHeader::new("s", long(), None))),
+        (peer.clone(), StreamPart::Header(StreamHeader::new(long(), "", None))),
+        (peer.clone(), StreamPart::Trailer { id: "s".into(), reason: long() }),
+        (peer, StreamPart::Chunk { id: "s".into(), index: 0, bytes: vec![0; LONG].into() }),
+        (Peer::new(long(), ""), StreamPart::Trailer { id: "s".into(), reason: String::new() }),
+    ] {
+        let mut inbox = Inbox::default();
+        while !inbox.is_full() {
+            inbox.tell(TransportEvent::Stream { from: from.clone(), part: part.clone() });
+        }
+        assert!(inbox.waiting.len() <= INBOX_BYTES / LONG + 1, "{}", inbox.waiting.len());
+        while inbox.pop().is_some() {}
+        assert_eq!(inbox.bytes, 0);
+    }
+}
+
+#[test]
+fn joins_that_nobody_reads_of_fill_the_inbox_by_their_participants() {
+    let crowd = (0..1000).map(|n| Participant::new(format!("p{n}"), "PA")).collect();
+    let (view, mut inbox) = (View::new(String::new(), Participant::new("me", "PA"), crowd), Inbox::default());
+    while !inbox.is_full() {
+        inbox.push(Told::Rejoined(view.clone()));
+    }
+    assert!(inbox.waiting.len() < 10, "{}", inbox.waiting.len());
+}
+
+#[test]
+fn participants_whose_attributes_change_fill_the_inbox_by_what_they_hold() {
+    let who = Participant::new("p", "PA_2").attributes([("notes", "x".repeat(64 * 1024))]);
+    let mut inbox = Inbox::default();
+    while !inbox.is_full() {
+        inbox.tell(TransportEvent::Joined(who.clone()));
+    }
+    assert!(inbox.waiting.len() < 70, "{}", inbox.waiting.len());
+    while inbox.pop().is_some() {}
+    assert_eq!(inbox.bytes, 0);
+}
+
+#[tokio::test]
+async fn an_outbox_holds_one_packet_until_it_is_written() {
+    let (sender, receiver) = mpsc::channel(LANE_QUEUE);
+    let mut outbox = Outbox::new(Lane::Reliable, receiver);
+    let answer = queue(&sender);
+    let more = outbox.queue.recv().await;
+    outbox.take(more);
+    assert!(!outbox.is_idle() && !outbox.is_done());
+    outbox.done(Ok(()));
+    assert!(outbox.is_idle() && answer.await.unwrap().is_ok());
+    drop(sender);
+    let more = outbox.queue.recv().await;
+    outbox.take(more);
+    assert!(outbox.is_done(), "nothing can follow");
+}
+
+#[tokio::test]
+async fn what_waits_when_the_join_is_lost_is_interrupted_and_what_comes_then_too() {
+    let (mut desk, ends) = desk();
+    let (first, second) = (queue(&ends.reliable), queue(&ends.lossy));
+    let more = desk.lanes[0].queue.recv().await;
+    desk.lanes[0].take(more);
+    desk.interrupt();
+    assert!(desk.shared.with(|state| state.sid.is_none()));
+    for answer in [first, second] {
+        assert!(matches!(answer.await.unwrap(), Err(SendError::Interrupted)));
+    }
+    let later = queue(&ends.reliable);
+    let later = desk.serve(later).await.unwrap().unwrap();
+    assert!(matches!(later, Err(SendError::Interrupted)));
+}
+
+#[tokio::test]
+async fn events_are_read_while_there_is_no_join() {
+    let (mut desk, mut ends) = desk();
+    for _ in 0..INBOX_EVENTS {
+        desk.inbox.tell(TransportEvent::Link(LinkState::Down));
+    }
+    let reading = async { while ends.events.recv().await.is_some() {} };
+    tokio::select! {
+        read = desk.wait_until_read() => read.unwrap(),
+        () = reading => panic!("the desk is gone"),
+    }
+    assert!(!desk.inbox.is_full());
+}
+
+#[tokio::test]
+async fn who_leaves_or_goes_while_there_is_no_join_is_heard() {
+    let (mut desk, ends) = desk();
+    let (left, done) = oneshot::channel();
+    assert!(ends.leave.try_send(Leave { left }).is_ok());
+    assert!(desk.serve(std::future::pending::<()>()).await.is_err());
+    tokio::join!(desk.close(CloseReason::Closed).tell(), async { done.await.unwrap() });
+
+    let (mut desk, ends) = self::desk();
+    drop(ends);
+    assert!(desk.serve(std::future::pending::<()>()).await.is_err());
+}

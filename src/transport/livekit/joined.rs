@@ -1,0 +1,289 @@
+//! One join: from the moment when both channels are open until it is left or lost.
+
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
+
+use livekit_protocol::{ParticipantInfo, participant_info};
+use prost::Message;
+use rustls::pki_types::CertificateDer;
+
+use super::{
+    desk::{Desk, Inbox, Leave, Leaving, Outgoing},
+    health::{End, Health, Sign},
+    packet::{self, Skipped},
+    participants::{self, Participants},
+    peer_connection::{Admit, Error, PeerConnection},
+    rejoin::Policy,
+    resume::Resume,
+    sequence,
+    signal::Signal,
+    view::View,
+};
+use crate::transport::{Lane, LinkState, Participant, SendError, TransportEvent};
+
+mod mend;
+mod server;
+
+use mend::Mending;
+
+/// How long leaving waits for what was handed over to be acknowledged.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// A join. Dropping it leaves, without waiting.
+pub(super) struct Joined {
+    signal: Signal,
+    peer: PeerConnection,
+    participants: Participants,
+    pub(super) room: String,
+    pub(super) local: Participant,
+    pub(super) can_publish_data: bool,
+    /// Whether nobody is told of us.
+    hidden: bool,
+    pub(super) token: String,
+    /// The server has told the others of us while the join was still being made.
+    announced: bool,
+    health: Health,
+    resume: Resume,
+    mending: Mending,
+    numbers: sequence::Outgoing,
+    heard: sequence::Incoming,
+    /// Messages that were no user packets.
+    skipped: u64,
+}
+
+/// How a join ended.
+pub(super) enum Ended {
+    /// The user wanted it.
+    Left,
+    /// Another reason.
+    End(End),
+}
+
+impl Joined {
+    /// Both channels are open.
+    pub(super) fn new(
+        signal: Signal,
+        peer: PeerConnection,
+        participants: Participants,
+        (room, local, token): (String, &ParticipantInfo, String),
+        (policy, roots): (Policy, Vec<CertificateDer<'static>>),
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            signal,
+            peer,
+            participants,
+            room,
+            local: participants::participant(local),
+            can_publish_data: can_publish_data(local),
+            hidden: is_hidden(local),
+            token,
+            announced: local.state() == participant_info::State::Active,
+            health: Health::new(now),
+            resume: Resume::new(now, policy),
+            mending: Mending::new(now, roots),
+            numbers: sequence::Outgoing::default(),
+            heard: sequence::Incoming::default(),
+            skipped: 0,
+        }
+    }
+
+    /// The room as it is.
+    pub(super) fn view(&self) -> View {
+        View::new(self.room.clone(), self.local.clone(), self.participants.list())
+    }
+
+    /// Runs until it is left or lost.
+    pub(super) async fn run(&mut self, desk: &mut Desk) -> Ended {
+        if mem::take(&mut self.announced) {
+            desk.inbox.tell(TransportEvent::Joined(self.local.clone()));
+        }
+        let events = desk.events.clone();
+        loop {
+            self.health.handle_awake(Instant::now());
+            if let Err(error) = self.write_all(desk) {
+                self.health.handle_peer_lost(Instant::now(), &error.to_string());
+            }
+            self.take_messages(&mut desk.inbox);
+            if let Some(end) = self.poll_health(desk) {
+                self.take_messages(&mut desk.inbox);
+                return Ended::End(end);
+            }
+            self.mend(desk);
+            if let Some(Leaving { until, .. }) = desk.leaving
+                && (self.is_flushed(desk) || Instant::now() >= until)
+            {
+                return Ended::Left;
+            }
+
+            let due = self.health.poll_timeout().min(self.mend_timeout());
+            let until = desk.leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
+            self.health.handle_asleep(self.peer.wakes_at(until));
+            let (full, waiting) = (desk.inbox.is_full(), !desk.inbox.is_empty());
+            let admit = admit(full);
+            let [lossy, urgent, reliable] = &mut desk.lanes;
+            tokio::select! {
+                // What is not read waits, up to a cap, and then the server does.
+                event = self.signal.next(), if !full => {
+                    if let Some(end) = self.handle_server(event, desk) {
+                        return Ended::End(end);
+                    }
+                }
+                permit = events.reserve(), if waiting => match permit {
+                    Ok(permit) => if let Some(told) = desk.inbox.pop() { permit.send(told) },
+                    Err(_) => return Ended::Left,
+                },
+                asked = desk.leave.recv(), if desk.leaving.is_none() => match asked {
+                    None => return Ended::Left,
+                    Some(Leave { left }) => desk.begin_to_leave(left, Instant::now() + FLUSH_LIMIT),
+                },
+                Some(scenario) = desk.simulate.recv() => self.simulate(scenario),
+                more = urgent.queue.recv(), if urgent.is_idle() => urgent.take(more),
+                more = reliable.queue.recv(), if reliable.is_idle() => reliable.take(more),
+                more = lossy.queue.recv(), if lossy.is_idle() => lossy.take(more),
+                woken = self.peer.wait(until) => {
+                    if let Err(error) = self.peer.handle(woken, admit) {
+                        self.health.handle_peer_lost(Instant::now(), &error.to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says goodbye on both connections.
+    pub(super) async fn leave(self) {
+        let Self { signal, mut peer, .. } = self;
+        signal.leave().await;
+        peer.close();
+    }
+
+    /// Lets go of both connections without a word: the server keeps our place until we are back.
+    pub(super) fn abandon(self) {
+        self.signal.abandon();
+    }
+
+    /// Writes what there is room for.
+    fn write_all(&mut self, desk: &mut Desk) -> Result<(), Error> {
+        let unacknowledged = self.peer.unacknowledged();
+        let progress = self.numbers.handle_unacknowledged(unacknowledged);
+        self.health.handle_reliable(Instant::now(), unacknowledged > 0, progress);
+        // What is sent again goes before all that is new, or it would count as known.
+        if !self.write_again()? || self.mending.is_moving() {
+            return Ok(());
+        }
+        for lane in &mut desk.lanes {
+            loop {
+                lane.abandon_unwanted();
+                let Some(Outgoing { packet, .. }) = &mut lane.next else { break };
+                if packet.participant_sid != self.local.sid().as_str() {
+                    lane.done(Err(SendError::Interrupted));
+                    break;
+                }
+                if lane.lane == Lane::Reliable {
+                    packet.sequence = self.numbers.next();
+                }
+                let encoded = packet.encode_to_vec();
+                match self.peer.write(lane.lane, &encoded) {
+                    Ok(false) => break,
+                    Ok(true) if lane.lane == Lane::Reliable => self.numbers.written(encoded),
+                    Ok(true) => {}
+                    Err(error) => {
+                        let text = error.to_string();
+                        lane.done(Err(SendError::Other(error.into())));
+                        return Err(text.into());
+                    }
+                }
+                lane.go_on();
+                // All lossy packets that wait go before the next reliable one.
+                if lane.lane == Lane::Lossy {
+                    lane.next = lane.queue.try_recv().ok();
+                }
+            }
+        }
+        desk.shared.backlog.set_unacknowledged(self.peer.unacknowledged());
+        Ok(())
+    }
+
+    fn is_flushed(&mut self, desk: &Desk) -> bool {
+        desk.lanes.iter().all(|lane| lane.is_done()) && self.peer.unacknowledged() == 0
+    }
+
+    /// Takes what came on the channels.
+    fn take_messages(&mut self, inbox: &mut Inbox) {
+        let now = Instant::now();
+        while let Some((lane, bytes)) = self.peer.poll_message() {
+            self.handle_message(now, lane, &bytes, inbox);
+        }
+        if let Some(why) = self.peer.lost() {
+            self.health.handle_peer_lost(now, why);
+        }
+    }
+
+    fn handle_message(&mut self, now: Instant, lane: Lane, bytes: &[u8], inbox: &mut Inbox) {
+        match packet::incoming(lane, bytes) {
+            Ok(heard) => {
+                if lane == Lane::Lossy || self.heard.accept(now, heard.sid.as_str(), heard.sequence) {
+                    inbox.tell(heard.event);
+                }
+            }
+            Err(why @ (Skipped::Malformed | Skipped::OtherKind)) => {
+                self.skipped += 1;
+                tracing::debug!(?why, size = bytes.len(), skipped = self.skipped, "a message was skipped");
+            }
+        }
+    }
+
+    fn poll_health(&mut self, desk: &mut Desk) -> Option<End> {
+        let full = desk.inbox.is_full();
+        self.take_note_of_what_was_heard(desk);
+        self.health.handle_signalling(self.resume.is_up());
+        // Judged by the time in which we could hear, and at this moment: we may stand still at any.
+        let now = Instant::now();
+        self.health.handle_awake(now);
+        // While too much waits for the user, we shut out acknowledgements ourselves.
+        if full {
+            self.health.handle_full();
+        } else {
+            self.health.handle_waiting(now, self.peer.waits());
+        }
+        if now < self.health.poll_timeout() {
+            return None;
+        }
+        // If we came late, the sockets hold what came meanwhile.
+        if let Err(error) = self.peer.handle(None, admit(full)) {
+            self.health.handle_peer_lost(Instant::now(), &error.to_string());
+        }
+        self.take_note_of_what_was_heard(desk);
+        match self.health.poll(now)? {
+            Sign::End(end) => Some(end),
+            Sign::Suspect => {
+                self.begin_anew();
+                None
+            }
+        }
+    }
+
+    fn take_note_of_what_was_heard(&mut self, desk: &mut Desk) {
+        self.health.handle_heard(self.peer.heard());
+        if self.mending.handle_heard(self.peer.heard()) {
+            desk.tell_link(LinkState::Up);
+        }
+    }
+}
+
+/// A user who reads too slowly slows the sender down, and the path is kept alive meanwhile.
+fn admit(full: bool) -> Admit {
+    if full { Admit::KeepAlive } else { Admit::All }
+}
+
+/// Whether our token lets us publish data. Without a permission the server is the one to say.
+fn can_publish_data(info: &ParticipantInfo) -> bool {
+    info.permission.as_ref().is_none_or(|may| may.can_publish_data)
+}
+
+/// Whether nobody is told of us.
+fn is_hidden(info: &ParticipantInfo) -> bool {
+    info.permission.as_ref().is_some_and(|may| may.hidden)
+}

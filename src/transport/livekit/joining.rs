@@ -1,0 +1,186 @@
+//! One way into a room: the server takes the join, and the peer connection is made.
+
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use livekit_protocol::{JoinResponse, ParticipantInfo};
+use rustls::pki_types::CertificateDer;
+use tokio::time;
+
+use super::{
+    address::ServerUrl,
+    error::{ConnectError, JoinPhase},
+    health::{End, Loss},
+    joined::Joined,
+    participants::Participants,
+    peer_connection::{Admit, Locals, PeerConnection},
+    rejoin::Policy,
+    signal::{ServerEvent, Signal, demands_relays},
+    websocket::Dial,
+};
+use crate::transport::CloseReason;
+
+/// How long a refusal is waited for after the peer connection ended.
+const FAREWELL: Duration = Duration::from_millis(300);
+/// How long ICE is tried before it begins anew. The longer it finds nothing the less often it asks, and the network
+/// may have come back.
+const BEGIN_ANEW: Duration = Duration::from_secs(2);
+
+/// Where the room is, and how it is reached: the same for every join of a participant.
+pub(super) struct Door {
+    pub(super) url: ServerUrl,
+    pub(super) roots: Vec<CertificateDer<'static>>,
+    pub(super) bind: Option<IpAddr>,
+    pub(super) udp: bool,
+    pub(super) tcp: bool,
+    pub(super) relay_only: bool,
+    pub(super) direct_only: bool,
+    pub(super) policy: Policy,
+}
+
+impl Door {
+    /// Joins. A dropped future leaves again.
+    pub(super) async fn enter(&self, token: &str, limit: Duration) -> Result<Joined, ConnectError> {
+        let (server, start) = (&self.url, Instant::now());
+        let (mut peer, offer) =
+            PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
+        let dial = Dial::new(self.roots.clone());
+        let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
+        tracing::debug!(%server, after = ?start.elapsed(), "the server took the join");
+        let only = self.relay_only || demands_relays(response.client_configuration.as_ref());
+        if only || !self.direct_only {
+            peer.use_relays(&response.ice_servers, only, &self.roots);
+        }
+        let mut joining = Joining::new(signal, peer, token, response);
+        joining.open(start, limit).await?;
+        tracing::debug!(%server, after = ?start.elapsed(), "both channels are open");
+        Ok(joining.finish((self.policy, self.roots.clone())))
+    }
+}
+
+/// A join under way. Dropping it leaves.
+struct Joining {
+    signal: Signal,
+    peer: PeerConnection,
+    token: String,
+    room: String,
+    local: ParticipantInfo,
+    participants: Participants,
+}
+
+impl Joining {
+    /// The server answered with this.
+    fn new(signal: Signal, peer: PeerConnection, token: &str, response: JoinResponse) -> Self {
+        let mut participants = Participants::default();
+        participants.update_all(&response.other_participants);
+        Self {
+            signal,
+            peer,
+            token: token.to_owned(),
+            room: response.room.map(|room| room.name).unwrap_or_default(),
+            local: response.participant.unwrap_or_default(),
+            participants,
+        }
+    }
+
+    /// Waits until both channels are open.
+    async fn open(&mut self, start: Instant, limit: Duration) -> Result<(), ConnectError> {
+        let until = start + limit;
+        let mut anew = Instant::now() + BEGIN_ANEW;
+        while !self.peer.is_open() {
+            if Instant::now() >= until {
+                return Err(self.too_late(limit));
+            }
+            if let Some(relays) = self.peer.without_relay(start.elapsed()) {
+                return Err(ConnectError::NoRelay { relays });
+            }
+            if !self.peer.has_path() && Instant::now() >= anew {
+                anew = Instant::now() + BEGIN_ANEW;
+                self.begin_anew()?;
+            }
+            tokio::select! {
+                event = self.signal.next() => self.handle_server(event)?,
+                woken = self.peer.wait(if self.peer.has_path() { until } else { until.min(anew) }) => self.peer.handle(woken, Admit::All).map_err(ConnectError::transport)?,
+            }
+            while let Some(line) = self.peer.poll_candidate() {
+                self.signal.tell_candidate(&line);
+            }
+            if let Some(why) = self.peer.lost() {
+                return Err(self.farewell(why).await);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_anew(&mut self) -> Result<(), ConnectError> {
+        if self.peer.is_answered() {
+            self.peer.restart_ice(Locals::Keep).map_err(ConnectError::transport)?;
+            self.signal.offer(self.peer.described());
+        }
+        Ok(())
+    }
+
+    fn finish(self, how: (Policy, Vec<CertificateDer<'static>>)) -> Joined {
+        let who = (self.room, &self.local, self.token);
+        Joined::new(self.signal, self.peer, self.participants, who, how)
+    }
+
+    fn handle_server(&mut self, event: ServerEvent) -> Result<(), ConnectError> {
+        match event {
+            ServerEvent::Answer(sdp, number) => {
+                self.peer.handle_answer(&sdp, number).map_err(ConnectError::transport)?;
+            }
+            ServerEvent::Candidate(line) => self.peer.handle_candidate(&line),
+            ServerEvent::Participants(infos) => {
+                for info in infos {
+                    if info.sid == self.local.sid {
+                        self.local = info;
+                    } else if info.identity != self.local.identity {
+                        self.participants.update(&info);
+                    }
+                }
+            }
+            ServerEvent::Token(token) => self.token = token,
+            ServerEvent::Leave(end) => return Err(end.into()),
+            ServerEvent::Lost(why) => return Err(lost(&Loss::Signalling(why).to_string())),
+            ServerEvent::AsksToResume(reason) => return Err(End::Lost(Loss::Asked(reason)).into()),
+            // The participants are taken as they are told. The rest is of a join that was made.
+            ServerEvent::Listed
+            | ServerEvent::Moved(_)
+            | ServerEvent::Resumed(_)
+            | ServerEvent::NotResumed(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The peer connection ended: the server's reason, if it gives one soon.
+    async fn farewell(&mut self, why: &str) -> ConnectError {
+        let reason = async {
+            loop {
+                match self.signal.next().await {
+                    ServerEvent::Leave(end) => return end.into(),
+                    ServerEvent::Lost(_) => return lost(why),
+                    _ => {}
+                }
+            }
+        };
+        time::timeout(FAREWELL, reason).await.unwrap_or_else(|_| lost(why))
+    }
+
+    fn too_late(&self, limit: Duration) -> ConnectError {
+        if self.peer.has_path() {
+            return ConnectError::Timeout { limit, phase: JoinPhase::Channels };
+        }
+        let relays = self.peer.relay_failures(limit);
+        if !relays.is_empty() {
+            return ConnectError::NoRelay { relays };
+        }
+        ConnectError::NoNetworkPath { limit, tried: self.peer.remotes().to_vec() }
+    }
+}
+
+fn lost(why: &str) -> ConnectError {
+    ConnectError::Closed(CloseReason::ConnectionLost(why.into()))
+}

@@ -1,0 +1,182 @@
+//! Data packets in LiveKit's words and in ours.
+
+use livekit_protocol::{DataPacket, UserPacket, data_packet::Value};
+use prost::Message;
+
+use crate::transport::{Incoming, Lane, Packet, Peer, Sid, TransportEvent, livekit::stream};
+
+/// The largest packet with its envelope: the server reads into 65,535 bytes, and a longer message
+/// closes the channel, so LiveKit's own clients stop here.
+pub(super) const MAX_ENCODED: usize = 64_000;
+
+/// A packet in LiveKit's words. The number of a reliable one is set when it is written.
+pub(super) fn outgoing(packet: Packet, sid: &Sid) -> DataPacket {
+    DataPacket {
+        participant_sid: sid.to_string(),
+        destination_identities: packet.to.iter().map(ToString::to_string).collect(),
+        value: Some(Value::User(UserPacket {
+            payload: packet.payload.into(),
+            topic: (!packet.topic.is_empty()).then(|| packet.topic.into_owned()),
+            ..Default::default()
+        })),
+        ..Default::default()
+    }
+}
+
+/// The largest size that a packet can have once it has its number.
+pub(super) fn encoded_size(packet: &DataPacket) -> usize {
+    /// Two bytes of key and five of a 32-bit number.
+    const SEQUENCE: usize = 7;
+    packet.encoded_len() + SEQUENCE
+}
+
+/// A packet that came: its number, its sender's sid and what it carries.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) sequence: u32,
+    pub(super) sid: Sid,
+    pub(super) event: TransportEvent,
+}
+
+/// Why a message on a data channel is not for us.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Skipped {
+    /// It is no packet at all.
+    Malformed,
+    /// It is a packet of another kind: speakers, transcription, a stream of text, a remote call.
+    OtherKind,
+}
+
+/// Reads a message. The sender is as the server stamped it; either part may be empty.
+pub(super) fn incoming(lane: Lane, bytes: &[u8]) -> Result<Heard, Skipped> {
+    let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
+    let user = match packet.value {
+        Some(Value::User(user)) => user,
+        Some(value) if lane == Lane::Reliable => {
+            let part = stream::read(value).ok_or(Skipped::OtherKind)?;
+            let sid = Sid::from(packet.participant_sid);
+            let from = Peer::new(packet.participant_identity, sid.clone());
+            let event = TransportEvent::Stream { from, part };
+            return Ok(Heard { sequence: packet.sequence, sid, event });
+        }
+        _ => return Err(Skipped::OtherKind),
+    };
+    #[expect(deprecated, reason = "older servers stamp the sender there only")]
+    let (user_identity, user_sid) = (user.participant_identity, user.participant_sid);
+    let either = |first: String, second: String| if first.is_empty() { second } else { first };
+    let from = Peer::new(
+        either(packet.participant_identity, user_identity),
+        either(packet.participant_sid, user_sid),
+    );
+    let topic = user.topic.unwrap_or_default();
+    let sid = from.sid().clone();
+    let event = TransportEvent::Packet(Incoming::new(from, lane, topic, user.payload));
+    Ok(Heard { sequence: packet.sequence, sid, event })
+}
+
+#[cfg(test)]
+mod tests {
+    use livekit_protocol::ChatMessage;
+
+    use super::*;
+    use crate::transport::{Identity, StreamPart, TOPIC};
+
+    fn read(lane: Lane, packet: &DataPacket) -> Incoming {
+        match incoming(lane, &packet.encode_to_vec()).unwrap().event {
+            TransportEvent::Packet(incoming) => incoming,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_streams_part_has_its_sender_and_never_comes_on_the_lossy_lane() {
+        let part = Value::StreamTrailer(livekit_protocol::data_stream::Trailer {
+            stream_id: "s".into(),
+            ..Default::default()
+        });
+        let packet = DataPacket {
+            participant_identity: "phone".into(),
+            participant_sid: "PA_1".into(),
+            sequence: 7,
+            value: Some(part),
+            ..Default::default()
+        };
+        let heard = incoming(Lane::Reliable, &packet.encode_to_vec()).unwrap();
+        assert_eq!((heard.sequence, heard.sid), (7, Sid::from("PA_1")));
+        let part = StreamPart::Trailer { id: "s".into(), reason: String::new() };
+        assert_eq!(heard.event, TransportEvent::Stream { from: Peer::new("phone", "PA_1"), part });
+        let lossy = incoming(Lane::Lossy, &packet.encode_to_vec());
+        assert_eq!(lossy.unwrap_err(), Skipped::OtherKind);
+    }
+
+    #[test]
+    fn a_packet_keeps_what_it_carries() {
+        let sid = Sid::from("PA_1");
+        let packet = outgoing(Packet::new([Identity::from("phone")], "hello"), &sid);
+        assert_eq!(packet.destination_identities, ["phone"]);
+        assert_eq!(packet.sequence, 0);
+        let heard = read(Lane::Lossy, &packet);
+        assert_eq!(heard.lane, Lane::Lossy);
+        assert_eq!(heard.topic, TOPIC);
+        assert_eq!(&heard.payload[..], b"hello");
+    }
+
+    /// The server drops a packet whose nonce was used before in the room, whoever used it first.
+    #[test]
+    fn sec_i9_the_nonce_that_others_could_use_up_before_us_is_never_set() {
+        let sid = Sid::from("PA_1");
+        let packets = [
+            Packet::new([Identity::from("phone")], "hello"),
+            Packet::new([Identity::from("phone"), "tv".into()], vec![7; 15_000]),
+            Packet::broadcast("to all"),
+        ];
+        for packet in packets {
+            // As it is written on the wire, with its number.
+            let mut written = outgoing(packet, &sid);
+            written.sequence = 9;
+            let read = DataPacket::decode(&written.encode_to_vec()[..]).unwrap();
+            let Some(Value::User(user)) = read.value else { panic!("no packet of a user") };
+            assert_eq!(user.nonce, Vec::<u8>::new());
+        }
+        // What goes as a stream has no field for one.
+        let mut large = Packet::new([Identity::from("phone")], vec![7; 40_000]);
+        large.stream = Some("s".into());
+        let mut parts = stream::Outflow::new(&large, &sid);
+        while let Some(part) = parts.next() {
+            assert!(!matches!(part.value, Some(Value::User(_))));
+        }
+    }
+
+    #[test]
+    fn the_size_leaves_room_for_the_number() {
+        let mut packet = outgoing(Packet::broadcast("hello"), &Sid::from("PA_1"));
+        let size = encoded_size(&packet);
+        packet.sequence = u32::MAX;
+        assert!(packet.encoded_len() <= size);
+    }
+
+    #[test]
+    #[expect(deprecated, reason = "that older servers are understood is what is tested")]
+    fn an_older_servers_stamp_is_read_where_the_newer_is_missing() {
+        let user = UserPacket {
+            participant_identity: "old".into(),
+            participant_sid: "PA_0".into(),
+            ..Default::default()
+        };
+        let mut packet = DataPacket { value: Some(Value::User(user)), ..Default::default() };
+        let from = |packet: &DataPacket| read(Lane::Reliable, packet).from;
+        assert_eq!(from(&packet), Peer::new("old", "PA_0"));
+        packet.participant_identity = "new".into();
+        packet.participant_sid = "PA_1".into();
+        assert_eq!(from(&packet), Peer::new("new", "PA_1"));
+    }
+
+    #[test]
+    fn other_kinds_and_noise_are_told_apart() {
+        assert_eq!(incoming(Lane::Reliable, &[0xff; 9]).unwrap_err(), Skipped::Malformed);
+        let chat =
+            DataPacket { value: Some(Value::ChatMessage(ChatMessage::default())), ..Default::default() };
+        assert_eq!(incoming(Lane::Reliable, &chat.encode_to_vec()).unwrap_err(), Skipped::OtherKind);
+        assert_eq!(incoming(Lane::Reliable, &[]).unwrap_err(), Skipped::OtherKind);
+    }
+}

@@ -1,0 +1,230 @@
+//! Who is in the room, as the server tells it.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use livekit_protocol::{ParticipantInfo, participant_info};
+
+use crate::transport::{Participant, ParticipantKind, Peer, TransportEvent};
+
+/// How many participants are known at most; beyond it they are heard, but not announced.
+const MAX_PARTICIPANTS: usize = 4096;
+/// How much memory the attributes of all of them together may take, in bytes: 8 KiB for each of so many. Beyond it
+/// participants are known without theirs, and so without a role.
+const MAX_ATTRIBUTES: usize = 32 << 20;
+
+/// The remote participants, by identity: one join of each at a time.
+#[derive(Debug, Default)]
+pub(super) struct Participants {
+    known: BTreeMap<String, Known>,
+    /// What the attributes of all take.
+    attributes: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    participant: Participant,
+    /// Counts the server's changes to it: an update may be overtaken by a newer one.
+    version: u32,
+}
+
+impl Participants {
+    /// All of them.
+    pub(super) fn list(&self) -> Vec<Participant> {
+        self.known.values().map(|known| known.participant.clone()).collect()
+    }
+
+    /// Takes what the server says of a remote participant; tells what that changes.
+    pub(super) fn update(&mut self, info: &ParticipantInfo) -> Vec<TransportEvent> {
+        let mut events = Vec::new();
+        if info.identity.is_empty() {
+            return events;
+        }
+        if info.state() == participant_info::State::Disconnected {
+            if let Entry::Occupied(known) = self.known.entry(info.identity.clone())
+                && known.get().participant.sid() == &*info.sid
+            {
+                let participant = known.remove().participant;
+                self.attributes -= participant.attribute_bytes();
+                events.push(TransportEvent::Left(participant.peer().clone()));
+            }
+            return events;
+        }
+        let before = self.known.get(&info.identity).map_or(0, |known| known.participant.attribute_bytes());
+        let (participant, version) = (self.fitting(info, before), info.version);
+        let after = self.attributes - before + participant.attribute_bytes();
+        let full = self.known.len() >= MAX_PARTICIPANTS;
+        match self.known.entry(info.identity.clone()) {
+            Entry::Vacant(_) if full => {
+                tracing::warn!(limit = MAX_PARTICIPANTS, "too many participants: one is not announced");
+                return events;
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(Known { participant: participant.clone(), version });
+            }
+            Entry::Occupied(mut occupied) => {
+                let known = occupied.get_mut();
+                if known.participant.sid() == participant.sid() {
+                    if version < known.version || known.participant == participant {
+                        known.version = known.version.max(version);
+                        return events;
+                    }
+                } else {
+                    // A new join of the same identity: the server tells nobody that the old one left.
+                    events.push(TransportEvent::Left(known.participant.peer().clone()));
+                }
+                *known = Known { participant: participant.clone(), version };
+            }
+        }
+        self.attributes = after;
+        events.push(TransportEvent::Joined(participant));
+        events
+    }
+
+    /// Forgets all others; who that is.
+    pub(super) fn retain(&mut self, stays: impl Fn(&Peer) -> bool) -> Vec<Peer> {
+        let gone: Vec<_> = self
+            .known
+            .values()
+            .map(|known| known.participant.peer())
+            .filter(|peer| !stays(peer))
+            .cloned()
+            .collect();
+        self.known.retain(|_, known| stays(known.participant.peer()));
+        self.attributes = self.known.values().map(|known| known.participant.attribute_bytes()).sum();
+        gone
+    }
+
+    /// A participant, without its attributes if there is no room for them in place of so many bytes.
+    fn fitting(&self, info: &ParticipantInfo, before: usize) -> Participant {
+        let participant = participant(info);
+        if self.attributes - before + participant.attribute_bytes() <= MAX_ATTRIBUTES {
+            return participant;
+        }
+        tracing::warn!(limit = MAX_ATTRIBUTES, "too many attributes: those of one participant are not known");
+        // Nothing vouches for a participant of which the role may be among what is left out.
+        participant.attributes::<String, String>([]).can_update_metadata(true)
+    }
+
+    /// Takes all that the server says is there.
+    pub(super) fn update_all(&mut self, infos: &[ParticipantInfo]) -> Vec<TransportEvent> {
+        infos.iter().flat_map(|info| self.update(info)).collect()
+    }
+}
+
+/// The server's words in ours. Without a permission nothing vouches for the attributes.
+pub(super) fn participant(info: &ParticipantInfo) -> Participant {
+    Participant::new(&*info.identity, &*info.sid)
+        .kind(kind(info))
+        .attributes(info.attributes.clone())
+        .can_update_metadata(info.permission.as_ref().is_none_or(|may| may.can_update_metadata))
+}
+
+/// A kind that this crate does not know is not standard: it gets no rights by being ordinary.
+fn kind(info: &ParticipantInfo) -> ParticipantKind {
+    match participant_info::Kind::try_from(info.kind) {
+        Ok(participant_info::Kind::Standard) => ParticipantKind::Standard,
+        Ok(participant_info::Kind::Agent) => ParticipantKind::Agent,
+        _ => ParticipantKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use livekit_protocol::ParticipantPermission;
+    use participant_info::State;
+
+    use super::*;
+    use crate::transport::{ROLE_ATTRIBUTE, Role};
+
+    fn info(identity: &str, sid: &str, state: State, version: u32) -> ParticipantInfo {
+        ParticipantInfo {
+            identity: identity.into(),
+            sid: sid.into(),
+            state: state.into(),
+            version,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn one_is_announced_at_first_sight_and_on_change_only() {
+        let mut room = Participants::default();
+        let joined = info("phone", "PA_1", State::Joined, 1);
+        assert_eq!(room.update(&joined).len(), 1);
+        assert!(
+            room.update(&info("phone", "PA_1", State::Active, 2)).is_empty(),
+            "its state is not ours to tell"
+        );
+        let mut changed = info("phone", "PA_1", State::Active, 3);
+        changed.attributes.insert("k".into(), "v".into());
+        assert_eq!(room.update(&changed), [TransportEvent::Joined(participant(&changed))]);
+        assert!(room.update(&joined).is_empty(), "an overtaken update says nothing");
+        assert_eq!(room.list(), [participant(&changed)]);
+    }
+
+    #[test]
+    fn a_new_join_of_an_identity_ends_the_old_one() {
+        let mut room = Participants::default();
+        room.update(&info("phone", "PA_1", State::Active, 5));
+        let events = room.update(&info("phone", "PA_2", State::Active, 1));
+        assert_eq!(events[0], TransportEvent::Left(Peer::new("phone", "PA_1")));
+        assert_eq!(events[1], TransportEvent::Joined(Participant::new("phone", "PA_2")));
+        assert!(
+            room.update(&info("phone", "PA_1", State::Disconnected, 6)).is_empty(),
+            "the old one's leave is late"
+        );
+        let left = room.update(&info("phone", "PA_2", State::Disconnected, 2));
+        assert_eq!(left, [TransportEvent::Left(Peer::new("phone", "PA_2"))]);
+        assert!(room.list().is_empty());
+    }
+
+    #[test]
+    fn attributes_count_only_where_the_permission_vouches() {
+        let mut assistant = info("a", "PA_1", State::Active, 1);
+        assistant.attributes.insert(ROLE_ATTRIBUTE.into(), "assistant".into());
+        assert_eq!(participant(&assistant).token_role(), None, "no permission, no belief");
+        assistant.permission = Some(ParticipantPermission::default());
+        assert_eq!(participant(&assistant).token_role(), Some(Role::Assistant));
+    }
+
+    #[test]
+    fn the_room_has_a_cap_and_nameless_ones_are_not_announced() {
+        let mut room = Participants::default();
+        for n in 0..MAX_PARTICIPANTS {
+            assert_eq!(room.update(&info(&format!("p{n}"), "PA", State::Active, 1)).len(), 1);
+        }
+        assert!(room.update(&info("one more", "PA", State::Active, 1)).is_empty());
+        assert!(room.update(&info("", "PA", State::Active, 1)).is_empty());
+    }
+
+    #[test]
+    fn attributes_have_a_cap_over_the_whole_room_and_room_is_made_again() {
+        const SIZE: usize = 64 * 1024;
+        let holding = |n: usize, version: u32, size: usize| {
+            let mut info = info(&format!("p{n}"), "PA", State::Active, version);
+            info.attributes = [("k".into(), "v".repeat(size))].into();
+            info
+        };
+        let has = |events: &[TransportEvent]| match events {
+            [TransportEvent::Joined(who)] => who.attribute("k").is_some(),
+            other => panic!("{other:?}"),
+        };
+        let mut room = Participants::default();
+        let mut fit = 0;
+        while has(&room.update(&holding(fit, 1, SIZE))) {
+            fit += 1;
+        }
+        assert!((500..=MAX_ATTRIBUTES / SIZE).contains(&fit), "{fit}");
+        // One that says less makes room for it, and one that says more in its place has none.
+        assert!(has(&room.update(&holding(0, 2, 1))));
+        assert!(has(&room.update(&holding(fit, 2, SIZE))));
+        assert!(!has(&room.update(&holding(0, 3, SIZE))));
+        // So does one that leaves, and one that is forgotten.
+        room.update(&ParticipantInfo { state: State::Disconnected.into(), ..holding(1, 2, 0) });
+        assert!(has(&room.update(&holding(0, 4, SIZE))));
+        assert_eq!(room.retain(|who| who.identity() == "p0").len(), fit - 1);
+        assert_eq!(room.attributes, room.list()[0].attribute_bytes());
+        room.update(&ParticipantInfo { state: State::Disconnected.into(), ..holding(0, 9, 0) });
+        assert_eq!((room.attributes, room.list().len()), (0, 0));
+    }
+}

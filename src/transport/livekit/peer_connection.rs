@@ -1,0 +1,510 @@
+//! The peer connection: str0m's state machine, the sockets under it, and the two data channels on it.
+
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
+    time::{Duration, Instant},
+};
+
+use str0m::{
+    Event, IceConnectionState, Input, Output, Rtc, RtcError,
+    change::{SdpAnswer, SdpPendingOffer},
+    channel::{ChannelConfig, ChannelId, Reliability},
+    net::{Protocol, Receive},
+    stats::PeerStats,
+};
+use tokio::time;
+
+use super::{
+    health::CHECK,
+    ice_tcp::TcpEvent,
+    sockets::{MAX_DATAGRAM, Readable, Sockets},
+};
+use crate::transport::Lane;
+
+mod candidates;
+mod path;
+mod relays;
+
+use candidates::{Candidates, tcp_host};
+use path::Path;
+
+/// How many bytes of both channels may be on their way. A larger budget was measured to cost five
+/// times the processor time and to gain nothing.
+const BUDGET: usize = 144 * 1024;
+/// What the reliable channel leaves of it, so that a full one cannot keep a lossy packet back.
+const LOSSY_RESERVE: usize = 16 * 1024;
+/// How long a lossy packet is worth sending again, in milliseconds. It rides out reordering and
+/// single losses, and is gone before it could be in anybody's way.
+const LOSSY_LIFETIME: u16 = 100;
+/// How many datagrams are read before somebody else has a turn.
+const READ_BATCH: usize = 64;
+/// How many checks of one pair may fail: the stack must not give up before we do, nor stay silent behind that.
+const MAX_CHECKS: usize = 30;
+/// How often the stack is asked which path it has chosen.
+const CHOICE: Duration = Duration::from_secs(1);
+
+/// A peer connection to the server.
+pub(super) struct PeerConnection {
+    rtc: Rtc,
+    sockets: Sockets,
+    udp: bool,
+    tcp: bool,
+    relay_only: bool,
+    /// ICE is to begin anew.
+    stranded: bool,
+    reliable: ChannelId,
+    lossy: ChannelId,
+    /// Whether each of them is open: reliable, lossy.
+    open: [bool; 2],
+    /// Our offer, until it is answered, and whether the answer lets go of our old addresses.
+    pending: Option<(SdpPendingOffer, Locals)>,
+    /// The last offer and the answer to it.
+    described: Described,
+    candidates: Candidates,
+    path: Path,
+    wake_at: Instant,
+    messages: VecDeque<(Lane, Vec<u8>)>,
+    lost: Option<&'static str>,
+    buffer: Vec<u8>,
+    rejected: u64,
+}
+
+/// What both ends have said of themselves.
+#[derive(Debug, Default)]
+pub(super) struct Described {
+    pub(super) offer: String,
+    pub(super) answer: String,
+    /// The offer's number, from 1.
+    pub(super) number: u32,
+}
+
+/// What becomes of our addresses when ICE begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Locals {
+    /// They are tried again.
+    Keep,
+    /// They are gone: others are looked for.
+    Replace,
+}
+
+/// Which datagrams are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admit {
+    /// All of them.
+    All,
+    /// Only those that keep the path alive (STUN). The rest is lost on purpose: so the sender slows
+    /// down by itself, as SCTP does on a full network, and the connection stays.
+    KeepAlive,
+}
+
+/// What the stack or the server did that it should not.
+pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
+
+impl PeerConnection {
+    /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP, without `tcp` only UDP.
+    pub(super) fn new(
+        now: Instant,
+        bind: Option<IpAddr>,
+        udp: bool,
+        tcp: bool,
+    ) -> Result<(Self, String), Error> {
+        let mut config = Rtc::builder()
+            .clear_codecs()
+            .set_sctp_max_buffered_amount(BUDGET)
+            .set_stats_interval(Some(CHOICE));
+        config.set_max_stun_rto(CHECK);
+        config.set_max_stun_retransmits(MAX_CHECKS);
+        let mut rtc = config.build(now);
+        let mut api = rtc.sdp_api();
+        let reliable =
+            api.add_channel_with_config(ChannelConfig { label: "_reliable".into(), ..Default::default() });
+        // The server takes us for connected only once both are open.
+        let lossy = api.add_channel_with_config(ChannelConfig {
+            label: "_lossy".into(),
+            ordered: false,
+            reliability: Reliability::MaxPacketLifetime { lifetime: LOSSY_LIFETIME },
+            ..Default::default()
+        });
+        let (offer, pending) = api.apply().ok_or("no offer was made")?;
+        let offer = offer.to_sdp_string();
+        let connection = Self {
+            rtc,
+            sockets: Sockets::new(bind),
+            udp,
+            tcp,
+            relay_only: false,
+            stranded: false,
+            reliable,
+            lossy,
+            open: [false; 2],
+            pending: Some((pending, Locals::Keep)),
+            described: Described { offer: offer.clone(), answer: String::new(), number: 1 },
+            candidates: Candidates::default(),
+            path: Path::new(now),
+            wake_at: now,
+            messages: VecDeque::new(),
+            lost: None,
+            buffer: vec![0; MAX_DATAGRAM],
+            rejected: 0,
+        };
+        Ok((connection, offer))
+    }
+
+    /// Offers anew, with ICE from its beginning: for a path that is lost while the connection on it lives. Until
+    /// the answer nothing changes. An earlier offer counts no more.
+    pub(super) fn restart_ice(&mut self, locals: Locals) -> Result<(), Error> {
+        // What is gone stays so, though the server did not answer to that.
+        let locals = match self.pending {
+            Some((_, Locals::Replace)) => Locals::Replace,
+            _ => locals,
+        };
+        let mut api = self.rtc.sdp_api();
+        api.ice_restart(locals == Locals::Keep);
+        let (offer, pending) = api.apply().ok_or("no offer was made")?;
+        // As at the first time the server learns our addresses from our packets.
+        let lines = offer.to_sdp_string();
+        self.described.offer = lines
+            .split_inclusive('\n')
+            .filter(|line| !line.starts_with("a=candidate:") && !line.starts_with("a=end-of-candidates"))
+            .collect();
+        self.described.number = self.described.number.wrapping_add(1);
+        self.pending = Some((pending, locals));
+        // Addresses that come before the answer are of the new beginning.
+        self.candidates.take_early();
+        self.drain()
+    }
+
+    /// Whether the server has answered the last offer.
+    pub(super) fn is_answered(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// What both ends have said last.
+    pub(super) fn described(&self) -> &Described {
+        &self.described
+    }
+
+    /// The channels as the server numbers them: label and stream.
+    pub(super) fn channels(&mut self) -> Vec<(&'static str, u32)> {
+        let api = self.rtc.direct_api();
+        let number = |id| api.sctp_stream_id_by_channel_id(id).map(u32::from);
+        let numbers = [("_reliable", number(self.reliable)), ("_lossy", number(self.lossy))];
+        numbers.into_iter().filter_map(|(label, number)| Some((label, number?))).collect()
+    }
+
+    /// Whether the system has refused to send since this was asked last.
+    pub(super) fn take_unsent(&self) -> bool {
+        self.sockets.take_unsent()
+    }
+
+    /// Whether the address that the connection stands on is not ours any more, and another leads to the server.
+    pub(super) fn has_moved(&self) -> bool {
+        self.sockets.have_moved(self.path.chosen().map(|(local, _)| local), self.remotes())
+    }
+
+    /// Takes the server's answer to the offer of this number; 0 is the last one.
+    pub(super) fn handle_answer(&mut self, sdp: &str, number: u32) -> Result<(), Error> {
+        if number != 0 && number != self.described.number {
+            tracing::debug!(number, "an answer to an earlier offer was skipped");
+            return Ok(());
+        }
+        let Some((pending, locals)) = self.pending.take() else {
+            tracing::debug!("an answer to no offer was skipped");
+            return Ok(());
+        };
+        let answer = SdpAnswer::from_sdp_string(sdp)?;
+        self.rtc.sdp_api().accept_answer(pending, answer)?;
+        self.described.answer = sdp.to_owned();
+        self.candidates.begin_anew(locals, self.path.is_found());
+        self.path.handle_searching();
+        match locals {
+            Locals::Keep => self.sockets.tcp.begin_anew(),
+            Locals::Replace => self.sockets.let_go(),
+        }
+        // Addresses within the answer need sockets too.
+        let within = sdp
+            .lines()
+            .filter_map(|line| line.strip_prefix("a="))
+            .filter(|line| line.starts_with("candidate:"));
+        let early = self.candidates.take_early();
+        for line in within.map(ToOwned::to_owned).chain(early).collect::<Vec<_>>() {
+            self.handle_candidate(&line);
+        }
+        self.drain()
+    }
+
+    /// Waits until there is something to do, or `until`.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses nothing.
+    pub(super) async fn wait(&mut self, until: Instant) -> Option<Readable> {
+        time::timeout_at(self.wakes_at(until).into(), self.sockets.readable()).await.ok()
+    }
+
+    /// When [`PeerConnection::wait`] ends if nothing comes.
+    pub(super) fn wakes_at(&self, until: Instant) -> Instant {
+        self.wake_at.min(until)
+    }
+
+    /// Does what is to be done: reads what has come, and lets the time pass.
+    pub(super) fn handle(&mut self, woken: Option<Readable>, admit: Admit) -> Result<(), Error> {
+        match woken {
+            Some(Readable::Tcp(event)) => self.handle_tcp(event, admit)?,
+            Some(Readable::Relay(event)) => self.handle_relay(event, admit)?,
+            Some(Readable::Udp) | None => {}
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let read = self.read(&mut buffer, admit);
+        self.buffer = buffer;
+        read?;
+        self.rtc.handle_input(Input::Timeout(Instant::now()))?;
+        self.drain()
+    }
+
+    fn read(&mut self, buffer: &mut [u8], admit: Admit) -> Result<(), Error> {
+        for _ in 0..READ_BATCH {
+            let Some((size, from, local)) = self.sockets.try_recv_udp(buffer) else { break };
+            self.receive(Protocol::Udp, from, local, &buffer[..size], admit)?;
+        }
+        for _ in 0..READ_BATCH {
+            let Some(event) = self.sockets.tcp.try_next() else { break };
+            self.handle_tcp(event, admit)?;
+        }
+        for _ in 0..READ_BATCH {
+            let Some(event) = self.sockets.relays.try_next() else { break };
+            self.handle_relay(event, admit)?;
+        }
+        Ok(())
+    }
+
+    fn handle_tcp(&mut self, event: TcpEvent, admit: Admit) -> Result<(), Error> {
+        match event {
+            TcpEvent::Opened(pair, _) => {
+                self.add_local(tcp_host(pair));
+                self.drain()
+            }
+            TcpEvent::Datagram(pair, datagram) => {
+                self.receive(Protocol::Tcp, pair.remote, pair.local, &datagram, admit)
+            }
+            TcpEvent::Closed(pair) => {
+                tracing::debug!(remote = %pair.remote, "an ICE connection over TCP is gone");
+                // Its end is known at once; as a silence it would be seen much later.
+                self.stranded |= self.is_cut_off();
+                if let Ok(candidate) = tcp_host(pair) {
+                    self.rtc.direct_api().invalidate_candidate(&candidate);
+                }
+                self.drain()
+            }
+        }
+    }
+
+    fn receive(
+        &mut self,
+        protocol: Protocol,
+        from: SocketAddr,
+        local: SocketAddr,
+        datagram: &[u8],
+        admit: Admit,
+    ) -> Result<(), Error> {
+        let now = Instant::now();
+        if let Some(mapped) = self.sockets.reflexive.hear(local, datagram) {
+            return self.handle_reflexive(mapped, local);
+        }
+        let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return self.reject(from) };
+        let input = Input::Receive(now, receive);
+        // The stack itself takes a DTLS record from anybody; this asks whether ICE knows the address.
+        if !self.rtc.accepts(&input) {
+            return self.reject(from);
+        }
+        if !is_data(datagram) {
+            if !self.is_authentic(protocol, local, datagram) {
+                return self.reject(from);
+            }
+            self.path.handle_received(now, (local, from), false);
+            return self.input(from, input);
+        }
+        if admit == Admit::KeepAlive {
+            return Ok(());
+        }
+        // What the time alone brings is no evidence: the lossy channel gives packets up after a while.
+        if self.rtc.channel(self.lossy).is_some_and(|mut channel| channel.buffered_amount() > 0) {
+            self.rtc.handle_input(Input::Timeout(now))?;
+            self.drain()?;
+        }
+        let before = self.evidence();
+        self.input(from, input)?;
+        if self.evidence() != before {
+            self.path.handle_received(now, (local, from), true);
+        }
+        Ok(())
+    }
+
+    fn input(&mut self, from: SocketAddr, input: Input<'_>) -> Result<(), Error> {
+        if let Err(error) = self.rtc.handle_input(input) {
+            // One datagram is no reason to end a connection; if it was, the next poll says so.
+            tracing::debug!(%from, %error, "a datagram was refused");
+        }
+        self.drain()
+    }
+
+    /// Whether a STUN message carries the integrity that only the server can make. Anybody can send from its address.
+    fn is_authentic(&self, protocol: Protocol, local: SocketAddr, datagram: &[u8]) -> bool {
+        /// An address that no path leads to: the stack takes messages of the chosen one unseen.
+        const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        let receive = Receive::new(protocol, NOWHERE, local, datagram);
+        receive.is_ok_and(|receive| self.rtc.accepts(&Input::Receive(Instant::now(), receive)))
+    }
+
+    /// What changes when the stack has decrypted something of the server's: the messages that came, the bytes that wait to be
+    /// acknowledged on each channel, and which channels are open.
+    fn evidence(&mut self) -> impl PartialEq + use<> {
+        let waits = [self.reliable, self.lossy]
+            .map(|id| self.rtc.channel(id).map_or(0, |mut channel| channel.buffered_amount()));
+        (self.messages.len(), waits, self.open, self.lost)
+    }
+
+    fn reject(&mut self, from: SocketAddr) -> Result<(), Error> {
+        self.rejected += 1;
+        // Who floods us must not flood our logs.
+        if self.rejected.is_power_of_two() {
+            tracing::debug!(%from, rejected = self.rejected, "datagrams from elsewhere were dropped");
+        }
+        Ok(())
+    }
+
+    /// Takes all that the stack has to say, until it only wants to be woken again.
+    fn drain(&mut self) -> Result<(), Error> {
+        loop {
+            match self.rtc.poll_output()? {
+                Output::Timeout(at) => {
+                    self.wake_at = at;
+                    return Ok(());
+                }
+                Output::Transmit(transmit) => {
+                    if is_data(&transmit.contents) {
+                        self.handle_used(transmit.source, transmit.destination);
+                    }
+                    self.sockets.transmit(transmit);
+                }
+                Output::Event(event) => self.handle_event(event),
+            }
+        }
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::IceConnectionStateChange(
+                IceConnectionState::Connected | IceConnectionState::Completed,
+            ) => self.path.handle_connected(Instant::now()),
+            // Before the first path it only says that none was found yet, and so it does after a restart: whether
+            // that takes too long is told by the silence.
+            Event::IceConnectionStateChange(IceConnectionState::Disconnected)
+                if self.path.is_found()
+                    && self.described.number == 1
+                    && !self.stranded
+                    && !self.sockets.relays.is_awaited() =>
+            {
+                self.lose("no network path works any more");
+            }
+            Event::PeerStats(PeerStats { selected_candidate_pair: Some(pair), .. }) => {
+                self.handle_used(pair.local.addr, pair.remote.addr);
+            }
+            Event::ChannelOpen(id, _) if id == self.reliable => self.open[0] = true,
+            Event::ChannelOpen(id, _) if id == self.lossy => self.open[1] = true,
+            Event::ChannelData(data) if data.id == self.reliable => {
+                self.messages.push_back((Lane::Reliable, data.data));
+            }
+            Event::ChannelData(data) if data.id == self.lossy => {
+                self.messages.push_back((Lane::Lossy, data.data));
+            }
+            Event::ChannelClose(_) => self.lose("the server closed a data channel"),
+            Event::Closed => self.lose("the server closed the peer connection"),
+            _ => {}
+        }
+    }
+
+    fn handle_used(&mut self, local: SocketAddr, remote: SocketAddr) {
+        if self.path.handle_used((local, remote)) {
+            let (relayed, tcp) = (self.sockets.relays.gave(local), self.sockets.tcp.has(local));
+            tracing::debug!(%local, %remote, relayed, tcp, "a path was chosen");
+            self.sockets.tcp.end_earlier(local);
+        }
+    }
+
+    fn lose(&mut self, why: &'static str) {
+        self.lost.get_or_insert(why);
+    }
+
+    /// The next message that came.
+    pub(super) fn poll_message(&mut self) -> Option<(Lane, Vec<u8>)> {
+        self.messages.pop_front()
+    }
+
+    /// Why it is over, once it is.
+    pub(super) fn lost(&self) -> Option<&'static str> {
+        self.lost
+    }
+
+    /// Writes a message; `false` if there is no room for it now.
+    pub(super) fn write(&mut self, lane: Lane, message: &[u8]) -> Result<bool, Error> {
+        let id = match lane {
+            Lane::Reliable if self.unacknowledged() + message.len() > BUDGET - LOSSY_RESERVE => {
+                return Ok(false);
+            }
+            Lane::Reliable => self.reliable,
+            Lane::Lossy => self.lossy,
+        };
+        let Some(mut channel) = self.rtc.channel(id) else { return Ok(false) };
+        let written = channel.write(true, message)?;
+        self.drain()?;
+        Ok(written)
+    }
+
+    /// Whether anything of ours waits to be acknowledged.
+    pub(super) fn waits(&mut self) -> bool {
+        // Both lanes are one association: what the lossy one lost stretches the timer of the reliable one too.
+        let lossy = self.rtc.channel(self.lossy).map_or(0, |mut channel| channel.buffered_amount());
+        lossy + self.unacknowledged() > 0
+    }
+
+    /// The bytes on the reliable channel that the server has not acknowledged.
+    pub(super) fn unacknowledged(&mut self) -> usize {
+        self.rtc.channel(self.reliable).map_or(0, |mut channel| channel.buffered_amount())
+    }
+
+    /// Whether both channels are open.
+    pub(super) fn is_open(&self) -> bool {
+        self.open == [true; 2]
+    }
+
+    /// Whether packets get through at all.
+    pub(super) fn has_path(&self) -> bool {
+        self.path.is_found()
+    }
+
+    /// When the server was last heard.
+    pub(super) fn heard(&self) -> Instant {
+        self.path.heard()
+    }
+
+    /// Says goodbye to the server. Nothing can be sent afterwards.
+    pub(super) fn close(&mut self) {
+        let closed: Result<(), RtcError> = self.rtc.close();
+        if let Err(error) = closed.map_err(Error::from).and_then(|()| self.drain()) {
+            tracing::debug!(%error, "the peer connection ended without a goodbye");
+        }
+    }
+}
+
+/// Whether a datagram is none of ICE's ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)): it goes by the path that
+/// was chosen alone.
+fn is_data(datagram: &[u8]) -> bool {
+    /// The first byte of a STUN message.
+    const STUN: RangeInclusive<u8> = 0..=3;
+    !datagram.first().is_some_and(|first| STUN.contains(first))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! What a peer connection does with relays and with servers that say our address.
+
+use std::time::Duration;
+
+use livekit_protocol::IceServer;
+use rustls::pki_types::CertificateDer;
+use str0m::{Candidate, net::Protocol};
+
+use super::{Admit, Error, PeerConnection};
+use crate::transport::livekit::turn::{RelayEvent, RelayFailure};
+
+impl PeerConnection {
+    /// Uses the relays among these servers, and nothing else with `only`; and asks those that say our address. To be called before the answer is taken,
+    /// and again when the server names others.
+    pub(in crate::transport::livekit) fn use_relays(
+        &mut self,
+        servers: &[IceServer],
+        only: bool,
+        roots: &[CertificateDer<'static>],
+    ) {
+        self.relay_only |= only;
+        self.sockets.reflexive.use_servers(servers);
+        self.sockets.relays.use_servers(servers, self.udp, roots);
+    }
+
+    /// Whether only relays may be used and none of them can be, and what became of each.
+    pub(in crate::transport::livekit) fn without_relay(&self, waited: Duration) -> Option<Vec<RelayFailure>> {
+        let relays = &self.sockets.relays;
+        (self.relay_only && !relays.is_hopeful()).then(|| relays.failures(waited))
+    }
+
+    /// What became of each relay, if only those may be used.
+    pub(in crate::transport::livekit) fn relay_failures(&self, waited: Duration) -> Vec<RelayFailure> {
+        if self.relay_only { self.sockets.relays.failures(waited) } else { Vec::new() }
+    }
+
+    /// Whether ICE must begin anew for the connection to find its way; asked once.
+    pub(in crate::transport::livekit) fn wants_restart(&mut self) -> bool {
+        std::mem::take(&mut self.stranded)
+    }
+
+    /// The path that was chosen went through a relay that is gone. Another one the server does not take by itself:
+    /// it stays with the best that it knew.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.path.chosen().is_some_and(|(local, _)| !self.sockets.have(local))
+    }
+
+    pub(super) fn handle_relay(&mut self, event: RelayEvent, admit: Admit) -> Result<(), Error> {
+        match event {
+            RelayEvent::Opened(relayed, local) => {
+                for address in relayed {
+                    self.add_local(Candidate::relayed(address, local, Protocol::Udp));
+                }
+                self.stranded |= self.is_cut_off();
+                self.drain()
+            }
+            RelayEvent::Datagram { relayed, from, datagram } => {
+                self.receive(Protocol::Udp, from, relayed, &datagram, admit)
+            }
+            RelayEvent::Failed(gone) => {
+                // Without another way it waits for the relay, which was asked again.
+                let waits = self.relay_only && self.sockets.relays.is_awaited();
+                self.stranded |= !waits && self.is_cut_off();
+                for address in gone {
+                    if let Ok(candidate) = Candidate::relayed(address, address, Protocol::Udp) {
+                        // Another path is chosen at once, instead of after the silence.
+                        self.rtc.direct_api().invalidate_candidate(&candidate);
+                    }
+                }
+                if self.path.is_found() && self.relay_only && !self.sockets.relays.is_hopeful() {
+                    self.lose("no relay works any more");
+                }
+                self.drain()
+            }
+            RelayEvent::Noted => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What our sockets look like from outside a translator of addresses, asked of STUN servers
+//! ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489)).
+//!
+//! The room's server learns our address by itself from the first packet that it hears. One that is guarded by a
+//! firewall of its own hears it only after it has sent to us: for it our address is told, if it comes in time.
+//! Nothing waits for it.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use livekit_protocol::IceServer;
+use tokio::{net::UdpSocket, task::JoinSet, time};
+
+use super::{
+    MAX_URLS, line,
+    stun::{Class, Message, Method, Transaction, Writer, attribute},
+    url::{IceUrl, Kind},
+};
+
+/// How many servers are asked.
+const MAX_SERVERS: usize = 2;
+/// How many sockets of ours are asked for.
+const MAX_SOCKETS: usize = 8;
+/// When a question goes (again), each after the one before. A later answer would be of no use to a join.
+const ASK_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_millis(500), Duration::from_millis(1000)];
+
+/// The questions of one peer connection. Dropping it ends them.
+#[derive(Debug, Default)]
+pub(in crate::transport::livekit) struct Reflexive {
+    servers: Vec<IceUrl>,
+    open: Vec<Question>,
+    asked: usize,
+    tasks: JoinSet<()>,
+}
+
+/// A socket of ours whose address is asked for.
+#[derive(Debug)]
+struct Question {
+    local: SocketAddr,
+    transaction: Transaction,
+}
+
+impl Reflexive {
+    /// Asks these servers from now on. A relay over UDP answers such questions too.
+    pub(in crate::transport::livekit) fn use_servers(&mut self, servers: &[IceServer]) {
+        let urls = servers.iter().flat_map(|server| &server.urls).take(MAX_URLS);
+        let urls = urls.filter_map(|text| IceUrl::parse(text));
+        let urls = urls.filter(|url| matches!(url.kind, Kind::Stun | Kind::TurnUdp));
+        self.servers = urls.take(MAX_SERVERS).collect();
+    }
+
+    /// Asks for the address of a socket that is to reach this one, if it can have another than we see: on one
+    /// machine and in one private network it has not, and nobody else needs to know that we are here.
+    pub(in crate::transport::livekit) fn ask(
+        &mut self,
+        socket: &Arc<UdpSocket>,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) {
+        if is_public(remote.ip()) && !is_public(local.ip()) {
+            self.begin(socket, local);
+        }
+    }
+
+    fn begin(&mut self, socket: &Arc<UdpSocket>, local: SocketAddr) {
+        let mut transaction = Transaction::default();
+        if self.servers.is_empty() || self.asked >= MAX_SOCKETS || getrandom::fill(&mut transaction).is_err()
+        {
+            return;
+        }
+        self.asked += 1;
+        self.open.push(Question { local, transaction });
+        for server in self.servers.clone() {
+            let (socket, family) = (socket.clone(), local.ip());
+            self.tasks.spawn(async move {
+                let found = line::resolve(&server, Some(family)).await;
+                let Some(to) = found.ok().and_then(|found| found.into_iter().next()) else {
+                    return tracing::debug!(%server, "a STUN server was not found");
+                };
+                let question = Writer::new(Class::Request, Method::Binding, transaction).finish();
+                for wait in ASK_AFTER {
+                    time::sleep(wait).await;
+                    // What is lost is asked again.
+                    let _ = socket.try_send_to(&question, to);
+                }
+            });
+        }
+    }
+
+    /// Looks at a datagram that came to a socket of ours: our address from outside, if it is the answer.
+    pub(in crate::transport::livekit) fn hear(
+        &mut self,
+        local: SocketAddr,
+        datagram: &[u8],
+    ) -> Option<SocketAddr> {
+        if self.open.is_empty() {
+            return None;
+        }
+        let answer = Message::read(datagram)?;
+        if (answer.class, answer.method) != (Class::Success, Method::Binding) {
+            return None;
+        }
+        let is_its = |it: &Question| it.local == local && it.transaction == answer.transaction();
+        let at = self.open.iter().position(is_its)?;
+        let mapped = answer.address(attribute::XOR_MAPPED_ADDRESS)?;
+        self.open.swap_remove(at);
+        if self.open.is_empty() {
+            self.tasks.abort_all();
+        }
+        Some(mapped)
+    }
+}
+
+/// Whether an address is one of the whole Internet's.
+fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [first, second, ..] = ip.octets();
+            // 100.64.0.0/10 lies behind the translator of a provider.
+            let is_shared = first == 100 && second & 0xc0 == 64;
+            !(is_shared || ip.is_private() || ip.is_loopback() || ip.is_link_local() || is_none(ip))
+        }
+        IpAddr::V6(ip) => ip.segments()[0] & 0xe000 == 0x2000 && !is_documentation(ip),
+    }
+}
+
+fn is_none(ip: Ipv4Addr) -> bool {
+    ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast() || ip.is_documentation()
+}
+
+fn is_documentation(ip: Ipv6Addr) -> bool {
+    ip.segments()[..2] == [0x2001, 0xdb8]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn servers(urls: &[String]) -> Vec<IceServer> {
+        vec![IceServer { urls: urls.to_vec(), ..Default::default() }]
+    }
+
+    #[tokio::test]
+    async fn the_address_from_outside_is_asked_for_and_heard_once() {
+        let stun = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let ours = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let local = ours.local_addr().unwrap();
+        let mut reflexive = Reflexive::default();
+        reflexive.use_servers(&servers(&[format!("stun:{}", stun.local_addr().unwrap())]));
+        reflexive.begin(&ours, local);
+        let mut buffer = [0; 100];
+        let (size, from) = stun.recv_from(&mut buffer).await.unwrap();
+        assert_eq!(from, local, "asked from the socket that is asked for");
+        let question = Message::read(&buffer[..size]).unwrap();
+        assert_eq!((question.class, question.method), (Class::Request, Method::Binding));
+
+        let mapped = "203.0.113.7:4000".parse().unwrap();
+        let answer = |transaction| {
+            let answer = Writer::new(Class::Success, Method::Binding, transaction);
+            answer.address(attribute::XOR_MAPPED_ADDRESS, mapped).finish()
+        };
+        let other = "127.0.0.1:1".parse().unwrap();
+        let true_one = answer(question.transaction());
+        assert_eq!(reflexive.hear(local, &answer([1; 12])), None, "an answer to nothing");
+        assert_eq!(reflexive.hear(other, &true_one), None, "of another socket");
+        assert_eq!(reflexive.hear(local, b"not even a message"), None);
+        assert_eq!(reflexive.hear(local, &true_one), Some(mapped));
+        assert_eq!(reflexive.hear(local, &true_one), None, "once is enough");
+    }
+
+    #[tokio::test]
+    async fn nobody_is_asked_about_a_way_that_no_translator_is_on() {
+        let ours = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let mut reflexive = Reflexive::default();
+        reflexive
+            .use_servers(&servers(&["stun:127.0.0.1:9".into(), "turn:127.0.0.1:9?transport=tcp".into()]));
+        assert_eq!(reflexive.servers.len(), 1);
+        for (local, remote) in [
+            ("127.0.0.1:1", "127.0.0.1:2"),
+            ("192.168.1.2:1", "192.168.1.3:2"),
+            ("10.0.0.1:1", "100.64.0.1:2"),
+            ("198.41.0.4:1", "1.1.1.1:2"),
+            ("[fd00::1]:1", "[fd00::2]:2"),
+            ("[2a00::1]:1", "[2606::1]:2"),
+        ] {
+            reflexive.ask(&ours, local.parse().unwrap(), remote.parse().unwrap());
+            assert_eq!(reflexive.asked, 0, "{local} {remote}");
+        }
+        for _ in 0..2 * MAX_SOCKETS {
+            reflexive.ask(&ours, "192.168.1.2:1".parse().unwrap(), "1.1.1.1:2".parse().unwrap());
+        }
+        assert_eq!(reflexive.asked, MAX_SOCKETS);
+    }
+}

@@ -1,0 +1,295 @@
+//! What is let through of a signalling frame: what a data-only participant reads, and not too much of it.
+//!
+//! A frame of 16 MiB can hold eight million participants of two bytes, each half a kilobyte once it is decoded. So it
+//! is written anew on its bytes, before anything is decoded: only known fields, texts of a sensible length, and only
+//! so many of what comes repeatedly.
+
+use crate::transport::ROLE_ATTRIBUTE;
+
+/// How many participants one frame may list: twice as many as are known at most.
+const PARTICIPANTS: usize = 8_192;
+/// How many attributes a participant may have.
+const ATTRIBUTES: usize = 256;
+/// How long all attributes of a participant may be together, in bytes: LiveKit allows 64 KiB of their names and values,
+/// beside which each takes some to say how long they are.
+const ATTRIBUTES_SIZE: usize = 64 * 1024 + 8 * ATTRIBUTES;
+/// How many relays a server may name.
+const ICE_SERVERS: usize = 16;
+/// How many addresses a relay may have.
+const ICE_URLS: usize = 8;
+/// How many messages within messages one frame may have in all, besides attributes: more than all participants take.
+const MESSAGES: usize = 4 * PARTICIPANTS;
+/// How many attributes one frame may have in all. Participants behind these are listed with their roles alone.
+const ALL_ATTRIBUTES: usize = 64 * 1024;
+
+/// The longest name, identity or sid, in bytes: LiveKit allows 256 of an identity.
+const NAME: usize = 1024;
+/// The longest address, credential or candidate, in bytes.
+const LINE: usize = 4 * 1024;
+/// The longest token or value of an attribute, in bytes: LiveKit allows as much of all attributes together.
+const VALUE: usize = 64 * 1024;
+/// The longest half of a peer connection, in bytes: a hundred times that of a data-only one.
+const SDP: usize = 256 * 1024;
+
+/// The numbers of the messages that are let through
+/// ([`SignalResponse`](https://github.com/livekit/protocol/blob/main/protobufs/livekit_rtc.proto)).
+pub(super) const JOIN: u64 = 1;
+pub(super) const LEAVE: u64 = 8;
+pub(super) const RECONNECT: u64 = 19;
+
+/// What may be in a field.
+enum Rule {
+    /// A number.
+    Number,
+    /// A number that is not negative: a time of which others are taken away.
+    Time,
+    /// A text, up to so many bytes.
+    Text(usize),
+    /// Texts, up to so many and so long each.
+    Texts(usize, usize),
+    /// A message, up to so many times.
+    Each(usize, Fields),
+    /// An attribute, up to so many times, and so many bytes of all of them together.
+    Attribute(usize, usize, Fields),
+}
+
+/// The known fields of a message.
+type Fields = &'static [(u64, Rule)];
+
+use Rule::{Attribute, Each, Number, Text, Texts, Time};
+
+const RESPONSE: Fields = &[
+    (JOIN, Each(1, JOINED)),
+    (2, Each(1, &[(1, Text(NAME)), (2, Text(SDP)), (3, Number)])), // answer
+    (4, Each(1, &[(1, Text(LINE)), (2, Number), (3, Number)])),    // trickle
+    (5, Each(1, &[(1, Each(PARTICIPANTS, PARTICIPANT))])),         // update
+    (LEAVE, Each(1, &[(1, Number), (2, Number), (3, Number)])),
+    (11, Each(1, &[])), // room update
+    (16, Text(VALUE)),  // refreshed token
+    (RECONNECT, Each(1, RECONNECTED)),
+    (20, Each(1, &[(1, Time), (2, Time)])), // pong
+    (24, Each(1, MOVED)),
+];
+
+const JOINED: Fields = &[
+    (1, Each(1, ROOM)),
+    (2, Each(1, PARTICIPANT)),
+    (3, Each(PARTICIPANTS, PARTICIPANT)),
+    (4, Text(NAME)), // version
+    (5, Each(ICE_SERVERS, ICE_SERVER)),
+    (6, Number),
+    (8, Each(1, CONFIGURATION)),
+    (10, Number), // ping timeout
+    (11, Number), // ping interval
+    (12, Each(1, SERVER)),
+    (15, Number),
+];
+
+const RECONNECTED: Fields = &[
+    (1, Each(ICE_SERVERS, ICE_SERVER)),
+    (2, Each(1, CONFIGURATION)),
+    (3, Each(1, SERVER)),
+    (4, Number), // last message
+];
+
+const MOVED: Fields = &[
+    (1, Each(1, ROOM)),
+    (2, Text(VALUE)), // token
+    (3, Each(1, PARTICIPANT)),
+    (4, Each(PARTICIPANTS, PARTICIPANT)),
+];
+
+const ROOM: Fields = &[(1, Text(NAME)), (2, Text(NAME))];
+
+const SERVER: Fields =
+    &[(1, Number), (2, Text(NAME)), (3, Number), (4, Text(NAME)), (5, Text(NAME)), (7, Number)];
+
+const CONFIGURATION: Fields = &[(3, Number), (5, Number)];
+
+const ICE_SERVER: Fields = &[(1, Texts(ICE_URLS, LINE)), (2, Text(LINE)), (3, Text(LINE))];
+
+/// Without tracks and metadata.
+const PARTICIPANT: Fields = &[
+    (1, Text(NAME)), // sid
+    (2, Text(NAME)), // identity
+    (3, Number),     // state
+    (10, Number),    // version
+    (11, Each(1, PERMISSION)),
+    (14, Number), // kind
+    (15, Attribute(ATTRIBUTES, ATTRIBUTES_SIZE, &[(1, Text(NAME)), (2, Text(VALUE))])),
+    (16, Number),
+    (20, Number),
+];
+
+const PERMISSION: Fields = &[
+    (1, Number),
+    (2, Number),
+    (3, Number),
+    (7, Number),
+    (8, Number),
+    (10, Number),
+    (11, Number),
+    (12, Number),
+    (13, Number),
+];
+
+/// A frame that is let through.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Thin {
+    /// Which message is in it.
+    pub(super) kind: u64,
+    pub(super) frame: Vec<u8>,
+}
+
+/// What is let through of a frame: nothing, if it is malformed or of no concern to us.
+pub(super) fn thin(frame: &[u8]) -> Option<Thin> {
+    let mut left = Left { messages: MESSAGES, attributes: ALL_ATTRIBUTES };
+    let out = message(frame, RESPONSE, &mut left)?;
+    let mut fields = Reader(&out);
+    let (kind, _) = fields.next()??;
+    // Several at once would be melted into one, and each has its own limits.
+    fields.next().is_none().then_some(Thin { kind, frame: out })
+}
+
+/// What a frame may still have.
+struct Left {
+    messages: usize,
+    attributes: usize,
+}
+
+/// A message without what is not let through; nothing if it is malformed.
+fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
+    let (mut out, mut has_role) = (Vec::new(), false);
+    let (mut counts, mut sizes) = (vec![0; fields.len()], vec![0; fields.len()]);
+    for field in Reader(bytes) {
+        let (number, value) = field?;
+        let Some(at) = fields.iter().position(|(known, _)| *known == number) else { continue };
+        counts[at] += 1;
+        match (&fields[at].1, value) {
+            (Number, Value::Number(value)) => number_field(&mut out, number, value),
+            // A negative number of 64 bits has the highest of them set.
+            (Time, Value::Number(value)) if value <= i64::MAX as u64 => number_field(&mut out, number, value),
+            (Text(limit), Value::Bytes(text)) if text.len() <= *limit => bytes_field(&mut out, number, text),
+            (Texts(most, limit), Value::Bytes(text)) if counts[at] <= *most && text.len() <= *limit => {
+                bytes_field(&mut out, number, text);
+            }
+            (Each(most, inner), Value::Bytes(bytes)) if counts[at] <= *most && left.messages > 0 => {
+                left.messages -= 1;
+                bytes_field(&mut out, number, &message(bytes, inner, left)?);
+            }
+            (Attribute(most, size, inner), Value::Bytes(bytes)) if counts[at] <= *most => {
+                // Without its role a participant could not be worked with.
+                if is_role(bytes) && !has_role {
+                    has_role = true;
+                } else if left.attributes > 0 {
+                    left.attributes -= 1;
+                } else {
+                    continue;
+                }
+                let written = message(bytes, inner, left)?;
+                if written.len() <= size - sizes[at] {
+                    sizes[at] += written.len();
+                    bytes_field(&mut out, number, &written);
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(out)
+}
+
+/// Whether an attribute is the role.
+fn is_role(bytes: &[u8]) -> bool {
+    let key = Reader(bytes).next();
+    matches!(key, Some(Some((1, Value::Bytes(key)))) if key == ROLE_ATTRIBUTE.as_bytes())
+}
+
+fn number_field(out: &mut Vec<u8>, number: u64, value: u64) {
+    varint(out, number << 3);
+    varint(out, value);
+}
+
+fn bytes_field(out: &mut Vec<u8>, number: u64, bytes: &[u8]) {
+    varint(out, number << 3 | 2);
+    varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// What stands in a field.
+#[derive(Clone, Copy)]
+enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+    /// Of a kind that none of ours has.
+    Other,
+}
+
+/// The fields of a message, one after the other; the last is nothing where it is malformed
+/// ([the format](https://protobuf.dev/programming-guides/encoding/)).
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for at in 0..10 {
+            let (byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            // The tenth byte has one bit left.
+            if at == 9 && *byte > 1 {
+                return None;
+            }
+            value |= u64::from(byte & 0x7f) << (7 * at);
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn bytes(&mut self, length: u64) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn field(&mut self) -> Option<(u64, Value<'a>)> {
+        let tag = self.varint()?;
+        let value = match tag & 7 {
+            0 => Value::Number(self.varint()?),
+            1 => self.bytes(8).map(|_| Value::Other)?,
+            2 => {
+                let length = self.varint()?;
+                Value::Bytes(self.bytes(length)?)
+            }
+            5 => self.bytes(4).map(|_| Value::Other)?,
+            _ => return None,
+        };
+        (tag >> 3 > 0).then_some((tag >> 3, value))
+    }
+}
+
+impl<'a> Iterator for Reader<'a> {
+    type Item = Option<(u64, Value<'a>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_none() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+#[cfg(test)]
+mod tests;

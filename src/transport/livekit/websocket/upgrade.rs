@@ -1,0 +1,228 @@
+//! The HTTP request that becomes a WebSocket ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455#section-4.1)).
+//!
+//! The request carries the token. It is written here so that no other crate sees it: WebSocket libraries log requests.
+
+use std::{fmt, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::BytesMut;
+use livekit_net::Header;
+use sha1::{Digest, Sha1};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time,
+};
+use url::Url;
+
+use super::DialFailure;
+use crate::transport::livekit::refusal::TokenRefusal;
+
+/// The longest head of the server's answer, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+/// How many headers an answer may have.
+const MAX_HEADERS: usize = 64;
+/// How much of a refusal's body is read, in bytes: it repeats the token and then gives the reason.
+const MAX_BODY: usize = 16 * 1024;
+/// How long a refusal's body may take.
+const BODY_LIMIT: Duration = Duration::from_secs(1);
+/// What a server appends to the key before it hashes it.
+const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// Asks for a WebSocket over an open connection. Returns what came behind the server's answer.
+pub(super) async fn upgrade(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    url: &Url,
+    headers: &[Header],
+) -> Result<BytesMut, DialFailure> {
+    let mut nonce = [0; 16];
+    getrandom::fill(&mut nonce).map_err(unreachable)?;
+    let key = STANDARD.encode(nonce);
+    let request = request(url, headers, &key)?;
+    stream.write_all(request.as_bytes()).await.map_err(unreachable)?;
+    stream.flush().await.map_err(unreachable)?;
+    let mut read = BytesMut::with_capacity(1024);
+    loop {
+        if stream.read_buf(&mut read).await.map_err(unreachable)? == 0 {
+            return Err(unreachable("the connection was closed without an answer"));
+        }
+        match answered(&read, &key) {
+            Ok(Some(size)) => return Ok(read.split_off(size)),
+            Ok(None) => {}
+            Err(DialFailure::Status(401)) => {
+                return Err(DialFailure::Unauthorized(reason(stream, read).await));
+            }
+            Err(failure) => return Err(failure),
+        }
+        if read.len() > MAX_HEAD {
+            return Err(unreachable(format_args!("the head of the answer is longer than {MAX_HEAD} bytes")));
+        }
+    }
+}
+
+/// Why the token was refused: the body of the answer says so, if it comes soon.
+async fn reason(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> TokenRefusal {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut answer = httparse::Response::new(&mut headers);
+    let Ok(httparse::Status::Complete(size)) = answer.parse(&read) else { return TokenRefusal::Unknown };
+    let length = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|header| str::from_utf8(header.value).ok()?.trim().parse().ok());
+    let limit = size + length.unwrap_or(MAX_BODY).min(MAX_BODY);
+    let whole =
+        async { while read.len() < limit && stream.read_buf(&mut read).await.is_ok_and(|it| it > 0) {} };
+    // What has come by then is read all the same.
+    let _ = time::timeout(BODY_LIMIT, whole).await;
+    TokenRefusal::read(&String::from_utf8_lossy(&read[size..]))
+}
+
+/// The request's head. No value can end its line and begin another.
+fn request(url: &Url, headers: &[Header], key: &str) -> Result<String, DialFailure> {
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let mut request = format!(
+        "GET {}{query} HTTP/1.1\r\nHost: {host}{port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n",
+        url.path()
+    );
+    for Header { name, value } in headers {
+        let is_name = !name.is_empty()
+            && name.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'));
+        if !is_name || value.chars().any(char::is_control) {
+            return Err(unreachable("the request could not be written"));
+        }
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("\r\n");
+    Ok(request)
+}
+
+/// The size of the answer's head, once all of it is there and it opens a WebSocket for this key.
+fn answered(read: &[u8], key: &str) -> Result<Option<usize>, DialFailure> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut answer = httparse::Response::new(&mut headers);
+    let size = match answer.parse(read) {
+        Ok(httparse::Status::Complete(size)) => size,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(error) => return Err(unreachable(format_args!("the answer is not HTTP: {error}"))),
+    };
+    match answer.code {
+        Some(101) => {}
+        Some(status) => return Err(DialFailure::Status(status)),
+        None => return Err(unreachable("the answer has no status")),
+    }
+    let value = |name: &str| {
+        let found = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+        found.and_then(|header| str::from_utf8(header.value).ok()).map(str::trim).unwrap_or_default()
+    };
+    let upgrades = value("connection").split(',').any(|it| it.trim().eq_ignore_ascii_case("upgrade"))
+        && value("upgrade").eq_ignore_ascii_case("websocket")
+        && value("sec-websocket-accept") == accept_key(key);
+    if upgrades { Ok(Some(size)) } else { Err(unreachable("the server's answer opens no WebSocket")) }
+}
+
+/// The proof that the server has read the key.
+fn accept_key(key: &str) -> String {
+    STANDARD.encode(Sha1::digest(format!("{key}{MAGIC}")))
+}
+
+fn unreachable(why: impl fmt::Display) -> DialFailure {
+    DialFailure::Unreachable(format!("{why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The specification's own example.
+    const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+    const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+
+    fn header(name: &str, value: &str) -> Header {
+        Header { name: name.into(), value: value.into() }
+    }
+
+    #[test]
+    fn a_request_names_path_query_host_and_port() {
+        let url = Url::parse("ws://[::1]:7880/lk/rtc/v1?join_request=CAES").unwrap();
+        let text = request(&url, &[header("Authorization", "Bearer a.b.c")], KEY).unwrap();
+        assert!(
+            text.starts_with("GET /lk/rtc/v1?join_request=CAES HTTP/1.1\r\nHost: [::1]:7880\r\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("\r\nAuthorization: Bearer a.b.c\r\n\r\n"), "{text}");
+        let url = Url::parse("wss://sfu.example.com").unwrap();
+        assert!(request(&url, &[], KEY).unwrap().starts_with("GET / HTTP/1.1\r\nHost: sfu.example.com\r\n"));
+    }
+
+    #[test]
+    fn a_header_that_would_begin_another_line_is_refused() {
+        let url = Url::parse("ws://127.0.0.1").unwrap();
+        for (name, value) in [("a", "b\r\nc: d"), ("a\r\nb", "c"), ("", "c"), ("a b", "c"), ("a:", "c")] {
+            assert!(request(&url, &[header(name, value)], KEY).is_err(), "{name:?}: {value:?}");
+        }
+    }
+
+    #[test]
+    fn only_an_answer_to_this_key_opens_a_websocket() {
+        let answer = |accept: &str| {
+            format!(
+                "HTTP/1.1 101 Switching Protocols\r\nconnection: keep-alive, Upgrade\r\nUPGRADE: WebSocket\r\n\
+                 Sec-WebSocket-Accept: {accept}\r\n\r\n"
+            )
+        };
+        let good = answer(ACCEPT);
+        assert_eq!(answered(format!("{good}\u{2}").as_bytes(), KEY).ok().flatten(), Some(good.len()));
+        for end in 0..good.len() {
+            assert!(matches!(answered(&good.as_bytes()[..end], KEY), Ok(None)), "{end} bytes");
+        }
+        for bad in [
+            &answer("another"),
+            "HTTP/1.1 101 x\r\n\r\n",
+            "SSH-2.0-OpenSSH\r\n\r\n",
+            "HTTP/1.1 banana\r\n\r\n",
+            &format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1)),
+        ] {
+            assert!(matches!(answered(bad.as_bytes(), KEY), Err(DialFailure::Unreachable(_))), "{bad}");
+        }
+        let refused = answered(b"HTTP/1.1 401 Unauthorized\r\n\r\ninvalid token: eyJhb", KEY);
+        assert!(matches!(refused, Err(DialFailure::Status(401))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_body_of_a_401_says_why_and_nothing_of_it_is_kept() {
+        let url = Url::parse("ws://127.0.0.1").unwrap();
+        let token = "invalid token: eyJhb.c.d, error: ";
+        for (answer, reason) in [
+            ("Content-Length: 25\r\n\r\ninvalid API key: APItest\n more", TokenRefusal::Key),
+            ("Permissions-Policy: permission\r\n\r\n", TokenRefusal::Unknown),
+            ("Content-Length: 999999999\r\n\r\nno permissions to access the room", TokenRefusal::NoJoin),
+            (&*format!("\r\n{token}token is expired"), TokenRefusal::Expired),
+            (&*format!("\r\n{token}signature is invalid"), TokenRefusal::Signature),
+            (&*format!("\r\n{token}token is not valid yet (nbf)"), TokenRefusal::NotYet),
+            ("\r\n<html>", TokenRefusal::Unknown),
+        ] {
+            // The other end stays open and says no more.
+            let (mut ours, mut theirs) = tokio::io::duplex(1024);
+            let head = "HTTP/1.1 401 Unauthorized\r\n";
+            theirs.write_all(format!("{head}{answer}").as_bytes()).await.unwrap();
+            let failure = upgrade(&mut ours, &url, &[]).await.unwrap_err();
+            assert!(matches!(failure, DialFailure::Unauthorized(it) if it == reason), "{answer}: {failure}");
+            assert!(!format!("{failure} {failure:?}").contains("eyJ"), "{failure:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_an_end_is_given_up() {
+        let url = Url::parse("ws://127.0.0.1").unwrap();
+        let (mut ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        let endless = async {
+            theirs.write_all(b"HTTP/1.1 200 OK\r\na: ").await.unwrap();
+            while theirs.write_all(&[b'x'; 1024]).await.is_ok() {}
+        };
+        let failure = tokio::select! {
+            opened = upgrade(&mut ours, &url, &[]) => opened.unwrap_err(),
+            () = endless => unreachable!("the other end is open"),
+        };
+        assert!(failure.to_string().contains("16384"), "{failure}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Goes through all that is in a value, one token after another, without building anything.
+
+use std::ops::Range;
+
+use super::{
+    DecodeError, Limits,
+    token::{Token, skip},
+};
+
+/// Where we are in a value, or in a key and its value. Nothing is checked beyond what it takes to go on, and the depth.
+#[derive(Debug)]
+pub(crate) struct Walk<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// How many values each open container still has, and whether they are keys in turn.
+    open: Vec<(u64, bool)>,
+}
+
+impl<'a> Walk<'a> {
+    /// Through the value that begins here.
+    pub(crate) fn value(bytes: &'a [u8], at: usize) -> Self {
+        Self::value_with(bytes, at, Vec::new())
+    }
+
+    /// The same, with a stack from an earlier walk, so that none is made.
+    pub(crate) fn value_with(bytes: &'a [u8], at: usize, mut open: Vec<(u64, bool)>) -> Self {
+        open.clear();
+        open.push((1, false));
+        Self { bytes, at, open }
+    }
+
+    /// Through the key that begins here, and its value.
+    pub(crate) fn pair(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at, open: vec![(2, true)] }
+    }
+
+    /// The next token, and whether it is a map's key; none when all was seen.
+    pub(crate) fn next(&mut self) -> Result<Option<(Token<'a>, bool)>, DecodeError> {
+        let is_key = loop {
+            match self.open.last_mut() {
+                None => return Ok(None),
+                Some((0, _)) => drop(self.open.pop()),
+                Some((left, is_map)) => {
+                    let is_key = *is_map && left.is_multiple_of(2);
+                    *left -= 1;
+                    break is_key;
+                }
+            }
+        };
+        let offset = self.at;
+        let (token, next) = Token::read(self.bytes, offset)?;
+        self.at = next;
+        let inside = match token {
+            Token::Array(count) => (count.into(), false),
+            Token::Map(count) => (2 * u64::from(count), true),
+            _ => return Ok(Some((token, is_key))),
+        };
+        if self.open.len() > Limits::MAX_DEPTH {
+            let (depth, limit) = (self.open.len(), Limits::MAX_DEPTH);
+            return Err(DecodeError::TooDeep { offset, depth, limit });
+        }
+        self.open.push(inside);
+        Ok(Some((token, is_key)))
+    }
+
+    /// Passes over the value behind the key that was read last, and says where it stands.
+    pub(crate) fn skip_value(&mut self) -> Result<Range<usize>, DecodeError> {
+        if let Some((left, _)) = self.open.last_mut() {
+            *left = left.saturating_sub(1);
+        }
+        let start = self.at;
+        self.at = skip(self.bytes, start)?;
+        Ok(start..self.at)
+    }
+
+    /// The place behind what was read last.
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The stack, to be used again.
+    pub(crate) fn into_stack(self) -> Vec<(u64, bool)> {
+        self.open
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::Body;
+
+    #[test]
+    fn every_token_comes_once_and_keys_are_told_apart() {
+        let body = Body::from_json(r#"{"a": [1, {"b": "c"}], "d": {}, "e": [[]]}"#).unwrap();
+        let mut walk = Walk::value(body.as_bytes(), 0);
+        let (mut keys, mut others) = (Vec::new(), 0);
+        while let Some((token, is_key)) = walk.next().unwrap() {
+            match token.as_text().filter(|_| is_key) {
+                Some(key) => keys.push(key.to_owned()),
+                None => others += 1,
+            }
+        }
+        assert_eq!((keys.concat().as_str(), others, walk.at()), ("abde", 8, body.as_bytes().len()));
+    }
+
+    #[test]
+    fn a_value_is_passed_over_whole() {
+        let body = Body::from_json(r#"{"a": [1, {"b": 2}], "c": 3}"#).unwrap();
+        let mut walk = Walk::value(body.as_bytes(), 0);
+        let mut seen = Vec::new();
+        while let Some((token, is_key)) = walk.next().unwrap() {
+            if is_key && token.as_text() == Some("a") {
+                assert_eq!(walk.skip_value().unwrap().len(), 6);
+            }
+            seen.push(token);
+        }
+        assert_eq!(seen, [Token::Map(2), Token::Str(b"a"), Token::Str(b"c"), Token::Unsigned(3)]);
+    }
+
+    #[test]
+    fn too_deep_or_cut_is_an_error() {
+        let deep = vec![0x91; 100];
+        let mut walk = Walk::value(&deep, 0);
+        let error = loop {
+            match walk.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it ended"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, DecodeError::TooDeep { limit: Limits::MAX_DEPTH, .. }), "{error}");
+        assert!(Walk::value(b"\xa3ab", 0).next().is_err());
+    }
+}
