@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! cargo test --test simulation -- --seeds 1..100000 --jobs 2
+//! cargo test --test simulation -- --seeds 1..100000 --all
 //! cargo test --test simulation -- --seed 17 --trace
 //! cargo test --test simulation -- --seed 17 --shrink
 //! ```
