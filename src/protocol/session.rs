@@ -576,6 +576,7 @@ impl Session {
     fn timer_due(&mut self, now: Instant, timer: Timer) {
         match timer {
             Timer::Greet(who) => self.greet_again(now, &who),
+            Timer::Ask(who) => self.ask_again_for_configuration(now, &who),
             Timer::Provisional(who) => self.still_unannounced(now, &who),
             Timer::Hold(who) => self.hold_over(&who),
             Timer::Unannounced => self.unannounced_over(now),

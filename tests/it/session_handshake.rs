@@ -299,6 +299,10 @@ fn frame_of_a_known_client_under_an_unannounced_sid_asks_for_its_configuration()
     assert_eq!(said.len(), before + 1);
     let (to, last) = said.last().unwrap();
     assert!(to.iter().all(|to| to == "phone") && !last.meta_bool("bridge.heard"));
+    world.run(SECOND);
+    assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 2, "once more, as the frame still waits");
+    world.run(60 * SECOND);
+    assert!(count(&world, "a", Kind::CONFIGURATION) <= before + 5, "until it is dropped");
 }
 
 /// What it registers shows that it speaks our form: asked in the plain form, it could not be sent a large request.

@@ -21,6 +21,9 @@ const GREETINGS: u32 = 5;
 /// A Configuration that says that ours was not heard is no news while ours may be on its way.
 const IN_FLIGHT: Duration = Duration::from_millis(900);
 
+/// A peer under a sid that the room has not announced is asked for its Configuration again after this time.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 impl Session {
     /// Greets those whom the author named, whether the room announced them or not.
     pub(super) fn greet_named(&mut self, now: Instant) {
@@ -135,6 +138,17 @@ impl Session {
         });
         if due {
             self.post_configuration(now, id, false);
+            if self.holds_frames_of(id) {
+                self.timers.set(now, Timer::Ask(id.clone()), ASK_AGAIN);
+            }
+        }
+    }
+
+    /// A frame waits still for the Configuration of a sid that the room has not announced: its sender may have taken the
+    /// one that was on its way to us for heard.
+    pub(super) fn ask_again_for_configuration(&mut self, now: Instant, id: &Identity) {
+        if self.holds_frames_of(id) {
+            self.ask_for_configuration(now, id);
         }
     }
 

@@ -232,6 +232,11 @@ impl Session {
         }
     }
 
+    /// Whether frames of this identity wait for an announcement.
+    pub(super) fn holds_frames_of(&self, id: &Identity) -> bool {
+        self.held.frames.iter().any(|(_, from, _)| from.identity() == id)
+    }
+
     pub(super) fn unannounced_over(&mut self, now: Instant) {
         let hold = self.config.times.hold;
         while let Some((since, _, incoming)) = self.held.frames.front() {
@@ -321,6 +326,7 @@ impl Session {
     fn cancel_pair_timers(&mut self, id: &Identity) {
         for timer in [
             Timer::Greet,
+            Timer::Ask,
             Timer::Hold,
             Timer::Register,
             Timer::Silent,

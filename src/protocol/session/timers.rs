@@ -16,6 +16,8 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 pub(super) enum Timer {
     /// Send our Configuration again.
     Greet(Identity),
+    /// Ask for a peer's Configuration again, if frames from a sid that was not announced wait for it still.
+    Ask(Identity),
     /// The room never announced the sid that a Configuration moved this peer to.
     Provisional(Identity),
     /// Frames that wait for this peer's Configuration have waited long enough.
@@ -70,6 +72,7 @@ impl Timer {
         matches!(
             self,
             Self::Greet(_)
+                | Self::Ask(_)
                 | Self::Register(_)
                 | Self::Provisional(_)
                 | Self::Grace(_)
