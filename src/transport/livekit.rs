@@ -27,35 +27,35 @@ use crate::transport::{Capabilities, Lane, Packet, Participant, SendError, Trans
 pub mod access_token;
 mod address;
 mod backlog;
-mod desk;
+mod connect;
+mod connection;
 mod dial;
 mod error;
-mod health;
 pub(crate) mod host;
 mod host_lookup;
 #[cfg(test)]
 mod hostile;
 mod ice_tcp;
-mod joined;
-mod joining;
+mod liveness;
 mod packet;
 mod participants;
 mod peer_connection;
 pub mod probe;
 mod proxy;
+mod queues;
 mod refusal;
 mod rejoin;
 mod resume;
 mod sequence;
 mod signal;
 mod simulate;
+mod snapshot;
 mod sockets;
 mod stream;
 mod task;
 mod tls;
 mod tokens;
 mod turn;
-mod view;
 mod websocket;
 
 pub use error::{ConnectError, JoinPhase};
@@ -64,13 +64,13 @@ pub use simulate::Scenario;
 pub use turn::{RelayError, RelayFailure};
 
 use address::ServerUrl;
-use desk::{Desk, Ends, Leave, Outgoing, Shared, State};
-use joining::Door;
+use connect::Door;
+use queues::{Desk, Ends, Leave, Outgoing, Shared, State};
 use rejoin::{Policy, Rejoin};
+use snapshot::View;
 use stream::Outflow;
 use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
-use view::View;
 
 /// Checks the address of a server as a join does, without connecting.
 ///
@@ -552,7 +552,7 @@ mod tests {
 
     #[test]
     fn waits_without_an_end_have_one() {
-        let (now, lost) = (Instant::now(), || health::End::Lost(health::Loss::Signalling("gone".into())));
+        let (now, lost) = (Instant::now(), || liveness::End::Lost(liveness::Loss::Signalling("gone".into())));
         for first in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
             let policy =
                 RoomOptions::new().rejoin_wait(first, Duration::MAX).rejoin_limit(Duration::MAX).policy();

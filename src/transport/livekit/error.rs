@@ -2,7 +2,7 @@
 
 use std::{fmt, io, net::SocketAddr, time::Duration};
 
-use super::{health::End, refusal::TokenRefusal, turn::RelayFailure};
+use super::{liveness::End, refusal::TokenRefusal, turn::RelayFailure};
 use crate::transport::CloseReason;
 
 /// What is wrong where TLS is expected and something else answers, and what to do about it.

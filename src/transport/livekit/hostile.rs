@@ -393,7 +393,7 @@ async fn an_answer_to_a_resume_that_is_none_is_tried_again() {
 async fn a_leave_in_the_place_of_a_resume_is_final() {
     let (_signal, event) = resume(vec![leave(DisconnectReason::RoomDeleted), joined()]).await;
     let ServerEvent::NotResumed(NotResumed::Over(end)) = event else { panic!("{}", name(&event)) };
-    assert_eq!(end, super::health::End::Closed(CloseReason::RoomDeleted));
+    assert_eq!(end, super::liveness::End::Closed(CloseReason::RoomDeleted));
 }
 
 #[tokio::test]

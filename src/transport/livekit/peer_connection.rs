@@ -17,8 +17,8 @@ use str0m::{
 use tokio::time;
 
 use super::{
-    health::CHECK,
     ice_tcp::TcpEvent,
+    liveness::CHECK,
     sockets::{MAX_DATAGRAM, Readable, Sockets},
 };
 use crate::transport::Lane;

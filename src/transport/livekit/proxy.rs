@@ -21,9 +21,9 @@ use url::{Host, Url};
 use super::host_lookup;
 use crate::transport::livekit::host;
 
-mod except;
+mod no_proxy;
 
-use except::Exceptions;
+use no_proxy::Exceptions;
 
 /// The longest head of a proxy's answer, in bytes: more than any that says yes or no.
 const MAX_HEAD: usize = 16 * 1024;

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     error::ConnectError,
-    health::{End, Loss},
+    liveness::{End, Loss},
     signal::is_passing,
 };
 use crate::transport::CloseReason;

@@ -22,15 +22,15 @@ use super::{
 };
 
 mod attempt;
-mod told;
-mod words;
+mod outgoing;
+mod server_event;
 
 pub(super) use attempt::NotResumed;
-pub(super) use told::{ServerEvent, demands_relays};
+pub(super) use server_event::{ServerEvent, demands_relays};
 
 use attempt::{Attempt, Step, restart, step};
-use told::{end, server_event};
-use words::Words;
+use outgoing::Words;
+use server_event::{end, server_event};
 
 /// The protocol that we speak. 18 would create the data channels out of band.
 const PROTOCOL: u32 = 17;
@@ -450,7 +450,7 @@ mod tests {
         while told.len() < lines.len() {
             let request = SignalRequest::decode(socket.next().await.unwrap().unwrap().into_data()).unwrap();
             if let Some(signal_request::Message::Trickle(it)) = request.message {
-                told.extend(told::candidate(&it.candidate_init));
+                told.extend(server_event::candidate(&it.candidate_init));
             }
         }
         assert_eq!(told, lines);

@@ -6,11 +6,11 @@ use tokio::time;
 
 use super::{
     chance,
-    desk::{Desk, Left},
+    connect::Door,
+    connection::{Ended, Joined},
     error::ConnectError,
-    health::End,
-    joined::{Ended, Joined},
-    joining::Door,
+    liveness::End,
+    queues::{Desk, Left},
     rejoin::{Failure, Rejoin, Step},
     tokens::{self, TokenSource},
 };
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::transport::livekit::{
-        access_token::AccessKey, address::ServerUrl, health::Loss, rejoin::Policy,
+        access_token::AccessKey, address::ServerUrl, liveness::Loss, rejoin::Policy,
     };
 
     /// Its claims: `{"exp":1,"iss":"a","nbf":0}`.

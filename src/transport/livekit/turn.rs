@@ -13,17 +13,17 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::mpsc;
 
 mod allocation;
+mod connection;
 mod credentials;
 mod error;
 mod frame;
-mod line;
-mod reflexive;
 mod relay;
 mod stun;
+mod stun_client;
 mod url;
 
 pub use error::{RelayError, RelayFailure};
-pub(super) use reflexive::Reflexive;
+pub(super) use stun_client::Reflexive;
 
 use allocation::MAX_PEERS;
 use credentials::Credentials;

@@ -36,15 +36,15 @@ use super::{
 };
 
 mod frames;
-mod intake;
+mod limits;
+mod message_filter;
 mod process;
-mod thin;
 mod upgrade;
 
 use frames::{Incoming, Reader, Writer};
-use intake::{Intake, Taken};
+use limits::{Intake, Taken};
 
-pub(super) use intake::Unread;
+pub(super) use limits::Unread;
 pub(super) use process::register;
 
 /// The longest signalling frame, in bytes: the first one lists the whole room.

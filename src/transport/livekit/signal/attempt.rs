@@ -11,10 +11,10 @@ use tokio::{
 
 use super::{
     is_passing,
-    told::{ServerEvent, server_leave},
+    server_event::{ServerEvent, server_leave},
 };
 use crate::transport::livekit::{
-    health::{End, Loss},
+    liveness::{End, Loss},
     websocket::{self, Dial, DialFailure},
 };
 

@@ -12,9 +12,9 @@ use tokio::{sync::mpsc, time};
 
 use super::{
     allocation::{Allocation, Event, Ids, MAX_PEERS},
+    connection::{self, Line},
     credentials::Credentials,
     error::RelayError,
-    line::{self, Line},
     url::IceUrl,
 };
 
@@ -79,7 +79,7 @@ impl Reports {
 /// Runs until the relay fails, or its commands end.
 pub(super) async fn run(place: Place, mut commands: mpsc::Receiver<Command>, reports: Reports) {
     let mut peers = Vec::new();
-    let found = noting(line::resolve(&place.url, place.from), &mut commands, &mut peers).await;
+    let found = noting(connection::resolve(&place.url, place.from), &mut commands, &mut peers).await;
     let ended = match found {
         None => None,
         Some(Err(error)) => Some(error),
@@ -103,7 +103,7 @@ pub(super) async fn try_each(
 ) -> Option<RelayError> {
     let mut why = None;
     for (at, remote) in addresses.iter().enumerate() {
-        let opening = line::open(&place.url, *remote, place.from, &place.roots);
+        let opening = connection::open(&place.url, *remote, place.from, &place.roots);
         let error = match noting(opening, commands, &mut peers).await? {
             Err(error) => error,
             Ok(line) => {

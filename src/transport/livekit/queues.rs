@@ -15,8 +15,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     backlog::{Backlog, Queued},
     simulate::Scenario,
+    snapshot::{Told, View},
     stream::{self, Outflow},
-    view::{Told, View},
 };
 use crate::transport::{
     CloseReason, Lane, LinkState, Participant, Peer, SendError, Sid, StreamPart, TransportEvent,

@@ -8,7 +8,7 @@ use livekit_protocol::{
 use super::NotResumed;
 use crate::transport::{
     CloseReason,
-    livekit::health::{End, Loss},
+    livekit::liveness::{End, Loss},
 };
 
 /// What the server tells. Not to be shown: a token may be in it.

@@ -14,7 +14,7 @@ use livekit_protocol::{LeaveRequest, SignalResponse, signal_response::Message};
 use prost::Message as _;
 use tokio::sync::Notify;
 
-use super::thin::{JOIN, LEAVE, RECONNECT, thin};
+use super::message_filter::{JOIN, LEAVE, RECONNECT, thin};
 use crate::transport::livekit::tokens::has_the_form_of_a_token;
 
 /// How much of what came may wait to be read before no more is taken from the socket, in bytes. One more frame may

@@ -8,12 +8,12 @@ use super::{Joined, can_publish_data, is_hidden};
 use crate::transport::{
     CloseReason, LinkState, TransportEvent,
     livekit::{
-        desk::Desk,
-        health::End,
+        liveness::End,
         participants::{self, Participants},
+        queues::Desk,
         signal::{NotResumed, ServerEvent},
+        snapshot::Told,
         tokens::has_the_form_of_a_token,
-        view::Told,
     },
 };
 

@@ -11,9 +11,9 @@ use tokio::time;
 
 use super::{
     address::ServerUrl,
+    connection::Joined,
     error::{ConnectError, JoinPhase},
-    health::{End, Loss},
-    joined::Joined,
+    liveness::{End, Loss},
     participants::Participants,
     peer_connection::{Admit, Locals, PeerConnection},
     rejoin::Policy,

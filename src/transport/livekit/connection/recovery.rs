@@ -23,11 +23,11 @@ use crate::transport::{
     Lane, LinkState, Packet, Peer, Sid,
     livekit::{
         chance,
-        desk::Desk,
-        health::{End, Loss},
+        liveness::{End, Loss},
         packet,
         participants::Participants,
         peer_connection::{Error, Locals},
+        queues::Desk,
         signal::demands_relays,
         simulate::Scenario,
     },

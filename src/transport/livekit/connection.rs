@@ -10,23 +10,23 @@ use prost::Message;
 use rustls::pki_types::CertificateDer;
 
 use super::{
-    desk::{Desk, Inbox, Leave, Leaving, Outgoing},
-    health::{End, Health, Sign},
+    liveness::{End, Health, Sign},
     packet::{self, Skipped},
     participants::{self, Participants},
     peer_connection::{Admit, Error, PeerConnection},
+    queues::{Desk, Inbox, Leave, Leaving, Outgoing},
     rejoin::Policy,
     resume::Resume,
     sequence,
     signal::Signal,
-    view::View,
+    snapshot::View,
 };
 use crate::transport::{Lane, LinkState, Participant, SendError, TransportEvent};
 
-mod mend;
+mod recovery;
 mod server;
 
-use mend::Mending;
+use recovery::Mending;
 
 /// How long leaving waits for what was handed over to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);

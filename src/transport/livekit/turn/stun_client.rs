@@ -15,7 +15,7 @@ use livekit_protocol::IceServer;
 use tokio::{net::UdpSocket, task::JoinSet, time};
 
 use super::{
-    MAX_URLS, line,
+    MAX_URLS, connection,
     stun::{Class, Message, Method, Transaction, Writer, attribute},
     url::{IceUrl, Kind},
 };
@@ -76,7 +76,7 @@ impl Reflexive {
         for server in self.servers.clone() {
             let (socket, family) = (socket.clone(), local.ip());
             self.tasks.spawn(async move {
-                let found = line::resolve(&server, Some(family)).await;
+                let found = connection::resolve(&server, Some(family)).await;
                 let Some(to) = found.ok().and_then(|found| found.into_iter().next()) else {
                     return tracing::debug!(%server, "a STUN server was not found");
                 };
