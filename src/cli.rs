@@ -18,6 +18,7 @@ mod client;
 mod clock;
 mod completions;
 mod connect;
+mod connection_state;
 mod consent;
 mod demo;
 mod dev;
@@ -27,18 +28,17 @@ mod file;
 mod frame;
 mod info;
 mod interrupt;
-mod link;
 mod ping;
 mod record;
-mod record_to;
+mod record_option;
+mod recording_file;
 mod redact;
 mod repair;
 mod replay;
 mod report;
-mod tape;
 mod text;
 mod token;
-mod token_fit;
+mod token_role;
 mod tools;
 mod watch;
 
@@ -107,7 +107,7 @@ enum Verb {
 }
 
 /// How long what is left at the end has to be dropped.
-const LAST: Duration = Duration::from_millis(500);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why a verb did not do what it was asked to.
 #[derive(Debug)]
@@ -119,9 +119,9 @@ enum Failure {
     /// A call failed and it is proven that nothing ran: status 4.
     NothingRan(String),
     /// It failed, and what it printed says so already: this status.
-    Told(u8),
+    Reported(u8),
     /// It was done, and something is wrong in the file that it was asked about: status 3.
-    Found,
+    ProblemsFound,
     /// It was stopped by Ctrl-C: status 130, as shells have it.
     Interrupted,
     /// Whoever read our output stopped reading: nothing to complain about.
@@ -154,8 +154,8 @@ impl Failure {
                 hint(&format!("toolbridge: {text}"));
                 ExitCode::from(Self::NOTHING_RAN)
             }
-            Self::Told(status) => ExitCode::from(status),
-            Self::Found => ExitCode::from(3),
+            Self::Reported(status) => ExitCode::from(status),
+            Self::ProblemsFound => ExitCode::from(3),
             Self::Interrupted => ExitCode::from(130),
             Self::ClosedPipe => ExitCode::SUCCESS,
         }
@@ -183,7 +183,7 @@ pub(crate) fn main() -> ExitCode {
     let result = runtime.block_on(interrupt::obeyed(arguments.verb.run()));
     // Programs that still run are killed as their tasks are dropped. A question about a server's name
     // cannot be stopped, and is not waited for.
-    runtime.shutdown_timeout(LAST);
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     result.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 

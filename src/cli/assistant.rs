@@ -13,11 +13,11 @@ use self::conversation::{Conversation, End};
 use super::{
     Failure,
     client::programs,
-    connect::Seat,
-    consent::Asker,
+    connect::RoomArguments,
+    consent::ConsentPrompt,
     file,
     interrupt::{interrupted, unless_interrupted},
-    record_to::RecordTo,
+    record_option::RecordOption,
     text,
 };
 use toolbridge::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
@@ -25,8 +25,8 @@ use toolbridge::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
 mod command;
 mod conversation;
 mod input;
+mod messages;
 mod output;
-mod say;
 
 /// The contract of the lines.
 const CONTRACT: &str = include_str!("assistant/assistant.md");
@@ -48,7 +48,7 @@ const LAST_RESULTS: Duration = Duration::from_secs(1);
 #[command(after_help = AFTERWORD)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    seat: Seat,
+    room_arguments: RoomArguments,
 
     /// The programs that are our own tools (see examples/tools.toml): calls of them run on this machine
     #[arg(long, value_name = "FILE")]
@@ -63,7 +63,7 @@ pub(super) struct Arguments {
     clients: Vec<String>,
 
     #[command(flatten)]
-    record: RecordTo,
+    record: RecordOption,
 
     /// Print the contract of the lines, and leave
     #[arg(long)]
@@ -78,8 +78,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Assistant::builder().drain(DRAIN);
     if let Some(path) = &arguments.tools {
         let tools = programs(path)?;
-        if let Some(asker) = Asker::of(&tools, &arguments.yes, false)? {
-            builder = builder.consent(move |request| asker.clone().ask(request));
+        if let Some(prompt) = ConsentPrompt::of(&tools, &arguments.yes, false)? {
+            builder = builder.consent(move |request| prompt.clone().ask(request));
         }
         builder = builder.tools(tools);
     }
@@ -90,10 +90,10 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record_with(path, options);
     }
-    let assistant = match join(builder, &arguments.seat).await {
+    let assistant = match join(builder, &arguments.room_arguments).await {
         // Whoever drives this reads its output alone.
         Err(Failure::Failed(reason)) => {
-            writeln!(io::stdout(), "{}", text::json(&say::join_failed(&reason)))?;
+            writeln!(io::stdout(), "{}", text::json(&messages::join_failed(&reason)))?;
             return Err(Failure::Failed(reason));
         }
         joined => joined?,
@@ -104,10 +104,10 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let room = assistant.room();
     let ended = tokio::select! {
         biased;
-        () = interrupted() => End::Asked,
+        () = interrupted() => End::Interrupted,
         ended = conversation.run(&room, input) => ended,
     };
-    if matches!(ended, End::Asked) {
+    if matches!(ended, End::Interrupted) {
         // Its reader may have stopped reading; then there is nobody to tell.
         let _ = timeout(LAST_RESULTS, conversation.cancel_all()).await;
     }
@@ -118,7 +118,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         // None: the thread that writes is gone without a word.
         written.await.unwrap_or(Ok(()))
     };
-    if matches!(ended, End::Asked) {
+    if matches!(ended, End::Interrupted) {
         if let Ok(written) = timeout(LAST_RESULTS, whole).await {
             written?;
         }
@@ -131,10 +131,10 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-async fn join(builder: AssistantBuilder, seat: &Seat) -> Result<Assistant, Failure> {
-    let way = seat.way("assistant", Role::Assistant)?;
+async fn join(builder: AssistantBuilder, room_arguments: &RoomArguments) -> Result<Assistant, Failure> {
+    let target = room_arguments.target("assistant", Role::Assistant)?;
     let joining = async {
-        let joined = builder.room_options(way.options.clone()).join(&way.url, &way.token).await;
+        let joined = builder.room_options(target.options.clone()).join(&target.url, &target.token).await;
         joined.map_err(|error| match error {
             JoinError::Register(error) => Failure::usage(error),
             other => file::not_joined(other),

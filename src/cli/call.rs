@@ -12,11 +12,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     Failure, clock,
-    connect::Seat,
-    file, hint,
+    connect::RoomArguments,
+    connection_state, file, hint,
     interrupt::{interrupted, unless_interrupted},
-    link,
-    record_to::RecordTo,
+    record_option::RecordOption,
     text,
 };
 use toolbridge::{Assistant, Body, CallError, Event, Events, Identity, Participant, Role, ToolError};
@@ -50,7 +49,7 @@ pub(super) struct Arguments {
     arguments: String,
 
     #[command(flatten)]
-    seat: Seat,
+    room_arguments: RoomArguments,
 
     /// Which client shall run it, if several offer it
     #[arg(long, value_name = "IDENTITY")]
@@ -69,7 +68,7 @@ pub(super) struct Arguments {
     json: bool,
 
     #[command(flatten)]
-    record: RecordTo,
+    record: RecordOption,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -77,8 +76,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if !json.is_map() {
         return Err(Failure::usage("the arguments must be a JSON object, such as '{\"city\": \"Rome\"}'"));
     }
-    let way = arguments.seat.way("call", Role::Assistant)?;
-    let mut builder = Assistant::builder().room_options(way.options.clone()).drain(DRAIN);
+    let target = arguments.room_arguments.target("call", Role::Assistant)?;
+    let mut builder = Assistant::builder().room_options(target.options.clone()).drain(DRAIN);
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());
     }
@@ -88,7 +87,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let mut times = Times::default();
     let began = Instant::now();
-    let joining = async { builder.join(&way.url, &way.token).await.map_err(file::not_joined) };
+    let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let joined = unless_interrupted(joining).await;
     times.join = began.elapsed();
     let assistant = match joined {
@@ -96,22 +95,22 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         Err(Failure::Failed(message)) => {
             return if arguments.json {
                 print(&failure("not_joined", &message, false, &times))?;
-                Err(Failure::Told(Failure::NOTHING_RAN))
+                Err(Failure::Reported(Failure::NOTHING_RAN))
             } else {
                 Err(Failure::NothingRan(message))
             };
         }
         Err(other) => return Err(other),
     };
-    let asked = Asked { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
+    let call_state = ToolCall { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
     let began = Instant::now();
     let result = tokio::select! {
         biased;
         () = interrupted() => None,
-        result = asked.ask(&json) => Some(result),
+        result = call_state.ask(&json) => Some(result),
     };
-    times.wait = asked.called.get().map_or_else(|| began.elapsed(), |called| called - began);
-    times.took = asked.called.get().map(|called| called.elapsed());
+    times.wait = call_state.called.get().map_or_else(|| began.elapsed(), |called| called - began);
+    times.took = call_state.called.get().map(|called| called.elapsed());
     // A call that was interrupted is dropped by now, and so cancelled; its owner hears of it.
     assistant.close().await;
     let Some(result) = result else {
@@ -145,14 +144,14 @@ fn parameters(given: &str) -> Result<Body, Failure> {
 }
 
 /// One call, with all that is done for it.
-struct Asked<'a> {
+struct ToolCall<'a> {
     assistant: &'a Assistant,
     arguments: &'a Arguments,
     /// When the request was made, the last time.
     called: Cell<Option<Instant>>,
 }
 
-impl Asked<'_> {
+impl ToolCall<'_> {
     async fn ask(&self, json: &Body) -> Result<Body, CallError> {
         let until = Instant::now() + self.arguments.wait;
         let call = async {
@@ -173,7 +172,7 @@ impl Asked<'_> {
             result = call => result,
             // Neither of them ever ends.
             () = self.hint() => Err(CallError::Cancelled),
-            () = link::told(self.assistant) => Err(CallError::Cancelled),
+            () = connection_state::print_changes(self.assistant) => Err(CallError::Cancelled),
         }
     }
 
@@ -272,7 +271,7 @@ fn show_json(result: Result<Body, CallError>, times: &Times) -> Result<(), Failu
             let (code, ran) = (error.code(), error.may_have_run());
             let message = ToolError::from(error).message().to_owned();
             print(&failure(code.as_str(), &message, ran, times))?;
-            Err(Failure::Told(if ran { Failure::FAILED } else { Failure::NOTHING_RAN }))
+            Err(Failure::Reported(if ran { Failure::FAILED } else { Failure::NOTHING_RAN }))
         }
     }
 }
@@ -340,13 +339,14 @@ mod tests {
             let room = Room::new();
             let assistant =
                 Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();
-            let asked = Asked { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
+            let call_state =
+                ToolCall { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
             let late = async {
                 sleep(Duration::from_secs(5)).await;
                 Client::builder().tool("nap", "", nap).join_over(room.client("phone")).await.unwrap()
             };
             let arguments = Body::empty();
-            let (result, _phone) = tokio::join!(asked.ask(&arguments), late);
+            let (result, _phone) = tokio::join!(call_state.ask(&arguments), late);
             result.unwrap();
         }
     }
@@ -356,9 +356,9 @@ mod tests {
         let arguments = Line::parse_from(["call", "t", "--to", "phone", "--wait", "3s"]).arguments;
         let room = Room::new();
         let assistant = Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();
-        let asked = Asked { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
+        let call_state = ToolCall { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
         let began = Instant::now();
-        let error = asked.ask(&Body::empty()).await.unwrap_err();
+        let error = call_state.ask(&Body::empty()).await.unwrap_err();
         assert!(!error.may_have_run(), "{error}");
         assert!(began.elapsed() < Duration::from_secs(5), "{error} after {:?}", began.elapsed());
     }

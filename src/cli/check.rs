@@ -49,5 +49,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     out.flush()?;
     file::end(&arguments.file, damage)?;
-    if checked.errors > 0 { Err(Failure::Found) } else { Ok(()) }
+    if checked.errors > 0 { Err(Failure::ProblemsFound) } else { Ok(()) }
 }

@@ -10,12 +10,12 @@ use clap::Args;
 
 use super::{
     Failure,
-    connect::Seat,
-    consent::Asker,
+    connect::RoomArguments,
+    connection_state,
+    consent::ConsentPrompt,
     file,
     interrupt::{interrupted, unless_interrupted},
-    link,
-    record_to::RecordTo,
+    record_option::RecordOption,
     text, tool_failed,
 };
 use toolbridge::{
@@ -25,7 +25,7 @@ use toolbridge::{
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    seat: Seat,
+    room_arguments: RoomArguments,
 
     /// The assistant whose calls are taken; without it the only one in the room
     #[arg(long, value_name = "IDENTITY")]
@@ -42,15 +42,15 @@ pub(super) struct Arguments {
     yes: Vec<String>,
 
     #[command(flatten)]
-    record: RecordTo,
+    record: RecordOption,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Client::builder();
     if let Some(path) = &arguments.tools {
         let tools = programs(path)?;
-        if let Some(asker) = Asker::of(&tools, &arguments.yes, true)? {
-            builder = builder.consent(move |request| asker.clone().ask(request));
+        if let Some(prompt) = ConsentPrompt::of(&tools, &arguments.yes, true)? {
+            builder = builder.consent(move |request| prompt.clone().ask(request));
         }
         builder = builder.tools(tools);
     }
@@ -61,14 +61,14 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record_with(path, options);
     }
-    let way = arguments.seat.way("client", Role::Client)?;
+    let target = arguments.room_arguments.target("client", Role::Client)?;
     let joining = async {
-        builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(
-            |error| match error {
+        builder.room_options(target.options.clone()).join(&target.url, &target.token).await.map_err(|error| {
+            match error {
                 toolbridge::JoinError::Register(error) => Failure::usage(error),
                 other => file::not_joined(other),
-            },
-        )
+            }
+        })
     };
     let client = unless_interrupted(joining).await?;
     let shown = tokio::select! {
@@ -138,7 +138,7 @@ pub(super) fn line(event: &Event) -> Option<String> {
             format!("{by} does not take all of our tools: {why}")
         }
         Event::PeerError { by, code, message, .. } => format!("{by} says: {message} (error {code})"),
-        Event::Link(state) => link::says(*state).to_owned(),
+        Event::Link(state) => connection_state::describe(*state).to_owned(),
         // A ping is no news, and there may be thousands.
         Event::Requested { tool, .. } | Event::Settled { tool, .. } if tool == ToolName::ECHO => return None,
         Event::Requested { tool, by, .. } => format!("{by} asks for {tool}"),

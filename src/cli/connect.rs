@@ -6,7 +6,7 @@ use clap::Args;
 use livekit_token::Claims;
 use url::Url;
 
-use super::{Failure, hint, interrupt::unless_interrupted, token_fit::fits};
+use super::{Failure, hint, interrupt::unless_interrupted, token_role::check_role};
 use crate::host;
 use toolbridge::transport::{
     Identity, Role,
@@ -50,7 +50,7 @@ pub(super) struct Server {
 
 /// A place in a room: which one, as whom, on which server.
 #[derive(Debug, Args)]
-pub(super) struct Seat {
+pub(super) struct RoomArguments {
     /// The room; a token of your own names it already
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
@@ -63,21 +63,21 @@ pub(super) struct Seat {
     server: Server,
 }
 
-impl Seat {
+impl RoomArguments {
     /// Whether a room or an identity was named.
     pub(super) fn is_given(&self) -> bool {
         self.room.is_some() || self.identity.is_some()
     }
 
     /// The way there, in this role. The word is for the identity that is made up.
-    pub(super) fn way(&self, word: &str, role: Role) -> Result<Way, Failure> {
-        self.server.way(self.room.as_deref(), self.identity.as_deref(), word, role)
+    pub(super) fn target(&self, word: &str, role: Role) -> Result<JoinTarget, Failure> {
+        self.server.target(self.room.as_deref(), self.identity.as_deref(), word, role)
     }
 
     /// The way there for somebody who only listens; hidden, the others never see us.
-    pub(super) fn way_to_listen(&self, word: &str, hidden: bool) -> Result<Way, Failure> {
+    pub(super) fn observer_target(&self, word: &str, hidden: bool) -> Result<JoinTarget, Failure> {
         let (room, identity) = (self.room.as_deref(), self.identity.as_deref());
-        self.server.way_seen(room, identity, word, Role::Observer, hidden)
+        self.server.target_with(room, identity, word, Role::Observer, hidden)
     }
 }
 
@@ -141,13 +141,13 @@ fn given(setting: &Option<String>) -> Option<&str> {
 }
 
 /// A room, and how to get into it.
-pub(super) struct Way {
+pub(super) struct JoinTarget {
     pub(super) url: String,
     pub(super) token: String,
     pub(super) options: RoomOptions,
 }
 
-impl Way {
+impl JoinTarget {
     /// Whether clients and assistants will send us what observers are sent.
     pub(super) fn observes(&self) -> bool {
         TokenClaims::from_unverified(&self.token).is_none_or(|claims| claims.observes())
@@ -175,24 +175,24 @@ impl Server {
     }
 
     /// The way into a room in this role. Without an identity one is made up: `toolbridge-<word>-<random>`.
-    pub(super) fn way(
+    pub(super) fn target(
         &self,
         room: Option<&str>,
         identity: Option<&str>,
         word: &str,
         role: Role,
-    ) -> Result<Way, Failure> {
-        self.way_seen(room, identity, word, role, false)
+    ) -> Result<JoinTarget, Failure> {
+        self.target_with(room, identity, word, role, false)
     }
 
-    fn way_seen(
+    fn target_with(
         &self,
         room: Option<&str>,
         identity: Option<&str>,
         word: &str,
         role: Role,
         hidden: bool,
-    ) -> Result<Way, Failure> {
+    ) -> Result<JoinTarget, Failure> {
         self.check_url()?;
         let missing = self.missing(room);
         if !missing.is_empty() {
@@ -203,7 +203,7 @@ impl Server {
             Some(token) => {
                 agrees(token, room, identity)?;
                 if let Some(claims) = TokenClaims::from_unverified(token) {
-                    fits(&claims, word, role)?;
+                    check_role(&claims, word, role)?;
                     if hidden && !claims.is_hidden() {
                         return Err(Failure::usage(NOT_HIDDEN));
                     }
@@ -218,7 +218,7 @@ impl Server {
                 token_for(&key, room, &Identity::from(identity), role, hidden)?
             }
         };
-        Ok(Way { url, token, options: self.room_options()? })
+        Ok(JoinTarget { url, token, options: self.room_options()? })
     }
 
     /// What signs tokens for this server.
@@ -283,7 +283,7 @@ impl Server {
     }
 }
 
-impl Way {
+impl JoinTarget {
     /// Joins without a session, to hear what is said in the room.
     pub(super) async fn join(&self) -> Result<Room, Failure> {
         let joining = self.options.clone().join(&self.url, &self.token);
@@ -347,39 +347,39 @@ mod tests {
         Server { url: text("ws://127.0.0.1\n"), key, token, root_certificate: None, relay_only: false }
     }
 
-    fn way(server: &Server, room: &str, identity: &str) -> Result<Way, Failure> {
-        server.way(Some(room), Some(identity), "test", Role::Client)
+    fn target(server: &Server, room: &str, identity: &str) -> Result<JoinTarget, Failure> {
+        server.target(Some(room), Some(identity), "test", Role::Client)
     }
 
     #[test]
     fn an_empty_setting_is_none() {
         for empty in ["", " ", "\n"] {
             let mut server = server(Some(empty));
-            assert!(way(&server, "r", "a").is_ok(), "the key signs a token");
+            assert!(target(&server, "r", "a").is_ok(), "the key signs a token");
             server.key.api_secret = Some(empty.to_owned());
-            assert!(usage(way(&server, "r", "a")).starts_with("no API secret"));
+            assert!(usage(target(&server, "r", "a")).starts_with("no API secret"));
             server.url = Some(empty.to_owned());
             assert!(!server.is_named());
-            assert!(usage(way(&server, "r", "a")).starts_with("no server"));
+            assert!(usage(target(&server, "r", "a")).starts_with("no server"));
         }
     }
 
     #[test]
     fn a_setting_loses_the_line_end_of_its_file() {
-        let signed = way(&server(None), "r", "a").unwrap();
+        let signed = target(&server(None), "r", "a").unwrap();
         assert_eq!(signed.url, "ws://127.0.0.1");
         assert_eq!(Claims::from_unverified(&signed.token).unwrap().iss, "devkey");
-        let kept = way(&server(Some(&format!("{}\n", signed.token))), "r", "a").unwrap();
+        let kept = target(&server(Some(&format!("{}\n", signed.token))), "r", "a").unwrap();
         assert_eq!(kept.token, signed.token);
     }
 
     #[test]
     fn a_flag_that_the_token_contradicts_is_wrong_usage() {
-        let token = way(&server(None), "r", "a").unwrap().token;
+        let token = target(&server(None), "r", "a").unwrap().token;
         let server = server(Some(&token));
-        assert!(server.way(None, None, "test", Role::Client).is_ok());
-        assert!(usage(way(&server, "other", "a")).contains("the token is for the room \"r\""));
-        assert!(usage(way(&server, "r", "other")).contains("the token is for the identity \"a\""));
+        assert!(server.target(None, None, "test", Role::Client).is_ok());
+        assert!(usage(target(&server, "other", "a")).contains("the token is for the room \"r\""));
+        assert!(usage(target(&server, "r", "other")).contains("the token is for the identity \"a\""));
     }
 
     #[test]

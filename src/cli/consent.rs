@@ -23,14 +23,14 @@ const SHOWN_ARGUMENTS: usize = 2 << 10;
 
 /// Who answers for the tools that need it.
 #[derive(Clone)]
-pub(super) struct Asker {
+pub(super) struct ConsentPrompt {
     /// Tools that may run without a question.
     always: Arc<[String]>,
-    asked: Arc<Asked>,
+    terminal: Arc<Terminal>,
 }
 
 /// The questions at the terminal. Each has a number, so that no answer is for a question that came after it.
-struct Asked {
+struct Terminal {
     questions: Mutex<Questions>,
     reading: Once,
     answers: broadcast::Sender<Answer>,
@@ -86,7 +86,7 @@ impl Questions {
     }
 }
 
-impl Asker {
+impl ConsentPrompt {
     /// For these tools: those that are named may always run, for the others the terminal is asked if it may be
     /// and there is one. None, if no tool needs it.
     pub(super) fn of(
@@ -103,18 +103,18 @@ impl Asker {
         let needs: Vec<_> = needs.map(|tool| tool.name().to_string()).collect();
         let open = needs.iter().find(|name| !always.contains(name));
         if let Some(name) = open.filter(|_| !may_ask || !io::stdin().is_terminal()) {
-            let way =
+            let target =
                 if may_ask { "start this at a terminal, where you are asked each time, or " } else { "" };
             return Err(Failure::Usage(format!(
-                "{name:?} needs a person's consent, and nobody can be asked: {way}let it always run with --yes {name}"
+                "{name:?} needs a person's consent, and nobody can be asked: {target}let it always run with --yes {name}"
             )));
         }
-        let asked = Asked {
+        let terminal = Terminal {
             questions: Mutex::default(),
             reading: Once::new(),
             answers: broadcast::Sender::new(ANSWERS),
         };
-        Ok((!needs.is_empty()).then(|| Self { always: always.into(), asked: Arc::new(asked) }))
+        Ok((!needs.is_empty()).then(|| Self { always: always.into(), terminal: Arc::new(terminal) }))
     }
 
     /// Asks, unless there is no need to. Dropped, the question is taken back.
@@ -123,13 +123,13 @@ impl Asker {
         if self.always.iter().any(|name| name == tool) {
             return true;
         }
-        let mut answers = self.asked.answers.subscribe();
+        let mut answers = self.terminal.answers.subscribe();
         let (number, is_only) = {
-            let mut questions = self.asked.questions();
+            let mut questions = self.terminal.questions();
             (questions.ask(), questions.meant.len() == 1)
         };
-        let mut open = Open { asked: Arc::clone(&self.asked), number, answered: false };
-        self.asked.clone().read();
+        let mut open = Open { terminal: Arc::clone(&self.terminal), number, answered: false };
+        self.terminal.clone().read();
         let arguments = shortened(text::json(&request.arguments().to_json()));
         hint(&format!("{} wants to run {tool} with {arguments}", request.caller()));
         let seconds = request.time_left().as_secs();
@@ -163,21 +163,21 @@ fn shortened(mut arguments: String) -> String {
 
 /// An open question. Says when it is taken back.
 struct Open {
-    asked: Arc<Asked>,
+    terminal: Arc<Terminal>,
     number: u64,
     answered: bool,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.asked.questions().end(self.number);
+        self.terminal.questions().end(self.number);
         if !self.answered {
             hint(&format!("{}: nobody waits for an answer any more", self.number));
         }
     }
 }
 
-impl Asked {
+impl Terminal {
     fn questions(&self) -> MutexGuard<'_, Questions> {
         self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }

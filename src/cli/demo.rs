@@ -14,13 +14,13 @@ use tokio::time::Instant;
 
 use super::{
     Failure, clock,
-    connect::{Server, Way},
+    connect::{JoinTarget, Server},
     file,
     interrupt::unless_interrupted,
-    record_to::RecordTo,
+    record_option::RecordOption,
     text,
 };
-use crate::cli::dev::server::{DevRoom, Key};
+use crate::cli::dev::server::{DevServer, Key};
 use toolbridge::{
     AccessKey, Assistant, Body, CallError, Client, JoinError, Role, RoomOptions, State, Token, ToolContext,
     ToolError, Tools, protocol::session::Event,
@@ -36,7 +36,7 @@ pub(super) struct Arguments {
     server: Server,
 
     #[command(flatten)]
-    record: RecordTo,
+    record: RecordOption,
 }
 
 #[derive(Serialize)]
@@ -104,8 +104,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 
 async fn show(arguments: &Arguments) -> Result<(), Failure> {
     arguments.record.check()?;
-    let place = Place::find(&arguments.server).await?;
-    let (phone, assistant) = join(&place, &arguments.record).await?;
+    let location = Location::find(&arguments.server).await?;
+    let (phone, assistant) = join(&location, &arguments.record).await?;
     let mut demo = Demo { assistant, began: Instant::now(), ended: Vec::new() };
     writeln!(
         io::stdout(),
@@ -130,19 +130,19 @@ async fn show(arguments: &Arguments) -> Result<(), Failure> {
     demo.summary()?;
     demo.assistant.close().await;
     phone.close().await;
-    place.close().await;
+    location.close().await;
     Ok(())
 }
 
 /// Where the demo takes place.
-struct Place {
-    phone: Way,
-    assistant: Way,
+struct Location {
+    phone: JoinTarget,
+    assistant: JoinTarget,
     /// The room of our own, if no server was named.
-    own: Option<DevRoom>,
+    own: Option<DevServer>,
 }
 
-impl Place {
+impl Location {
     /// The server that was named, or a room of our own. Says which.
     async fn find(server: &Server) -> Result<Self, Failure> {
         let room = format!("toolbridge-demo-{}", nanoid::nanoid!(6));
@@ -154,21 +154,21 @@ impl Place {
                 "the demo joins twice: it needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET, not a token",
             ));
         }
-        let phone = server.way(Some(&room), Some(PHONE), "demo", Role::Client)?;
-        let assistant = server.way(Some(&room), Some(ASSISTANT), "demo", Role::Assistant)?;
+        let phone = server.target(Some(&room), Some(PHONE), "demo", Role::Client)?;
+        let assistant = server.target(Some(&room), Some(ASSISTANT), "demo", Role::Assistant)?;
         writeln!(io::stdout(), "over the LiveKit server {}, room {room}\n", text::plain(server.url()?))?;
         Ok(Self { phone, assistant, own: None })
     }
 
     async fn own(room: &str) -> Result<Self, Failure> {
         let (name, secret) = ("demo", nanoid::nanoid!(32));
-        let own = DevRoom::start(0, Key::new(name, &secret), Vec::new()).await.map_err(Failure::failed)?;
+        let own = DevServer::start(0, Key::new(name, &secret), Vec::new()).await.map_err(Failure::failed)?;
         let key = AccessKey::new(name, secret);
-        let way = |token: Token| {
+        let target = |token: Token| {
             let token = token.sign().map_err(Failure::failed)?;
-            Ok::<_, Failure>(Way { url: own.url(), token, options: RoomOptions::new() })
+            Ok::<_, Failure>(JoinTarget { url: own.url(), token, options: RoomOptions::new() })
         };
-        let (phone, assistant) = (way(key.client(room, PHONE))?, way(key.assistant(room, ASSISTANT))?);
+        let (phone, assistant) = (target(key.client(room, PHONE))?, target(key.assistant(room, ASSISTANT))?);
         writeln!(
             io::stdout(),
             "over a development server inside this process, at {} (set LIVEKIT_URL, LIVEKIT_API_KEY and \
@@ -185,7 +185,7 @@ impl Place {
     }
 }
 
-async fn join(place: &Place, record: &RecordTo) -> Result<(Client, Assistant), Failure> {
+async fn join(location: &Location, record: &RecordOption) -> Result<(Client, Assistant), Failure> {
     let contacts = Contacts(BTreeMap::from([("Ada", "+44 20 7946 0018")]));
     let tools = Tools::with_state(contacts)
         .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
@@ -199,8 +199,9 @@ async fn join(place: &Place, record: &RecordTo) -> Result<(Client, Assistant), F
         None => assistant,
     };
     let failed = |error: JoinError| file::not_joined(error);
-    let Place { phone: way, assistant: other, .. } = place;
-    let phone = client.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(failed)?;
+    let Location { phone: target, assistant: other, .. } = location;
+    let phone =
+        client.room_options(target.options.clone()).join(&target.url, &target.token).await.map_err(failed)?;
     let assistant = assistant.room_options(other.options.clone());
     Ok((phone, assistant.join(&other.url, &other.token).await.map_err(failed)?))
 }

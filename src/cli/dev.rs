@@ -12,7 +12,7 @@ use super::{
 
 pub(super) mod server;
 
-use server::{DevRoom, Key};
+use server::{DevServer, Key};
 
 /// The key and the secret of LiveKit's `--dev` mode, which everybody knows.
 const DEV_KEY: [&str; 2] = ["devkey", "secret"];
@@ -69,7 +69,7 @@ fn key(text: &str) -> Result<Key, &'static str> {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let (key, origin) = chosen(arguments.key, |name| std::env::var(name).ok())?;
     let starting = async {
-        DevRoom::start(arguments.port, key, arguments.allow_host).await.map_err(|error| {
+        DevServer::start(arguments.port, key, arguments.allow_host).await.map_err(|error| {
             let taken =
                 if error.is_taken() { ": another server has this port; choose one with --port" } else { "" };
             Failure::failed(format!("{error}{taken}"))
@@ -87,7 +87,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 }
 
 /// What a shell needs to know, as lines that it takes.
-fn show(server: &DevRoom, origin: Origin) -> io::Result<()> {
+fn show(server: &DevServer, origin: Origin) -> io::Result<()> {
     let (name, secret) = (text::plain(server.key().name()), text::plain(server.key().secret()));
     let mut stdout = io::stdout();
     writeln!(

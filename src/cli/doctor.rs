@@ -19,16 +19,16 @@ use toolbridge::{
     transport::livekit::{TokenRefusal, probe::Probe},
 };
 
+mod diagnosis;
 mod joins;
-mod judge;
-mod show;
+mod printer;
 mod step;
 mod token;
 
-use joins::Pass;
-use judge::{network, room::Path};
-use show::Show;
-use step::{Report, State, Step};
+use diagnosis::{network, room::Path};
+use joins::Joiner;
+use printer::Printer;
+use step::{State, Step, StepReport};
 
 /// What is good to know before.
 const AFTERWORD: &str = "\
@@ -81,49 +81,49 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let room = named.or_else(|| arguments.room.clone()).unwrap_or_else(own);
     let (limit, options) = (arguments.limit, arguments.server.room_options()?.warn_unencrypted(|_| {}));
     let probe = Probe::new(address, &options, limit).await.map_err(Failure::usage)?;
-    let pass = Pass { url: address.to_owned(), options, room, token, key, limit };
-    let show = Show { json: arguments.json };
-    let mut visit = Visit { show, limit, steps: Vec::new(), blocked: Vec::new() };
-    unless_interrupted(visit.examine(&arguments.server, probe, claims.as_ref(), &pass)).await
+    let joiner = Joiner { url: address.to_owned(), options, room, token, key, limit };
+    let printer = Printer { json: arguments.json };
+    let mut diagnosis_run = Diagnosis { printer, limit, steps: Vec::new(), blocked: Vec::new() };
+    unless_interrupted(diagnosis_run.examine(&arguments.server, probe, claims.as_ref(), &joiner)).await
 }
 
 /// A check under way.
-struct Visit {
-    show: Show,
+struct Diagnosis {
+    printer: Printer,
     limit: Duration,
-    steps: Vec<(Step, Report)>,
+    steps: Vec<(Step, StepReport)>,
     /// What failed, and what could not be tried for that.
     blocked: Vec<Step>,
 }
 
-impl Visit {
+impl Diagnosis {
     async fn examine(
         &mut self,
         server: &Server,
         mut probe: Probe,
         claims: Option<&Claims>,
-        pass: &Pass,
+        joiner: &Joiner,
     ) -> Result<(), Failure> {
-        self.show.title(probe.url())?;
+        self.printer.title(probe.url())?;
         let addresses = self.reach(&mut probe).await?;
         let ahead = self.meet(&probe).await?;
         let now = seconds() + ahead.unwrap_or(0);
         self.take(Step::Token, async {
-            let report = match (&pass.token, &pass.key) {
+            let report = match (&joiner.token, &joiner.key) {
                 (Some(token), _) => {
                     let looked = claims.map(|claims| token::signature(token, claims, server.signer()));
-                    let signature = looked.unwrap_or(token::Signature::NotLookedAt);
-                    judge::token::given(claims, &signature, now)
+                    let signature = looked.unwrap_or(token::Signature::NotChecked);
+                    diagnosis::token::given(claims, &signature, now)
                 }
-                (None, key) => judge::token::made(key.as_ref().map_or("", |key| key.key()), &pass.room),
+                (None, key) => diagnosis::token::made(key.as_ref().map_or("", |key| key.key()), &joiner.room),
             };
             (report, ())
         })
         .await?;
-        self.enter(server, &probe, &addresses, pass).await?;
-        let verdict = judge::verdict::verdict(&self.steps);
-        self.show.verdict(&verdict)?;
-        if verdict.works { Ok(()) } else { Err(Failure::Told(Failure::FAILED)) }
+        self.enter(server, &probe, &addresses, joiner).await?;
+        let verdict = diagnosis::verdict::verdict(&self.steps);
+        self.printer.verdict(&verdict)?;
+        if verdict.works { Ok(()) } else { Err(Failure::Reported(Failure::FAILED)) }
     }
 
     /// Name, connection and TLS of the server, or of the proxy before it. Returns the server's addresses.
@@ -131,7 +131,7 @@ impl Visit {
         let (limit, proxy) = (self.limit, probe.proxy());
         let named = self.take(Step::Name, async {
             if let Some(fault) = probe.proxy_fault() {
-                return (network::way(fault, limit), Vec::new());
+                return (network::route(fault, limit), Vec::new());
             }
             let (host, is_address) = probe.first_host();
             let found = probe.resolve().await;
@@ -144,8 +144,8 @@ impl Visit {
             let report = network::connection(&tried, proxy.as_deref(), limit);
             let report = match &proxy {
                 Some(proxy) if tried.iter().any(|(_, result)| result.is_ok()) => match probe.reach().await {
-                    Ok(()) => Report::ok(format!("through the proxy {proxy}")),
-                    Err(fault) => network::way(&fault, limit),
+                    Ok(()) => StepReport::ok(format!("through the proxy {proxy}")),
+                    Err(fault) => network::route(&fault, limit),
                 },
                 _ => report,
             };
@@ -183,31 +183,33 @@ impl Visit {
         server: &Server,
         probe: &Probe,
         addresses: &[SocketAddr],
-        pass: &Pass,
+        joiner: &Joiner,
     ) -> Result<(), Failure> {
-        let made_here = pass.token.is_none();
-        let joined = self.take(Step::Signalling, async {
-            match pass.join("joins", pass.options.clone()).await {
-                Ok(room) => (judge::room::joined(&room.room(), room.local().identity().as_str()), Some(room)),
+        let made_here = joiner.token.is_none();
+        let joined = self.take(Step::Join, async {
+            match joiner.join("joins", joiner.options.clone()).await {
+                Ok(room) => {
+                    (diagnosis::room::joined(&room.room(), room.local().identity().as_str()), Some(room))
+                }
                 Err(error) => {
                     let why = match &error {
                         ConnectError::Unauthorized { reason: TokenRefusal::Unknown, .. } => {
-                            refusal(probe, pass).await
+                            refusal(probe, joiner).await
                         }
                         ConnectError::Unauthorized { reason, .. } => *reason,
                         _ => TokenRefusal::Unknown,
                     };
-                    (judge::room::not_joined(&error, why, made_here), None)
+                    (diagnosis::room::not_joined(&error, why, made_here), None)
                 }
             }
         });
         let room = joined.await?.flatten();
         let works = room.is_some();
-        let rights = room.as_ref().map(joins::rights);
+        let permissions = room.as_ref().map(joins::permissions);
         self.take(Step::Permissions, async {
-            let report = match &rights {
-                Some(rights) => judge::room::permissions(rights, made_here),
-                None => Report::skipped("they are known once packets pass"),
+            let report = match &permissions {
+                Some(permissions) => diagnosis::room::permissions(permissions, made_here),
+                None => StepReport::skipped("they are known once packets pass"),
             };
             // Whoever joins next may do so under the same identity.
             if let Some(mut room) = room {
@@ -220,35 +222,35 @@ impl Visit {
         let mut works_directly = false;
         let ips: Vec<_> = addresses.iter().map(SocketAddr::ip).collect();
         for (step, path, word, options) in [
-            (Step::Udp, Path::Udp, "udp", pass.options.clone().udp_only().direct_only()),
-            (Step::Tcp, Path::Tcp, "tcp", pass.options.clone().tcp_only().direct_only()),
+            (Step::Udp, Path::Udp, "udp", joiner.options.clone().udp_only().direct_only()),
+            (Step::Tcp, Path::Tcp, "tcp", joiner.options.clone().tcp_only().direct_only()),
         ] {
             let tried = self.take(step, async {
                 if server.relay_only {
-                    return (Report::skipped("--relay-only was given"), false);
+                    return (StepReport::skipped("--relay-only was given"), false);
                 }
-                let result = pass.try_path(word, options).await;
-                (judge::room::path(path, &result, works, &ips), result.is_ok())
+                let result = joiner.try_path(word, options).await;
+                (diagnosis::room::path(path, &result, works, &ips), result.is_ok())
             });
             works_directly |= tried.await?.unwrap_or_default();
         }
 
         self.take(Step::Relay, async {
-            let result = pass.try_path("relay", pass.options.clone().relay_only()).await;
-            (judge::room::relay(&result, works_directly), ())
+            let result = joiner.try_path("relay", joiner.options.clone().relay_only()).await;
+            (diagnosis::room::relay(&result, works_directly), ())
         })
         .await?;
 
         self.take(Step::Echo, async {
-            let report = match (&pass.key, &rights) {
-                (_, None) => Report::skipped("no packets pass"),
-                (_, Some(rights)) if !rights.may_send => Report::skipped("nothing may be sent"),
+            let report = match (&joiner.key, &permissions) {
+                (_, None) => StepReport::skipped("no packets pass"),
+                (_, Some(permissions)) if !permissions.may_send => StepReport::skipped("nothing may be sent"),
                 (None, _) => {
-                    Report::skipped("it needs the token's API key and secret, for a second participant")
+                    StepReport::skipped("it needs the token's API key and secret, for a second participant")
                 }
-                (Some(key), _) => match pass.echo(key).await {
-                    Ok(echoes) => judge::room::echo(&echoes),
-                    Err(error) => judge::room::no_echo(&error),
+                (Some(key), _) => match joiner.echo(key).await {
+                    Ok(echoes) => diagnosis::room::echo(&echoes),
+                    Err(error) => diagnosis::room::no_echo(&error),
                 },
             };
             (report, ())
@@ -261,44 +263,44 @@ impl Visit {
     async fn take<T>(
         &mut self,
         step: Step,
-        work: impl Future<Output = (Report, T)>,
+        work: impl Future<Output = (StepReport, T)>,
     ) -> Result<Option<T>, Failure> {
         let began = Instant::now();
         let (report, value) = match step.needs().iter().find(|need| self.blocked.contains(need)) {
             Some(need) => {
                 self.blocked.push(step);
-                (Report::skipped(format!("it needs the step `{}`", need.title())), None)
+                (StepReport::skipped(format!("it needs the step `{}`", need.title())), None)
             }
             // Three attempts at most are made one after the other.
             None => match timeout(3 * self.limit + GRACE, work).await {
                 Ok((report, value)) => (report, Some(value)),
                 Err(_) => {
                     let advice = "try again, or allow more time with --limit";
-                    (Report::failed("this step came to no end in time", advice), None)
+                    (StepReport::failed("this step came to no end in time", advice), None)
                 }
             },
         };
         if report.state == State::Failed {
             self.blocked.push(step);
         }
-        self.show.step(step, &report, began.elapsed())?;
+        self.printer.step(step, &report, began.elapsed())?;
         self.steps.push((step, report));
         Ok(value)
     }
 }
 
 /// The server's reason for a refused token, which it gives when asked.
-async fn refusal(probe: &Probe, pass: &Pass) -> TokenRefusal {
-    let Some(token) = pass.any_token() else { return TokenRefusal::Unknown };
+async fn refusal(probe: &Probe, joiner: &Joiner) -> TokenRefusal {
+    let Some(token) = joiner.any_token() else { return TokenRefusal::Unknown };
     let answer = probe.get("/rtc/validate", Some(&token)).await;
     answer.map_or(TokenRefusal::Unknown, |answer| TokenRefusal::read(&answer.body))
 }
 
-fn plain(is_here: bool) -> Report {
+fn plain(is_here: bool) -> StepReport {
     if is_here {
-        return Report::skipped("ws:// is not encrypted, which is fine on this machine");
+        return StepReport::skipped("ws:// is not encrypted, which is fine on this machine");
     }
-    Report::warning(
+    StepReport::warning(
         "ws:// is not encrypted: whoever is on the way can read the token, and use it",
         "use wss:// with a certificate, except within a network that you trust",
     )

@@ -84,5 +84,5 @@ pub(super) fn written(file: &Repaired) -> Result<(), Failure> {
 pub(super) fn end(path: &Path, damage: Option<String>) -> Result<(), Failure> {
     let Some(damage) = damage else { return Ok(()) };
     hint(&format!("toolbridge: {}: {damage}", path.display()));
-    Err(Failure::Found)
+    Err(Failure::ProblemsFound)
 }

@@ -14,9 +14,10 @@ use tokio::{
 
 use super::{
     Failure, clock,
-    connect::Seat,
+    connect::RoomArguments,
+    connection_state,
     interrupt::{interrupted, unless_interrupted},
-    link, text,
+    text,
 };
 use toolbridge::{Assistant, Body, CallError, Role, ToolError, ToolName};
 
@@ -33,7 +34,7 @@ const MOST_IN_FLIGHT: usize = 64;
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    seat: Seat,
+    room_arguments: RoomArguments,
 
     /// Which client to ask; without it the only one
     #[arg(long, value_name = "IDENTITY")]
@@ -72,18 +73,18 @@ struct Answer {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let way = arguments.seat.way("ping", Role::Assistant)?;
-    let mut builder = Assistant::builder().room_options(way.options.clone()).drain(Duration::ZERO);
+    let target = arguments.room_arguments.target("ping", Role::Assistant)?;
+    let mut builder = Assistant::builder().room_options(target.options.clone()).drain(Duration::ZERO);
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());
     }
-    let joining = async { builder.join(&way.url, &way.token).await.map_err(Failure::failed) };
+    let joining = async { builder.join(&target.url, &target.token).await.map_err(Failure::failed) };
     let assistant = unless_interrupted(joining).await?;
     let mut summary = Summary::default();
     let ended = tokio::select! {
         biased;
         () = interrupted() => Ok(()),
-        () = link::told(&assistant) => Ok(()), // it never ends
+        () = connection_state::print_changes(&assistant) => Ok(()), // it never ends
         result = measure(&assistant, &arguments, &mut summary) => result,
     };
     assistant.close().await;

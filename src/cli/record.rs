@@ -11,7 +11,8 @@ use clap::Args;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::{
-    Failure, clock, connect::Seat, file, hint, interrupt::interrupted, link, tape::Tape, text, watch,
+    Failure, clock, connect::RoomArguments, connection_state, file, hint, interrupt::interrupted,
+    recording_file::RecordingFile, text, watch,
 };
 use toolbridge::{CloseReason, Transport, transport::TransportEvent};
 
@@ -36,7 +37,7 @@ pub(super) struct Arguments {
     output: PathBuf,
 
     #[command(flatten)]
-    seat: Seat,
+    room_arguments: RoomArguments,
 
     /// Join as one whom the others do not see. The file gets only what is said to the whole room
     #[arg(long)]
@@ -55,31 +56,32 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if !arguments.force {
         file::is_free(&arguments.output)?;
     }
-    let way = arguments.seat.way_to_listen("record", arguments.hidden)?;
-    let room = way.join().await?;
-    let mut tape = match Tape::begin(&arguments.output, arguments.force, way.is_hidden()) {
-        Ok(tape) => tape,
-        Err(failure) => {
-            let mut room = room;
-            room.close().await;
-            return Err(failure);
-        }
-    };
-    let mut room = tape.tap(room);
+    let target = arguments.room_arguments.observer_target("record", arguments.hidden)?;
+    let room = target.join().await?;
+    let mut recording_file =
+        match RecordingFile::begin(&arguments.output, arguments.force, target.is_hidden()) {
+            Ok(recording_file) => recording_file,
+            Err(failure) => {
+                let mut room = room;
+                room.close().await;
+                return Err(failure);
+            }
+        };
+    let mut room = recording_file.tap(room);
     let (name, identity, path) = (room.room(), room.local(), arguments.output.display());
     let until = arguments.length.map_or_else(
         || "until Ctrl-C".to_owned(),
         |length| format!("for {}, or until Ctrl-C", humantime::format_duration(length)),
     );
     hint(&format!("recording {name} as {} into {path}, {until}", identity.identity()));
-    if way.is_hidden() {
+    if target.is_hidden() {
         hint(HIDDEN);
     }
     let mut status = Status::new();
-    let ended = listen(&mut room, &mut tape, &mut status, arguments.length).await;
+    let ended = listen(&mut room, &mut recording_file, &mut status, arguments.length).await;
     status.clear();
     room.close().await;
-    let says = tape.end().await?;
+    let says = recording_file.end().await?;
     writeln!(io::stdout(), "{}", text::plain(&says))?;
     ended
 }
@@ -87,7 +89,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 /// Listens until we are asked to stop, the time is over, the room is left, or nothing more can be recorded.
 async fn listen(
     room: &mut impl Transport,
-    tape: &mut Tape,
+    recording_file: &mut RecordingFile,
     status: &mut Status,
     length: Option<Duration>,
 ) -> Result<(), Failure> {
@@ -101,15 +103,15 @@ async fn listen(
     tokio::pin!(over);
     let mut refresh = interval(REFRESH);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut flows = watch::Flows::default();
+    let mut streams = watch::StreamAssembler::default();
     loop {
         let event = tokio::select! {
             biased;
             () = interrupted() => return Ok(()),
             () = &mut over => return Ok(()),
-            () = tape.stopped() => return Ok(()), // its end says why
+            () = recording_file.stopped() => return Ok(()), // its end says why
             _ = refresh.tick(), if status.is_shown => {
-                status.show(&tape.says());
+                status.show(&recording_file.says());
                 continue;
             }
             event = room.recv() => event,
@@ -120,11 +122,11 @@ async fn listen(
             Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
             Some(TransportEvent::Link(state)) => {
                 status.clear();
-                hint(link::says(state));
+                hint(connection_state::describe(state));
             }
             Some(event) => {
-                if let Some(event) = watch::whole(&mut flows, event) {
-                    tape.hear(&event);
+                if let Some(event) = watch::whole(&mut streams, event) {
+                    recording_file.hear(&event);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! `toolbridge replay`: runs a recorded session again: on virtual time, as its client, or as its assistant.
 
-mod ask;
-mod bar;
-mod cassette;
+mod as_assistant;
+mod as_client;
+mod progress_bar;
 
 use std::{
     fmt::Display,
@@ -13,7 +13,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::{Failure, connect::Seat, file, hint, record_to::RecordTo, text};
+use super::{Failure, connect::RoomArguments, file, hint, record_option::RecordOption, text};
 use toolbridge::{
     recording::{About, Entries},
     replay::{LiveError, Replay, Speed, Timing},
@@ -37,10 +37,10 @@ pub(super) struct Arguments {
     json: bool,
 
     #[command(flatten)]
-    record: RecordTo,
+    record: RecordOption,
 
     #[command(flatten)]
-    seat: Seat,
+    room_arguments: RoomArguments,
 
     /// The assistant whose calls are taken; without it the only one in the room
     #[arg(long, value_name = "IDENTITY", help_heading = AS_CLIENT)]
@@ -119,8 +119,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     arguments.fit()?;
     match arguments.end {
         None => dry(&arguments),
-        Some(End::Client) => cassette::run(&arguments).await,
-        Some(End::Assistant) => ask::run(&arguments).await,
+        Some(End::Client) => as_client::run(&arguments).await,
+        Some(End::Assistant) => as_assistant::run(&arguments).await,
     }
 }
 
@@ -139,8 +139,10 @@ impl Arguments {
             ("--speed", self.speed.is_some()),
             ("--to", self.to.is_some()),
         ];
-        let of_both =
-            [("--record", self.record.path().is_some()), ("--room or --identity", self.seat.is_given())];
+        let of_both = [
+            ("--record", self.record.path().is_some()),
+            ("--room or --identity", self.room_arguments.is_given()),
+        ];
         let given = |options: &[(&'static str, bool)]| options.iter().find(|it| it.1).map(|it| it.0);
         let wrong = match self.end {
             Some(End::Client) => given(&of_assistant).map(|it| (it, "--as assistant")),
@@ -169,7 +171,7 @@ fn dry(arguments: &Arguments) -> Result<(), Failure> {
     };
     show(&report, arguments.json)?;
     file::end(&arguments.file, file::damage(&entries))?;
-    if report.is_same() { Ok(()) } else { Err(Failure::Found) }
+    if report.is_same() { Ok(()) } else { Err(Failure::ProblemsFound) }
 }
 
 /// A recording, read for a live replay.

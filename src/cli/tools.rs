@@ -10,7 +10,9 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Failure, clock, connect::Seat, hint, interrupt::unless_interrupted, link, text};
+use super::{
+    Failure, clock, connect::RoomArguments, connection_state, hint, interrupt::unless_interrupted, text,
+};
 use toolbridge::{
     Identity, Participant, Role,
     protocol::frame::{Frame, Message, RegisteredTool},
@@ -20,7 +22,7 @@ use toolbridge::{
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    seat: Seat,
+    room_arguments: RoomArguments,
 
     /// One JSON array: owner, name, description, schema, annotations of each tool
     #[arg(long)]
@@ -35,13 +37,13 @@ pub(super) struct Arguments {
 type Shown = BTreeMap<Identity, Vec<RegisteredTool>>;
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let way = arguments.seat.way("tools", Role::Observer)?;
-    if !way.observes() {
+    let target = arguments.room_arguments.target("tools", Role::Observer)?;
+    if !target.observes() {
         return Err(Failure::usage(
             "tools are shown to observers alone: toolbridge token --role observer makes such a token",
         ));
     }
-    let mut room = way.join().await?;
+    let mut room = target.join().await?;
     let shown = unless_interrupted(gather(&mut room, arguments.wait)).await;
     room.close().await;
     let shown = shown?;
@@ -74,7 +76,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
                     shown.insert(packet.from.identity().clone(), register.tools);
                 }
             }
-            Some(TransportEvent::Link(state)) => hint(link::says(state)),
+            Some(TransportEvent::Link(state)) => hint(connection_state::describe(state)),
             Some(_) => {}
         }
     }

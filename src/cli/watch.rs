@@ -8,9 +8,10 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-pub(super) use self::flows::Flows;
+pub(super) use self::stream_assembler::StreamAssembler;
 use super::{
-    Failure, clock, connect::Seat, hint, interrupt::interrupted, link, record_to::RecordTo, tape::Tape, text,
+    Failure, clock, connect::RoomArguments, connection_state, hint, interrupt::interrupted,
+    record_option::RecordOption, recording_file::RecordingFile, text,
 };
 use toolbridge::{
     Capabilities, CloseReason, Lane, LinkState, Role,
@@ -18,42 +19,46 @@ use toolbridge::{
     transport::{Incoming, STREAM_TOPIC, Transport, TransportEvent},
 };
 
-mod flows;
+mod stream_assembler;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    seat: Seat,
+    room_arguments: RoomArguments,
 
     /// One JSON object a line: time, sender, lane, topic, and the frame as canonical JSON
     #[arg(long)]
     json: bool,
 
     #[command(flatten)]
-    record: RecordTo,
+    record: RecordOption,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     arguments.record.check()?;
-    let way = arguments.seat.way("watch", Role::Observer)?;
-    let mut room = way.join().await?;
+    let target = arguments.room_arguments.target("watch", Role::Observer)?;
+    let mut room = target.join().await?;
     let Some(path) = arguments.record.path() else { return show(&mut room, arguments.json, None).await };
-    let mut tape = match Tape::begin(path, arguments.record.force(), way.is_hidden()) {
-        Ok(tape) => tape,
+    let mut recording_file = match RecordingFile::begin(path, arguments.record.force(), target.is_hidden()) {
+        Ok(recording_file) => recording_file,
         Err(failure) => {
             room.close().await;
             return Err(failure);
         }
     };
-    let shown = show(&mut tape.tap(room), arguments.json, Some(&mut tape)).await;
-    hint(&tape.end().await?);
+    let shown = show(&mut recording_file.tap(room), arguments.json, Some(&mut recording_file)).await;
+    hint(&recording_file.end().await?);
     shown
 }
 
 /// Shows what passes until we are asked to stop, the room is left, or the recording has stopped early.
-async fn show(room: &mut impl Transport, json: bool, mut tape: Option<&mut Tape>) -> Result<(), Failure> {
+async fn show(
+    room: &mut impl Transport,
+    json: bool,
+    mut recording_file: Option<&mut RecordingFile>,
+) -> Result<(), Failure> {
     hint(&format!("watching {} as {}", room.room(), room.local().identity()));
-    let mut flows = Flows::default();
+    let mut streams = StreamAssembler::default();
     loop {
         let event = tokio::select! {
             biased;
@@ -61,7 +66,7 @@ async fn show(room: &mut impl Transport, json: bool, mut tape: Option<&mut Tape>
                 room.close().await;
                 return Ok(());
             }
-            () = stopped(tape.as_deref()) => {
+            () = stopped(recording_file.as_deref()) => {
                 room.close().await;
                 return Ok(()); // its end says why
             }
@@ -71,9 +76,9 @@ async fn show(room: &mut impl Transport, json: bool, mut tape: Option<&mut Tape>
             None => return Err(Failure::failed("the connection ended")),
             Some(TransportEvent::Closed(CloseReason::Closed)) => return Ok(()),
             Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
-            Some(event) => whole(&mut flows, event).and_then(|event| {
-                if let Some(tape) = &mut tape {
-                    tape.hear(&event);
+            Some(event) => whole(&mut streams, event).and_then(|event| {
+                if let Some(recording_file) = &mut recording_file {
+                    recording_file.hear(&event);
                 }
                 if json { as_json(&event) } else { as_text(&event) }
             }),
@@ -88,22 +93,22 @@ async fn show(room: &mut impl Transport, json: bool, mut tape: Option<&mut Tape>
 }
 
 /// Waits until a recording has stopped early. What is not recorded never does.
-async fn stopped(tape: Option<&Tape>) {
-    match tape {
-        Some(tape) => tape.stopped().await,
+async fn stopped(recording_file: Option<&RecordingFile>) {
+    match recording_file {
+        Some(recording_file) => recording_file.stopped().await,
         None => pending().await,
     }
 }
 
 /// What there is to be shown: of a byte stream nothing before its end, and then the frame.
-pub(super) fn whole(flows: &mut Flows, event: TransportEvent) -> Option<TransportEvent> {
+pub(super) fn whole(streams: &mut StreamAssembler, event: TransportEvent) -> Option<TransportEvent> {
     match event {
         TransportEvent::Stream { from, part } => {
-            let frame = flows.take(&from, part)?;
+            let frame = streams.take(&from, part)?;
             Some(TransportEvent::Packet(Incoming::new(from, Lane::Reliable, STREAM_TOPIC, frame)))
         }
         TransportEvent::Left(who) => {
-            flows.forget(&who);
+            streams.forget(&who);
             Some(TransportEvent::Left(who))
         }
         other => Some(other),
@@ -159,7 +164,7 @@ fn as_text(event: &TransportEvent) -> Option<String> {
         }
         TransportEvent::Joined(who) => format!("{at} {:<16} joined", who.identity()),
         TransportEvent::Left(who) => format!("{at} {:<16} left", who.identity()),
-        TransportEvent::Link(state) => format!("{at} {}", link::says(*state)),
+        TransportEvent::Link(state) => format!("{at} {}", connection_state::describe(*state)),
         _ => return None,
     };
     Some(text::plain(&line).into_owned())

@@ -60,22 +60,23 @@ impl Id {
 
 /// A line that asks for nothing.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct CommandError {
     /// In a word for programs.
     pub(super) code: &'static str,
     /// In words for a person.
     pub(super) message: String,
 }
 
-impl Wrong {
+impl CommandError {
     pub(super) fn new(code: &'static str, message: impl fmt::Display) -> Self {
         Self { code, message: message.to_string() }
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Command, Wrong> {
-    let bad = |message: String| Wrong::new("bad_command", message);
-    let body = Body::from_json(text).map_err(|error| Wrong::new("not_json", format!("no JSON: {error}")))?;
+pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
+    let bad = |message: String| CommandError::new("bad_command", message);
+    let body =
+        Body::from_json(text).map_err(|error| CommandError::new("not_json", format!("no JSON: {error}")))?;
     let fields = match body.decode() {
         Ok(fields) if body.is_map() => fields,
         _ => return Err(bad("a command is a JSON object".to_owned())),

@@ -7,9 +7,9 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    command::{self, Call, Command, Id, Wrong},
+    command::{self, Call, Command, CommandError, Id},
     input::{Line, MAX_LINE, Text},
-    say,
+    messages,
 };
 use crate::cli::{text, tool_failed};
 use toolbridge::{Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn};
@@ -27,27 +27,27 @@ const TURNS: usize = 64;
 #[derive(Debug)]
 pub(super) enum End {
     /// The driver has said all, and has every result.
-    Said,
+    InputFinished,
     /// We are not in the room any more.
-    Left,
+    Disconnected,
     /// Nobody reads what we write.
-    Unread,
+    OutputClosed,
     /// We were asked to stop.
-    Asked,
+    Interrupted,
 }
 
 /// The reader of our lines is gone.
-struct Unread;
+struct OutputClosed;
 
 /// What a call has to tell.
-struct Told {
+struct CallLine {
     line: String,
     /// Its id, with its result.
     ended: Option<Id>,
 }
 
 /// Lines of all calls that wait behind events.
-const TOLD: usize = 64;
+const CALL_LINES: usize = 64;
 
 /// One driver, one assistant.
 pub(super) struct Conversation {
@@ -58,8 +58,8 @@ pub(super) struct Conversation {
     open: BTreeMap<Id, CancellationToken>,
     running: JoinSet<()>,
     /// What they tell goes through here, so that events that came before are told before.
-    tell: mpsc::Sender<Told>,
-    told: mpsc::Receiver<Told>,
+    tell: mpsc::Sender<CallLine>,
+    told: mpsc::Receiver<CallLine>,
     /// What the driver calls the calls of the room, until it is known that they have settled.
     names: HashMap<CallId, Id>,
     /// What the driver calls its turns, the oldest first; also those that a barge-in has ended.
@@ -69,13 +69,13 @@ pub(super) struct Conversation {
     /// Clients that offer something.
     ready: BTreeSet<Identity>,
     /// Once is enough to be told that we may not send.
-    muted: bool,
+    not_allowed_reported: bool,
 }
 
 impl Conversation {
     pub(super) fn new(assistant: Assistant, out: mpsc::Sender<String>) -> Self {
         let events = assistant.events();
-        let (tell, told) = mpsc::channel(TOLD);
+        let (tell, told) = mpsc::channel(CALL_LINES);
         Self {
             assistant,
             events,
@@ -88,13 +88,13 @@ impl Conversation {
             turns: VecDeque::new(),
             present: BTreeSet::new(),
             ready: BTreeSet::new(),
-            muted: false,
+            not_allowed_reported: false,
         }
     }
 
     /// Goes on until the input has ended and every call has its result, or something else ends it.
     pub(super) async fn run(&mut self, room: &str, input: mpsc::Receiver<Line>) -> End {
-        self.talk(room, input).await.unwrap_or(End::Unread)
+        self.talk(room, input).await.unwrap_or(End::OutputClosed)
     }
 
     /// Cancels what is open, and waits until all of it was told.
@@ -109,21 +109,21 @@ impl Conversation {
     /// The last word.
     pub(super) async fn finish(mut self, reason: &CloseReason) {
         let _ = self.rest().await;
-        let _ = self.say(&say::closed(reason)).await;
+        let _ = self.say(&messages::closed(reason)).await;
     }
 
-    async fn talk(&mut self, room: &str, mut input: mpsc::Receiver<Line>) -> Result<End, Unread> {
-        self.say(&say::hello(self.assistant.identity(), room)).await?;
-        self.tell_all().await?;
+    async fn talk(&mut self, room: &str, mut input: mpsc::Receiver<Line>) -> Result<End, OutputClosed> {
+        self.say(&messages::hello(self.assistant.identity(), room)).await?;
+        self.report_current_state().await?;
         let mut listening = true;
         while listening || !self.open.is_empty() {
             let room_for_more = self.open.len() < OPEN_CALLS;
             tokio::select! {
                 biased;
-                () = self.out.closed() => return Err(Unread),
+                () = self.out.closed() => return Err(OutputClosed),
                 event = self.events.recv() => match event {
                     Some(event) => self.tell(event).await?,
-                    None => return Ok(End::Left),
+                    None => return Ok(End::Disconnected),
                 },
                 Some(told) = self.told.recv() => self.pass(told).await?,
                 Some(_) = self.running.join_next() => {}
@@ -133,24 +133,26 @@ impl Conversation {
                 },
             }
         }
-        Ok(End::Said)
+        Ok(End::InputFinished)
     }
 
     /// Does what a line asks for. Says whether there is more to listen to.
-    async fn obey(&mut self, line: Line) -> Result<bool, Unread> {
+    async fn obey(&mut self, line: Line) -> Result<bool, OutputClosed> {
         let command = match &line.text {
             Text::Plain(text) if text.trim().is_empty() => return Ok(true),
             Text::Plain(text) => command::parse(text),
-            Text::TooLong => Err(Wrong::new("too_long", format!("the line is longer than {MAX_LINE} bytes"))),
-            Text::NotUtf8 => Err(Wrong::new("not_utf8", "the line is not UTF-8")),
+            Text::TooLong => {
+                Err(CommandError::new("too_long", format!("the line is longer than {MAX_LINE} bytes")))
+            }
+            Text::NotUtf8 => Err(CommandError::new("not_utf8", "the line is not UTF-8")),
         };
         match command {
             Ok(Command::Call(id, _)) if self.open.contains_key(&id) => {
                 let message = format!("the call {} is open; choose another `id`", id.to_json());
-                self.say(&say::wrong(line.number, &Wrong::new("id_in_use", message))).await?;
+                self.say(&messages::wrong(line.number, &CommandError::new("id_in_use", message))).await?;
             }
             Ok(Command::Call(id, Ok(call))) => self.call(id, *call),
-            Ok(Command::Call(id, Err(message))) => self.say(&say::refused(&id, &message)).await?,
+            Ok(Command::Call(id, Err(message))) => self.say(&messages::refused(&id, &message)).await?,
             Ok(Command::Cancel(id)) => {
                 // One that has ended meanwhile has its result, or will have it.
                 if let Some(stop) = self.open.get(&id) {
@@ -165,10 +167,10 @@ impl Conversation {
             }
             Ok(Command::Tools(id)) => {
                 let offers = self.assistant.tools();
-                self.say(&say::tools(id.as_ref(), &offers, self.assistant.identity())).await?;
+                self.say(&messages::tools(id.as_ref(), &offers, self.assistant.identity())).await?;
             }
             Ok(Command::Close) => return Ok(false),
-            Err(wrong) => self.say(&say::wrong(line.number, &wrong)).await?,
+            Err(wrong) => self.say(&messages::wrong(line.number, &wrong)).await?,
         }
         Ok(true)
     }
@@ -217,15 +219,15 @@ impl Conversation {
     }
 
     /// Passes on what a call tells. With its result, its id is free.
-    async fn pass(&mut self, told: Told) -> Result<(), Unread> {
+    async fn pass(&mut self, told: CallLine) -> Result<(), OutputClosed> {
         if let Some(id) = told.ended {
             self.open.remove(&id);
         }
-        self.out.send(told.line).await.map_err(|_| Unread)
+        self.out.send(told.line).await.map_err(|_| OutputClosed)
     }
 
     /// Waits for every result.
-    async fn rest(&mut self) -> Result<(), Unread> {
+    async fn rest(&mut self) -> Result<(), OutputClosed> {
         while !self.open.is_empty() {
             // The sender is ours too, and so there is always somebody to tell.
             let Some(told) = self.told.recv().await else { break };
@@ -235,7 +237,7 @@ impl Conversation {
     }
 
     /// What has happened before we listened.
-    async fn tell_all(&mut self) -> Result<(), Unread> {
+    async fn report_current_state(&mut self) -> Result<(), OutputClosed> {
         for who in self.assistant.participants() {
             self.tell(Event::Joined(who)).await?;
         }
@@ -246,10 +248,10 @@ impl Conversation {
         Ok(())
     }
 
-    async fn tell(&mut self, event: Event) -> Result<(), Unread> {
+    async fn tell(&mut self, event: Event) -> Result<(), OutputClosed> {
         if matches!(event, Event::LateResult { .. } | Event::Missed(_)) {
             for late in self.assistant.late_results() {
-                let line = say::late(self.names.remove(&late.id).as_ref(), &late);
+                let line = messages::late(self.names.remove(&late.id).as_ref(), &late);
                 self.say(&line).await?;
             }
         }
@@ -271,19 +273,19 @@ impl Conversation {
             self.ready.remove(owner);
             return None;
         }
-        self.ready.insert(owner.clone()).then(|| say::ready(owner, &offers))
+        self.ready.insert(owner.clone()).then(|| messages::ready(owner, &offers))
     }
 
     fn line(&mut self, event: Event) -> Option<Value> {
         Some(match event {
-            Event::Joined(who) => self.present.insert(who.peer().clone()).then(|| say::joined(&who))?,
-            Event::Left(who) => self.present.remove(&who).then(|| say::left(&who))?,
-            Event::ToolsChanged { owner } => say::tools_changed(&owner, &self.assistant.tools()),
+            Event::Joined(who) => self.present.insert(who.peer().clone()).then(|| messages::joined(&who))?,
+            Event::Left(who) => self.present.remove(&who).then(|| messages::left(&who))?,
+            Event::ToolsChanged { owner } => messages::tools_changed(&owner, &self.assistant.tools()),
             Event::Requested { call, owner, .. } => {
-                say::step("requested", self.names.get(&call), &call, Some(&owner))
+                messages::step("requested", self.names.get(&call), &call, Some(&owner))
             }
             Event::Delivered { call, owner } => {
-                say::step("delivered", self.names.get(&call), &call, Some(&owner))
+                messages::step("delivered", self.names.get(&call), &call, Some(&owner))
             }
             // It goes on, and will be told under its name.
             Event::Settled { call, outcome: Err(code), .. }
@@ -294,36 +296,36 @@ impl Conversation {
             // A call of the driver's has a result in place of this.
             Event::Settled { call, .. } if self.names.remove(&call).is_some() => return None,
             Event::Settled { call, tool, owner, outcome, took, .. } => {
-                say::settled(&call, &tool, owner.as_ref(), &outcome, took)
+                messages::settled(&call, &tool, owner.as_ref(), &outcome, took)
             }
-            Event::Misbehaved { by, what, times } => say::misbehaved(&by, what.as_str(), times),
+            Event::Misbehaved { by, what, times } => messages::misbehaved(&by, what.as_str(), times),
             Event::PeerError { by, code, message, recoverable } => {
-                say::peer_error(&by, code, &message, recoverable)
+                messages::peer_error(&by, code, &message, recoverable)
             }
             Event::ToolFailed { call, tool, reason } => {
                 tool_failed(&tool, &reason);
-                say::tool_failed(&call, tool.as_str(), reason.as_str())
+                messages::tool_failed(&call, tool.as_str(), reason.as_str())
             }
-            Event::Frame { from, frame } => say::frame(&from, frame.to_json().ok()?),
-            Event::Link(state) => say::link(state),
-            Event::NotAllowed if std::mem::replace(&mut self.muted, true) => return None,
-            Event::NotAllowed => say::not_allowed(),
+            Event::Frame { from, frame } => messages::frame(&from, frame.to_json().ok()?),
+            Event::Link(state) => messages::link(state),
+            Event::NotAllowed if std::mem::replace(&mut self.not_allowed_reported, true) => return None,
+            Event::NotAllowed => messages::not_allowed(),
             Event::Missed(events) => {
                 // It may have been told there that they have settled.
                 self.names.retain(|_, id| self.open.contains_key(id));
-                say::missed(events)
+                messages::missed(events)
             }
             _ => return None,
         })
     }
 
-    async fn say(&self, line: &Value) -> Result<(), Unread> {
-        self.out.send(text::json(line)).await.map_err(|_| Unread)
+    async fn say(&self, line: &Value) -> Result<(), OutputClosed> {
+        self.out.send(text::json(line)).await.map_err(|_| OutputClosed)
     }
 }
 
 /// A call's progress and its one result, in this order.
-async fn follow(id: Id, mut call: toolbridge::Call, stop: CancellationToken, tell: mpsc::Sender<Told>) {
+async fn follow(id: Id, mut call: toolbridge::Call, stop: CancellationToken, tell: mpsc::Sender<CallLine>) {
     let mut stopped = false;
     loop {
         let step = tokio::select! {
@@ -337,10 +339,10 @@ async fn follow(id: Id, mut call: toolbridge::Call, stop: CancellationToken, tel
         };
         let Some(step) = step else { break };
         // Nobody listens when the conversation is over.
-        let _ = tell.send(Told { line: text::json(&say::progress(&id, &step)), ended: None }).await;
+        let _ = tell.send(CallLine { line: text::json(&messages::progress(&id, &step)), ended: None }).await;
     }
-    let line = text::json(&say::result(&id, &call.await));
-    let _ = tell.send(Told { line, ended: Some(id) }).await;
+    let line = text::json(&messages::result(&id, &call.await));
+    let _ = tell.send(CallLine { line, ended: Some(id) }).await;
 }
 
 #[cfg(test)]
@@ -438,7 +440,7 @@ mod tests {
             }
         }
         let (conversation, end) = driver.talk.await.unwrap();
-        assert!(matches!(end, End::Said) && conversation.open.is_empty(), "{end:?}");
+        assert!(matches!(end, End::InputFinished) && conversation.open.is_empty(), "{end:?}");
         assert_eq!(results["\"a\""]["result"].to_string(), r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#);
         assert_eq!(results["2"]["result"], json!({"value": "ours"}));
         for (id, code) in [("3", "unknown_tool"), ("4", "bad_command"), ("5", "bad_command")] {
@@ -472,7 +474,7 @@ mod tests {
         let message = result["error"]["message"].as_str().unwrap();
         assert!(message.contains("\"args\"") && message.contains("`arguments`"), "{message}");
         let Ok(Command::Cancel(id)) = command::parse(r#"{"type":"cancel","id":2}"#) else { panic!("no id") };
-        let result = say::result(&id, &Err(toolbridge::CallError::TooManyOpen { open: 64 }));
+        let result = messages::result(&id, &Err(toolbridge::CallError::TooManyOpen { open: 64 }));
         let error = &result["error"];
         assert!(error["code"] == "too_many_open" && error["mayHaveRun"] == false, "{result}");
     }
@@ -499,7 +501,7 @@ mod tests {
         assert_eq!((&error["line"], &error["code"]), (&json!(last - 1), &json!("too_long")), "{error}");
         driver.until(json!({"type": "error", "line": last, "code": "not_utf8"})).await;
         driver.write(&json!({"type": "close"})).await;
-        assert!(matches!(driver.talk.await.unwrap().1, End::Said));
+        assert!(matches!(driver.talk.await.unwrap().1, End::InputFinished));
     }
 
     #[tokio::test(start_paused = true)]
@@ -568,7 +570,7 @@ mod tests {
         drop(driver.out);
         let line = json!({"type": "tools"}).to_string();
         let _ = driver.input.send(Line { number: 9, text: Text::Plain(line) }).await;
-        assert!(matches!(driver.talk.await.unwrap().1, End::Unread));
+        assert!(matches!(driver.talk.await.unwrap().1, End::OutputClosed));
     }
 
     #[tokio::test(start_paused = true)]

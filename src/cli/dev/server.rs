@@ -5,7 +5,7 @@
 //! who comes, and after 500 ms who has left, where the real one may take 3 s; and whoever reads so slowly that 32 MiB
 //! wait for it is asked to join anew, where the real one drops packets.
 //!
-//! `room` is state alone; `server` is the one task around it; `door`, `http`, `signal` and `twirp` are the ways in, `peer` is
+//! `room` is state alone; `server` is the one task around it; `listener`, `http`, `signal` and `twirp` are the ways in, `peer` is
 //! one connection of a participant.
 
 #![expect(clippy::disallowed_methods, reason = "the server owns its clock and ends its tasks itself")]
@@ -24,12 +24,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 mod clock;
-mod door;
 mod event_loop;
 mod faults;
 mod grant;
 mod http;
 mod ice_tcp;
+mod listener;
 mod packet;
 mod peer;
 mod room;
@@ -40,9 +40,9 @@ mod twirp;
 
 pub(crate) use grant::Key;
 
-use door::Door;
 use event_loop::{Server, Sockets};
 use ice_tcp::IceTcp;
+use listener::Listener;
 
 /// How many bytes of datagrams wait to be read, if the system allows it: several participants' at once.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
@@ -51,13 +51,13 @@ const VERSION: &str = "1.13.5";
 
 /// A running server. Dropping it ends it without a goodbye.
 #[derive(Debug)]
-pub(crate) struct DevRoom {
+pub(crate) struct DevServer {
     address: SocketAddr,
     key: Key,
     stop: CancellationToken,
     task: JoinHandle<()>,
     #[cfg(test)]
-    orders: mpsc::Sender<event_loop::Order>,
+    inputs: mpsc::Sender<event_loop::ServerInput>,
 }
 
 /// Why it did not start.
@@ -76,7 +76,7 @@ impl StartError {
     }
 }
 
-impl DevRoom {
+impl DevServer {
     /// Starts it on this port of 127.0.0.1, and on the two that follow for packets over TCP and over UDP, as LiveKit's
     /// own development server does. With port 0 all three are any.
     ///
@@ -101,19 +101,19 @@ impl DevRoom {
         }
         let address = listener.local_addr().map_err(failed(0))?;
         let addresses = [udp.local_addr().map_err(failed(2))?, tcp.local_addr().map_err(failed(1))?];
-        let (orders, queue) = mpsc::channel(event_loop::MAX_ORDERS);
+        let (inputs, queue) = mpsc::channel(event_loop::MAX_INPUTS);
         let stop = CancellationToken::new();
         let sockets = Sockets { udp, tcp: IceTcp::new(tcp), addresses };
         let server = Server::new(key.clone(), sockets, queue);
-        let door = Door { listener, key: key.clone(), names, orders: orders.clone() };
-        let task = tokio::spawn(door.run(server.run(stop.clone())));
+        let accepting = Listener { listener, key: key.clone(), names, inputs: inputs.clone() };
+        let task = tokio::spawn(accepting.run(server.run(stop.clone())));
         Ok(Self {
             address,
             key,
             stop,
             task,
             #[cfg(test)]
-            orders,
+            inputs,
         })
     }
 
@@ -135,7 +135,7 @@ impl DevRoom {
     }
 }
 
-impl Drop for DevRoom {
+impl Drop for DevServer {
     fn drop(&mut self) {
         self.task.abort();
     }

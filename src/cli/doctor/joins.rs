@@ -19,7 +19,7 @@ const RELIABLE: Duration = Duration::from_secs(3);
 const LOSSY: Duration = Duration::from_millis(500);
 
 /// What lets us in.
-pub(super) struct Pass {
+pub(super) struct Joiner {
     pub(super) url: String,
     pub(super) options: RoomOptions,
     pub(super) room: String,
@@ -32,7 +32,7 @@ pub(super) struct Pass {
 
 /// What we may do in the room.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rights {
+pub(super) struct Permissions {
     pub(super) may_send: bool,
     pub(super) role: Option<Role>,
     pub(super) is_agent: bool,
@@ -40,14 +40,14 @@ pub(super) struct Rights {
 
 /// What came back, and how long it took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Echoes {
+pub(super) struct EchoResults {
     pub(super) reliable: Vec<Duration>,
     pub(super) sent_reliable: usize,
     pub(super) lossy: Vec<Duration>,
     pub(super) sent_lossy: usize,
 }
 
-impl Pass {
+impl Joiner {
     /// Joins: with the given token, or as somebody made up.
     pub(super) async fn join(&self, word: &str, options: RoomOptions) -> Result<Room, ConnectError> {
         match (&self.token, &self.key) {
@@ -69,7 +69,7 @@ impl Pass {
     }
 
     /// Sends data to another participant of ours and back again.
-    pub(super) async fn echo(&self, key: &AccessKey) -> Result<Echoes, ConnectError> {
+    pub(super) async fn echo(&self, key: &AccessKey) -> Result<EchoResults, ConnectError> {
         let mut one = self.join("asks", self.options.clone()).await?;
         let mut two = self.enter(&self.signed(key, "answers")?, self.options.clone()).await?;
         let echoes = there_and_back(&mut one, &mut two, Instant::now() + self.limit).await;
@@ -90,13 +90,13 @@ impl Pass {
 }
 
 /// What the server lets us do.
-pub(super) fn rights(room: &Room) -> Rights {
+pub(super) fn permissions(room: &Room) -> Permissions {
     let local = room.local();
-    Rights { may_send: room.can_publish_data(), role: local.token_role(), is_agent: local.is_agent() }
+    Permissions { may_send: room.can_publish_data(), role: local.token_role(), is_agent: local.is_agent() }
 }
 
-async fn there_and_back(one: &mut Room, two: &mut Room, until: Instant) -> Echoes {
-    let mut echoes = Echoes::default();
+async fn there_and_back(one: &mut Room, two: &mut Room, until: Instant) -> EchoResults {
+    let mut echoes = EchoResults::default();
     for number in 0..ROUNDS {
         if Instant::now() >= until {
             break;

@@ -18,7 +18,7 @@ pub(super) enum Step {
     /// What the token says.
     Token,
     /// Whether the server takes the join.
-    Signalling,
+    Join,
     /// What we may do in the room.
     Permissions,
     /// Packets over UDP.
@@ -33,7 +33,7 @@ pub(super) enum Step {
 
 impl Step {
     /// Its word, for programs.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Name => "name",
             Self::Connection => "connection",
@@ -41,7 +41,7 @@ impl Step {
             Self::Http => "http",
             Self::Clock => "clock",
             Self::Token => "token",
-            Self::Signalling => "signalling",
+            Self::Join => "signalling",
             Self::Permissions => "permissions",
             Self::Udp => "udp",
             Self::Tcp => "tcp",
@@ -59,7 +59,7 @@ impl Step {
             Self::Http => "server",
             Self::Clock => "clock",
             Self::Token => "token",
-            Self::Signalling => "join",
+            Self::Join => "join",
             Self::Permissions => "permissions",
             Self::Udp => "packets, UDP",
             Self::Tcp => "packets, TCP",
@@ -76,8 +76,8 @@ impl Step {
             Self::Tls => &[Self::Connection],
             Self::Http => &[Self::Tls],
             Self::Clock => &[Self::Http],
-            Self::Signalling => &[Self::Http, Self::Token],
-            Self::Permissions | Self::Udp | Self::Tcp | Self::Relay | Self::Echo => &[Self::Signalling],
+            Self::Join => &[Self::Http, Self::Token],
+            Self::Permissions | Self::Udp | Self::Tcp | Self::Relay | Self::Echo => &[Self::Join],
         }
     }
 }
@@ -96,7 +96,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Warning => "warning",
@@ -108,13 +108,13 @@ impl State {
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.as_str())
     }
 }
 
 /// What a step reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct StepReport {
     pub(super) state: State,
     /// What was found; why it was skipped.
     pub(super) found: Option<String>,
@@ -124,7 +124,7 @@ pub(super) struct Report {
     pub(super) advice: Option<String>,
 }
 
-impl Report {
+impl StepReport {
     pub(super) fn ok(found: impl Into<String>) -> Self {
         Self { state: State::Ok, found: Some(found.into()), wrong: None, advice: None }
     }

@@ -16,12 +16,12 @@ pub(super) enum Signature {
     /// The token is of another key.
     OtherKey {
         /// The key at hand.
-        ours: String,
+        local_key: String,
     },
     /// It is of a kind that LiveKit refuses.
     Algorithm(String),
     /// There is no secret at hand.
-    NotLookedAt,
+    NotChecked,
 }
 
 /// Looks at a token's signature, with key and secret if they are at hand.
@@ -32,9 +32,9 @@ pub(super) fn signature(token: &str, claims: &Claims, signer: Option<(&str, &str
         let plain: String = algorithm.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
         return Signature::Algorithm(if plain.is_empty() { "nothing known".to_owned() } else { plain });
     }
-    let Some((key, secret)) = signer else { return Signature::NotLookedAt };
+    let Some((key, secret)) = signer else { return Signature::NotChecked };
     if key != claims.iss {
-        return Signature::OtherKey { ours: key.to_owned() };
+        return Signature::OtherKey { local_key: key.to_owned() };
     }
     let Ok(signature) = URL_SAFE_NO_PAD.decode(signature) else { return Signature::Wrong };
     let right = Hmac::<Sha256>::new_from_slice(secret.as_bytes())
@@ -66,8 +66,8 @@ mod tests {
         let (token, claims) = token();
         assert_eq!(signature(&token, &claims, Some(("devkey", SECRET))), Signature::Right);
         assert_eq!(signature(&token, &claims, Some(("devkey", "another"))), Signature::Wrong);
-        assert_eq!(signature(&token, &claims, None), Signature::NotLookedAt);
-        let other = Signature::OtherKey { ours: "APIother".into() };
+        assert_eq!(signature(&token, &claims, None), Signature::NotChecked);
+        let other = Signature::OtherKey { local_key: "APIother".into() };
         assert_eq!(signature(&token, &claims, Some(("APIother", SECRET))), other);
         let cut = &token[..token.len() - 2];
         assert_eq!(signature(cut, &claims, Some(("devkey", SECRET))), Signature::Wrong);

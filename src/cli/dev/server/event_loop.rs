@@ -24,19 +24,19 @@ use super::{
     grant::Key as AccessKey,
     ice_tcp::{IceTcp, TcpEvent},
     peer::{Peer, PeerEvent},
-    room::{ConnectionId, Key, Knock, Output, Refusal, Rooms},
+    room::{ConnectionId, JoinAttempt, Key, Output, Refusal, Rooms},
     signal::MAX_WAITING,
-    twirp::{Answer, Call},
+    twirp::{ServiceCall, ServiceResponse},
 };
 
-/// How many orders wait for the server's task.
-pub(super) const MAX_ORDERS: usize = 256;
+/// How many inputs wait for the server's task.
+pub(super) const MAX_INPUTS: usize = 256;
 /// The largest datagram that is read, in bytes.
 const MAX_DATAGRAM: usize = 2048;
 /// How many datagrams are read before somebody else has a turn.
 const READ_BATCH: usize = 64;
-/// How many orders are taken before.
-const ORDER_BATCH: usize = 64;
+/// How many inputs are taken before.
+const INPUT_BATCH: usize = 64;
 /// How many addresses are remembered with the connection that they belong to.
 const MAX_ROUTES: usize = 1024;
 /// How many bytes wait for all who read slowly; beyond it the slowest is put out.
@@ -47,24 +47,24 @@ const FEW_QUEUED: usize = 1024 * 1024;
 const IDLE: Duration = Duration::from_secs(60);
 
 /// What connections ask of the server.
-pub(super) enum Order {
+pub(super) enum ServerInput {
     /// Somebody wants to join. He gets what he is told, in order, until it ends.
-    Knock(Box<(Claims, JoinRequest)>, oneshot::Sender<Result<Entry, Refusal>>),
+    Join(Box<(Claims, JoinRequest)>, oneshot::Sender<Result<SignalSession, Refusal>>),
     /// A client said something.
-    Request(ConnectionId, Box<Request>),
+    SignalRequest(ConnectionId, Box<Request>),
     /// A client's signalling ended.
-    Closed(ConnectionId),
+    SignalClosed(ConnectionId),
     /// The room service is asked.
-    Call(Call, oneshot::Sender<Answer>),
+    ServiceCall(ServiceCall, oneshot::Sender<ServiceResponse>),
     /// A test looks at the rooms, or changes them.
     #[cfg(test)]
-    Look(Box<dyn FnOnce(&mut Rooms) + Send>),
+    Inspect(Box<dyn FnOnce(&mut Rooms) + Send>),
 }
 
 /// Somebody was let in.
-pub(super) struct Entry {
+pub(super) struct SignalSession {
     pub(super) connection: ConnectionId,
-    pub(super) told: mpsc::Receiver<Box<Message>>,
+    pub(super) messages: mpsc::Receiver<Box<Message>>,
 }
 
 /// Where datagrams come and go.
@@ -80,25 +80,25 @@ pub(super) struct Server {
     key: AccessKey,
     rooms: Rooms,
     peers: HashMap<Key, Peer>,
-    told: HashMap<ConnectionId, mpsc::Sender<Box<Message>>>,
+    signals: HashMap<ConnectionId, mpsc::Sender<Box<Message>>>,
     sockets: Sockets,
     /// Which connection an address was last heard of.
     routes: HashMap<(Protocol, SocketAddr), Key>,
-    orders: mpsc::Receiver<Order>,
+    inputs: mpsc::Receiver<ServerInput>,
     /// The last number that was given to a participant or a connection.
     last: u64,
 }
 
 impl Server {
-    pub(super) fn new(key: AccessKey, sockets: Sockets, orders: mpsc::Receiver<Order>) -> Self {
+    pub(super) fn new(key: AccessKey, sockets: Sockets, inputs: mpsc::Receiver<ServerInput>) -> Self {
         Self {
             key,
             rooms: Rooms::new(super::VERSION),
             peers: HashMap::new(),
-            told: HashMap::new(),
+            signals: HashMap::new(),
             sockets,
             routes: HashMap::new(),
-            orders,
+            inputs,
             last: 0,
         }
     }
@@ -111,13 +111,13 @@ impl Server {
             let hears = !self.rooms.faults.frozen;
             tokio::select! {
                 () = stop.cancelled() => break,
-                order = self.orders.recv() => {
-                    let Some(order) = order else { break };
-                    self.take(order);
+                input = self.inputs.recv() => {
+                    let Some(input) = input else { break };
+                    self.take(input);
                     // Who floods us with packets keeps nobody waiting at the door: they come in batches, too.
-                    for _ in 1..ORDER_BATCH {
-                        let Ok(order) = self.orders.try_recv() else { break };
-                        self.take(order);
+                    for _ in 1..INPUT_BATCH {
+                        let Ok(input) = self.inputs.try_recv() else { break };
+                        self.take(input);
                     }
                 }
                 ready = self.sockets.udp.readable(), if hears => {
@@ -136,11 +136,11 @@ impl Server {
         self.settle();
     }
 
-    fn take(&mut self, order: Order) {
+    fn take(&mut self, input: ServerInput) {
         // Whoever says goodbye has sent all that it wanted to: it goes on first.
         self.handle_timeout();
         self.settle();
-        self.handle_order(order);
+        self.handle_input(input);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -157,40 +157,41 @@ impl Server {
         }
     }
 
-    fn handle_order(&mut self, order: Order) {
+    fn handle_input(&mut self, input: ServerInput) {
         let now = Instant::now();
-        match order {
-            Order::Knock(who, reply) => {
+        match input {
+            ServerInput::Join(who, reply) => {
                 let (claims, request) = *who;
                 let (key, connection) = (self.number(), self.number());
                 let sids = [format!("PA_{}", nanoid::nanoid!(12)), format!("RM_{}", nanoid::nanoid!(12))];
-                let (tell, told) = mpsc::channel(MAX_WAITING);
-                self.told.insert(connection, tell);
+                let (sender, messages) = mpsc::channel(MAX_WAITING);
+                self.signals.insert(connection, sender);
                 let unix_ms = clock::unix_ms();
-                let knock = Knock { key, connection, claims, request, sids, unix_ms };
-                let entry = self.rooms.handle_knock(now, knock).map(|()| Entry { connection, told });
+                let attempt = JoinAttempt { key, connection, claims, request, sids, unix_ms };
+                let entry =
+                    self.rooms.handle_join(now, attempt).map(|()| SignalSession { connection, messages });
                 if entry.is_err() {
-                    self.told.remove(&connection);
+                    self.signals.remove(&connection);
                 }
                 if reply.send(entry).is_err() {
                     self.rooms.handle_signal_closed(now, connection);
                 }
             }
-            Order::Request(..) if self.rooms.faults.deaf_to_requests => {}
-            Order::Request(connection, request) => match pong(&request) {
+            ServerInput::SignalRequest(..) if self.rooms.faults.ignore_requests => {}
+            ServerInput::SignalRequest(connection, request) => match pong(&request) {
                 Some(pong) => self.tell(connection, Box::new(pong)),
                 None => self.rooms.handle_request(now, connection, *request),
             },
-            Order::Closed(connection) => {
-                self.told.remove(&connection);
+            ServerInput::SignalClosed(connection) => {
+                self.signals.remove(&connection);
                 self.rooms.handle_signal_closed(now, connection);
             }
-            Order::Call(call, reply) => {
+            ServerInput::ServiceCall(call, reply) => {
                 // Who asked and went away has no use for the answer.
                 let _ = reply.send(call.perform(now, &mut self.rooms));
             }
             #[cfg(test)]
-            Order::Look(look) => look(&mut self.rooms),
+            ServerInput::Inspect(look) => look(&mut self.rooms),
         }
     }
 
@@ -283,10 +284,10 @@ impl Server {
             any = true;
             match output {
                 Output::Signal(connection, message) => self.tell(connection, message),
-                Output::HangUp(connection) => {
-                    self.told.remove(&connection);
+                Output::CloseSignal(connection) => {
+                    self.signals.remove(&connection);
                 }
-                Output::Renew(connection, claims) => {
+                Output::RefreshToken(connection, claims) => {
                     if let Some(token) = self.key.renew(&claims, clock::unix_seconds()) {
                         self.tell(connection, Box::new(Message::RefreshToken(token)));
                     }
@@ -301,7 +302,7 @@ impl Server {
                     if let Some(peer) = self.peers.get_mut(&key) {
                         peer.send(lane, packet);
                         if peer.queued() > FEW_QUEUED {
-                            self.put_out_the_slowest();
+                            self.remove_slowest();
                         }
                     }
                 }
@@ -320,7 +321,7 @@ impl Server {
     }
 
     /// Puts out whoever has the most waiting, if all have too much.
-    fn put_out_the_slowest(&mut self) {
+    fn remove_slowest(&mut self) {
         if self.peers.values().map(Peer::queued).sum::<usize>() <= MAX_QUEUED {
             return;
         }
@@ -332,10 +333,10 @@ impl Server {
 
     /// Tells a client something. Who takes nothing is cut off.
     fn tell(&mut self, connection: ConnectionId, message: Box<Message>) {
-        let Some(tell) = self.told.get(&connection) else { return };
-        if let Err(error) = tell.try_send(message) {
+        let Some(sender) = self.signals.get(&connection) else { return };
+        if let Err(error) = sender.try_send(message) {
             tracing::debug!(connection, %error, limit = MAX_WAITING, "a client that takes nothing was cut off");
-            self.told.remove(&connection);
+            self.signals.remove(&connection);
             self.rooms.handle_signal_closed(Instant::now(), connection);
         }
     }
@@ -345,7 +346,7 @@ impl Server {
         let peer = self.peers.entry(key).or_insert_with(|| Peer::new(now, self.sockets.addresses));
         let answered = peer.answers;
         match peer.answer(now, offer) {
-            Ok(_) if self.rooms.faults.answers.is_some_and(|limit| answered >= limit) => {}
+            Ok(_) if self.rooms.faults.max_answers.is_some_and(|limit| answered >= limit) => {}
             Ok((answer, candidates)) => self.rooms.handle_answer(key, answer, candidates),
             Err(error) => {
                 tracing::debug!(%error, "an offer cannot be answered");

@@ -10,13 +10,13 @@ pub(super) struct Faults {
     /// At a resume it has forgotten which packets it has.
     pub(super) forget_sequences: bool,
     /// So many reliable packets get lost in it, which their senders know as delivered.
-    pub(super) loses: u32,
+    pub(super) drop_reliable: u32,
     /// It numbers each packet that it forwards with 1.
-    pub(super) restart_numbers: bool,
+    pub(super) reset_sequences: bool,
     /// How many answers to its offers a participant is sent; later ones get lost.
-    pub(super) answers: Option<u32>,
+    pub(super) max_answers: Option<u32>,
     /// It neither reads nor sends datagrams.
     pub(super) frozen: bool,
     /// It reads nothing more of what is said by signalling.
-    pub(super) deaf_to_requests: bool,
+    pub(super) ignore_requests: bool,
 }

@@ -122,7 +122,7 @@ impl Request {
 
     /// Whether the request is addressed to this machine, or to one of these names. A name server that somebody else controls
     /// may lead any other name here, and then a web page of theirs could use this server (DNS rebinding).
-    pub(super) fn is_for_us(&self, names: &[String]) -> bool {
+    pub(super) fn is_addressed_here(&self, names: &[String]) -> bool {
         let Some(host) = self.header("host") else { return false };
         let url = Url::parse(&format!("http://{host}"));
         let Some(host) = url.as_ref().ok().and_then(Url::host) else { return false };
@@ -130,7 +130,7 @@ impl Request {
     }
 
     /// Whether a web page of somebody else's asks: a browser says from where a page is.
-    pub(super) fn is_of_a_foreign_page(&self) -> bool {
+    pub(super) fn is_from_foreign_page(&self) -> bool {
         self.header("origin").is_some_and(|origin| {
             let page = Url::parse(origin).ok();
             !page.as_ref().and_then(Url::host).is_some_and(|host| host::is_here(&host))
@@ -230,18 +230,18 @@ mod tests {
         let names = ["studio.local".to_owned(), "192.0.2.7".to_owned()];
         let to = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         for ours in ["localhost:7880", "127.0.0.1", "[::1]:7880", "app.localhost:7880", "LOCALHOST"] {
-            assert!(read(&to(ours)).await.unwrap().is_for_us(&[]), "{ours}");
+            assert!(read(&to(ours)).await.unwrap().is_addressed_here(&[]), "{ours}");
         }
         for foreign in
             ["evil.example", "localhost.evil.example:7880", "127.0.0.1.evil.example", "", "a b", "192.0.2.9"]
         {
-            assert!(!read(&to(foreign)).await.unwrap().is_for_us(&names), "{foreign:?}");
+            assert!(!read(&to(foreign)).await.unwrap().is_addressed_here(&names), "{foreign:?}");
         }
         for configured in ["studio.local:7880", "Studio.Local", "192.0.2.7:7880"] {
             let request = read(&to(configured)).await.unwrap();
-            assert!(request.is_for_us(&names) && !request.is_for_us(&[]), "{configured}");
+            assert!(request.is_addressed_here(&names) && !request.is_addressed_here(&[]), "{configured}");
         }
-        assert!(!read("GET / HTTP/1.1\r\n\r\n").await.unwrap().is_for_us(&names));
+        assert!(!read("GET / HTTP/1.1\r\n\r\n").await.unwrap().is_addressed_here(&names));
     }
 
     #[tokio::test]
@@ -250,11 +250,11 @@ mod tests {
         for ours in
             ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:5173", "http://app.localhost:3000"]
         {
-            assert!(!read(&of(ours)).await.unwrap().is_of_a_foreign_page(), "{ours}");
+            assert!(!read(&of(ours)).await.unwrap().is_from_foreign_page(), "{ours}");
         }
         for foreign in ["https://example.com", "null", "http://localhost.example.com", "file://"] {
-            assert!(read(&of(foreign)).await.unwrap().is_of_a_foreign_page(), "{foreign}");
+            assert!(read(&of(foreign)).await.unwrap().is_from_foreign_page(), "{foreign}");
         }
-        assert!(!read("GET / HTTP/1.1\r\n\r\n").await.unwrap().is_of_a_foreign_page());
+        assert!(!read("GET / HTTP/1.1\r\n\r\n").await.unwrap().is_from_foreign_page());
     }
 }

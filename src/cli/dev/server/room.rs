@@ -17,14 +17,14 @@ use super::{faults::Faults, packet::Nonces};
 use toolbridge::transport::Lane;
 
 mod data;
-mod ends;
-#[cfg(test)]
-mod injected;
 mod limits;
 mod participant;
+mod removal;
 mod requests;
 mod resume;
 mod service;
+#[cfg(test)]
+mod test_hooks;
 #[cfg(test)]
 mod tests;
 
@@ -44,18 +44,18 @@ pub(super) const PING: [i32; 2] = [5, 15];
 /// How long a join has to connect.
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
 /// How long somebody whose path is lost is kept.
-const KEPT: Duration = Duration::from_secs(5);
+const PATH_GRACE: Duration = Duration::from_secs(5);
 /// How long somebody who has resumed has to find a path again.
 const RESUME_LIMIT: Duration = Duration::from_secs(20);
 /// How often a newer token is given.
-const RENEWAL: Duration = Duration::from_secs(300);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(300);
 /// How long the others are told nothing of somebody who left: what it has said last travels another way, and comes
 /// first. The real server takes up to 3 s.
-const FAREWELL: Duration = Duration::from_millis(500);
+const LEAVE_DELAY: Duration = Duration::from_millis(500);
 /// How long a room waits for its first participant who keeps it open, in seconds.
-const EMPTY: u32 = 300;
+const EMPTY_TIMEOUT: u32 = 300;
 /// How long it waits for another one after its last, in seconds.
-const DEPARTED: u32 = 20;
+const DEPARTURE_TIMEOUT: u32 = 20;
 /// The protocol that we speak.
 const PROTOCOL: i32 = 17;
 
@@ -70,9 +70,9 @@ pub(super) enum Output {
     /// Tell a participant this.
     Signal(ConnectionId, Box<Message>),
     /// End its signalling, after what was told.
-    HangUp(ConnectionId),
+    CloseSignal(ConnectionId),
     /// Give it a newer token.
-    Renew(ConnectionId, Box<Claims>),
+    RefreshToken(ConnectionId, Box<Claims>),
     /// Answer its offer.
     Offer(Key, proto::SessionDescription),
     /// Take an address of its.
@@ -85,7 +85,7 @@ pub(super) enum Output {
 
 /// Somebody at the door.
 #[derive(Debug)]
-pub(super) struct Knock {
+pub(super) struct JoinAttempt {
     pub(super) key: Key,
     pub(super) connection: ConnectionId,
     pub(super) claims: Claims,
@@ -105,7 +105,7 @@ pub(super) struct Refusal(pub(super) u16, pub(super) &'static str);
 pub(super) struct Rooms {
     rooms: BTreeMap<String, Room>,
     /// In which room somebody is.
-    places: HashMap<Key, Place>,
+    locations: HashMap<Key, Location>,
     connections: HashMap<ConnectionId, Key>,
     server: ServerInfo,
     outputs: VecDeque<Output>,
@@ -113,7 +113,7 @@ pub(super) struct Rooms {
 }
 
 #[derive(Clone, Debug)]
-struct Place {
+struct Location {
     room: String,
     identity: String,
 }
@@ -124,11 +124,11 @@ struct Room {
     participants: BTreeMap<String, Participant>,
     nonces: Nonces,
     /// Who has left, and when the others are told.
-    gone: Vec<(Instant, ParticipantInfo)>,
+    departed: Vec<(Instant, ParticipantInfo)>,
     /// When it ends, while nobody is there who keeps it open.
     ends: Option<Instant>,
     /// Whether anybody was there who kept it open.
-    visited: bool,
+    was_occupied: bool,
 }
 
 impl Rooms {
@@ -137,7 +137,7 @@ impl Rooms {
         let server = ServerInfo { version: version.into(), protocol: PROTOCOL, ..Default::default() };
         Self {
             rooms: BTreeMap::new(),
-            places: HashMap::new(),
+            locations: HashMap::new(),
             connections: HashMap::new(),
             server,
             outputs: VecDeque::new(),
@@ -153,44 +153,44 @@ impl Rooms {
     /// When the time alone brings something next.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let of = |participant: &Participant| {
-            participant.due.map_or(participant.renewal, |(due, _)| due.min(participant.renewal))
+            participant.due.map_or(participant.refresh_at, |(due, _)| due.min(participant.refresh_at))
         };
         let participants = self.rooms.values().flat_map(|room| room.participants.values()).map(of);
         let ends = self.rooms.values().filter_map(|room| room.ends);
-        let gone = self.rooms.values().flat_map(|room| room.gone.iter().map(|(due, _)| *due));
-        participants.chain(ends).chain(gone).min()
+        let departed = self.rooms.values().flat_map(|room| room.departed.iter().map(|(due, _)| *due));
+        participants.chain(ends).chain(departed).min()
     }
 
     /// Somebody wants to join, or to go on.
     ///
     /// # Errors
     /// There is no place, or an order says that it is not let in.
-    pub(super) fn handle_knock(&mut self, now: Instant, knock: Knock) -> Result<(), Refusal> {
-        let (name, identity) = (&knock.claims.video.room, &knock.claims.sub);
+    pub(super) fn handle_join(&mut self, now: Instant, attempt: JoinAttempt) -> Result<(), Refusal> {
+        let (name, identity) = (&attempt.claims.video.room, &attempt.claims.sub);
         let known = self.rooms.get(name).and_then(|room| room.participants.get(identity)).map(|it| it.key);
-        if knock.request.reconnect {
-            return self.resume(now, known, &knock);
+        if attempt.request.reconnect {
+            return self.resume(now, known, &attempt);
         }
-        if self.places.len() >= MAX_PARTICIPANTS && known.is_none() {
+        if self.locations.len() >= MAX_PARTICIPANTS && known.is_none() {
             return Err(Refusal(503, "this server has no place for another participant"));
         }
-        if self.rooms.len() >= MAX_ROOMS && !self.rooms.contains_key(name) && !self.forget_an_empty_room() {
+        if self.rooms.len() >= MAX_ROOMS && !self.rooms.contains_key(name) && !self.delete_empty_room() {
             return Err(Refusal(503, "this server has no place for another room"));
         }
         if let Some(old) = known {
             self.remove(now, old, DisconnectReason::DuplicateIdentity, Some(Action::Disconnect));
         }
-        self.join(now, knock);
+        self.join(now, attempt);
         Ok(())
     }
 
-    fn join(&mut self, now: Instant, knock: Knock) {
-        let Knock { key, connection, claims, request, sids: [sid, room_sid], unix_ms } = knock;
+    fn join(&mut self, now: Instant, attempt: JoinAttempt) {
+        let JoinAttempt { key, connection, claims, request, sids: [sid, room_sid], unix_ms } = attempt;
         let (name, identity) = (claims.video.room.clone(), claims.sub.clone());
         let due = (now + JOIN_LIMIT, DisconnectReason::JoinFailure);
         let client = request.client_info.unwrap_or_default();
         let mut participant =
-            Participant::new((key, connection), sid, claims, client, (due, now + RENEWAL), unix_ms);
+            Participant::new((key, connection), sid, claims, client, (due, now + REFRESH_INTERVAL), unix_ms);
         let room = self.rooms.entry(name.clone()).or_insert_with(|| Room::new(now, &name, room_sid, unix_ms));
         if !participant.is_hidden() {
             room.info.num_participants += 1;
@@ -209,13 +209,13 @@ impl Rooms {
         };
         self.outputs.push_back(Output::Signal(connection, Box::new(Message::Join(response))));
         participant.advance(State::Joined);
-        self.outputs.push_back(Output::Renew(connection, Box::new(participant.claims.clone())));
+        self.outputs.push_back(Output::RefreshToken(connection, Box::new(participant.claims.clone())));
         room.participants.insert(identity.clone(), participant);
-        room.settle(now);
-        let place = Place { room: name, identity };
+        room.update_closing(now);
+        let location = Location { room: name, identity };
         self.connections.insert(connection, key);
-        tracing::debug!(?place, "a participant joins");
-        self.places.insert(key, place);
+        tracing::debug!(?location, "a participant joins");
+        self.locations.insert(key, location);
         self.announce(key, DisconnectReason::UnknownReason);
         if let Some(offer) = request.publisher_offer {
             self.outputs.push_back(Output::Offer(key, offer));
@@ -270,14 +270,14 @@ impl Rooms {
     }
 
     /// Makes room for another room: one in which nobody is ends before its time. Whether there was one.
-    fn forget_an_empty_room(&mut self) -> bool {
+    fn delete_empty_room(&mut self) -> bool {
         let empty = self.rooms.iter().filter(|(_, room)| room.participants.is_empty());
         let first = empty.min_by_key(|(_, room)| room.ends).map(|(name, _)| name.clone());
         first.is_some_and(|name| self.rooms.remove(&name).is_some())
     }
 
     /// Ends somebody's signalling, after what was told.
-    fn hang_up(&mut self, key: Key) {
+    fn close_signal(&mut self, key: Key) {
         let connection = self.participant_mut(key).and_then(|it| it.connection.take());
         self.disconnect(connection);
     }
@@ -285,11 +285,11 @@ impl Rooms {
     fn disconnect(&mut self, connection: Option<ConnectionId>) {
         if let Some(connection) = connection {
             self.connections.remove(&connection);
-            self.outputs.push_back(Output::HangUp(connection));
+            self.outputs.push_back(Output::CloseSignal(connection));
         }
     }
 
-    fn tell_leave(&mut self, connection: ConnectionId, action: Action, reason: DisconnectReason) {
+    fn send_leave(&mut self, connection: ConnectionId, action: Action, reason: DisconnectReason) {
         let leave = LeaveRequest { action: action.into(), reason: reason.into(), ..Default::default() };
         self.outputs.push_back(Output::Signal(connection, Box::new(Message::Leave(leave))));
     }
@@ -298,7 +298,7 @@ impl Rooms {
         if let Some((connection, claims)) =
             self.participant(key).and_then(|it| Some((it.connection?, it.claims.clone())))
         {
-            self.outputs.push_back(Output::Renew(connection, Box::new(claims)));
+            self.outputs.push_back(Output::RefreshToken(connection, Box::new(claims)));
         }
     }
 
@@ -314,17 +314,17 @@ impl Rooms {
     }
 
     fn room_of(&self, key: Key) -> Option<&Room> {
-        self.rooms.get(&self.places.get(&key)?.room)
+        self.rooms.get(&self.locations.get(&key)?.room)
     }
 
     fn participant(&self, key: Key) -> Option<&Participant> {
-        let place = self.places.get(&key)?;
-        self.rooms.get(&place.room)?.participants.get(&place.identity)
+        let location = self.locations.get(&key)?;
+        self.rooms.get(&location.room)?.participants.get(&location.identity)
     }
 
     fn participant_mut(&mut self, key: Key) -> Option<&mut Participant> {
-        let place = self.places.get(&key)?;
-        self.rooms.get_mut(&place.room)?.participants.get_mut(&place.identity)
+        let location = self.locations.get(&key)?;
+        self.rooms.get_mut(&location.room)?.participants.get_mut(&location.identity)
     }
 }
 
@@ -333,20 +333,20 @@ impl Room {
         let info = proto::Room {
             sid,
             name: name.to_owned(),
-            empty_timeout: EMPTY,
-            departure_timeout: DEPARTED,
+            empty_timeout: EMPTY_TIMEOUT,
+            departure_timeout: DEPARTURE_TIMEOUT,
             creation_time: unix_ms / 1000,
             creation_time_ms: unix_ms,
             ..Default::default()
         };
-        let ends = Some(now + Duration::from_secs(EMPTY.into()));
+        let ends = Some(now + Duration::from_secs(EMPTY_TIMEOUT.into()));
         Self {
             info,
             participants: BTreeMap::new(),
             nonces: Nonces::default(),
-            gone: Vec::new(),
+            departed: Vec::new(),
             ends,
-            visited: false,
+            was_occupied: false,
         }
     }
 
@@ -361,13 +361,15 @@ impl Room {
     }
 
     /// Somebody came or left.
-    fn settle(&mut self, now: Instant) {
+    fn update_closing(&mut self, now: Instant) {
         let kept = self.participants.values().any(|it| !it.is_dependent());
-        self.visited |= kept;
+        self.was_occupied |= kept;
         self.ends = match self.ends {
             _ if kept => None,
-            None => Some(now + Duration::from_secs(DEPARTED.into())),
-            ends if self.visited => ends.map(|ends| ends.min(now + Duration::from_secs(DEPARTED.into()))),
+            None => Some(now + Duration::from_secs(DEPARTURE_TIMEOUT.into())),
+            ends if self.was_occupied => {
+                ends.map(|ends| ends.min(now + Duration::from_secs(DEPARTURE_TIMEOUT.into())))
+            }
             ends => ends,
         };
     }

@@ -19,7 +19,7 @@ use tokio_tungstenite::{
 };
 
 use super::{
-    event_loop::{Entry, Order},
+    event_loop::{ServerInput, SignalSession},
     room::PING,
 };
 
@@ -64,8 +64,8 @@ pub(super) fn join_request(text: &str) -> Result<JoinRequest, &'static str> {
 }
 
 /// Carries messages both ways until either side ends, and tells the server of it.
-pub(super) async fn carry(stream: TcpStream, entry: Entry, orders: &mpsc::Sender<Order>) {
-    let Entry { connection, mut told } = entry;
+pub(super) async fn carry(stream: TcpStream, entry: SignalSession, inputs: &mpsc::Sender<ServerInput>) {
+    let SignalSession { connection, mut messages } = entry;
     let config = WebSocketConfig::default().max_message_size(Some(MAX_FRAME)).max_frame_size(Some(MAX_FRAME));
     let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
     let (mut writer, mut reader) = socket.split();
@@ -78,14 +78,14 @@ pub(super) async fn carry(stream: TcpStream, entry: Entry, orders: &mpsc::Sender
                 _ => None,
             };
             if let Some(request) = request
-                && orders.send(Order::Request(connection, Box::new(request))).await.is_err()
+                && inputs.send(ServerInput::SignalRequest(connection, Box::new(request))).await.is_err()
             {
                 break;
             }
         }
     };
     let writing = async {
-        while let Some(message) = told.recv().await {
+        while let Some(message) = messages.recv().await {
             let frame = SignalResponse { message: Some(*message) }.encode_to_vec();
             let sent = time::timeout(SEND_LIMIT, writer.send(Frame::Binary(frame.into()))).await;
             if !matches!(sent, Ok(Ok(()))) {
@@ -102,7 +102,7 @@ pub(super) async fn carry(stream: TcpStream, entry: Entry, orders: &mpsc::Sender
         () = writing => {}
     }
     // An error means that the server has ended.
-    let _ = orders.send(Order::Closed(connection)).await;
+    let _ = inputs.send(ServerInput::SignalClosed(connection)).await;
 }
 
 #[cfg(test)]

@@ -4,25 +4,25 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{DevRoom, Key, event_loop::Order, room::Rooms};
+use super::{DevServer, Key, event_loop::ServerInput, room::Rooms};
 use toolbridge::transport::{
     Identity, Incoming, Lane, Packet, Transport, TransportEvent,
     livekit::{Room, RoomOptions, access_token::AccessKey},
 };
 
 mod data;
-mod ends;
+mod disconnects;
 mod faults;
 
 /// When a test has failed because what it waits for does not come.
 const BOUND: Duration = Duration::from_secs(30);
 
-impl DevRoom {
+impl DevServer {
     /// Looks at the rooms from within the server.
     async fn look<T: Send + 'static>(&self, look: impl FnOnce(&mut Rooms) -> T + Send + 'static) -> T {
         let (reply, seen) = tokio::sync::oneshot::channel();
-        let look = Order::Look(Box::new(move |rooms| drop(reply.send(look(rooms)))));
-        assert!(self.orders.send(look).await.is_ok());
+        let look = ServerInput::Inspect(Box::new(move |rooms| drop(reply.send(look(rooms)))));
+        assert!(self.inputs.send(look).await.is_ok());
         seen.await.unwrap()
     }
 
@@ -42,8 +42,8 @@ impl DevRoom {
     }
 }
 
-async fn server() -> DevRoom {
-    DevRoom::start(0, Key::new("devkey", "secretsecretsecretsecretsecretsecret"), Vec::new()).await.unwrap()
+async fn server() -> DevServer {
+    DevServer::start(0, Key::new("devkey", "secretsecretsecretsecretsecretsecret"), Vec::new()).await.unwrap()
 }
 
 /// Waits for the first event that `wanted` takes.

@@ -20,7 +20,7 @@ pub(super) const PREFIX: &str = "/twirp/livekit.RoomService/";
 
 /// What somebody asks for.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct ServiceCall {
     pub(super) grants: Option<VideoGrants>,
     pub(super) method: String,
     /// JSON, or else protobuf.
@@ -30,7 +30,7 @@ pub(super) struct Call {
 
 /// The answer: status, kind and body.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ServiceResponse {
     pub(super) status: u16,
     pub(super) kind: &'static str,
     pub(super) body: Vec<u8>,
@@ -42,15 +42,15 @@ struct Error(u16, &'static str, String);
 
 const NOT_ALLOWED: (u16, &str) = (401, "unauthenticated");
 
-impl Call {
+impl ServiceCall {
     /// Does what is asked for.
-    pub(super) fn perform(self, now: Instant, rooms: &mut Rooms) -> Answer {
+    pub(super) fn perform(self, now: Instant, rooms: &mut Rooms) -> ServiceResponse {
         let kind = if self.json { "application/json" } else { "application/protobuf" };
         match self.route(now, rooms) {
-            Ok(body) => Answer { status: 200, kind, body },
+            Ok(body) => ServiceResponse { status: 200, kind, body },
             Err(Error(status, code, msg)) => {
                 let body = serde_json::json!({"code": code, "msg": msg}).to_string().into_bytes();
-                Answer { status, kind: "application/json", body }
+                ServiceResponse { status, kind: "application/json", body }
             }
         }
     }
@@ -72,11 +72,11 @@ impl Call {
             }),
             "GetParticipant" => self.answer(|request: RoomParticipantIdentity| {
                 self.check_admin(&request.room)?;
-                Ok(rooms.look_up(&request.room, &request.identity)?)
+                Ok(rooms.participant_info(&request.room, &request.identity)?)
             }),
             "RemoveParticipant" => self.answer(|request: RoomParticipantIdentity| {
                 self.check_admin(&request.room)?;
-                rooms.put_out(now, &request.room, &request.identity)?;
+                rooms.remove_participant(now, &request.room, &request.identity)?;
                 Ok(RemoveParticipantResponse {})
             }),
             "UpdateParticipant" => self.answer(|request: UpdateParticipantRequest| {
@@ -138,8 +138,8 @@ impl From<ServiceError> for Error {
 mod tests {
     use super::*;
 
-    fn call(grants: Option<VideoGrants>, method: &str, json: bool, body: Vec<u8>) -> Answer {
-        let call = Call { grants, method: method.into(), json, body };
+    fn call(grants: Option<VideoGrants>, method: &str, json: bool, body: Vec<u8>) -> ServiceResponse {
+        let call = ServiceCall { grants, method: method.into(), json, body };
         call.perform(Instant::now(), &mut Rooms::new("test"))
     }
 

@@ -21,8 +21,8 @@ impl Rooms {
 
     /// A message came on one of somebody's channels. What may not be sent is dropped without a word.
     pub(in crate::cli::dev::server) fn handle_message(&mut self, key: Key, lane: Lane, message: &[u8]) {
-        if lane == Lane::Reliable && self.faults.loses > 0 {
-            self.faults.loses -= 1;
+        if lane == Lane::Reliable && self.faults.drop_reliable > 0 {
+            self.faults.drop_reliable -= 1;
             return tracing::debug!("a packet was lost on purpose");
         }
         let Some(sender) = self.participant_mut(key) else { return };
@@ -41,7 +41,7 @@ impl Rooms {
         }
         tracing::trace!(identity = sender.identity(), ?lane, sequence = packet.sequence, "a packet came");
         if packet::stamp(&mut packet, lane, sender.sender()) {
-            if self.faults.restart_numbers {
+            if self.faults.reset_sequences {
                 packet.sequence = 1;
             }
             self.forward(Some(key), lane, &packet, None);
@@ -50,7 +50,7 @@ impl Rooms {
 
     /// Sends a packet to those it is for. `room` names the room of a packet that comes of nobody.
     pub(super) fn forward(&mut self, from: Option<Key>, lane: Lane, packet: &DataPacket, room: Option<&str>) {
-        let room = room.or_else(|| Some(self.places.get(&from?)?.room.as_str()));
+        let room = room.or_else(|| Some(self.locations.get(&from?)?.room.as_str()));
         let Some(room) = room.and_then(|name| self.rooms.get_mut(name)) else { return };
         if room.nonces.is_repeated(packet) {
             return tracing::debug!("a packet with a known nonce was dropped");

@@ -37,7 +37,7 @@ pub(super) struct Participant {
     /// When it must have connected, or be back.
     pub(super) due: Option<(Instant, DisconnectReason)>,
     /// When it is given a newer token.
-    pub(super) renewal: Instant,
+    pub(super) refresh_at: Instant,
     /// It is told of our address over TCP only.
     pub(super) prefers_tcp: bool,
     /// Until when its signalling is cut right after a resume.
@@ -53,7 +53,7 @@ impl Participant {
         sid: String,
         claims: Claims,
         client: ClientInfo,
-        (due, renewal): ((Instant, DisconnectReason), Instant),
+        (due, refresh_at): ((Instant, DisconnectReason), Instant),
         unix_ms: i64,
     ) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Participant {
             held_bytes: 0,
             last_sequence: 0,
             due: Some(due),
-            renewal,
+            refresh_at,
             prefers_tcp: false,
             cut_after_resume: None,
             refuse_resume: None,

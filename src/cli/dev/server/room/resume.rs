@@ -7,25 +7,30 @@ use livekit_protocol::{
     signal_response::Message,
 };
 
-use super::{KEPT, Key, Knock, Output, RESUME_LIMIT, Refusal, Rooms, update};
+use super::{JoinAttempt, Key, Output, PATH_GRACE, RESUME_LIMIT, Refusal, Rooms, update};
 
 impl Rooms {
     /// Somebody who was there says that it is again. Who is not known is asked to join anew.
-    pub(super) fn resume(&mut self, now: Instant, known: Option<Key>, knock: &Knock) -> Result<(), Refusal> {
-        let asked = &knock.request.participant_sid;
+    pub(super) fn resume(
+        &mut self,
+        now: Instant,
+        known: Option<Key>,
+        attempt: &JoinAttempt,
+    ) -> Result<(), Refusal> {
+        let asked = &attempt.request.participant_sid;
         // The real server asks for the identity alone; a sid that is another one is somebody else's resume.
         let known = known.filter(|key| {
             self.participant(*key).is_some_and(|it| asked.is_empty() || it.sid == *asked)
                 && !self.faults.refuse_resume
         });
         let Some(key) = known else {
-            self.tell_leave(knock.connection, Action::Reconnect, DisconnectReason::StateMismatch);
-            self.outputs.push_back(Output::HangUp(knock.connection));
+            self.send_leave(attempt.connection, Action::Reconnect, DisconnectReason::StateMismatch);
+            self.outputs.push_back(Output::CloseSignal(attempt.connection));
             return Ok(());
         };
         let sequences = self.faults.forget_sequences;
         let Some(participant) = self.participant_mut(key) else { return Ok(()) };
-        let old = participant.connection.replace(knock.connection);
+        let old = participant.connection.replace(attempt.connection);
         tracing::debug!(identity = participant.identity(), sid = participant.sid, "a participant is back");
         if participant.refuse_resume.take_if(|until| now < *until).is_some() {
             participant.connection = None;
@@ -38,7 +43,7 @@ impl Rooms {
         let last_message_seq = if sequences { 0 } else { participant.last_sequence };
         let claims = participant.claims.clone();
         self.disconnect(old);
-        self.connections.insert(knock.connection, key);
+        self.connections.insert(attempt.connection, key);
         let response = ReconnectResponse {
             server_info: Some(self.server.clone()),
             last_message_seq,
@@ -48,10 +53,10 @@ impl Rooms {
         // The room behind the list of everybody says that the list is whole.
         let whole = Message::RoomUpdate(RoomUpdate { room: Some(room.info.clone()) });
         let told = [Message::Reconnect(response), update(room.visible().collect()), whole];
-        self.outputs.extend(told.map(|message| Output::Signal(knock.connection, Box::new(message))));
-        self.outputs.push_back(Output::Renew(knock.connection, Box::new(claims)));
+        self.outputs.extend(told.map(|message| Output::Signal(attempt.connection, Box::new(message))));
+        self.outputs.push_back(Output::RefreshToken(attempt.connection, Box::new(claims)));
         if cut {
-            self.hang_up(key);
+            self.close_signal(key);
         }
         Ok(())
     }
@@ -68,7 +73,7 @@ impl Rooms {
     /// It has closed its peer connection, and says so by signalling too: unless its word is lost, it is gone by then.
     pub(in crate::cli::dev::server) fn handle_peer_closed(&mut self, now: Instant, key: Key) {
         if let Some(participant) = self.participant_mut(key) {
-            participant.due = Some((now + KEPT, DisconnectReason::ConnectionTimeout));
+            participant.due = Some((now + PATH_GRACE, DisconnectReason::ConnectionTimeout));
         }
     }
 
@@ -77,10 +82,10 @@ impl Rooms {
         let Some(participant) = self.participant_mut(key).filter(|it| it.state == State::Active) else {
             return;
         };
-        participant.due = Some((now + KEPT, DisconnectReason::ConnectionTimeout));
+        participant.due = Some((now + PATH_GRACE, DisconnectReason::ConnectionTimeout));
         if let Some(connection) = participant.connection {
-            self.tell_leave(connection, Action::Resume, DisconnectReason::ConnectionTimeout);
+            self.send_leave(connection, Action::Resume, DisconnectReason::ConnectionTimeout);
         }
-        self.hang_up(key);
+        self.close_signal(key);
     }
 }

@@ -38,7 +38,7 @@ impl Rooms {
     }
 
     /// One participant.
-    pub(in crate::cli::dev::server) fn look_up(
+    pub(in crate::cli::dev::server) fn participant_info(
         &self,
         room: &str,
         identity: &str,
@@ -48,7 +48,7 @@ impl Rooms {
     }
 
     /// Puts somebody out.
-    pub(in crate::cli::dev::server) fn put_out(
+    pub(in crate::cli::dev::server) fn remove_participant(
         &mut self,
         now: Instant,
         room: &str,
@@ -84,7 +84,7 @@ impl Rooms {
         }
         let said = (request.name.as_str(), request.metadata.as_str(), &request.attributes);
         self.change(key, said, request.permission.as_ref());
-        self.look_up(&request.room, &request.identity)
+        self.participant_info(&request.room, &request.identity)
     }
 
     /// Sends a packet that comes of nobody.

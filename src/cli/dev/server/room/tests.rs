@@ -30,13 +30,13 @@ impl World {
         Self { rooms: Rooms::new("test"), now: Instant::now(), last: 0 }
     }
 
-    fn knock(&mut self, claims: Claims, request: JoinRequest) -> (Who, Result<(), Refusal>) {
+    fn attempt(&mut self, claims: Claims, request: JoinRequest) -> (Who, Result<(), Refusal>) {
         self.last += 1;
         let who = Who { key: self.last, connection: 1000 + self.last };
         let sids = [format!("PA_{}", who.key), format!("RM_{}", who.key)];
         let Who { key, connection } = who;
-        let knock = Knock { key, connection, claims, request, sids, unix_ms: 1000 };
-        (who, self.rooms.handle_knock(self.now, knock))
+        let attempt = JoinAttempt { key, connection, claims, request, sids, unix_ms: 1000 };
+        (who, self.rooms.handle_join(self.now, attempt))
     }
 
     fn join(&mut self, identity: &str) -> Who {
@@ -44,7 +44,7 @@ impl World {
     }
 
     fn join_as(&mut self, claims: Claims) -> Who {
-        let (who, joined) = self.knock(claims, JoinRequest::default());
+        let (who, joined) = self.attempt(claims, JoinRequest::default());
         joined.unwrap();
         who
     }
@@ -60,7 +60,7 @@ impl World {
 
     fn resume(&mut self, identity: &str, sid: &str) -> (Who, Result<(), Refusal>) {
         let request = JoinRequest { reconnect: true, participant_sid: sid.into(), ..Default::default() };
-        self.knock(claims(identity), request)
+        self.attempt(claims(identity), request)
     }
 
     fn read(&mut self) -> Vec<Output> {
@@ -73,7 +73,7 @@ impl World {
         for output in self.read() {
             match output {
                 Output::Signal(to, message) if to == connection => told.push(*message),
-                Output::HangUp(of) if of == connection => ended = true,
+                Output::CloseSignal(of) if of == connection => ended = true,
                 _ => {}
             }
         }
@@ -136,7 +136,7 @@ fn a_join_is_answered_with_the_room_as_it_is() {
     world.active("one");
     let client = ClientInfo { client_protocol: 1, ..Default::default() };
     let request = JoinRequest { client_info: Some(client), ..Default::default() };
-    let (two, joined) = world.knock(claims("two"), request);
+    let (two, joined) = world.attempt(claims("two"), request);
     joined.unwrap();
     let outputs = world.read();
     let Output::Signal(to, first) = &outputs[0] else { panic!("{outputs:?}") };
@@ -146,7 +146,7 @@ fn a_join_is_answered_with_the_room_as_it_is() {
     assert_eq!((response.ping_interval, response.ping_timeout, response.subscriber_primary), (5, 15, false));
     assert_eq!(response.other_participants.len(), 1);
     assert_eq!(response.room.as_ref().unwrap().sid, "RM_1");
-    assert!(matches!(&outputs[1], Output::Renew(to, _) if *to == two.connection));
+    assert!(matches!(&outputs[1], Output::RefreshToken(to, _) if *to == two.connection));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn who_may_not_publish_is_not_heard_and_not_told() {
     world.rooms.handle_open(mute.key);
     world.read();
     assert!(world.say(mute, 1, &[]).is_empty());
-    let permission = world.rooms.look_up("kitchen", "mute").unwrap().permission;
+    let permission = world.rooms.participant_info("kitchen", "mute").unwrap().permission;
     let permission =
         livekit_protocol::ParticipantPermission { can_publish_data: true, ..permission.unwrap() };
     let update = UpdateParticipantRequest {
@@ -238,7 +238,7 @@ fn the_same_identity_puts_the_older_out_and_nobody_else_is_told() {
         _ => None,
     });
     assert_eq!(leave, Some((Action::Disconnect, DisconnectReason::DuplicateIdentity)));
-    world.rooms.handle_timeout(world.now + FAREWELL);
+    world.rooms.handle_timeout(world.now + LEAVE_DELAY);
     assert!(world.read().is_empty());
     let told_other: Vec<_> = outputs
         .iter()
@@ -250,7 +250,10 @@ fn the_same_identity_puts_the_older_out_and_nobody_else_is_told() {
     let seen: Vec<_> = updates(&told_other).iter().map(|info| info.sid.clone()).collect();
     assert_eq!(seen, [format!("PA_{}", again.key)]);
     world.rooms.handle_signal_closed(world.now, one.connection);
-    assert!(world.rooms.look_up("kitchen", "one").is_ok(), "the older one's end is not the newer one's");
+    assert!(
+        world.rooms.participant_info("kitchen", "one").is_ok(),
+        "the older one's end is not the newer one's"
+    );
 }
 
 #[test]
@@ -305,20 +308,20 @@ fn a_lost_path_is_kept_for_5_s_and_a_resume_gives_it_time() {
     let (back, _) = world.resume("one", "PA_1");
     world.now += 4 * SECOND;
     world.rooms.handle_timeout(world.now);
-    assert!(world.rooms.look_up("kitchen", "one").is_ok());
+    assert!(world.rooms.participant_info("kitchen", "one").is_ok());
     world.rooms.handle_connected(one.key);
     world.now += 60 * SECOND;
     world.rooms.handle_timeout(world.now);
-    assert!(world.rooms.look_up("kitchen", "one").is_ok());
+    assert!(world.rooms.participant_info("kitchen", "one").is_ok());
 
     world.rooms.handle_path_lost(world.now, one.key);
     world.rooms.handle_signal_closed(world.now, back.connection);
     world.read();
     let due = world.rooms.poll_timeout().unwrap();
-    assert_eq!(due, world.now + KEPT);
+    assert_eq!(due, world.now + PATH_GRACE);
     world.rooms.handle_timeout(due);
     assert!(updates(&world.told(other.connection).0).is_empty(), "its last packets go first");
-    world.rooms.handle_timeout(due + FAREWELL);
+    world.rooms.handle_timeout(due + LEAVE_DELAY);
     let (told, _) = world.told(other.connection);
     assert_eq!(updates(&told)[0].state(), State::Disconnected);
 }
@@ -329,7 +332,7 @@ fn whoever_never_connects_is_put_out_at_once_or_after_a_minute() {
     let one = world.join("one");
     world.rooms.handle_path_lost(world.now, one.key);
     world.rooms.handle_signal_closed(world.now, one.connection);
-    assert!(world.rooms.look_up("kitchen", "one").is_err());
+    assert!(world.rooms.participant_info("kitchen", "one").is_err());
     let two = world.join("two");
     world.read();
     world.rooms.handle_timeout(world.now + JOIN_LIMIT);
@@ -361,7 +364,7 @@ fn each_simulated_fault_is_what_it_says() {
         });
         assert_eq!(told, leave, "{scenario:?}");
         assert!(outputs.iter().any(|it| matches!(it, Output::Close(key) if *key == one.key)));
-        assert!(world.rooms.look_up("kitchen", "one").is_err());
+        assert!(world.rooms.participant_info("kitchen", "one").is_err());
     }
 }
 
@@ -444,7 +447,7 @@ fn own_attributes_change_with_the_grant_alone() {
         world.rooms.handle_request(world.now, one.connection, update(said));
         let (told, _) = world.told(one.connection);
         assert_eq!(reason(&told), Some(expected));
-        let known = world.rooms.look_up("kitchen", "one").unwrap();
+        let known = world.rooms.participant_info("kitchen", "one").unwrap();
         assert_eq!(known.attributes.contains_key("floor"), expected == Reason::Ok);
     }
 }
@@ -470,7 +473,7 @@ fn attributes_grow_to_a_limit_by_small_changes_too_and_shrink_again() {
         let request = UpdateParticipantRequest { room, identity, attributes, ..Default::default() };
         let by_service = world.rooms.update_participant(&request).is_ok();
         assert_eq!(by_service, reason == Some(Reason::Ok));
-        let known = world.rooms.look_up("kitchen", "one").unwrap().attributes;
+        let known = world.rooms.participant_info("kitchen", "one").unwrap().attributes;
         (by_service, known.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>())
     };
     for n in 0..16 {
@@ -504,9 +507,9 @@ fn a_room_ends_20_s_after_the_last_who_keeps_it_open() {
 fn the_service_puts_out_and_deletes() {
     let mut world = World::new();
     let (one, two) = (world.active("one"), world.active("two"));
-    world.rooms.put_out(world.now, "kitchen", "one").unwrap();
+    world.rooms.remove_participant(world.now, "kitchen", "one").unwrap();
     assert_eq!(world.leave(one.connection), (Action::Disconnect, DisconnectReason::ParticipantRemoved));
-    assert!(world.rooms.put_out(world.now, "kitchen", "one").is_err());
+    assert!(world.rooms.remove_participant(world.now, "kitchen", "one").is_err());
     world.rooms.delete_room(world.now, "kitchen").unwrap();
     assert_eq!(world.leave(two.connection), (Action::Disconnect, DisconnectReason::RoomDeleted));
     assert!(world.rooms.delete_room(world.now, "kitchen").is_err());
@@ -518,7 +521,7 @@ fn rooms_and_participants_have_caps() {
     for n in 0..MAX_PARTICIPANTS {
         world.join(&format!("p{n}"));
     }
-    assert_eq!(world.knock(claims("one more"), JoinRequest::default()).1.unwrap_err().0, 503);
+    assert_eq!(world.attempt(claims("one more"), JoinRequest::default()).1.unwrap_err().0, 503);
     world.join("p0");
     assert_eq!(world.rooms.list_participants("kitchen").len(), MAX_PARTICIPANTS);
 
@@ -526,7 +529,7 @@ fn rooms_and_participants_have_caps() {
     let join = |world: &mut World, n: usize| {
         let mut claims = claims("one");
         claims.video.room = format!("room {n}");
-        world.knock(claims, JoinRequest::default())
+        world.attempt(claims, JoinRequest::default())
     };
     let all: Vec<_> = (0..MAX_ROOMS).map(|n| join(&mut world, n)).collect();
     assert!(all.iter().all(|(_, joined)| joined.is_ok()) && MAX_PARTICIPANTS >= MAX_ROOMS);
@@ -552,7 +555,7 @@ fn who_reads_too_slowly_is_asked_to_join_anew() {
 fn a_newer_token_is_given_every_5_minutes() {
     let mut world = World::new();
     let one = world.active("one");
-    assert_eq!(world.rooms.poll_timeout(), Some(world.now + RENEWAL));
-    world.rooms.handle_timeout(world.now + RENEWAL);
-    assert!(matches!(&world.read()[..], [Output::Renew(to, _)] if *to == one.connection));
+    assert_eq!(world.rooms.poll_timeout(), Some(world.now + REFRESH_INTERVAL));
+    world.rooms.handle_timeout(world.now + REFRESH_INTERVAL);
+    assert!(matches!(&world.read()[..], [Output::RefreshToken(to, _)] if *to == one.connection));
 }

@@ -9,7 +9,7 @@ use toolbridge::{
 };
 
 /// A server, and two who are joined.
-async fn pair() -> (DevRoom, Room, Room) {
+async fn pair() -> (DevServer, Room, Room) {
     let server = server().await;
     let (one, two) = (server.join("one").await, server.join("two").await);
     (server, one, two)
@@ -32,7 +32,7 @@ async fn rejoined(room: &mut Room, before: &Sid) {
 }
 
 /// Waits until somebody's signalling is back.
-async fn signalling(server: &DevRoom, identity: &'static str) {
+async fn signalling(server: &DevServer, identity: &'static str) {
     let back = async { while !server.look(move |rooms| rooms.is_signalling(identity)).await {} };
     timeout(BOUND, back).await.expect("it did not come back");
 }
@@ -198,11 +198,12 @@ async fn a_server_that_forgot_what_it_has_is_sent_it_again_and_nobody_hears_it_t
 async fn what_a_server_lost_that_the_connection_had_delivered_is_said_again_after_a_resume() {
     let (server, mut one, mut two) = pair().await;
     let before = one.local().sid().clone();
-    server.look(|rooms| rooms.faults.loses = 3).await;
+    server.look(|rooms| rooms.faults.drop_reliable = 3).await;
     for n in 0..3_u8 {
         one.send(to("two", vec![n])).await.unwrap();
     }
-    let lost = async { while server.look(|rooms| rooms.faults.loses).await > 0 || one.backlog() > 0 {} };
+    let lost =
+        async { while server.look(|rooms| rooms.faults.drop_reliable).await > 0 || one.backlog() > 0 {} };
     timeout(BOUND, lost).await.expect("they were not delivered");
     server.look(|rooms| rooms.sever("one")).await;
     for n in 0..3_u8 {
@@ -214,11 +215,11 @@ async fn what_a_server_lost_that_the_connection_had_delivered_is_said_again_afte
 #[tokio::test]
 async fn a_number_that_was_heard_is_not_heard_again() {
     let (server, one, mut two) = pair().await;
-    server.look(|rooms| rooms.faults.restart_numbers = true).await;
+    server.look(|rooms| rooms.faults.reset_sequences = true).await;
     one.send(to("two", "first")).await.unwrap();
     one.send(to("two", "second")).await.unwrap();
     assert_eq!(packet(&mut two).await.payload, "first");
-    server.look(|rooms| rooms.faults.restart_numbers = false).await;
+    server.look(|rooms| rooms.faults.reset_sequences = false).await;
     one.send(to("two", "third")).await.unwrap();
     assert_eq!(packet(&mut two).await.payload, "third", "the second had the first one's number");
 }
@@ -226,7 +227,7 @@ async fn a_number_that_was_heard_is_not_heard_again() {
 #[tokio::test]
 async fn an_answer_that_never_comes_is_a_join_that_takes_too_long() {
     let server = server().await;
-    server.look(|rooms| rooms.faults.answers = Some(0)).await;
+    server.look(|rooms| rooms.faults.max_answers = Some(0)).await;
     let token = server.access().client("kitchen", "one").sign().unwrap();
     let options = RoomOptions::new().join_timeout(Duration::from_millis(500));
     let error = options.join(&server.url(), &token).await.err().unwrap();
@@ -241,7 +242,7 @@ async fn a_second_answer_that_never_comes_is_a_silence_and_a_new_join() {
     let before = one.local().sid().clone();
     server
         .look(|rooms| {
-            rooms.faults.answers = Some(1);
+            rooms.faults.max_answers = Some(1);
             // Whoever is asked to resume begins ICE anew, with an offer.
             rooms.inject_leave("one", Action::Resume, DisconnectReason::ConnectionTimeout);
         })
@@ -257,11 +258,11 @@ async fn a_server_that_hears_no_requests_is_asked_again_and_packets_go_on() {
     server.look(|rooms| rooms.faults.ping = Some([1, 2])).await;
     let (mut one, mut two) = (server.join("one").await, server.join("two").await);
     let before = one.local().sid().clone();
-    server.look(|rooms| rooms.faults.deaf_to_requests = true).await;
+    server.look(|rooms| rooms.faults.ignore_requests = true).await;
     let lost = async { while server.look(|rooms| rooms.is_signalling("one")).await {} };
     timeout(BOUND, lost).await.expect("it did not notice");
     untouched(&mut one, &mut two, &before).await;
-    server.look(|rooms| rooms.faults.deaf_to_requests = false).await;
+    server.look(|rooms| rooms.faults.ignore_requests = false).await;
     signalling(&server, "one").await;
     untouched(&mut one, &mut two, &before).await;
 }

@@ -22,17 +22,17 @@ impl Rooms {
             return self.remove(Instant::now(), key, reason, Some(action));
         }
         if let Some(connection) = self.participant(key).and_then(|it| it.connection) {
-            self.tell_leave(connection, action, reason);
+            self.send_leave(connection, action, reason);
         }
-        self.hang_up(key);
+        self.close_signal(key);
     }
 
     /// Puts somebody into another room under this sid, over the connections that are there.
     pub(in crate::cli::dev::server) fn move_to(&mut self, identity: &str, to: &str, sid: &str) {
         let (now, key) = (Instant::now(), self.key_of(identity));
-        let from = self.places[&key].room.clone();
+        let from = self.locations[&key].room.clone();
         let mut participant = self.rooms.get_mut(&from).unwrap().participants.remove(identity).unwrap();
-        self.places.get_mut(&key).unwrap().room = to.into();
+        self.locations.get_mut(&key).unwrap().room = to.into();
         (participant.sid, participant.claims.video.room) = (sid.into(), to.into());
         let (connection, claims) = (participant.connection.unwrap(), participant.claims.clone());
         let info = participant.info(DisconnectReason::UnknownReason);
@@ -45,14 +45,14 @@ impl Rooms {
         };
         room.participants.insert(identity.into(), participant);
         self.outputs.push_back(Output::Signal(connection, Box::new(Message::RoomMoved(moved))));
-        self.outputs.push_back(Output::Renew(connection, Box::new(claims)));
+        self.outputs.push_back(Output::RefreshToken(connection, Box::new(claims)));
         self.announce(key, DisconnectReason::UnknownReason);
     }
 
     /// Ends somebody's signalling without a word.
     pub(in crate::cli::dev::server) fn sever(&mut self, identity: &str) {
         let key = self.key_of(identity);
-        self.hang_up(key);
+        self.close_signal(key);
     }
 
     /// Does what somebody would ask for.
@@ -74,7 +74,7 @@ impl Rooms {
     }
 
     fn find_key(&self, identity: &str) -> Option<Key> {
-        let of = |(key, place): (&Key, &super::Place)| (place.identity == identity).then_some(*key);
-        self.places.iter().find_map(of)
+        let of = |(key, location): (&Key, &super::Location)| (location.identity == identity).then_some(*key);
+        self.locations.iter().find_map(of)
     }
 }

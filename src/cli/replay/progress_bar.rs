@@ -11,13 +11,13 @@ use toolbridge::replay::Step;
 /// The bar itself, in characters.
 const WIDTH: usize = 24;
 
-pub(super) struct Bar {
+pub(super) struct ProgressBar {
     is_shown: bool,
     /// What stands there.
     drawn: String,
 }
 
-impl Bar {
+impl ProgressBar {
     pub(super) fn new() -> Self {
         Self { is_shown: io::stderr().is_terminal(), drawn: String::new() }
     }

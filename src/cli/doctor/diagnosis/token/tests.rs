@@ -12,33 +12,33 @@ fn claims(change: impl FnOnce(&mut Claims)) -> Claims {
 }
 
 #[track_caller]
-fn says(report: &Report, state: State, wrong: &str, advice: &str) {
+fn says(report: &StepReport, state: State, wrong: &str, advice: &str) {
     let (said, advised) = (report.wrong.as_deref().unwrap_or(""), report.advice.as_deref().unwrap_or(""));
     assert_eq!(report.state, state, "{report:?}");
     assert!(said.contains(wrong), "{said:?} without {wrong:?}");
     assert!(advised.contains(advice), "{advised:?} without {advice:?}");
 }
 
-fn judged(change: impl FnOnce(&mut Claims), now: i64) -> Report {
+fn judged(change: impl FnOnce(&mut Claims), now: i64) -> StepReport {
     given(Some(&claims(change)), &Signature::Right, now)
 }
 
 #[test]
 fn a_good_token_says_whose_it_is() {
     let report = judged(|_| {}, 1000);
-    assert_eq!(report, Report::ok("for phone in the room kitchen, role client, from the key devkey"));
-    assert_eq!(given(Some(&claims(|_| {})), &Signature::NotLookedAt, 1000).state, State::Ok);
+    assert_eq!(report, StepReport::ok("for phone in the room kitchen, role client, from the key devkey"));
+    assert_eq!(given(Some(&claims(|_| {})), &Signature::NotChecked, 1000).state, State::Ok);
     let agent = judged(|it| (it.attributes, it.kind) = (Default::default(), "agent".into()), 1000);
-    assert_eq!(agent, Report::ok("for phone in the room kitchen, an agent, from the key devkey"));
+    assert_eq!(agent, StepReport::ok("for phone in the room kitchen, an agent, from the key devkey"));
 }
 
 #[test]
 fn each_fault_of_a_token_has_its_advice() {
-    says(&given(None, &Signature::NotLookedAt, 0), State::Failed, "no token", "Bearer");
+    says(&given(None, &Signature::NotChecked, 0), State::Failed, "no token", "Bearer");
     for (signature, wrong, advice) in [
         (Signature::Wrong, "not signed with the API secret", "same secret"),
         (
-            Signature::OtherKey { ours: "APIx".into() },
+            Signature::OtherKey { local_key: "APIx".into() },
             "from the key devkey, and the key given here is APIx",
             "different keys",
         ),

@@ -4,7 +4,7 @@ use super::{Failure, hint};
 use toolbridge::{Role, transport::livekit::access_token::TokenClaims};
 
 /// Checks that a token fits a verb: refuses one of another role, and hints at what will not work without a role.
-pub(super) fn fits(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {
+pub(super) fn check_role(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {
     if let Some(bearer) = claims.conflict(wanted) {
         return Err(Failure::Usage(format!(
             "the token is {bearer}, and `{verb}` needs one of role {wanted}: toolbridge token --role {wanted} makes it"
@@ -26,7 +26,7 @@ mod tests {
     }
 
     fn fits(token: toolbridge::Token, wanted: Role) -> Result<(), String> {
-        match super::fits(&of(&token.sign().unwrap()).unwrap(), "verb", wanted) {
+        match check_role(&of(&token.sign().unwrap()).unwrap(), "verb", wanted) {
             Ok(()) => Ok(()),
             Err(Failure::Usage(text)) => Err(text),
             Err(other) => panic!("{other:?}"),

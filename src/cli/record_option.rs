@@ -11,7 +11,7 @@ use super::{Failure, file};
 use toolbridge::recording::RecorderOptions;
 
 #[derive(Debug, Args)]
-pub(super) struct RecordTo {
+pub(super) struct RecordOption {
     /// Record the session as this participant sees it into this file (see `toolbridge info`)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -21,7 +21,7 @@ pub(super) struct RecordTo {
     force: bool,
 }
 
-impl RecordTo {
+impl RecordOption {
     /// Returns the file, if one was named.
     pub(super) fn path(&self) -> Option<&Path> {
         self.record.as_deref()

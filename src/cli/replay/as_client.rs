@@ -28,17 +28,17 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record_with(path, options);
     }
-    let way = arguments.seat.way("replay", Role::Client)?;
+    let target = arguments.room_arguments.target("replay", Role::Client)?;
     let joining = async {
-        builder.room_options(way.options.clone()).join(&way.url, &way.token).await.map_err(
-            |error| match error {
+        builder.room_options(target.options.clone()).join(&target.url, &target.token).await.map_err(|error| {
+            match error {
                 // What a file offers may be more than anybody may.
                 JoinError::Register(error) => {
                     Failure::Failed(format!("{}: {error}", arguments.file.display()))
                 }
                 other => file::not_joined(other),
-            },
-        )
+            }
+        })
     };
     let client = unless_interrupted(joining).await?;
     let shown = tokio::select! {
@@ -51,7 +51,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let reason = shown?;
     summary(&cassette, arguments.json)?;
     match reason {
-        CloseReason::Closed if cassette.missed() > 0 || damaged => Err(Failure::Found),
+        CloseReason::Closed if cassette.missed() > 0 || damaged => Err(Failure::ProblemsFound),
         CloseReason::Closed => Ok(()),
         reason => Err(Failure::failed(reason)),
     }

@@ -10,11 +10,11 @@ use std::{
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, sleep};
 
-use super::{Arguments, Read, bar::Bar, read};
+use super::{Arguments, Read, progress_bar::ProgressBar, read};
 use crate::cli::{
-    Failure, clock, file, hint,
+    Failure, clock, connection_state, file, hint,
     interrupt::{interrupted, unless_interrupted},
-    link, text,
+    text,
 };
 use toolbridge::{
     Assistant, Event, Role,
@@ -64,20 +64,20 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &report.broken_off {
         Some(reason) => Err(Failure::failed(reason)),
         None if report.is_same() && !damaged => Ok(()),
-        None => Err(Failure::Found),
+        None => Err(Failure::ProblemsFound),
     }
 }
 
 async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<LiveReport, Failure> {
-    let way = arguments.seat.way("replay", Role::Assistant)?;
-    let mut builder = Assistant::builder().room_options(way.options.clone()).drain(DRAIN);
+    let target = arguments.room_arguments.target("replay", Role::Assistant)?;
+    let mut builder = Assistant::builder().room_options(target.options.clone()).drain(DRAIN);
     if let Some(client) = &arguments.to {
         builder = builder.client(client.as_str());
     }
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record_with(path, options);
     }
-    let joining = async { builder.join(&way.url, &way.token).await.map_err(file::not_joined) };
+    let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
     hint(&format!("live: asking clients of the room {:?} again: {}", assistant.room(), counts(plan)));
     let report = watched(live, &assistant).await;
@@ -87,7 +87,7 @@ async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<Live
 
 /// Asks, and shows how far it has come.
 async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failure> {
-    let (mut bar, told) = (Bar::new(), Cell::new(None));
+    let (mut bar, told) = (ProgressBar::new(), Cell::new(None));
     let mut ask = Box::pin(live.ask_with(assistant, |step| told.set(Some((*step, Instant::now())))));
     let patience = sleep(PATIENCE);
     tokio::pin!(patience);
@@ -100,7 +100,7 @@ async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failu
             event = events.recv(), if in_room => match event {
                 Some(Event::Link(state)) => {
                     bar.clear();
-                    hint(link::says(state));
+                    hint(connection_state::describe(state));
                 }
                 Some(_) => {}
                 None => in_room = false,

@@ -22,12 +22,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     clock,
-    event_loop::{Entry, Order},
+    event_loop::{ServerInput, SignalSession},
     grant::Key,
     http::{self, Request},
     room::{MAX_NAME, Refusal, check_size},
     signal,
-    twirp::{self, Call},
+    twirp::{self, ServiceCall},
 };
 use crate::host;
 
@@ -37,58 +37,58 @@ const MAX_CONNECTIONS: usize = 256;
 /// others out by connecting and saying nothing.
 const MAX_HALF_OPEN: usize = 32;
 /// How long connections have to end after the server.
-const FAREWELL: Duration = Duration::from_secs(1);
+const LEAVE_DELAY: Duration = Duration::from_secs(1);
 /// How long to wait when the system has no socket for another connection.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Who lets people in.
-pub(super) struct Door {
+pub(super) struct Listener {
     pub(super) listener: TcpListener,
     pub(super) key: Key,
     /// The names that requests may be addressed to, besides those of this machine.
     pub(super) names: Vec<String>,
-    pub(super) orders: mpsc::Sender<Order>,
+    pub(super) inputs: mpsc::Sender<ServerInput>,
 }
 
 /// What every connection shares.
 struct Shared {
     key: Key,
     names: Vec<String>,
-    orders: mpsc::Sender<Order>,
-    places: Arc<Semaphore>,
+    inputs: mpsc::Sender<ServerInput>,
+    slots: Arc<Semaphore>,
 }
 
 /// The connections that have sent no whole request, oldest first.
 #[derive(Default)]
 struct HalfOpen(VecDeque<(CancellationToken, Weak<()>)>);
 
-/// A connection's place among those. Dropping it frees the place.
+/// A connection's slot among those. Dropping it frees the slot.
 struct Pending {
     given_up: CancellationToken,
     _place: Arc<()>,
 }
 
 impl HalfOpen {
-    /// A place for one more, if need be the oldest one's.
+    /// A slot for one more, if need be the oldest one's.
     fn enter(&mut self) -> Pending {
-        self.0.retain(|(_, place)| place.strong_count() > 0);
+        self.0.retain(|(_, slot)| slot.strong_count() > 0);
         if self.0.len() >= MAX_HALF_OPEN
             && let Some((oldest, _)) = self.0.pop_front()
         {
             oldest.cancel();
         }
-        let (given_up, place) = (CancellationToken::new(), Arc::new(()));
-        self.0.push_back((given_up.clone(), Arc::downgrade(&place)));
-        Pending { given_up, _place: place }
+        let (given_up, slot) = (CancellationToken::new(), Arc::new(()));
+        self.0.push_back((given_up.clone(), Arc::downgrade(&slot)));
+        Pending { given_up, _place: slot }
     }
 }
 
-impl Door {
+impl Listener {
     /// Lets people in for as long as `server` runs, and lets them hear its goodbye.
     pub(super) async fn run(self, server: impl Future<Output = ()>) {
-        let Self { listener, key, names, orders } = self;
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let shared = Arc::new(Shared { key, names, orders, places });
+        let Self { listener, key, names, inputs } = self;
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let shared = Arc::new(Shared { key, names, inputs, slots });
         let mut connections = JoinSet::new();
         let mut half_open = HalfOpen::default();
         let accepting = async {
@@ -112,7 +112,7 @@ impl Door {
         drop(listener);
         let all = async { while connections.join_next().await.is_some() {} };
         // Who has not gone by then is put out.
-        let _ = time::timeout(FAREWELL, all).await;
+        let _ = time::timeout(LEAVE_DELAY, all).await;
     }
 }
 
@@ -127,15 +127,15 @@ async fn serve(mut stream: TcpStream, from: SocketAddr, pending: Pending, shared
         () = pending.given_up.cancelled() => return,
     };
     drop(pending);
-    let place = shared.places.clone().try_acquire_owned();
-    let handled = match (request, &place) {
+    let slot = shared.slots.clone().try_acquire_owned();
+    let handled = match (request, &slot) {
         (Ok(request), Ok(_)) => handle(&mut stream, &request, &shared).await,
         (Ok(_), Err(_)) => refuse(&mut stream, &Refusal(503, "the server has too many connections")).await,
         (Err(error), _) => Err(error.into()),
     };
     if let Err(error) = handled {
         match error {
-            Served::Upgraded(entry) => return signal::carry(stream, entry, &shared.orders).await,
+            Served::Upgraded(entry) => return signal::carry(stream, entry, &shared.inputs).await,
             Served::Failed(error) => tracing::debug!(%from, %error, "a request was not answered"),
         }
     }
@@ -144,7 +144,7 @@ async fn serve(mut stream: TcpStream, from: SocketAddr, pending: Pending, shared
 /// How a request ended that was not just answered.
 enum Served {
     /// It is a WebSocket now.
-    Upgraded(Entry),
+    Upgraded(SignalSession),
     /// It could not be read or answered.
     Failed(io::Error),
 }
@@ -181,22 +181,22 @@ async fn handle(stream: &mut TcpStream, request: &Request, shared: &Shared) -> R
 
 enum Response {
     Plain(&'static str),
-    Service(twirp::Answer),
-    Joined(Entry),
+    Service(twirp::ServiceResponse),
+    Joined(SignalSession),
 }
 
 const NOT_FOUND: Refusal = Refusal(404, "page not found");
 const GONE: Refusal = Refusal(503, "the server is ending");
 
 async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal> {
-    let Shared { key, names, orders, .. } = shared;
-    if !request.is_for_us(names) {
+    let Shared { key, names, inputs, .. } = shared;
+    if !request.is_addressed_here(names) {
         return Err(Refusal(
             403,
             "this development server answers to names of this machine; allow another one with --allow-host",
         ));
     }
-    if request.is_of_a_foreign_page() {
+    if request.is_from_foreign_page() {
         return Err(Refusal(403, "this development server is for pages of this machine"));
     }
     let claims = match request.token() {
@@ -206,7 +206,7 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
     };
     let path = request.path();
     if let Some(method) = path.strip_prefix(twirp::PREFIX) {
-        return call(request, method, claims, orders).await.map(Response::Service);
+        return call(request, method, claims, inputs).await.map(Response::Service);
     }
     match (request.method.as_str(), path) {
         ("GET", "/") => Ok(Response::Plain("OK")),
@@ -216,7 +216,7 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
         ("GET", "/rtc/v1") if is_upgrade(request) => {
             let who = Box::new(joining(request, claims)?);
             let (reply, entry) = oneshot::channel();
-            orders.send(Order::Knock(who, reply)).await.map_err(|_| GONE)?;
+            inputs.send(ServerInput::Join(who, reply)).await.map_err(|_| GONE)?;
             entry.await.map_err(|_| GONE)?.map(Response::Joined)
         }
         _ => Err(NOT_FOUND),
@@ -227,8 +227,8 @@ async fn call(
     request: &Request,
     method: &str,
     claims: Option<Claims>,
-    orders: &mpsc::Sender<Order>,
-) -> Result<twirp::Answer, Refusal> {
+    inputs: &mpsc::Sender<ServerInput>,
+) -> Result<twirp::ServiceResponse, Refusal> {
     let kind = request.header("content-type").unwrap_or_default();
     let json = match kind.split(';').next().unwrap_or_default().trim() {
         "application/json" => true,
@@ -239,9 +239,9 @@ async fn call(
         return Err(NOT_FOUND);
     }
     let grants = claims.map(|claims| claims.video);
-    let call = Call { grants, method: method.to_owned(), json, body: request.body.clone() };
+    let call = ServiceCall { grants, method: method.to_owned(), json, body: request.body.clone() };
     let (reply, answer) = oneshot::channel();
-    orders.send(Order::Call(call, reply)).await.map_err(|_| GONE)?;
+    inputs.send(ServerInput::ServiceCall(call, reply)).await.map_err(|_| GONE)?;
     answer.await.map_err(|_| GONE)
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use livekit_protocol::{DisconnectReason, leave_request::Action, participant_info::State};
 
-use super::{FAREWELL, Key, MAX_PARTICIPANTS, Output, RENEWAL, Rooms, update};
+use super::{Key, LEAVE_DELAY, MAX_PARTICIPANTS, Output, REFRESH_INTERVAL, Rooms, update};
 
 impl Rooms {
     /// The time has come.
@@ -18,14 +18,14 @@ impl Rooms {
             let Some(participant) = self.participant_mut(key) else { continue };
             if let Some((_, reason)) = participant.due.filter(|(due, _)| now >= *due) {
                 self.remove(now, key, reason, Some(Action::Disconnect));
-            } else if now >= participant.renewal {
-                participant.renewal = now + RENEWAL;
+            } else if now >= participant.refresh_at {
+                participant.refresh_at = now + REFRESH_INTERVAL;
                 self.renew(key);
             }
         }
         let names: Vec<_> = self.rooms.keys().cloned().collect();
         for name in names {
-            self.tell_who_is_gone(now, &name);
+            self.announce_departures(now, &name);
         }
         let over = self.rooms.iter().filter(|(_, room)| room.ends.is_some_and(|ends| now >= ends));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
@@ -65,29 +65,29 @@ impl Rooms {
         // Of whom the same identity has put out, the others learn by the newer sid.
         let is_told = !participant.is_hidden() && reason != DisconnectReason::DuplicateIdentity;
         if let (Some(connection), Some(action)) = (participant.connection, told) {
-            self.tell_leave(connection, action, reason);
+            self.send_leave(connection, action, reason);
         }
-        self.hang_up(key);
+        self.close_signal(key);
         self.outputs.push_back(Output::Close(key));
-        let Some(place) = self.places.remove(&key) else { return };
-        let Some(room) = self.rooms.get_mut(&place.room) else { return };
-        if room.participants.remove(&place.identity).is_some_and(|it| !it.is_hidden()) {
+        let Some(location) = self.locations.remove(&key) else { return };
+        let Some(room) = self.rooms.get_mut(&location.room) else { return };
+        if room.participants.remove(&location.identity).is_some_and(|it| !it.is_hidden()) {
             room.info.num_participants = room.info.num_participants.saturating_sub(1);
         }
         if is_told {
             // So many at once need not wait.
-            let wait = if room.gone.len() < MAX_PARTICIPANTS { FAREWELL } else { Duration::ZERO };
-            room.gone.push((now + wait, info));
+            let wait = if room.departed.len() < MAX_PARTICIPANTS { LEAVE_DELAY } else { Duration::ZERO };
+            room.departed.push((now + wait, info));
         }
-        room.settle(now);
+        room.update_closing(now);
     }
 
     /// Tells those who are in a room who has left it.
-    fn tell_who_is_gone(&mut self, now: Instant, name: &str) {
+    fn announce_departures(&mut self, now: Instant, name: &str) {
         let Some(room) = self.rooms.get_mut(name) else { return };
         let (due, later): (Vec<_>, Vec<_>) =
-            mem::take(&mut room.gone).into_iter().partition(|it| now >= it.0);
-        room.gone = later;
+            mem::take(&mut room.departed).into_iter().partition(|it| now >= it.0);
+        room.departed = later;
         // Who is back by then was told with its newer sid.
         let left = due.into_iter().map(|(_, info)| info);
         let infos: Vec<_> = left.filter(|info| !room.participants.contains_key(&info.identity)).collect();

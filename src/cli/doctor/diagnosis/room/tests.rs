@@ -3,7 +3,7 @@ use crate::cli::doctor::step::State;
 use toolbridge::transport::livekit::RelayFailure;
 
 #[track_caller]
-fn says(report: &Report, state: State, wrong: &str, advice: &str) {
+fn says(report: &StepReport, state: State, wrong: &str, advice: &str) {
     let (said, advised) = (report.wrong.as_deref().unwrap_or(""), report.advice.as_deref().unwrap_or(""));
     assert_eq!(report.state, state, "{report:?}");
     assert!(said.contains(wrong), "{said:?} without {wrong:?}");
@@ -93,18 +93,18 @@ fn a_join_without_a_path_was_taken_all_the_same() {
 
 #[test]
 fn who_may_not_send_is_an_observer_or_at_fault() {
-    let rights = |may_send, role| Rights { may_send, role, is_agent: false };
-    assert_eq!(permissions(&rights(true, Some(Role::Client)), false).state, State::Ok);
-    assert_eq!(permissions(&rights(true, None), true), Report::ok("data may be sent and heard"));
-    assert_eq!(permissions(&rights(false, Some(Role::Observer)), false).state, State::Ok);
+    let allowed = |may_send, role| Permissions { may_send, role, is_agent: false };
+    assert_eq!(permissions(&allowed(true, Some(Role::Client)), false).state, State::Ok);
+    assert_eq!(permissions(&allowed(true, None), true), StepReport::ok("data may be sent and heard"));
+    assert_eq!(permissions(&allowed(false, Some(Role::Observer)), false).state, State::Ok);
     says(
-        &permissions(&rights(false, Some(Role::Client)), false),
+        &permissions(&allowed(false, Some(Role::Client)), false),
         State::Failed,
         "no data may be sent, as client",
         "canPublishData",
     );
     says(
-        &permissions(&rights(true, Some(Role::Observer)), false),
+        &permissions(&allowed(true, Some(Role::Observer)), false),
         State::Warning,
         "observer",
         "canPublishData",
@@ -121,7 +121,7 @@ fn a_blocked_path_names_its_ports() {
     says(&report, State::Warning, "over UDP", "calls work over TCP or a relay meanwhile");
     let report = path(Path::Tcp, &Err(no_path("192.0.2.7:7881")), true, &public);
     says(&report, State::Warning, "over TCP", "TCP 7881 is blocked");
-    assert_eq!(path(Path::Tcp, &Ok(()), true, &public), Report::ok("packets pass over TCP alone"));
+    assert_eq!(path(Path::Tcp, &Ok(()), true, &public), StepReport::ok("packets pass over TCP alone"));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn other_ends_of_a_join_for_a_path_are_said() {
 
 #[test]
 fn echoes_are_judged_by_what_is_lost_and_how_long_they_take() {
-    let echoes = |reliable: usize, lossy: usize, ms: u64| Echoes {
+    let echoes = |reliable: usize, lossy: usize, ms: u64| EchoResults {
         reliable: vec![Duration::from_millis(ms); reliable],
         sent_reliable: 20,
         lossy: vec![Duration::from_millis(ms); lossy],
@@ -181,7 +181,7 @@ fn echoes_are_judged_by_what_is_lost_and_how_long_they_take() {
     let all = echo(&echoes(20, 20, 4));
     assert_eq!(
         all,
-        Report::ok(
+        StepReport::ok(
             "20 of 20 reliable and 20 of 20 fast packets came back; round trip 4.0 ms, longest 4.0 ms"
         )
     );
@@ -190,7 +190,7 @@ fn echoes_are_judged_by_what_is_lost_and_how_long_they_take() {
     says(&echo(&echoes(20, 20, 400)), State::Warning, "takes 400 ms", "nearer");
     says(&echo(&echoes(7, 0, 40)), State::Failed, "did not come back", "another one");
     says(
-        &echo(&Echoes { sent_reliable: 1, ..Echoes::default() }),
+        &echo(&EchoResults { sent_reliable: 1, ..EchoResults::default() }),
         State::Failed,
         "nothing that one says",
         "log",
@@ -204,7 +204,7 @@ fn a_relay_is_needed_only_where_nothing_else_works() {
         let error = RelayFailure::new("turns:turn.example:443", error);
         Err(ConnectError::NoRelay { relays: vec![error] })
     };
-    assert_eq!(relay(&Ok(()), true), Report::ok("packets pass through a relay alone"));
+    assert_eq!(relay(&Ok(()), true), StepReport::ok("packets pass through a relay alone"));
     let none = || Err(ConnectError::NoRelay { relays: Vec::new() });
     assert_eq!(relay(&none(), true).state, State::Skipped);
     says(&relay(&none(), false), State::Failed, "names no relay", "443");

@@ -7,7 +7,7 @@ const DAY: i64 = 86_400;
 
 /// That a report fails (or warns), and says this of what is wrong and of what to do.
 #[track_caller]
-fn says(report: &Report, state: State, wrong: &str, advice: &str) {
+fn says(report: &StepReport, state: State, wrong: &str, advice: &str) {
     let (said, advised) = (report.wrong.as_deref().unwrap_or(""), report.advice.as_deref().unwrap_or(""));
     assert_eq!(report.state, state, "{report:?}");
     assert!(said.contains(wrong), "{said:?} without {wrong:?}");
@@ -15,7 +15,7 @@ fn says(report: &Report, state: State, wrong: &str, advice: &str) {
 }
 
 #[track_caller]
-fn fails(report: &Report, wrong: &str, advice: &str) {
+fn fails(report: &StepReport, wrong: &str, advice: &str) {
     says(report, State::Failed, wrong, advice);
 }
 
@@ -27,9 +27,9 @@ fn at(text: &str) -> SocketAddr {
 fn a_name_has_addresses_or_is_wrong() {
     let two = Ok(vec![at("192.0.2.7:443"), at("[2001:db8::7]:443")]);
     let report = name("sfu.example", false, None, &two, LIMIT);
-    assert_eq!(report, Report::ok("sfu.example is 192.0.2.7 and 2001:db8::7"));
+    assert_eq!(report, StepReport::ok("sfu.example is 192.0.2.7 and 2001:db8::7"));
     let literal = name("192.0.2.7", true, None, &Ok(vec![at("192.0.2.7:443")]), LIMIT);
-    assert_eq!(literal, Report::ok("192.0.2.7 is an address; there is no name to look up"));
+    assert_eq!(literal, StepReport::ok("192.0.2.7 is an address; there is no name to look up"));
     let unknown = Err(NameFault::Unknown("Name or service not known".into()));
     fails(&name("sfu.exmaple", false, None, &unknown, LIMIT), "sfu.exmaple is not known", "spelling");
     fails(
@@ -68,7 +68,7 @@ fn some_addresses_that_do_not_answer_are_a_warning() {
     assert_eq!(report.found.unwrap(), "192.0.2.7:443 takes connections");
     let old = [(at("192.0.2.7:443"), Ok(())), (at("192.0.2.8:443"), Err(ConnectFault::Silent))];
     says(&connection(&old, None, LIMIT), State::Warning, "192.0.2.8:443 says nothing", "out of DNS");
-    assert_eq!(connection(&old[..1], None, LIMIT), Report::ok("192.0.2.7:443 takes connections"));
+    assert_eq!(connection(&old[..1], None, LIMIT), StepReport::ok("192.0.2.7:443 takes connections"));
 }
 
 #[test]
@@ -77,13 +77,13 @@ fn a_proxy_that_refuses_is_named() {
         RouteFault::Proxy(ProxyError { proxy: "p:3128 (HTTPS_PROXY)".into(), reason: reason.into() })
     };
     fails(
-        &way(&refused("it refused: 407 x"), LIMIT),
+        &route(&refused("it refused: 407 x"), LIMIT),
         "the proxy p:3128 (HTTPS_PROXY): it refused: 407",
         "USER:PASSWORD",
     );
-    fails(&way(&refused("it refused: 403 x"), LIMIT), "403", "NO_PROXY");
-    fails(&way(&RouteFault::Trust("no roots".into()), LIMIT), "no roots", "ca-certificates");
-    fails(&way(&RouteFault::Connect(ConnectFault::Silent), LIMIT), "says nothing", "log");
+    fails(&route(&refused("it refused: 403 x"), LIMIT), "403", "NO_PROXY");
+    fails(&route(&RouteFault::Trust("no roots".into()), LIMIT), "no roots", "ca-certificates");
+    fails(&route(&RouteFault::Connect(ConnectFault::Silent), LIMIT), "says nothing", "log");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_certificate_that_ends_soon_is_a_warning() {
     let good = tls("host", &until(Some(90 * DAY)), 0, LIMIT);
     assert_eq!(
         good,
-        Report::ok("TLS 1.3, a certificate for host that is trusted here, valid for another 90 days")
+        StepReport::ok("TLS 1.3, a certificate for host that is trusted here, valid for another 90 days")
     );
     says(&tls("host", &until(Some(5 * DAY)), 0, LIMIT), State::Warning, "ends in 5 days", "renew");
     assert_eq!(tls("host", &until(None), 0, LIMIT).state, State::Ok);
@@ -126,7 +126,7 @@ fn answer(status: u16) -> Result<HttpAnswer, HttpFault> {
 
 #[test]
 fn a_livekit_server_is_told_from_others() {
-    assert_eq!(http(&answer(200), &answer(401), true, LIMIT), Report::ok("a LiveKit server answers"));
+    assert_eq!(http(&answer(200), &answer(401), true, LIMIT), StepReport::ok("a LiveKit server answers"));
     assert_eq!(http(&answer(404), &answer(401), true, LIMIT).state, State::Ok, "only /rtc need be passed on");
     says(&http(&answer(406), &answer(401), true, LIMIT), State::Warning, "not ready", "load");
     says(&http(&answer(200), &answer(403), true, LIMIT), State::Warning, "HTTP 403", "pass /rtc on");

@@ -7,8 +7,8 @@ use std::{
 
 use super::list;
 use crate::cli::doctor::{
-    joins::{Echoes, Rights},
-    step::Report,
+    joins::{EchoResults, Permissions},
+    step::StepReport,
 };
 use toolbridge::{
     ConnectError, Role,
@@ -16,62 +16,67 @@ use toolbridge::{
 };
 
 /// The join that the server took, by a path or without one.
-pub(in crate::cli::doctor) fn joined(room: &str, identity: &str) -> Report {
-    Report::ok(format!("the server let us into the room {room} as {identity}"))
+pub(in crate::cli::doctor) fn joined(room: &str, identity: &str) -> StepReport {
+    StepReport::ok(format!("the server let us into the room {room} as {identity}"))
 }
 
 /// A join that failed. Without a path for packets it was still taken.
-pub(in crate::cli::doctor) fn not_joined(error: &ConnectError, why: TokenRefusal, made_here: bool) -> Report {
+pub(in crate::cli::doctor) fn not_joined(
+    error: &ConnectError,
+    why: TokenRefusal,
+    made_here: bool,
+) -> StepReport {
     match error {
         ConnectError::NoNetworkPath { .. }
         | ConnectError::NoRelay { .. }
         | ConnectError::Timeout { phase: JoinPhase::Channels, .. } => {
-            Report::ok("the server takes the join (whether packets pass comes below)")
+            StepReport::ok("the server takes the join (whether packets pass comes below)")
         }
         ConnectError::Unauthorized { .. } => refused(why, made_here),
-        ConnectError::Forbidden { status, .. } => Report::failed(
+        ConnectError::Forbidden { status, .. } => StepReport::failed(
             format!("the server takes the token, but not this join (HTTP {status})"),
             "ask whoever runs it: it may limit rooms, participants or regions",
         ),
         ConnectError::Refused { status, .. } => status_of(*status),
-        ConnectError::ServerTooOld { version } => Report::failed(
+        ConnectError::ServerTooOld { version } => StepReport::failed(
             format!("the LiveKit server is too old: version {version}"),
             "update it to 1.9.11 or newer",
         ),
-        ConnectError::Timeout { limit, .. } => Report::failed(
+        ConnectError::Timeout { limit, .. } => StepReport::failed(
             format!("the server did not answer the join within {limit:?}"),
             "a web server or firewall in between may hold WebSockets up: have it pass `Upgrade: websocket` on; or the \
              server is overloaded: look at its log",
         ),
-        ConnectError::DuplicateIdentity => Report::failed(
+        ConnectError::DuplicateIdentity => StepReport::failed(
             "somebody else joined with the same identity at this moment",
             "give each participant an identity of its own; an app that joins again and again would do this, too",
         ),
-        ConnectError::RoomDeleted | ConnectError::Removed => Report::failed(
+        ConnectError::RoomDeleted | ConnectError::Removed => StepReport::failed(
             error.to_string(),
             "somebody with the server's API key did that: look for a program that cleans rooms up",
         ),
-        other => Report::failed(
+        other => StepReport::failed(
             format!("the WebSocket for the join did not come about: {other}"),
             "a web server in front of LiveKit must pass WebSockets on (`Upgrade: websocket`) for /rtc",
         ),
     }
 }
 
-fn refused(why: TokenRefusal, made_here: bool) -> Report {
+fn refused(why: TokenRefusal, made_here: bool) -> StepReport {
     match why {
         TokenRefusal::Signature if made_here => {
-            Report::failed("the server knows the API key, but has another secret for it", why.advice())
+            StepReport::failed("the server knows the API key, but has another secret for it", why.advice())
         }
-        TokenRefusal::Expired if made_here => {
-            Report::failed("the server takes a token of this moment for expired", "set both clocks by NTP")
-        }
-        TokenRefusal::Unknown => Report::failed("the server refused the token (HTTP 401)", why.advice()),
-        why => Report::failed(why.to_string(), why.advice()),
+        TokenRefusal::Expired if made_here => StepReport::failed(
+            "the server takes a token of this moment for expired",
+            "set both clocks by NTP",
+        ),
+        TokenRefusal::Unknown => StepReport::failed("the server refused the token (HTTP 401)", why.advice()),
+        why => StepReport::failed(why.to_string(), why.advice()),
     }
 }
 
-fn status_of(status: u16) -> Report {
+fn status_of(status: u16) -> StepReport {
     let (wrong, advice) = match status {
         404 => (
             "the room does not exist, or the server has no place for joins under this path (HTTP 404)",
@@ -96,25 +101,27 @@ fn status_of(status: u16) -> Report {
         ),
     };
     let wrong = if wrong.contains("HTTP") { wrong.to_owned() } else { format!("{wrong} (HTTP {status})") };
-    Report::failed(wrong, advice)
+    StepReport::failed(wrong, advice)
 }
 
 /// What we may do, as the server sees it.
-pub(in crate::cli::doctor) fn permissions(rights: &Rights, made_here: bool) -> Report {
-    let role = match rights.role {
+pub(in crate::cli::doctor) fn permissions(permissions: &Permissions, made_here: bool) -> StepReport {
+    let role = match permissions.role {
         Some(role) => format!("as {} (its role)", role.as_str()),
-        None if rights.is_agent => "as an agent".to_owned(),
+        None if permissions.is_agent => "as an agent".to_owned(),
         None => "without a role".to_owned(),
     };
-    match (rights.may_send, rights.role) {
-        (true, Some(Role::Observer)) => Report::warning(
+    match (permissions.may_send, permissions.role) {
+        (true, Some(Role::Observer)) => StepReport::warning(
             "an observer that may send data",
             "take `canPublishData` out of its token: an observer has nothing to say",
         ),
-        (true, _) if made_here => Report::ok("data may be sent and heard"),
-        (true, _) => Report::ok(format!("data may be sent and heard, {role}")),
-        (false, Some(Role::Observer)) => Report::ok("data may be heard and not sent, as an observer should"),
-        (false, _) => Report::failed(
+        (true, _) if made_here => StepReport::ok("data may be sent and heard"),
+        (true, _) => StepReport::ok(format!("data may be sent and heard, {role}")),
+        (false, Some(Role::Observer)) => {
+            StepReport::ok("data may be heard and not sent, as an observer should")
+        }
+        (false, _) => StepReport::failed(
             format!("no data may be sent, {role}: it can neither call tools nor answer"),
             "have the token server grant `canPublishData`",
         ),
@@ -134,24 +141,24 @@ pub(in crate::cli::doctor) fn path(
     result: &Result<(), ConnectError>,
     works_otherwise: bool,
     server: &[IpAddr],
-) -> Report {
+) -> StepReport {
     let tried = match result {
         Ok(()) => {
             let name = if path == Path::Udp { "UDP" } else { "TCP" };
-            return Report::ok(format!("packets pass over {name} alone"));
+            return StepReport::ok(format!("packets pass over {name} alone"));
         }
         Err(ConnectError::NoNetworkPath { tried, .. }) => tried,
         Err(ConnectError::NoRelay { .. }) => {
-            return Report::skipped("the server lets packets through relays only (`force_relay`)");
+            return StepReport::skipped("the server lets packets through relays only (`force_relay`)");
         }
         Err(ConnectError::Timeout { phase: JoinPhase::Channels, .. }) => {
-            return Report::failed(
+            return StepReport::failed(
                 "packets pass, but so badly that no channel opened in time",
                 "the network loses or delays most of them: measure it, and try another one; --limit allows more time",
             );
         }
         Err(other) => {
-            return Report::failed(
+            return StepReport::failed(
                 format!("the join for this check failed: {other}"),
                 "try again; it worked a moment ago",
             );
@@ -164,31 +171,31 @@ pub(in crate::cli::doctor) fn path(
             Path::Udp => "calls work over TCP or a relay meanwhile, slower where packets are lost",
             Path::Tcp => "calls go another way meanwhile, but not from networks that block UDP",
         };
-        return Report::warning(wrong, format!("{advice}; {meanwhile}"));
+        return StepReport::warning(wrong, format!("{advice}; {meanwhile}"));
     }
     report
 }
 
-fn not_offered(path: Path) -> Report {
+fn not_offered(path: Path) -> StepReport {
     match path {
-        Path::Udp => Report::failed(
+        Path::Udp => StepReport::failed(
             "the server offers no address for UDP",
             "it is set to TCP only (`rtc.force_tcp`), or it saw UDP fail for this identity within the last five minutes: \
              try again then",
         ),
-        Path::Tcp => Report::failed(
+        Path::Tcp => StepReport::failed(
             "the server offers no address for packets over TCP",
             "set `rtc.tcp_port: 7881` in its configuration and open that port: networks that block UDP need it",
         ),
     }
 }
 
-fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> Report {
+fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> StepReport {
     let name = if path == Path::Udp { "UDP" } else { "TCP" };
     let wrong = format!("nothing comes back over {name} from {}", list(tried));
     let hidden = tried.iter().all(|it| is_inner(it.ip())) && server.iter().any(|ip| !is_inner(*ip));
     if hidden {
-        return Report::failed(
+        return StepReport::failed(
             format!("{wrong}: these are addresses of the server's own network"),
             "set `rtc.use_external_ip: true`, or `rtc.node_ip` to its public address, in the LiveKit server's configuration",
         );
@@ -197,7 +204,7 @@ fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> Report {
     ports.sort_unstable();
     ports.dedup();
     let ports = list(&ports);
-    Report::failed(
+    StepReport::failed(
         wrong,
         format!(
             "{name} {ports} is blocked between here and the server: open it in the server's firewall or security group, and \
@@ -212,9 +219,9 @@ fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> Report {
 }
 
 /// Packets through a relay alone. `works_directly`: whether they pass without one.
-pub(in crate::cli::doctor) fn relay(result: &Result<(), ConnectError>, works_directly: bool) -> Report {
+pub(in crate::cli::doctor) fn relay(result: &Result<(), ConnectError>, works_directly: bool) -> StepReport {
     let relays = match result {
-        Ok(()) => return Report::ok("packets pass through a relay alone"),
+        Ok(()) => return StepReport::ok("packets pass through a relay alone"),
         Err(ConnectError::NoRelay { relays }) => relays,
         Err(other) => {
             let wrong = format!("a relay is named, and packets do not pass through it: {other}");
@@ -227,11 +234,11 @@ pub(in crate::cli::doctor) fn relay(result: &Result<(), ConnectError>, works_dir
     };
     if relays.is_empty() {
         if works_directly {
-            return Report::skipped(
+            return StepReport::skipped(
                 "the server names no relay; only networks that let nothing else out need one",
             );
         }
-        return Report::failed(
+        return StepReport::failed(
             "the server names no relay, which networks that let nothing else out need",
             "turn on `turn` in the LiveKit server's configuration, over TLS on port 443",
         );
@@ -250,12 +257,12 @@ pub(in crate::cli::doctor) fn relay(result: &Result<(), ConnectError>, works_dir
     mild(works_directly, format!("no relay can be used: {}", list(relays)), advice)
 }
 
-fn mild(works: bool, wrong: String, advice: &str) -> Report {
+fn mild(works: bool, wrong: String, advice: &str) -> StepReport {
     if works {
         let so = "; calls work without it, but not from networks that let nothing else out";
-        return Report::warning(wrong, format!("{advice}{so}"));
+        return StepReport::warning(wrong, format!("{advice}{so}"));
     }
-    Report::failed(wrong, advice)
+    StepReport::failed(wrong, advice)
 }
 
 /// Whether an address means something only within one network, or one machine.
@@ -274,10 +281,10 @@ fn is_inner(ip: IpAddr) -> bool {
 const SLOW: Duration = Duration::from_millis(300);
 
 /// Data from one participant to another and back.
-pub(in crate::cli::doctor) fn echo(echoes: &Echoes) -> Report {
-    let Echoes { reliable, sent_reliable, lossy, sent_lossy } = echoes;
+pub(in crate::cli::doctor) fn echo(echoes: &EchoResults) -> StepReport {
+    let EchoResults { reliable, sent_reliable, lossy, sent_lossy } = echoes;
     if reliable.is_empty() {
-        return Report::failed(
+        return StepReport::failed(
             "two participants are in the room, but nothing that one says reaches the other",
             "look at the LiveKit server's log; behind several nodes, at the connection between them",
         );
@@ -294,7 +301,7 @@ pub(in crate::cli::doctor) fn echo(echoes: &Echoes) -> Report {
         millis(longest)
     );
     if reliable.len() < *sent_reliable {
-        return Report::failed(
+        return StepReport::failed(
             "reliable packets did not come back in time",
             "the network loses or delays most packets: try another one, or a server that is nearer",
         )
@@ -302,25 +309,25 @@ pub(in crate::cli::doctor) fn echo(echoes: &Echoes) -> Report {
     }
     let lost = sent_lossy - lossy.len();
     if lost * 20 > *sent_lossy {
-        return Report::warning(
+        return StepReport::warning(
             format!("{lost} of {sent_lossy} fast packets were lost"),
             "calls are slow at that: prefer a cable to Wi-Fi, and look for a full uplink",
         )
         .found(found);
     }
     if median > SLOW {
-        return Report::warning(
+        return StepReport::warning(
             format!("a round trip takes {}", millis(median)),
             "a server or region that is nearer makes calls quicker",
         )
         .found(found);
     }
-    Report::ok(found)
+    StepReport::ok(found)
 }
 
 /// Why there is no echo.
-pub(in crate::cli::doctor) fn no_echo(error: &ConnectError) -> Report {
-    Report::failed(
+pub(in crate::cli::doctor) fn no_echo(error: &ConnectError) -> StepReport {
+    StepReport::failed(
         format!("the two participants for this check could not join: {error}"),
         "try again; a single one could join a moment ago. The server may limit participants (`room.max_participants`)",
     )

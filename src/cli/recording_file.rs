@@ -24,14 +24,14 @@ const MAX_REMEMBERED: usize = 4_096;
 const MAX_ID: usize = 256;
 
 /// A file that is being recorded.
-pub(super) struct Tape {
+pub(super) struct RecordingFile {
     path: PathBuf,
     recorder: Recorder,
     began: Instant,
     calls: Counted,
 }
 
-impl Tape {
+impl RecordingFile {
     /// Begins the file; who is already in the room need not leave it again for a file that cannot be made.
     pub(super) fn begin(path: &Path, force: bool, hidden: bool) -> Result<Self, Failure> {
         let options = RecorderOptions::default().force(force).role(Role::Observer);

@@ -1,6 +1,6 @@
 //! The last paragraph: whether it works, and what to do first.
 
-use crate::cli::doctor::step::{Report, State, Step};
+use crate::cli::doctor::step::{State, Step, StepReport};
 
 /// What all steps together mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(in crate::cli::doctor) struct Verdict {
 }
 
 /// Judges them.
-pub(in crate::cli::doctor) fn verdict(steps: &[(Step, Report)]) -> Verdict {
+pub(in crate::cli::doctor) fn verdict(steps: &[(Step, StepReport)]) -> Verdict {
     let of = |state: State| steps.iter().filter(move |(_, report)| report.state == state);
     let was = |step: Step| steps.iter().find(|(it, _)| *it == step).map(|(_, report)| report);
     let mut failed = of(State::Failed);
@@ -64,11 +64,11 @@ mod tests {
     #[test]
     fn the_first_failure_is_what_to_begin_with() {
         let steps = [
-            (Step::Name, Report::ok("x is 192.0.2.1")),
-            (Step::Clock, Report::warning("a bit", "mend it")),
-            (Step::Token, Report::failed("it is old", "make a new one.")),
-            (Step::Udp, Report::failed("blocked", "open it")),
-            (Step::Echo, Report::skipped("because")),
+            (Step::Name, StepReport::ok("x is 192.0.2.1")),
+            (Step::Clock, StepReport::warning("a bit", "mend it")),
+            (Step::Token, StepReport::failed("it is old", "make a new one.")),
+            (Step::Udp, StepReport::failed("blocked", "open it")),
+            (Step::Echo, StepReport::skipped("because")),
         ];
         let verdict = verdict(&steps);
         assert!(!verdict.works);
@@ -81,9 +81,9 @@ mod tests {
     #[test]
     fn warnings_are_said_beside_what_works() {
         let steps = [
-            (Step::Clock, Report::warning("one", "a")),
-            (Step::Tcp, Report::warning("two", "b")),
-            (Step::Echo, Report::ok("there and back")),
+            (Step::Clock, StepReport::warning("one", "a")),
+            (Step::Tcp, StepReport::warning("two", "b")),
+            (Step::Echo, StepReport::ok("there and back")),
         ];
         let verdict = verdict(&steps);
         assert!(verdict.works);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_was_not_checked_is_said() {
-        let verdict = verdict(&[(Step::Echo, Report::skipped("needs a key"))]);
+        let verdict = verdict(&[(Step::Echo, StepReport::skipped("needs a key"))]);
         assert!(verdict.works && verdict.text.contains("as far as one token can show"));
         assert!(verdict.text.ends_with("Not checked: data between two participants (needs a key)."));
     }

@@ -15,9 +15,9 @@ const BYTES: usize = 32 * 1024 * 1024;
 
 /// The streams that have begun, the oldest first.
 #[derive(Default)]
-pub(in crate::cli) struct Flows(VecDeque<Flow>);
+pub(in crate::cli) struct StreamAssembler(VecDeque<OpenStream>);
 
-struct Flow {
+struct OpenStream {
     from: Peer,
     id: Arc<str>,
     /// The index of the chunk that is due.
@@ -25,16 +25,21 @@ struct Flow {
     bytes: Vec<u8>,
 }
 
-impl Flows {
+impl StreamAssembler {
     /// Takes a part; the frame, if it was the last one.
     pub(super) fn take(&mut self, from: &Peer, part: StreamPart) -> Option<Vec<u8>> {
-        let at = self.0.iter().position(|flow| flow.from == *from && flow.id == *part.id());
+        let at = self.0.iter().position(|stream| stream.from == *from && stream.id == *part.id());
         match part {
             StreamPart::Header(header) => {
                 // The same once more is another one.
                 at.map(|at| self.0.remove(at));
                 if header.topic == STREAM_TOPIC {
-                    self.0.push_back(Flow { from: from.clone(), id: header.id, next: 0, bytes: Vec::new() });
+                    self.0.push_back(OpenStream {
+                        from: from.clone(),
+                        id: header.id,
+                        next: 0,
+                        bytes: Vec::new(),
+                    });
                 }
                 if self.0.len() > AT_ONCE {
                     self.0.pop_front();
@@ -42,26 +47,26 @@ impl Flows {
                 None
             }
             StreamPart::Chunk { index, bytes, .. } => {
-                let flow = self.0.get_mut(at?)?;
-                if flow.next == index {
-                    flow.next += 1;
-                    flow.bytes.extend_from_slice(&bytes);
+                let stream = self.0.get_mut(at?)?;
+                if stream.next == index {
+                    stream.next += 1;
+                    stream.bytes.extend_from_slice(&bytes);
                 }
-                while self.0.iter().map(|flow| flow.bytes.len()).sum::<usize>() > BYTES {
+                while self.0.iter().map(|stream| stream.bytes.len()).sum::<usize>() > BYTES {
                     self.0.pop_front();
                 }
                 None
             }
             StreamPart::Trailer { reason, .. } => {
-                let flow = self.0.remove(at?)?;
-                reason.is_empty().then_some(flow.bytes)
+                let stream = self.0.remove(at?)?;
+                reason.is_empty().then_some(stream.bytes)
             }
         }
     }
 
     /// Nothing more comes from there.
     pub(super) fn forget(&mut self, from: &Peer) {
-        self.0.retain(|flow| flow.from != *from);
+        self.0.retain(|stream| stream.from != *from);
     }
 }
 
@@ -79,37 +84,40 @@ mod tests {
 
     #[test]
     fn a_stream_is_a_frame_again_and_others_do_not_mingle() {
-        let (mut flows, a, b) = (Flows::default(), Peer::new("a", "PA_1"), Peer::new("b", "PA_2"));
+        let (mut streams, a, b) =
+            (StreamAssembler::default(), Peer::new("a", "PA_1"), Peer::new("b", "PA_2"));
         let mut frames = Vec::new();
         for (of_a, of_b) in parts(40_000).zip(parts(40_000)) {
-            frames.extend(flows.take(&a, of_a));
-            frames.extend(flows.take(&b, of_b));
+            frames.extend(streams.take(&a, of_a));
+            frames.extend(streams.take(&b, of_b));
         }
         assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [40_000, 40_000]);
-        assert!(flows.0.is_empty());
+        assert!(streams.0.is_empty());
     }
 
     #[test]
     fn what_ends_early_is_on_another_topic_or_of_somebody_gone_is_no_frame() {
-        let (mut flows, a) = (Flows::default(), Peer::new("a", "PA_1"));
+        let (mut streams, a) = (StreamAssembler::default(), Peer::new("a", "PA_1"));
         let mut abandoned = parts(40_000);
         let header = abandoned.next().unwrap();
-        assert_eq!(flows.take(&a, header), None);
-        assert_eq!(flows.take(&a, abandoned.abandon().unwrap()), None);
-        assert_eq!(flows.take(&a, StreamPart::Header(StreamHeader::new("x", "photos", None))), None);
-        assert_eq!(flows.take(&a, parts(1).next().unwrap()), None);
-        flows.forget(&a);
-        assert!(flows.0.is_empty());
+        assert_eq!(streams.take(&a, header), None);
+        assert_eq!(streams.take(&a, abandoned.abandon().unwrap()), None);
+        assert_eq!(streams.take(&a, StreamPart::Header(StreamHeader::new("x", "photos", None))), None);
+        assert_eq!(streams.take(&a, parts(1).next().unwrap()), None);
+        streams.forget(&a);
+        assert!(streams.0.is_empty());
     }
 
     #[test]
     fn sec_r3_streams_that_never_end_have_a_cap() {
-        let (mut flows, a) = (Flows::default(), Peer::new("a", "PA_1"));
+        let (mut streams, a) = (StreamAssembler::default(), Peer::new("a", "PA_1"));
         for n in 0..1_000 {
             let id: Arc<str> = format!("s{n}").into();
-            flows.take(&a, StreamPart::Header(StreamHeader::new(id.clone(), STREAM_TOPIC, None)));
-            flows.take(&a, StreamPart::Chunk { id, index: 0, bytes: vec![0; 1_000_000].into() });
+            streams.take(&a, StreamPart::Header(StreamHeader::new(id.clone(), STREAM_TOPIC, None)));
+            streams.take(&a, StreamPart::Chunk { id, index: 0, bytes: vec![0; 1_000_000].into() });
         }
-        assert!(flows.0.len() <= AT_ONCE && flows.0.iter().map(|it| it.bytes.len()).sum::<usize>() <= BYTES);
+        assert!(
+            streams.0.len() <= AT_ONCE && streams.0.iter().map(|it| it.bytes.len()).sum::<usize>() <= BYTES
+        );
     }
 }

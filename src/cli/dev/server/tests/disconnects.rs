@@ -38,7 +38,7 @@ async fn each_end_is_told_by_its_reason() {
     let mut one = server.join("one").await;
     let mut again = server.join("one").await;
     assert_eq!(closed(&mut one).await, CloseReason::DuplicateIdentity);
-    server.look(|rooms| rooms.put_out(std::time::Instant::now(), "kitchen", "one").unwrap()).await;
+    server.look(|rooms| rooms.remove_participant(std::time::Instant::now(), "kitchen", "one").unwrap()).await;
     assert_eq!(closed(&mut again).await, CloseReason::Removed);
     let mut one = server.join("one").await;
     server.look(|rooms| rooms.delete_room(std::time::Instant::now(), "kitchen").unwrap()).await;
@@ -59,7 +59,7 @@ async fn who_has_no_valid_token_is_refused() {
 #[tokio::test]
 async fn a_port_that_is_taken_is_told() {
     let server = server().await;
-    let error = DevRoom::start(server.address.port(), server.key.clone(), Vec::new()).await.unwrap_err();
+    let error = DevServer::start(server.address.port(), server.key.clone(), Vec::new()).await.unwrap_err();
     assert!(error.is_taken() && error.to_string().contains(&server.address.port().to_string()), "{error}");
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    command::{COMMANDS, Id, Wrong},
+    command::{COMMANDS, CommandError, Id},
     conversation::OPEN_CALLS,
     input::MAX_LINE,
 };
@@ -115,10 +115,10 @@ pub(super) fn progress(id: &Id, progress: &Progress) -> Value {
 }
 
 /// What can be called.
-pub(super) fn tools(id: Option<&Id>, offers: &[Offer], ourselves: &Identity) -> Value {
+pub(super) fn tools(id: Option<&Id>, offers: &[Offer], local: &Identity) -> Value {
     let tool = |offer: &Offer| {
         let options = offer.tool.tool_options();
-        let execution = match offer.owner == *ourselves {
+        let execution = match offer.owner == *local {
             true if options.prefer_client => Execution::Either,
             true => Execution::Server,
             false => Execution::Client,
@@ -142,7 +142,7 @@ pub(super) fn tools(id: Option<&Id>, offers: &[Offer], ourselves: &Identity) -> 
 }
 
 /// A line that asks for nothing.
-pub(super) fn wrong(line: u64, wrong: &Wrong) -> Value {
+pub(super) fn wrong(line: u64, wrong: &CommandError) -> Value {
     json!({"type": "error", "line": line, "code": wrong.code, "message": wrong.message})
 }
 

@@ -4,7 +4,7 @@ use super::hint;
 use toolbridge::{Assistant, Event, LinkState};
 
 /// What has become of the connection.
-pub(super) fn says(state: LinkState) -> &'static str {
+pub(super) fn describe(state: LinkState) -> &'static str {
     match state {
         LinkState::Down => "the connection is lost; joining anew …",
         LinkState::Up => "in the room again",
@@ -12,11 +12,11 @@ pub(super) fn says(state: LinkState) -> &'static str {
 }
 
 /// Tells people of it while they wait for something else. It never ends.
-pub(super) async fn told(assistant: &Assistant) {
+pub(super) async fn print_changes(assistant: &Assistant) {
     let mut events = assistant.events();
     while let Some(event) = events.recv().await {
         if let Event::Link(state) = event {
-            hint(says(state));
+            hint(describe(state));
         }
     }
     std::future::pending().await

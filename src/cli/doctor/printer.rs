@@ -8,8 +8,8 @@ use std::{
 use serde_json::json;
 
 use super::{
-    judge::verdict::Verdict,
-    step::{Report, Step},
+    diagnosis::verdict::Verdict,
+    step::{Step, StepReport},
 };
 use crate::cli::text;
 
@@ -20,11 +20,11 @@ const INDENT: usize = 34;
 
 /// Where reports go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Show {
+pub(super) struct Printer {
     pub(super) json: bool,
 }
 
-impl Show {
+impl Printer {
     /// What is going to be checked.
     pub(super) fn title(self, server: &str) -> io::Result<()> {
         if self.json {
@@ -34,12 +34,12 @@ impl Show {
     }
 
     /// One step, and how long it took.
-    pub(super) fn step(self, step: Step, report: &Report, took: Duration) -> io::Result<()> {
+    pub(super) fn step(self, step: Step, report: &StepReport, took: Duration) -> io::Result<()> {
         let ms = (took.as_secs_f64() * 1e4).round() / 10.0;
         if self.json {
             let line = json!({
-                "step": step.word(),
-                "state": report.state.word(),
+                "step": step.as_str(),
+                "state": report.state.as_str(),
                 "ms": ms,
                 "found": report.found,
                 "wrong": report.wrong,
@@ -60,7 +60,7 @@ impl Show {
     }
 }
 
-fn lines(step: Step, report: &Report, took: Duration) -> String {
+fn lines(step: Step, report: &StepReport, took: Duration) -> String {
     let mut said = Vec::new();
     said.extend(report.found.clone());
     said.extend(report.wrong.clone());
@@ -117,13 +117,13 @@ mod tests {
 
     #[test]
     fn a_step_is_a_row_with_its_advice_below() {
-        let report = Report::failed("it is shut", "open it").found("an address");
+        let report = StepReport::failed("it is shut", "open it").found("an address");
         let text = lines(Step::Udp, &report, Duration::from_millis(8040));
         let expected = "  failed   packets, UDP    8.0 s  an address\n                                  it is shut\n                                  → open it";
         assert_eq!(text, expected);
-        let skipped = lines(Step::Tls, &Report::skipped("no need"), Duration::ZERO);
+        let skipped = lines(Step::Tls, &StepReport::skipped("no need"), Duration::ZERO);
         assert_eq!(skipped, "  skipped  encryption             no need");
-        let hostile = lines(Step::Http, &Report::ok("a\u{1b}[31mb"), Duration::ZERO);
+        let hostile = lines(Step::Http, &StepReport::ok("a\u{1b}[31mb"), Duration::ZERO);
         assert!(!hostile.contains('\u{1b}'));
     }
 }
