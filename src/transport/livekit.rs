@@ -64,10 +64,10 @@ pub use simulate::Scenario;
 pub use turn::{RelayError, RelayFailure};
 
 use address::ServerUrl;
-use connect::Door;
-use queues::{Desk, Ends, Leave, Outgoing, Shared, State};
+use connect::Connector;
+use queues::{Leave, Outgoing, Queues, Shared, State, UserQueues};
 use rejoin::{Policy, Rejoin};
-use snapshot::View;
+use snapshot::Snapshot;
 use stream::Outflow;
 use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
@@ -109,9 +109,9 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// sender was not announced yet is delivered all the same. Who is there, and who we are, changes as the
 /// events are read that tell of it.
 pub struct Room {
-    view: View,
+    snapshot: Snapshot,
     shared: Arc<Shared>,
-    ends: Ends,
+    ends: UserQueues,
 }
 
 /// How a room is joined.
@@ -308,7 +308,7 @@ impl RoomOptions {
             (self.warn_unencrypted)(&url.to_string());
         }
         let policy = self.policy();
-        let door = Door {
+        let connector = Connector {
             url,
             roots: self.roots,
             bind: self.bind,
@@ -319,18 +319,18 @@ impl RoomOptions {
             policy,
         };
         let start = Instant::now();
-        let joined = door.enter(token, self.join_timeout).await?;
+        let joined = connector.connect(token, self.join_timeout).await?;
 
-        let (desk, ends) = Desk::new(State {
+        let (queues, ends) = Queues::new(State {
             sid: Some(joined.local.sid().clone()),
             can_publish_data: joined.can_publish_data,
             token: joined.token.clone(),
             closed: None,
         });
-        let room = Room { view: joined.view(), shared: desk.shared.clone(), ends };
+        let room = Room { snapshot: joined.snapshot(), shared: queues.shared.clone(), ends };
         let rejoin = Rejoin::new(Instant::now(), policy, start.elapsed());
         let (name, local) = (joined.room.clone(), joined.local.clone());
-        let task = Task { desk, door, source: self.source, rejoin, room: name, local };
+        let task = Task { queues, connector, source: self.source, rejoin, room: name, local };
         tokio::spawn(task.run(joined));
         Ok(room)
     }
@@ -396,15 +396,15 @@ impl Room {
 
 impl Transport for Room {
     fn local(&self) -> Participant {
-        self.view.local().clone()
+        self.snapshot.local().clone()
     }
 
     fn room(&self) -> String {
-        self.view.room().to_owned()
+        self.snapshot.room().to_owned()
     }
 
     fn present(&self) -> Vec<Participant> {
-        self.view.present()
+        self.snapshot.present()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -437,7 +437,7 @@ impl Transport for Room {
     async fn recv(&mut self) -> Option<TransportEvent> {
         loop {
             let told = self.ends.events.recv().await?;
-            if let Some(event) = self.view.read(told) {
+            if let Some(event) = self.snapshot.read(told) {
                 return Some(event);
             }
         }
@@ -459,7 +459,7 @@ type Queued = (Option<(mpsc::Sender<Outgoing>, Outgoing)>, oneshot::Receiver<Res
 
 impl Room {
     fn enqueue(&self, packet: Packet) -> Result<Queued, SendError> {
-        let sid = self.view.local().sid();
+        let sid = self.snapshot.local().sid();
         let (closed, joined, allowed) = self
             .shared
             .with(|state| (state.closed.is_some(), state.sid.as_ref() == Some(sid), state.can_publish_data));
@@ -514,7 +514,7 @@ fn check_size(size: usize, limit: usize) -> Result<(), SendError> {
 impl fmt::Debug for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Room")
-            .field("name", &self.view.room())
+            .field("name", &self.snapshot.room())
             .field("local", self.local().peer())
             .finish_non_exhaustive()
     }

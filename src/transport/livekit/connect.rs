@@ -11,7 +11,7 @@ use tokio::time;
 
 use super::{
     address::ServerUrl,
-    connection::Joined,
+    connection::Connection,
     error::{ConnectError, JoinPhase},
     liveness::{End, Loss},
     participants::Participants,
@@ -29,7 +29,7 @@ const FAREWELL: Duration = Duration::from_millis(300);
 const BEGIN_ANEW: Duration = Duration::from_secs(2);
 
 /// Where the room is, and how it is reached: the same for every join of a participant.
-pub(super) struct Door {
+pub(super) struct Connector {
     pub(super) url: ServerUrl,
     pub(super) roots: Vec<CertificateDer<'static>>,
     pub(super) bind: Option<IpAddr>,
@@ -40,9 +40,9 @@ pub(super) struct Door {
     pub(super) policy: Policy,
 }
 
-impl Door {
+impl Connector {
     /// Joins. A dropped future leaves again.
-    pub(super) async fn enter(&self, token: &str, limit: Duration) -> Result<Joined, ConnectError> {
+    pub(super) async fn connect(&self, token: &str, limit: Duration) -> Result<Connection, ConnectError> {
         let (server, start) = (&self.url, Instant::now());
         let (mut peer, offer) =
             PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
@@ -53,15 +53,15 @@ impl Door {
         if only || !self.direct_only {
             peer.use_relays(&response.ice_servers, only, &self.roots);
         }
-        let mut joining = Joining::new(signal, peer, token, response);
-        joining.open(start, limit).await?;
+        let mut connecting = Connecting::new(signal, peer, token, response);
+        connecting.open(start, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "both channels are open");
-        Ok(joining.finish((self.policy, self.roots.clone())))
+        Ok(connecting.finish((self.policy, self.roots.clone())))
     }
 }
 
 /// A join under way. Dropping it leaves.
-struct Joining {
+struct Connecting {
     signal: Signal,
     peer: PeerConnection,
     token: String,
@@ -70,7 +70,7 @@ struct Joining {
     participants: Participants,
 }
 
-impl Joining {
+impl Connecting {
     /// The server answered with this.
     fn new(signal: Signal, peer: PeerConnection, token: &str, response: JoinResponse) -> Self {
         let mut participants = Participants::default();
@@ -122,9 +122,9 @@ impl Joining {
         Ok(())
     }
 
-    fn finish(self, how: (Policy, Vec<CertificateDer<'static>>)) -> Joined {
+    fn finish(self, how: (Policy, Vec<CertificateDer<'static>>)) -> Connection {
         let who = (self.room, &self.local, self.token);
-        Joined::new(self.signal, self.peer, self.participants, who, how)
+        Connection::new(self.signal, self.peer, self.participants, who, how)
     }
 
     fn handle_server(&mut self, event: ServerEvent) -> Result<(), ConnectError> {

@@ -10,29 +10,29 @@ use prost::Message;
 use rustls::pki_types::CertificateDer;
 
 use super::{
-    liveness::{End, Health, Sign},
+    liveness::{End, Liveness, Sign},
     packet::{self, Skipped},
     participants::{self, Participants},
     peer_connection::{Admit, Error, PeerConnection},
-    queues::{Desk, Inbox, Leave, Leaving, Outgoing},
+    queues::{Inbox, Leave, Leaving, Outgoing, Queues},
     rejoin::Policy,
     resume::Resume,
     sequence,
     signal::Signal,
-    snapshot::View,
+    snapshot::Snapshot,
 };
 use crate::transport::{Lane, LinkState, Participant, SendError, TransportEvent};
 
 mod recovery;
 mod server;
 
-use recovery::Mending;
+use recovery::Recovery;
 
 /// How long leaving waits for what was handed over to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 /// A join. Dropping it leaves, without waiting.
-pub(super) struct Joined {
+pub(super) struct Connection {
     signal: Signal,
     peer: PeerConnection,
     participants: Participants,
@@ -44,9 +44,9 @@ pub(super) struct Joined {
     pub(super) token: String,
     /// The server has told the others of us while the join was still being made.
     announced: bool,
-    health: Health,
+    liveness: Liveness,
     resume: Resume,
-    mending: Mending,
+    recovery: Recovery,
     numbers: sequence::Outgoing,
     heard: sequence::Incoming,
     /// Messages that were no user packets.
@@ -61,7 +61,7 @@ pub(super) enum Ended {
     End(End),
 }
 
-impl Joined {
+impl Connection {
     /// Both channels are open.
     pub(super) fn new(
         signal: Signal,
@@ -81,9 +81,9 @@ impl Joined {
             hidden: is_hidden(local),
             token,
             announced: local.state() == participant_info::State::Active,
-            health: Health::new(now),
+            liveness: Liveness::new(now),
             resume: Resume::new(now, policy),
-            mending: Mending::new(now, roots),
+            recovery: Recovery::new(now, roots),
             numbers: sequence::Outgoing::default(),
             heard: sequence::Incoming::default(),
             skipped: 0,
@@ -91,61 +91,61 @@ impl Joined {
     }
 
     /// The room as it is.
-    pub(super) fn view(&self) -> View {
-        View::new(self.room.clone(), self.local.clone(), self.participants.list())
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.room.clone(), self.local.clone(), self.participants.list())
     }
 
     /// Runs until it is left or lost.
-    pub(super) async fn run(&mut self, desk: &mut Desk) -> Ended {
+    pub(super) async fn run(&mut self, queues: &mut Queues) -> Ended {
         if mem::take(&mut self.announced) {
-            desk.inbox.tell(TransportEvent::Joined(self.local.clone()));
+            queues.inbox.tell(TransportEvent::Joined(self.local.clone()));
         }
-        let events = desk.events.clone();
+        let events = queues.events.clone();
         loop {
-            self.health.handle_awake(Instant::now());
-            if let Err(error) = self.write_all(desk) {
-                self.health.handle_peer_lost(Instant::now(), &error.to_string());
+            self.liveness.handle_awake(Instant::now());
+            if let Err(error) = self.write_all(queues) {
+                self.liveness.handle_peer_lost(Instant::now(), &error.to_string());
             }
-            self.take_messages(&mut desk.inbox);
-            if let Some(end) = self.poll_health(desk) {
-                self.take_messages(&mut desk.inbox);
+            self.take_messages(&mut queues.inbox);
+            if let Some(end) = self.poll_liveness(queues) {
+                self.take_messages(&mut queues.inbox);
                 return Ended::End(end);
             }
-            self.mend(desk);
-            if let Some(Leaving { until, .. }) = desk.leaving
-                && (self.is_flushed(desk) || Instant::now() >= until)
+            self.recover(queues);
+            if let Some(Leaving { until, .. }) = queues.leaving
+                && (self.is_flushed(queues) || Instant::now() >= until)
             {
                 return Ended::Left;
             }
 
-            let due = self.health.poll_timeout().min(self.mend_timeout());
-            let until = desk.leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
-            self.health.handle_asleep(self.peer.wakes_at(until));
-            let (full, waiting) = (desk.inbox.is_full(), !desk.inbox.is_empty());
+            let due = self.liveness.poll_timeout().min(self.recovery_timeout());
+            let until = queues.leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
+            self.liveness.handle_asleep(self.peer.wakes_at(until));
+            let (full, waiting) = (queues.inbox.is_full(), !queues.inbox.is_empty());
             let admit = admit(full);
-            let [lossy, urgent, reliable] = &mut desk.lanes;
+            let [lossy, urgent, reliable] = &mut queues.lanes;
             tokio::select! {
                 // What is not read waits, up to a cap, and then the server does.
                 event = self.signal.next(), if !full => {
-                    if let Some(end) = self.handle_server(event, desk) {
+                    if let Some(end) = self.handle_server(event, queues) {
                         return Ended::End(end);
                     }
                 }
                 permit = events.reserve(), if waiting => match permit {
-                    Ok(permit) => if let Some(told) = desk.inbox.pop() { permit.send(told) },
+                    Ok(permit) => if let Some(told) = queues.inbox.pop() { permit.send(told) },
                     Err(_) => return Ended::Left,
                 },
-                asked = desk.leave.recv(), if desk.leaving.is_none() => match asked {
+                asked = queues.leave.recv(), if queues.leaving.is_none() => match asked {
                     None => return Ended::Left,
-                    Some(Leave { left }) => desk.begin_to_leave(left, Instant::now() + FLUSH_LIMIT),
+                    Some(Leave { left }) => queues.begin_to_leave(left, Instant::now() + FLUSH_LIMIT),
                 },
-                Some(scenario) = desk.simulate.recv() => self.simulate(scenario),
+                Some(scenario) = queues.simulate.recv() => self.simulate(scenario),
                 more = urgent.queue.recv(), if urgent.is_idle() => urgent.take(more),
                 more = reliable.queue.recv(), if reliable.is_idle() => reliable.take(more),
                 more = lossy.queue.recv(), if lossy.is_idle() => lossy.take(more),
                 woken = self.peer.wait(until) => {
                     if let Err(error) = self.peer.handle(woken, admit) {
-                        self.health.handle_peer_lost(Instant::now(), &error.to_string());
+                        self.liveness.handle_peer_lost(Instant::now(), &error.to_string());
                     }
                 }
             }
@@ -165,15 +165,15 @@ impl Joined {
     }
 
     /// Writes what there is room for.
-    fn write_all(&mut self, desk: &mut Desk) -> Result<(), Error> {
+    fn write_all(&mut self, queues: &mut Queues) -> Result<(), Error> {
         let unacknowledged = self.peer.unacknowledged();
         let progress = self.numbers.handle_unacknowledged(unacknowledged);
-        self.health.handle_reliable(Instant::now(), unacknowledged > 0, progress);
+        self.liveness.handle_reliable(Instant::now(), unacknowledged > 0, progress);
         // What is sent again goes before all that is new, or it would count as known.
-        if !self.write_again()? || self.mending.is_moving() {
+        if !self.write_again()? || self.recovery.is_moving() {
             return Ok(());
         }
-        for lane in &mut desk.lanes {
+        for lane in &mut queues.lanes {
             loop {
                 lane.abandon_unwanted();
                 let Some(Outgoing { packet, .. }) = &mut lane.next else { break };
@@ -202,12 +202,12 @@ impl Joined {
                 }
             }
         }
-        desk.shared.backlog.set_unacknowledged(self.peer.unacknowledged());
+        queues.shared.backlog.set_unacknowledged(self.peer.unacknowledged());
         Ok(())
     }
 
-    fn is_flushed(&mut self, desk: &Desk) -> bool {
-        desk.lanes.iter().all(|lane| lane.is_done()) && self.peer.unacknowledged() == 0
+    fn is_flushed(&mut self, queues: &Queues) -> bool {
+        queues.lanes.iter().all(|lane| lane.is_done()) && self.peer.unacknowledged() == 0
     }
 
     /// Takes what came on the channels.
@@ -217,7 +217,7 @@ impl Joined {
             self.handle_message(now, lane, &bytes, inbox);
         }
         if let Some(why) = self.peer.lost() {
-            self.health.handle_peer_lost(now, why);
+            self.liveness.handle_peer_lost(now, why);
         }
     }
 
@@ -235,28 +235,28 @@ impl Joined {
         }
     }
 
-    fn poll_health(&mut self, desk: &mut Desk) -> Option<End> {
-        let full = desk.inbox.is_full();
-        self.take_note_of_what_was_heard(desk);
-        self.health.handle_signalling(self.resume.is_up());
+    fn poll_liveness(&mut self, queues: &mut Queues) -> Option<End> {
+        let full = queues.inbox.is_full();
+        self.take_note_of_what_was_heard(queues);
+        self.liveness.handle_signalling(self.resume.is_up());
         // Judged by the time in which we could hear, and at this moment: we may stand still at any.
         let now = Instant::now();
-        self.health.handle_awake(now);
+        self.liveness.handle_awake(now);
         // While too much waits for the user, we shut out acknowledgements ourselves.
         if full {
-            self.health.handle_full();
+            self.liveness.handle_full();
         } else {
-            self.health.handle_waiting(now, self.peer.waits());
+            self.liveness.handle_waiting(now, self.peer.waits());
         }
-        if now < self.health.poll_timeout() {
+        if now < self.liveness.poll_timeout() {
             return None;
         }
         // If we came late, the sockets hold what came meanwhile.
         if let Err(error) = self.peer.handle(None, admit(full)) {
-            self.health.handle_peer_lost(Instant::now(), &error.to_string());
+            self.liveness.handle_peer_lost(Instant::now(), &error.to_string());
         }
-        self.take_note_of_what_was_heard(desk);
-        match self.health.poll(now)? {
+        self.take_note_of_what_was_heard(queues);
+        match self.liveness.poll(now)? {
             Sign::End(end) => Some(end),
             Sign::Suspect => {
                 self.begin_anew();
@@ -265,10 +265,10 @@ impl Joined {
         }
     }
 
-    fn take_note_of_what_was_heard(&mut self, desk: &mut Desk) {
-        self.health.handle_heard(self.peer.heard());
-        if self.mending.handle_heard(self.peer.heard()) {
-            desk.tell_link(LinkState::Up);
+    fn take_note_of_what_was_heard(&mut self, queues: &mut Queues) {
+        self.liveness.handle_heard(self.peer.heard());
+        if self.recovery.handle_heard(self.peer.heard()) {
+            queues.tell_link(LinkState::Up);
         }
     }
 }

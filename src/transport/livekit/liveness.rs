@@ -40,7 +40,7 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// The same without a hole: whoever hears the server and is not heard finds it out by what is never acknowledged. The
 /// connection has sent it again twice by then.
 const STUCK: Duration = Duration::from_secs(5);
-/// When the server ends a connection, the channels close before the word that says why. Joining anew
+/// When the server ends a connection, the channels close before the word that says why. Connecting anew
 /// without having heard it would put out whoever has put us out.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 /// Who wakes up this much too late stood still, with the process or the whole machine: what was not heard meanwhile is
@@ -51,7 +51,7 @@ const TOO_LATE: Duration = Duration::from_secs(10);
 
 /// The state of one join.
 #[derive(Debug)]
-pub(super) struct Health {
+pub(super) struct Liveness {
     heard: Instant,
     /// When we were awake last, or want to be again.
     awake: Instant,
@@ -72,7 +72,7 @@ pub(super) struct Health {
 /// What the time has brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sign {
-    /// The way may have changed: ICE should begin anew. Said until [`Health::handle_restarted`].
+    /// The way may have changed: ICE should begin anew. Said until [`Liveness::handle_restarted`].
     Suspect,
     /// It is over.
     End(End),
@@ -117,7 +117,7 @@ impl fmt::Display for Loss {
     }
 }
 
-impl Health {
+impl Liveness {
     /// A connection that was just made.
     pub(super) fn new(now: Instant) -> Self {
         Self {
@@ -279,174 +279,178 @@ mod tests {
     #[test]
     fn who_stood_still_goes_on_where_it_was() {
         let (start, second) = (Instant::now(), SECOND);
-        let mut health = Health::new(start);
-        health.handle_waiting(start, true);
-        health.handle_asleep(start + second);
-        health.handle_awake(start + second + LATE - MS);
-        assert_eq!(health.silence().0, start + SILENCE_WAITING, "nobody wakes up to the millisecond");
-        health.handle_asleep(start + second);
-        health.handle_awake(start + second);
-        health.handle_awake(start + 6 * second);
-        assert_eq!(health.silence().0, start + 5 * second + SILENCE_WAITING);
-        assert_eq!(health.poll(start + 6 * second), None);
-        health.handle_heard(start + 6 * second + 100 * MS);
-        assert_eq!(health.stalled(), None, "it was no hole");
-        health.handle_awake(start + 6 * second + 200 * MS);
-        health.handle_asleep(start + 7 * second);
-        health.handle_awake(start + 7 * second + TOO_LATE);
-        assert_eq!(health.poll(start + 7 * second + TOO_LATE), lost(Loss::Silence(SILENCE_WAITING)));
+        let mut liveness = Liveness::new(start);
+        liveness.handle_waiting(start, true);
+        liveness.handle_asleep(start + second);
+        liveness.handle_awake(start + second + LATE - MS);
+        assert_eq!(liveness.silence().0, start + SILENCE_WAITING, "nobody wakes up to the millisecond");
+        liveness.handle_asleep(start + second);
+        liveness.handle_awake(start + second);
+        liveness.handle_awake(start + 6 * second);
+        assert_eq!(liveness.silence().0, start + 5 * second + SILENCE_WAITING);
+        assert_eq!(liveness.poll(start + 6 * second), None);
+        liveness.handle_heard(start + 6 * second + 100 * MS);
+        assert_eq!(liveness.stalled(), None, "it was no hole");
+        liveness.handle_awake(start + 6 * second + 200 * MS);
+        liveness.handle_asleep(start + 7 * second);
+        liveness.handle_awake(start + 7 * second + TOO_LATE);
+        assert_eq!(liveness.poll(start + 7 * second + TOO_LATE), lost(Loss::Silence(SILENCE_WAITING)));
     }
 
     #[test]
     fn a_silence_of_two_checks_is_a_loss_and_a_shorter_one_is_none() {
         let start = Instant::now();
-        let mut health = Health::new(start);
-        health.handle_restarted(start + SUSPECT);
-        assert_eq!(health.poll(start + SILENCE - MS), None);
+        let mut liveness = Liveness::new(start);
+        liveness.handle_restarted(start + SUSPECT);
+        assert_eq!(liveness.poll(start + SILENCE - MS), None);
         let heard = start + 2_700 * MS;
-        health.handle_heard(heard);
-        health.handle_restarted(heard + SUSPECT);
-        assert_eq!(health.poll(heard + SILENCE - MS), None);
-        assert_eq!(health.poll_timeout(), heard + SILENCE);
-        assert_eq!(health.poll(heard + SILENCE), lost(Loss::Silence(SILENCE)));
+        liveness.handle_heard(heard);
+        liveness.handle_restarted(heard + SUSPECT);
+        assert_eq!(liveness.poll(heard + SILENCE - MS), None);
+        assert_eq!(liveness.poll_timeout(), heard + SILENCE);
+        assert_eq!(liveness.poll(heard + SILENCE), lost(Loss::Silence(SILENCE)));
         assert!(SILENCE > 2 * CHECK && Loss::Silence(SILENCE).to_string().contains("2.8s"));
     }
 
     #[test]
     fn while_something_waits_to_be_acknowledged_a_silence_is_a_loss_earlier() {
         let start = Instant::now();
-        let mut health = Health::new(start);
-        let due = |health: &Health| health.silence().0;
-        health.handle_waiting(start + 100 * MS, true);
-        health.handle_waiting(start + SECOND, true);
-        assert_eq!(due(&health), start + 100 * MS + SILENCE_WAITING, "it waits since the first");
+        let mut liveness = Liveness::new(start);
+        let due = |liveness: &Liveness| liveness.silence().0;
+        liveness.handle_waiting(start + 100 * MS, true);
+        liveness.handle_waiting(start + SECOND, true);
+        assert_eq!(due(&liveness), start + 100 * MS + SILENCE_WAITING, "it waits since the first");
         let heard = start + 2 * SECOND;
-        health.handle_heard(heard);
-        assert_eq!(due(&health), heard + SILENCE_WAITING);
-        assert_eq!(health.poll(heard + SILENCE_WAITING), lost(Loss::Silence(SILENCE_WAITING)));
-        health.handle_waiting(heard + SECOND, false);
-        assert_eq!(due(&health), heard + SILENCE, "nothing waits any more");
-        health.handle_waiting(heard + 2 * SECOND, true);
-        assert_eq!(due(&health), heard + SILENCE, "a late one makes it no longer");
+        liveness.handle_heard(heard);
+        assert_eq!(due(&liveness), heard + SILENCE_WAITING);
+        assert_eq!(liveness.poll(heard + SILENCE_WAITING), lost(Loss::Silence(SILENCE_WAITING)));
+        liveness.handle_waiting(heard + SECOND, false);
+        assert_eq!(due(&liveness), heard + SILENCE, "nothing waits any more");
+        liveness.handle_waiting(heard + 2 * SECOND, true);
+        assert_eq!(due(&liveness), heard + SILENCE, "a late one makes it no longer");
     }
 
     /// The lossy lane gives up after 100 ms what nobody acknowledged.
     #[test]
     fn what_was_given_up_while_nothing_was_heard_waits_still() {
         let start = Instant::now();
-        let mut health = Health::new(start);
-        let due = |health: &Health| health.silence().0;
-        health.handle_waiting(start + 100 * MS, true);
-        health.handle_waiting(start + SECOND, false);
-        health.handle_waiting(start + 2 * SECOND, true);
-        assert_eq!(due(&health), start + 100 * MS + SILENCE_WAITING);
+        let mut liveness = Liveness::new(start);
+        let due = |liveness: &Liveness| liveness.silence().0;
+        liveness.handle_waiting(start + 100 * MS, true);
+        liveness.handle_waiting(start + SECOND, false);
+        liveness.handle_waiting(start + 2 * SECOND, true);
+        assert_eq!(due(&liveness), start + 100 * MS + SILENCE_WAITING);
         let heard = start + 2 * SECOND;
-        health.handle_heard(heard);
-        health.handle_waiting(heard, false);
-        assert_eq!(due(&health), heard + SILENCE);
+        liveness.handle_heard(heard);
+        liveness.handle_waiting(heard, false);
+        assert_eq!(due(&liveness), heard + SILENCE);
     }
 
     #[test]
     fn without_signalling_a_silence_is_a_loss_earlier() {
         let start = Instant::now();
-        let mut health = Health::new(start);
-        health.handle_signalling(false);
-        assert_eq!(health.poll(start + SILENCE_ALONE), lost(Loss::Silence(SILENCE_ALONE)));
-        health.handle_waiting(start, true);
+        let mut liveness = Liveness::new(start);
+        liveness.handle_signalling(false);
+        assert_eq!(liveness.poll(start + SILENCE_ALONE), lost(Loss::Silence(SILENCE_ALONE)));
+        liveness.handle_waiting(start, true);
         let lost = lost(Loss::Silence(SILENCE_ALONE_WAITING));
-        assert_eq!(health.poll(start + SILENCE_ALONE_WAITING), lost);
-        health.handle_heard(start + SILENCE_ALONE_WAITING);
-        health.handle_waiting(start + SILENCE_ALONE_WAITING, false);
-        health.handle_signalling(true);
-        assert_eq!(health.poll(start + SILENCE_ALONE_WAITING + SUSPECT), Some(Sign::Suspect));
+        assert_eq!(liveness.poll(start + SILENCE_ALONE_WAITING), lost);
+        liveness.handle_heard(start + SILENCE_ALONE_WAITING);
+        liveness.handle_waiting(start + SILENCE_ALONE_WAITING, false);
+        liveness.handle_signalling(true);
+        assert_eq!(liveness.poll(start + SILENCE_ALONE_WAITING + SUSPECT), Some(Sign::Suspect));
     }
 
     #[test]
     fn before_a_silence_is_a_loss_the_way_is_suspected() {
         let start = Instant::now();
-        let mut health = Health::new(start);
-        assert_eq!(health.poll_timeout(), start + SUSPECT);
+        let mut liveness = Liveness::new(start);
+        assert_eq!(liveness.poll_timeout(), start + SUSPECT);
         assert_eq!(
-            (health.poll(start + SUSPECT - MS), health.poll(start + SUSPECT)),
+            (liveness.poll(start + SUSPECT - MS), liveness.poll(start + SUSPECT)),
             (None, Some(Sign::Suspect))
         );
-        health.handle_waiting(start, true);
-        assert_eq!(health.poll_timeout(), start + SUSPECT_WAITING);
-        assert_eq!(health.poll(start + SUSPECT_WAITING), Some(Sign::Suspect));
-        health.handle_restarted(start + SUSPECT_WAITING);
-        assert_eq!(health.poll(start + SUSPECT_WAITING), None, "once, for a while");
-        assert_eq!(health.poll_timeout(), start + SILENCE_WAITING);
+        liveness.handle_waiting(start, true);
+        assert_eq!(liveness.poll_timeout(), start + SUSPECT_WAITING);
+        assert_eq!(liveness.poll(start + SUSPECT_WAITING), Some(Sign::Suspect));
+        liveness.handle_restarted(start + SUSPECT_WAITING);
+        assert_eq!(liveness.poll(start + SUSPECT_WAITING), None, "once, for a while");
+        assert_eq!(liveness.poll_timeout(), start + SILENCE_WAITING);
         // It has helped: the next hole is one of its own.
-        health.handle_heard(start + 2 * SECOND);
-        health.handle_waiting(start + 2 * SECOND, false);
-        assert_eq!(health.poll_timeout(), start + 2 * SECOND + SUSPECT);
+        liveness.handle_heard(start + 2 * SECOND);
+        liveness.handle_waiting(start + 2 * SECOND, false);
+        assert_eq!(liveness.poll_timeout(), start + 2 * SECOND + SUSPECT);
     }
 
     #[test]
     fn after_a_long_hole_what_waits_is_acknowledged_soon_or_never() {
         let start = Instant::now();
         let after = |hole: Duration| {
-            let mut health = Health::new(start);
-            health.handle_waiting(start + 10 * MS, true);
-            health.handle_restarted(start + SUSPECT_WAITING);
-            health.handle_heard(start + hole);
-            health
+            let mut liveness = Liveness::new(start);
+            liveness.handle_waiting(start + 10 * MS, true);
+            liveness.handle_restarted(start + SUSPECT_WAITING);
+            liveness.handle_heard(start + hole);
+            liveness
         };
         assert_eq!(after(HOLE - MS).healed, None, "so short a one is mended by the connection");
-        let mut health = after(HOLE);
-        assert_eq!(health.poll_timeout(), start + HOLE + PROGRESS);
-        health.handle_heard(start + HOLE + PROGRESS - MS);
-        assert_eq!(health.poll(start + HOLE + PROGRESS), lost(Loss::Stalled), "what is heard is no progress");
-        health.handle_reliable(start + HOLE + PROGRESS, true, true);
-        assert_eq!(health.poll(start + HOLE + PROGRESS), None);
-        let mut health = after(HOLE);
-        health.handle_waiting(start + HOLE + 10 * MS, false);
-        assert_eq!(health.healed, None, "nothing waits");
+        let mut liveness = after(HOLE);
+        assert_eq!(liveness.poll_timeout(), start + HOLE + PROGRESS);
+        liveness.handle_heard(start + HOLE + PROGRESS - MS);
+        assert_eq!(
+            liveness.poll(start + HOLE + PROGRESS),
+            lost(Loss::Stalled),
+            "what is heard is no progress"
+        );
+        liveness.handle_reliable(start + HOLE + PROGRESS, true, true);
+        assert_eq!(liveness.poll(start + HOLE + PROGRESS), None);
+        let mut liveness = after(HOLE);
+        liveness.handle_waiting(start + HOLE + 10 * MS, false);
+        assert_eq!(liveness.healed, None, "nothing waits");
     }
 
     #[test]
     fn who_hears_and_is_not_heard_finds_out() {
         let start = Instant::now();
-        let mut health = Health::new(start);
+        let mut liveness = Liveness::new(start);
         for n in 0..5 {
-            health.handle_heard(start + n * SECOND + MS);
-            health.handle_waiting(start + n * SECOND + MS, true);
-            health.handle_reliable(start + n * SECOND, true, false);
-            assert_eq!(health.poll(start + n * SECOND + MS), None);
+            liveness.handle_heard(start + n * SECOND + MS);
+            liveness.handle_waiting(start + n * SECOND + MS, true);
+            liveness.handle_reliable(start + n * SECOND, true, false);
+            assert_eq!(liveness.poll(start + n * SECOND + MS), None);
         }
-        health.handle_heard(start + STUCK - MS);
-        assert_eq!(health.poll_timeout(), start + STUCK);
-        assert_eq!(health.poll(start + STUCK), lost(Loss::Stalled));
-        health.handle_reliable(start + STUCK, true, true);
-        assert_eq!(health.poll(start + STUCK), None, "some of it is there");
-        health.handle_reliable(start + STUCK, false, false);
-        assert_eq!(health.stuck, None);
+        liveness.handle_heard(start + STUCK - MS);
+        assert_eq!(liveness.poll_timeout(), start + STUCK);
+        assert_eq!(liveness.poll(start + STUCK), lost(Loss::Stalled));
+        liveness.handle_reliable(start + STUCK, true, true);
+        assert_eq!(liveness.poll(start + STUCK), None, "some of it is there");
+        liveness.handle_reliable(start + STUCK, false, false);
+        assert_eq!(liveness.stuck, None);
     }
 
     #[test]
     fn the_servers_word_is_awaited_after_the_channels_closed() {
         let start = Instant::now();
-        let mut health = Health::new(start);
-        health.handle_peer_lost(start, "a channel closed");
-        assert_eq!(health.poll(start), None);
-        assert_eq!(health.poll_timeout(), start + FAREWELL);
-        assert_eq!(health.poll(start + FAREWELL), lost(Loss::PeerConnection("a channel closed".into())));
+        let mut liveness = Liveness::new(start);
+        liveness.handle_peer_lost(start, "a channel closed");
+        assert_eq!(liveness.poll(start), None);
+        assert_eq!(liveness.poll_timeout(), start + FAREWELL);
+        assert_eq!(liveness.poll(start + FAREWELL), lost(Loss::PeerConnection("a channel closed".into())));
     }
 
     #[test]
     fn the_first_loss_counts() {
         let start = Instant::now();
-        let mut health = Health::new(start);
-        health.handle_peer_lost(start, "a channel closed");
-        health.handle_peer_lost(start + SECOND, "the connection closed");
+        let mut liveness = Liveness::new(start);
+        liveness.handle_peer_lost(start, "a channel closed");
+        liveness.handle_peer_lost(start + SECOND, "the connection closed");
         let first = End::Lost(Loss::PeerConnection("a channel closed".into()));
-        assert_eq!(health.poll(start + FAREWELL), Some(Sign::End(first.clone())));
-        assert_eq!(health.handle_signal_lost(), Some(first));
+        assert_eq!(liveness.poll(start + FAREWELL), Some(Sign::End(first.clone())));
+        assert_eq!(liveness.handle_signal_lost(), Some(first));
     }
 
     #[test]
     fn a_lost_signalling_alone_is_no_loss() {
         let start = Instant::now();
-        assert_eq!(Health::new(start).handle_signal_lost(), None);
+        assert_eq!(Liveness::new(start).handle_signal_lost(), None);
     }
 }

@@ -309,7 +309,7 @@ impl PeerConnection {
         admit: Admit,
     ) -> Result<(), Error> {
         let now = Instant::now();
-        if let Some(mapped) = self.sockets.reflexive.hear(local, datagram) {
+        if let Some(mapped) = self.sockets.stun_client.hear(local, datagram) {
             return self.handle_reflexive(mapped, local);
         }
         let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return self.reject(from) };

@@ -23,7 +23,7 @@ use crate::transport::livekit::host;
 
 mod no_proxy;
 
-use no_proxy::Exceptions;
+use no_proxy::NoProxy;
 
 /// The longest head of a proxy's answer, in bytes: more than any that says yes or no.
 const MAX_HEAD: usize = 16 * 1024;
@@ -91,7 +91,7 @@ impl Proxy {
         };
         let Some((variable, value)) = first(names)? else { return Ok(None) };
         let except = first(&["no_proxy", "NO_PROXY"])?.map(|(_, list)| list).unwrap_or_default();
-        if Exceptions(&except).hold(&host, port_of(url)) {
+        if NoProxy(&except).hold(&host, port_of(url)) {
             return Ok(None);
         }
         Self::parse(variable, &value).map(Some)

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     backlog::{Backlog, Queued},
     simulate::Scenario,
-    snapshot::{Told, View},
+    snapshot::{Snapshot, TaskEvent},
     stream::{self, Outflow},
 };
 use crate::transport::{
@@ -60,14 +60,14 @@ pub(super) struct Leave {
 }
 
 /// The user's ends of the queues.
-pub(super) struct Ends {
+pub(super) struct UserQueues {
     /// What passes between the parts of streams.
     pub(super) urgent: mpsc::Sender<Outgoing>,
     pub(super) reliable: mpsc::Sender<Outgoing>,
     pub(super) lossy: mpsc::Sender<Outgoing>,
     pub(super) leave: mpsc::Sender<Leave>,
     pub(super) simulate: mpsc::Sender<Scenario>,
-    pub(super) events: mpsc::Receiver<Told>,
+    pub(super) events: mpsc::Receiver<TaskEvent>,
 }
 
 /// What both sides look at any time.
@@ -102,7 +102,7 @@ impl Shared {
 }
 
 /// The task's side of it.
-pub(super) struct Desk {
+pub(super) struct Queues {
     pub(super) shared: Arc<Shared>,
     /// In the order in which they are served.
     pub(super) lanes: Lanes,
@@ -111,7 +111,7 @@ pub(super) struct Desk {
     link: LinkState,
     pub(super) leave: mpsc::Receiver<Leave>,
     pub(super) simulate: mpsc::Receiver<Scenario>,
-    pub(super) events: mpsc::Sender<Told>,
+    pub(super) events: mpsc::Sender<TaskEvent>,
     /// The user has asked to leave in order.
     pub(super) leaving: Option<Leaving>,
 }
@@ -127,21 +127,21 @@ pub(super) struct Leaving {
 #[derive(Debug)]
 pub(super) struct Left;
 
-impl Desk {
+impl Queues {
     /// The two sides.
-    pub(super) fn new(state: State) -> (Self, Ends) {
+    pub(super) fn new(state: State) -> (Self, UserQueues) {
         let (urgent, urgent_queue) = mpsc::channel(LANE_QUEUE);
         let (reliable, reliable_queue) = mpsc::channel(LANE_QUEUE);
         let (lossy, lossy_queue) = mpsc::channel(LANE_QUEUE);
         let (leave, leave_queue) = mpsc::channel(1);
         let (simulate, simulate_queue) = mpsc::channel(4);
         let (events, events_queue) = mpsc::channel(EVENT_QUEUE);
-        let desk = Self {
+        let queues = Self {
             shared: Arc::new(Shared { state: Mutex::new(state), backlog: Backlog::default() }),
             lanes: [
-                Outbox::new(Lane::Lossy, lossy_queue),
-                Outbox::new(Lane::Reliable, urgent_queue),
-                Outbox::new(Lane::Reliable, reliable_queue),
+                LaneQueue::new(Lane::Lossy, lossy_queue),
+                LaneQueue::new(Lane::Reliable, urgent_queue),
+                LaneQueue::new(Lane::Reliable, reliable_queue),
             ],
             inbox: Inbox::default(),
             link: LinkState::Up,
@@ -150,7 +150,7 @@ impl Desk {
             events,
             leaving: None,
         };
-        (desk, Ends { urgent, reliable, lossy, leave, simulate, events: events_queue })
+        (queues, UserQueues { urgent, reliable, lossy, leave, simulate, events: events_queue })
     }
 
     /// The user wants to leave: nothing more can be handed over, and what was is flushed until then.
@@ -170,13 +170,13 @@ impl Desk {
     }
 
     /// There is a join again, in which packets can be sent.
-    pub(super) fn resume(&mut self, sid: Sid, can_publish_data: bool, view: View) {
+    pub(super) fn resume(&mut self, sid: Sid, can_publish_data: bool, snapshot: Snapshot) {
         self.shared.with(|state| {
             state.sid = Some(sid);
             state.can_publish_data = can_publish_data;
         });
         self.link = LinkState::Up;
-        self.inbox.push(Told::Rejoined(view));
+        self.inbox.push(TaskEvent::Rejoined(snapshot));
     }
 
     /// There is no join any more: what waits for one is told, and whatever comes is refused.
@@ -246,7 +246,7 @@ impl Desk {
             state.closed = Some(reason.clone());
         });
         let Self { mut inbox, events, leaving, .. } = self;
-        inbox.push(Told::Event(TransportEvent::Closed(reason)));
+        inbox.push(TaskEvent::Event(TransportEvent::Closed(reason)));
         Rest { inbox, events, leaving }
     }
 }
@@ -254,7 +254,7 @@ impl Desk {
 /// What is left to be read.
 pub(super) struct Rest {
     inbox: Inbox,
-    events: mpsc::Sender<Told>,
+    events: mpsc::Sender<TaskEvent>,
     leaving: Option<Leaving>,
 }
 
@@ -273,17 +273,17 @@ impl Rest {
 }
 
 /// The lossy lane, what passes between the parts of streams on the reliable one, and the rest of that.
-pub(super) type Lanes = [Outbox; 3];
+pub(super) type Lanes = [LaneQueue; 3];
 
 /// The packets of one lane: those that wait, and the one that is being written.
-pub(super) struct Outbox {
+pub(super) struct LaneQueue {
     pub(super) lane: Lane,
     pub(super) queue: mpsc::Receiver<Outgoing>,
     pub(super) next: Option<Outgoing>,
     ended: bool,
 }
 
-impl Outbox {
+impl LaneQueue {
     fn new(lane: Lane, queue: mpsc::Receiver<Outgoing>) -> Self {
         Self { lane, queue, next: None, ended: false }
     }
@@ -332,21 +332,21 @@ impl Outbox {
 /// What waits for the user.
 #[derive(Default)]
 pub(super) struct Inbox {
-    waiting: VecDeque<Told>,
+    waiting: VecDeque<TaskEvent>,
     bytes: usize,
 }
 
 impl Inbox {
     pub(super) fn tell(&mut self, event: TransportEvent) {
-        self.push(Told::Event(event));
+        self.push(TaskEvent::Event(event));
     }
 
-    pub(super) fn push(&mut self, told: Told) {
+    pub(super) fn push(&mut self, told: TaskEvent) {
         self.bytes += size(&told);
         self.waiting.push_back(told);
     }
 
-    pub(super) fn pop(&mut self) -> Option<Told> {
+    pub(super) fn pop(&mut self) -> Option<TaskEvent> {
         let told = self.waiting.pop_front()?;
         self.bytes -= size(&told);
         Some(told)
@@ -363,16 +363,16 @@ impl Inbox {
 }
 
 /// All that others decide the length of counts, whatever it is called.
-fn size(told: &Told) -> usize {
+fn size(told: &TaskEvent) -> usize {
     let carried = match told {
-        Told::Event(TransportEvent::Packet(packet)) => {
+        TaskEvent::Event(TransportEvent::Packet(packet)) => {
             peer_size(&packet.from) + packet.topic.len() + packet.payload.len()
         }
-        Told::Event(TransportEvent::Stream { from, part }) => peer_size(from) + part_size(part),
-        Told::Event(TransportEvent::Joined(who)) | Told::Local(who) => participant_size(who),
-        Told::Event(TransportEvent::Left(who)) => peer_size(who),
-        Told::Rejoined(view) => view.others().map(participant_size).sum(),
-        Told::Event(_) => 0,
+        TaskEvent::Event(TransportEvent::Stream { from, part }) => peer_size(from) + part_size(part),
+        TaskEvent::Event(TransportEvent::Joined(who)) | TaskEvent::Local(who) => participant_size(who),
+        TaskEvent::Event(TransportEvent::Left(who)) => peer_size(who),
+        TaskEvent::Rejoined(snapshot) => snapshot.others().map(participant_size).sum(),
+        TaskEvent::Event(_) => 0,
     };
     EVENT_BYTES + carried
 }

@@ -1,4 +1,4 @@
-//! Signalling: LiveKit's client for it, behind the few words that a data-only participant needs.
+//! Signalling: LiveKit's client for it, behind the few outgoing that a data-only participant needs.
 
 use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ pub(super) use attempt::NotResumed;
 pub(super) use server_event::{ServerEvent, demands_relays};
 
 use attempt::{Attempt, Step, restart, step};
-use outgoing::Words;
+use outgoing::OutgoingMessages;
 use server_event::{end, server_event};
 
 /// The protocol that we speak. 18 would create the data channels out of band.
@@ -40,7 +40,7 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// A signalling connection. Dropping it leaves the room.
 pub(super) struct Signal {
     client: Option<Arc<SignalClient>>,
-    words: Words,
+    outgoing: OutgoingMessages,
     events: SignalEvents,
     /// What came on the old connection before a new one was opened.
     early: VecDeque<ServerEvent>,
@@ -61,7 +61,7 @@ impl Signal {
         let dial = Arc::new(dial);
         // In a task of its own: the library leaves an open socket behind when its future is dropped,
         // and the room a participant that nobody drives. `Signal` leaves when it is dropped.
-        let joining = tokio::spawn(websocket::scope(dial.clone(), {
+        let connecting = tokio::spawn(websocket::scope(dial.clone(), {
             let (url, token) = (url.as_str().to_owned(), token.to_owned());
             let offer = description("offer", offer, 1);
             let dial = dial.clone();
@@ -69,12 +69,12 @@ impl Signal {
                 let (client, response, events) =
                     SignalClient::connect(&url, &token, options(limit), Some(offer)).await?;
                 let client = Arc::new(client);
-                let words = Words::new(client.clone());
+                let outgoing = OutgoingMessages::new(client.clone());
                 let (client, early) = (Some(client), VecDeque::new());
-                Ok((Self { client, words, events, early, dial, attempt: None }, response))
+                Ok((Self { client, outgoing, events, early, dial, attempt: None }, response))
             }
         }));
-        let joined = match time::timeout(limit, joining).await {
+        let joined = match time::timeout(limit, connecting).await {
             Err(_) => {
                 dial.hang_up();
                 return Err(ConnectError::Timeout { limit, phase: JoinPhase::Signalling });
@@ -148,7 +148,7 @@ impl Signal {
         self.attempt = Some(Attempt::Closing { done, dial: Dial::new(roots).resuming(), limit });
     }
 
-    /// The old connection has ended: its last words are kept, and that it ended is no news.
+    /// The old connection has ended: its last outgoing are kept, and that it ended is no news.
     fn ask(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             if let SignalEvent::Message(message) = event {
@@ -161,7 +161,7 @@ impl Signal {
             return;
         };
         // What was not said yet was meant for the old one.
-        self.words = Words::new(client.clone());
+        self.outgoing = OutgoingMessages::new(client.clone());
         let dial = Arc::new(dial);
         self.dial = dial.clone();
         self.attempt = Some(Attempt::Asking(tokio::spawn(restart(client, dial, limit))));
@@ -180,7 +180,7 @@ impl Signal {
     /// Says something, behind all that was said before. On a connection that is lost it is, too: then it is said anew
     /// after the next one is open.
     pub(super) fn say(&self, message: signal_request::Message) {
-        self.words.say(message);
+        self.outgoing.say(message);
     }
 
     /// Tells the server an address of ours: a candidate line.
@@ -256,7 +256,7 @@ async fn close(client: Arc<SignalClient>, dial: Arc<Dial>) {
     }
 }
 
-/// Waits for the last words of a connection, and ends it without them if they take too long. Whether they did not.
+/// Waits for the last outgoing of a connection, and ends it without them if they take too long. Whether they did not.
 async fn in_time(dial: &Dial, last_words: impl Future<Output = ()>) -> bool {
     let said = time::timeout(GOODBYE, last_words).await.is_ok();
     if !said {
@@ -435,8 +435,8 @@ mod tests {
     async fn what_is_said_at_once_arrives_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let joining = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
-        let (joined, mut socket) = tokio::join!(joining, async {
+        let connecting = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
+        let (joined, mut socket) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
             let frame = SignalResponse { message: Some(Message::Join(response())) }.encode_to_vec();
@@ -460,9 +460,9 @@ mod tests {
     async fn a_join_that_nobody_waits_for_leaves_the_room_again() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let joining = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
+        let connecting = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
         let mut socket = tokio::select! {
-            _ = joining => panic!("nobody has answered yet"),
+            _ = connecting => panic!("nobody has answered yet"),
             socket = async {
                 let (stream, _) = listener.accept().await.unwrap();
                 tokio_tungstenite::accept_async(stream).await.unwrap()
@@ -485,8 +485,8 @@ mod tests {
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
         // It takes the connection and says nothing; the clock of the join goes on by itself.
         let limit = Duration::from_millis(500);
-        let joining = Signal::join(&url, "token", Dial::default(), String::new(), limit);
-        let (joined, socket) = tokio::join!(joining, async {
+        let connecting = Signal::join(&url, "token", Dial::default(), String::new(), limit);
+        let (joined, socket) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             tokio_tungstenite::accept_async(stream).await
         });
@@ -503,8 +503,8 @@ mod tests {
     async fn a_join_that_the_library_gave_up_ends_its_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let joining = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
-        let (joined, ()) = tokio::join!(joining, async {
+        let connecting = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
+        let (joined, ()) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
             socket.send(Frame::Ping(Default::default())).await.unwrap();

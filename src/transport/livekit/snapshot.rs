@@ -10,24 +10,24 @@ use crate::transport::{Identity, LinkState, Participant, TransportEvent};
 
 /// What waits for the user.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum TaskEvent {
     /// This happened.
     Event(TransportEvent),
     /// What is known of ourselves has changed, which is no event.
     Local(Participant),
     /// Joined anew: ourselves, and who is there. The link is up.
-    Rejoined(View),
+    Rejoined(Snapshot),
 }
 
 /// Ourselves and the others.
 #[derive(Clone, Debug)]
-pub(super) struct View {
+pub(super) struct Snapshot {
     room: String,
     local: Participant,
     present: BTreeMap<Identity, Participant>,
 }
 
-impl View {
+impl Snapshot {
     /// The room at the join.
     pub(super) fn new(room: String, local: Participant, present: Vec<Participant>) -> Self {
         let present = present.into_iter().map(|who| (who.identity().clone(), who)).collect();
@@ -35,9 +35,9 @@ impl View {
     }
 
     /// Takes what is read; the event that it is to the user, if it is one.
-    pub(super) fn read(&mut self, told: Told) -> Option<TransportEvent> {
+    pub(super) fn read(&mut self, told: TaskEvent) -> Option<TransportEvent> {
         match told {
-            Told::Event(event) => {
+            TaskEvent::Event(event) => {
                 match &event {
                     TransportEvent::Joined(who) if who.identity() == self.local.identity() => {
                         self.local = who.clone();
@@ -54,12 +54,12 @@ impl View {
                 }
                 Some(event)
             }
-            Told::Local(local) => {
+            TaskEvent::Local(local) => {
                 self.local = local;
                 None
             }
-            Told::Rejoined(view) => {
-                *self = view;
+            TaskEvent::Rejoined(snapshot) => {
+                *self = snapshot;
                 Some(TransportEvent::Link(LinkState::Up))
             }
         }
@@ -91,40 +91,44 @@ mod tests {
     use super::*;
     use crate::transport::Peer;
 
-    fn view() -> View {
-        View::new("kitchen".into(), Participant::new("me", "PA_1"), vec![Participant::new("phone", "PA_2")])
+    fn snapshot() -> Snapshot {
+        Snapshot::new(
+            "kitchen".into(),
+            Participant::new("me", "PA_1"),
+            vec![Participant::new("phone", "PA_2")],
+        )
     }
 
     #[test]
     fn who_comes_and_goes_is_there_once_it_was_read() {
-        let mut view = view();
+        let mut snapshot = snapshot();
         let joined = TransportEvent::Joined(Participant::new("tablet", "PA_3"));
-        assert_eq!(view.read(Told::Event(joined.clone())), Some(joined));
-        assert_eq!(view.others().count(), 2);
-        view.read(Told::Event(TransportEvent::Left(Peer::new("phone", "PA_2"))));
-        assert_eq!(view.present(), [Participant::new("tablet", "PA_3")]);
-        view.read(Told::Event(TransportEvent::Left(Peer::new("tablet", "PA_0"))));
-        assert_eq!(view.others().count(), 1, "an older join of it left");
+        assert_eq!(snapshot.read(TaskEvent::Event(joined.clone())), Some(joined));
+        assert_eq!(snapshot.others().count(), 2);
+        snapshot.read(TaskEvent::Event(TransportEvent::Left(Peer::new("phone", "PA_2"))));
+        assert_eq!(snapshot.present(), [Participant::new("tablet", "PA_3")]);
+        snapshot.read(TaskEvent::Event(TransportEvent::Left(Peer::new("tablet", "PA_0"))));
+        assert_eq!(snapshot.others().count(), 1, "an older join of it left");
     }
 
     #[test]
     fn what_is_known_of_ourselves_is_no_other_participant() {
-        let mut view = view();
+        let mut snapshot = snapshot();
         let changed = Participant::new("me", "PA_1").attributes([("floor", "2")]);
-        assert_eq!(view.read(Told::Local(changed.clone())), None);
-        assert_eq!(*view.local(), changed);
+        assert_eq!(snapshot.read(TaskEvent::Local(changed.clone())), None);
+        assert_eq!(*snapshot.local(), changed);
         let told = TransportEvent::Joined(Participant::new("me", "PA_1"));
-        assert_eq!(view.read(Told::Event(told.clone())), Some(told));
-        assert_eq!((view.local().attribute("floor"), view.others().count()), (None, 1));
+        assert_eq!(snapshot.read(TaskEvent::Event(told.clone())), Some(told));
+        assert_eq!((snapshot.local().attribute("floor"), snapshot.others().count()), (None, 1));
     }
 
     #[test]
     fn a_new_join_is_seen_when_its_link_is_read_to_be_up() {
-        let mut view = view();
-        let again = View::new("kitchen".into(), Participant::new("me", "PA_9"), Vec::new());
-        view.read(Told::Event(TransportEvent::Link(LinkState::Down)));
-        assert_eq!((view.local().sid().as_str(), view.others().count()), ("PA_1", 1));
-        assert_eq!(view.read(Told::Rejoined(again)), Some(TransportEvent::Link(LinkState::Up)));
-        assert_eq!((view.local().sid().as_str(), view.others().count()), ("PA_9", 0));
+        let mut snapshot = snapshot();
+        let again = Snapshot::new("kitchen".into(), Participant::new("me", "PA_9"), Vec::new());
+        snapshot.read(TaskEvent::Event(TransportEvent::Link(LinkState::Down)));
+        assert_eq!((snapshot.local().sid().as_str(), snapshot.others().count()), ("PA_1", 1));
+        assert_eq!(snapshot.read(TaskEvent::Rejoined(again)), Some(TransportEvent::Link(LinkState::Up)));
+        assert_eq!((snapshot.local().sid().as_str(), snapshot.others().count()), ("PA_9", 0));
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::UdpSocket;
 
 use super::{
     ice_tcp::{IceTcp, Pair, TcpEvent},
-    turn::{Reflexive, RelayEvent, Relays},
+    turn::{RelayEvent, Relays, StunClient},
 };
 
 /// How many UDP sockets one peer connection opens: one for each address of ours that leads to the server.
@@ -32,7 +32,7 @@ pub(super) struct Sockets {
     pub(super) tcp: IceTcp,
     unsent: Cell<bool>,
     pub(super) relays: Relays,
-    pub(super) reflexive: Reflexive,
+    pub(super) stun_client: StunClient,
 }
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Sockets {
             tcp: IceTcp::new(),
             unsent: Cell::new(false),
             relays: Relays::new(bind),
-            reflexive: Reflexive::default(),
+            stun_client: StunClient::default(),
         }
     }
 
@@ -83,7 +83,7 @@ impl Sockets {
         socket.set_nonblocking(true)?;
         let socket = Arc::new(UdpSocket::from_std(socket)?);
         let local = socket.local_addr()?;
-        self.reflexive.ask(&socket, local, remote);
+        self.stun_client.ask(&socket, local, remote);
         self.udp.push(Udp { socket, local });
         Ok(Some(local))
     }

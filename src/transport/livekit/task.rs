@@ -6,11 +6,11 @@ use tokio::time;
 
 use super::{
     chance,
-    connect::Door,
-    connection::{Ended, Joined},
+    connect::Connector,
+    connection::{Connection, Ended},
     error::ConnectError,
     liveness::End,
-    queues::{Desk, Left},
+    queues::{Left, Queues},
     rejoin::{Failure, Rejoin, Step},
     tokens::{self, TokenSource},
 };
@@ -18,8 +18,8 @@ use crate::transport::{CloseReason, LinkState, Participant};
 
 /// A participant.
 pub(super) struct Task {
-    pub(super) desk: Desk,
-    pub(super) door: Door,
+    pub(super) queues: Queues,
+    pub(super) connector: Connector,
     pub(super) source: Option<TokenSource>,
     pub(super) rejoin: Rejoin,
     /// The room and our identity, which a fresh token cannot change.
@@ -29,73 +29,73 @@ pub(super) struct Task {
 
 impl Task {
     /// Runs until the room is left, or lost for good.
-    pub(super) async fn run(mut self, first: Joined) {
+    pub(super) async fn run(mut self, first: Connection) {
         let (reason, last) = self.live(first).await;
         tracing::debug!(%reason, "the room was left");
-        let rest = self.desk.close(reason);
-        if let Some(joined) = last {
-            joined.leave().await;
+        let rest = self.queues.close(reason);
+        if let Some(connection) = last {
+            connection.leave().await;
         }
         rest.tell().await;
     }
 
     /// Lives through join after join. Why it is over, and the join that is to be left.
-    async fn live(&mut self, first: Joined) -> (CloseReason, Option<Joined>) {
-        let mut joined = first;
+    async fn live(&mut self, first: Connection) -> (CloseReason, Option<Connection>) {
+        let mut connection = first;
         loop {
-            let end = match joined.run(&mut self.desk).await {
-                Ended::Left => return (CloseReason::Closed, Some(joined)),
+            let end = match connection.run(&mut self.queues).await {
+                Ended::Left => return (CloseReason::Closed, Some(connection)),
                 Ended::End(end) => end,
             };
             tracing::debug!(?end, "a join ended");
-            if self.desk.leaving.is_some() {
-                return (reason(end), Some(joined));
+            if self.queues.leaving.is_some() {
+                return (reason(end), Some(connection));
             }
             self.rejoin.handle_ended(Instant::now(), end, chance());
             if let Some(reason) = self.rejoin.is_over(Instant::now()) {
-                return (reason, Some(joined));
+                return (reason, Some(connection));
             }
-            let room = joined.room.clone();
-            joined.abandon();
-            self.desk.interrupt();
-            self.desk.tell_link(LinkState::Down);
+            let room = connection.room.clone();
+            connection.abandon();
+            self.queues.interrupt();
+            self.queues.tell_link(LinkState::Down);
             // The server may have put us into another one.
             self.room.clone_from(&room);
-            joined = match self.join_anew().await {
-                Ok(Ok(joined)) => joined,
+            connection = match self.join_anew().await {
+                Ok(Ok(connection)) => connection,
                 Ok(Err(reason)) => return (reason, None),
                 Err(Left) => return (CloseReason::Closed, None),
             };
-            let (sid, may) = (joined.local.sid().clone(), joined.can_publish_data);
-            self.desk.resume(sid, may, joined.view());
+            let (sid, may) = (connection.local.sid().clone(), connection.can_publish_data);
+            self.queues.resume(sid, may, connection.snapshot());
         }
     }
 
     /// Tries until there is a join, or it is of no use any more.
-    async fn join_anew(&mut self) -> Result<Result<Joined, CloseReason>, Left> {
+    async fn join_anew(&mut self) -> Result<Result<Connection, CloseReason>, Left> {
         loop {
             // What a flapping connection has to tell would else grow without end.
-            self.desk.wait_until_read().await?;
+            self.queues.wait_until_read().await?;
             let (limit, fresh) = match self.rejoin.poll(Instant::now()) {
                 Step::End(reason) => return Ok(Err(reason)),
                 Step::Wait(until) => {
-                    self.desk.serve(time::sleep_until(until.into())).await?;
+                    self.queues.serve(time::sleep_until(until.into())).await?;
                     continue;
                 }
                 Step::Join { limit, fresh_token } => (limit, fresh_token),
             };
-            let newest = self.desk.shared.with(|state| state.token.clone());
-            let attempt = attempt(&self.door, self.source.as_ref(), newest, fresh, limit);
-            match self.desk.serve(attempt).await? {
-                Ok(joined) if self.is_elsewhere(&joined) => {
-                    joined.leave().await;
+            let newest = self.queues.shared.with(|state| state.token.clone());
+            let attempt = attempt(&self.connector, self.source.as_ref(), newest, fresh, limit);
+            match self.queues.serve(attempt).await? {
+                Ok(connection) if self.is_elsewhere(&connection) => {
+                    connection.leave().await;
                     let why = "the fresh token is for another identity or another room";
                     return Ok(Err(CloseReason::Refused(why.into())));
                 }
-                Ok(joined) => {
+                Ok(connection) => {
                     self.rejoin.handle_joined(Instant::now());
-                    self.desk.shared.with(|state| state.token.clone_from(&joined.token));
-                    return Ok(Ok(joined));
+                    self.queues.shared.with(|state| state.token.clone_from(&connection.token));
+                    return Ok(Ok(connection));
                 }
                 Err(failure) => {
                     tracing::debug!(%failure, "an attempt to join anew failed");
@@ -105,19 +105,19 @@ impl Task {
         }
     }
 
-    fn is_elsewhere(&self, joined: &Joined) -> bool {
-        joined.room != self.room || joined.local.identity() != self.local.identity()
+    fn is_elsewhere(&self, connection: &Connection) -> bool {
+        connection.room != self.room || connection.local.identity() != self.local.identity()
     }
 }
 
 /// One attempt, within this limit: what asking for a token took is not left for the join. A dropped future leaves again.
 async fn attempt(
-    door: &Door,
+    connector: &Connector,
     source: Option<&TokenSource>,
     newest: String,
     fresh: bool,
     limit: Duration,
-) -> Result<Joined, Failure> {
+) -> Result<Connection, Failure> {
     let start = time::Instant::now();
     let asked = source.filter(|_| fresh || tokens::has_expired(&newest));
     let token = match asked {
@@ -136,7 +136,7 @@ async fn attempt(
         return Err(Failure::Join(ConnectError::MalformedToken));
     }
     let left = limit.saturating_sub(start.elapsed());
-    door.enter(&token, left).await.map_err(|error| match error {
+    connector.connect(&token, left).await.map_err(|error| match error {
         ConnectError::Unauthorized { .. } if source.is_some() && asked.is_none() => Failure::TokenRefused,
         ConnectError::Unauthorized { .. } if tokens::has_expired(&token) => Failure::TokenExpired,
         error => Failure::Join(error),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     /// A server that refuses every token with 401, and which tokens it saw.
-    async fn refusing() -> (Door, Arc<Mutex<Vec<String>>>) {
+    async fn refusing() -> (Connector, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -197,7 +197,7 @@ mod tests {
                 }
             }
         });
-        let door = Door {
+        let connector = Connector {
             url,
             roots: Vec::new(),
             bind: None,
@@ -207,7 +207,7 @@ mod tests {
             direct_only: false,
             policy: POLICY,
         };
-        (door, seen)
+        (connector, seen)
     }
 
     fn source(token: &str) -> TokenSource {
@@ -217,21 +217,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_refused_token_that_has_expired_is_told_as_that() {
-        let (door, _) = refusing().await;
-        let refused = attempt(&door, None, EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        let (connector, _) = refusing().await;
+        let refused = attempt(&connector, None, EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(matches!(refused, Failure::TokenExpired));
-        let refused = attempt(&door, None, valid(), false, LIMIT).await.err().unwrap();
+        let refused = attempt(&connector, None, valid(), false, LIMIT).await.err().unwrap();
         assert!(matches!(refused, Failure::Join(ConnectError::Unauthorized { .. })), "{refused:?}");
     }
 
     #[tokio::test]
     async fn a_source_is_asked_when_the_token_has_expired_or_was_refused() {
-        let (door, seen) = refusing().await;
+        let (connector, seen) = refusing().await;
         let (newest, fresh) = (valid(), source("fresh.fresh.fresh"));
-        let refused = attempt(&door, Some(&fresh), newest.clone(), false, LIMIT).await.err().unwrap();
+        let refused = attempt(&connector, Some(&fresh), newest.clone(), false, LIMIT).await.err().unwrap();
         assert!(matches!(refused, Failure::TokenRefused), "{refused:?}");
         for (token, refused) in [(newest.as_str(), true), (EXPIRED, false)] {
-            let failure = attempt(&door, Some(&fresh), token.into(), refused, LIMIT).await.err().unwrap();
+            let failure =
+                attempt(&connector, Some(&fresh), token.into(), refused, LIMIT).await.err().unwrap();
             assert!(matches!(failure, Failure::Join(ConnectError::Unauthorized { .. })), "{failure:?}");
         }
         let asked = "fresh.fresh.fresh".to_owned();
@@ -240,15 +241,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_source_that_gives_nothing_costs_an_attempt_and_no_connection() {
-        let (door, seen) = refusing().await;
+        let (connector, seen) = refusing().await;
         let failing = TokenSource::new(|| std::future::ready(Err::<String, _>("away")));
-        let failure = attempt(&door, Some(&failing), EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        let failure = attempt(&connector, Some(&failing), EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(matches!(failure, Failure::NoToken(why) if why == "away"));
         let silent = TokenSource::new(std::future::pending::<Result<String, std::io::Error>>);
-        let failure = attempt(&door, Some(&silent), EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        let failure = attempt(&connector, Some(&silent), EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(matches!(failure, Failure::NoToken(why) if why.contains("10s")));
         let failure =
-            attempt(&door, Some(&source("none")), EXPIRED.into(), false, LIMIT).await.err().unwrap();
+            attempt(&connector, Some(&source("none")), EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(matches!(failure, Failure::NoToken(why) if why.contains("not a JWT")));
         assert!(seen.lock().unwrap().is_empty());
     }
@@ -257,14 +258,14 @@ mod tests {
     async fn a_slow_source_leaves_the_join_what_is_left_of_the_limit() {
         // It takes connections, and never says anything on them.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (mut door, _) = refusing().await;
-        door.url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let (mut connector, _) = refusing().await;
+        connector.url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
         let slow = TokenSource::new(|| async {
             time::sleep(Duration::from_secs(8)).await;
             Ok::<_, std::io::Error>("fresh.fresh.fresh".to_owned())
         });
         let start = time::Instant::now();
-        let failure = attempt(&door, Some(&slow), EXPIRED.into(), false, LIMIT).await.err().unwrap();
+        let failure = attempt(&connector, Some(&slow), EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(
             matches!(failure, Failure::Join(ConnectError::Timeout { limit, .. }) if limit == LIMIT - Duration::from_secs(8)),
             "{failure:?}"
@@ -274,7 +275,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_source_that_panics_is_asked_again_with_the_next_attempt() {
-        let (door, seen) = refusing().await;
+        let (connector, seen) = refusing().await;
         let asked = AtomicBool::new(false);
         let source = TokenSource::new(move || {
             assert!(asked.swap(true, Ordering::Relaxed), "the first time it panics");
@@ -289,7 +290,7 @@ mod tests {
         for _ in 0..3 {
             let Step::Join { limit, fresh_token } = rejoin.poll(Instant::now()) else { panic!("it ended") };
             let failed =
-                attempt(&door, Some(&source), newest.clone(), fresh_token, limit).await.err().unwrap();
+                attempt(&connector, Some(&source), newest.clone(), fresh_token, limit).await.err().unwrap();
             rejoin.handle_failed(Instant::now(), &failed, 0);
             failures.push(failed);
         }

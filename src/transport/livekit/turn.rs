@@ -23,7 +23,7 @@ mod stun_client;
 mod url;
 
 pub use error::{RelayError, RelayFailure};
-pub(super) use stun_client::Reflexive;
+pub(super) use stun_client::StunClient;
 
 use allocation::MAX_PEERS;
 use credentials::Credentials;

@@ -42,7 +42,7 @@ mod process;
 mod upgrade;
 
 use frames::{Incoming, Reader, Writer};
-use limits::{Intake, Taken};
+use limits::{FrameLimits, Taken};
 
 pub(super) use limits::Unread;
 pub(super) use process::register;
@@ -169,7 +169,7 @@ impl WsClient for ScopedClient {
         };
         match opened {
             Ok(socket) => {
-                let connection = Connection::new(socket, dial);
+                let connection = WebSocketConnection::new(socket, dial);
                 Ok(WsConnectResult { connection: Arc::new(connection) })
             }
             Err(failure) => {
@@ -285,32 +285,32 @@ async fn encrypt(
 }
 
 /// An open socket. The library sends and receives from different tasks.
-struct Connection {
+struct WebSocketConnection {
     writer: sync::Mutex<SocketWriter>,
-    reader: sync::Mutex<(SocketReader, Intake)>,
+    reader: sync::Mutex<(SocketReader, FrameLimits)>,
     dial: Arc<Dial>,
 }
 
-impl Connection {
+impl WebSocketConnection {
     fn new(socket: Socket, dial: Arc<Dial>) -> Self {
         let Socket { reader, writer } = socket;
-        let intake = Intake::new(dial.resumes, dial.unread());
-        Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new((reader, intake)), dial }
+        let limits = FrameLimits::new(dial.resumes, dial.unread());
+        Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new((reader, limits)), dial }
     }
 
     /// The next binary frame that is let through.
     async fn frame(&self) -> Result<Option<Vec<u8>>, TransportError> {
         let mut reader = self.reader.lock().await;
-        let (reader, intake) = &mut *reader;
+        let (reader, limits) = &mut *reader;
         loop {
-            if intake.is_over() {
+            if limits.is_over() {
                 return Ok(None);
             }
             // Whoever reads too slowly slows the server down.
             self.dial.unread.room().await;
             let incoming = reader.next().await.map_err(failed)?;
             match incoming {
-                Incoming::Binary(frame) => match intake.take(&frame) {
+                Incoming::Binary(frame) => match limits.take(&frame) {
                     Taken::Frame(frame) => return Ok(Some(frame)),
                     Taken::Nothing => {}
                     Taken::Refusal(frame, leave) => {
@@ -340,7 +340,7 @@ fn failed(error: io::Error) -> TransportError {
 }
 
 #[async_trait]
-impl WsConnection for Connection {
+impl WsConnection for WebSocketConnection {
     async fn send(&self, frame: Vec<u8>) -> Result<(), TransportError> {
         let send = async { self.writer.lock().await.send(&frame).await };
         tokio::select! {

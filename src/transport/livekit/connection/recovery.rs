@@ -18,7 +18,7 @@ use livekit_protocol::{
 use prost::Message;
 use rustls::pki_types::CertificateDer;
 
-use super::Joined;
+use super::Connection;
 use crate::transport::{
     Lane, LinkState, Packet, Peer, Sid,
     livekit::{
@@ -27,7 +27,7 @@ use crate::transport::{
         packet,
         participants::Participants,
         peer_connection::{Error, Locals},
-        queues::Desk,
+        queues::Queues,
         signal::demands_relays,
         simulate::Scenario,
     },
@@ -44,7 +44,7 @@ const MOVE_AGAIN: Duration = Duration::from_millis(1_500);
 const MAX_LISTED: usize = 8_192;
 
 /// What is being mended.
-pub(super) struct Mending {
+pub(super) struct Recovery {
     roots: Vec<CertificateDer<'static>>,
     /// ICE begins anew as soon as the server can be told.
     restart: Option<Locals>,
@@ -63,7 +63,7 @@ pub(super) struct Mending {
     has_moved_room: bool,
 }
 
-impl Mending {
+impl Recovery {
     pub(super) fn new(now: Instant, roots: Vec<CertificateDer<'static>>) -> Self {
         Self {
             roots,
@@ -116,22 +116,22 @@ impl Mending {
     }
 }
 
-impl Joined {
+impl Connection {
     /// Does what is due.
-    pub(super) fn mend(&mut self, desk: &mut Desk) {
+    pub(super) fn recover(&mut self, queues: &mut Queues) {
         let now = Instant::now();
-        self.look_for_another_address(now, desk);
+        self.look_for_another_address(now, queues);
         if self.peer.wants_restart() {
             self.begin_anew();
         }
-        if let Some((_, again)) = &mut self.mending.moving
+        if let Some((_, again)) = &mut self.recovery.moving
             && now >= *again
         {
             *again = now + MOVE_AGAIN;
-            self.mending.restart = Some(Locals::Replace);
+            self.recovery.restart = Some(Locals::Replace);
         }
         if let Some(limit) = self.resume.poll(now) {
-            self.signal.resume(self.mending.roots.clone(), limit);
+            self.signal.resume(self.recovery.roots.clone(), limit);
         }
         self.restart_ice();
         self.tell_candidates();
@@ -147,8 +147,8 @@ impl Joined {
     }
 
     /// When to ask again.
-    pub(super) fn mend_timeout(&self) -> Instant {
-        let due = match self.mending.moving {
+    pub(super) fn recovery_timeout(&self) -> Instant {
+        let due = match self.recovery.moving {
             Some((_, again)) => again,
             None => self.look_at(),
         };
@@ -157,20 +157,20 @@ impl Joined {
 
     /// The way to the server may have changed.
     pub(super) fn begin_anew(&mut self) {
-        self.health.handle_restarted(Instant::now());
-        self.mending.restart.get_or_insert(Locals::Keep);
+        self.liveness.handle_restarted(Instant::now());
+        self.recovery.restart.get_or_insert(Locals::Keep);
     }
 
     pub(super) fn handle_signal_lost(&mut self, why: &str) -> Option<End> {
-        if self.mending.has_moved_room {
+        if self.recovery.has_moved_room {
             return Some(End::Lost(Loss::Signalling(why.into())));
         }
-        let end = self.health.handle_signal_lost();
+        let end = self.liveness.handle_signal_lost();
         if end.is_none() {
             tracing::debug!(%why, "the signalling was lost");
             self.resume.handle_lost(Instant::now(), chance());
             // A server that was killed ends the signalling, and the peer connection only falls silent.
-            self.mending.probe = true;
+            self.recovery.probe = true;
         }
         end
     }
@@ -184,7 +184,7 @@ impl Joined {
 
     pub(super) fn handle_asked_to_resume(&mut self, reason: &'static str) -> Option<End> {
         tracing::debug!(%reason, "the server asks to resume");
-        if self.mending.has_moved_room {
+        if self.recovery.has_moved_room {
             return Some(End::Lost(Loss::Asked(reason)));
         }
         // It does so when its own end of the way has failed.
@@ -201,13 +201,13 @@ impl Joined {
     pub(super) fn handle_resumed(&mut self, answer: &ReconnectResponse) {
         tracing::debug!(heard = answer.last_message_seq, "the signalling is resumed");
         self.resume.handle_resumed(Instant::now());
-        self.mending.listed = Some(HashSet::new());
+        self.recovery.listed = Some(HashSet::new());
         self.peer.use_relays(
             &answer.ice_servers,
             demands_relays(answer.client_configuration.as_ref()),
-            &self.mending.roots,
+            &self.recovery.roots,
         );
-        self.mending.again = self.numbers.unheard(answer.last_message_seq).map(<[u8]>::to_vec).collect();
+        self.recovery.again = self.numbers.unheard(answer.last_message_seq).map(<[u8]>::to_vec).collect();
         let state = self.sync_state();
         self.signal.synchronize(state);
     }
@@ -215,17 +215,17 @@ impl Joined {
     /// Writes what goes before all that is new: what the server has not heard, and a question whether it lives.
     /// Whether that is all.
     pub(super) fn write_again(&mut self) -> Result<bool, Error> {
-        while let Some(packet) = self.mending.again.front() {
+        while let Some(packet) = self.recovery.again.front() {
             if !self.peer.write(Lane::Reliable, packet)? {
                 return Ok(false);
             }
             self.numbers.written_other(packet.len());
-            self.mending.again.pop_front();
+            self.recovery.again.pop_front();
         }
-        if self.mending.probe && !self.mending.is_moving() {
-            self.mending.probe = !self.write_probe()?;
+        if self.recovery.probe && !self.recovery.is_moving() {
+            self.recovery.probe = !self.write_probe()?;
         }
-        Ok(!self.mending.probe)
+        Ok(!self.recovery.probe)
     }
 
     /// Writes a packet to ourselves, which the server acknowledges and delivers to nobody. It has no number: behind one
@@ -244,38 +244,38 @@ impl Joined {
         if !self.resume.is_up() {
             return;
         }
-        let Some(locals) = mem::take(&mut self.mending.restart) else { return };
+        let Some(locals) = mem::take(&mut self.recovery.restart) else { return };
         match self.peer.restart_ice(locals) {
             Ok(()) => {
                 tracing::debug!(?locals, "ICE begins anew");
-                self.health.handle_restarted(Instant::now());
+                self.liveness.handle_restarted(Instant::now());
                 self.signal.offer(self.peer.described());
             }
-            Err(error) => self.health.handle_peer_lost(Instant::now(), &error.to_string()),
+            Err(error) => self.liveness.handle_peer_lost(Instant::now(), &error.to_string()),
         }
     }
 
     /// An address that went away says nothing: no packet comes, and none of ours leaves.
-    fn look_for_another_address(&mut self, now: Instant, desk: &mut Desk) {
-        self.mending.unsent |= self.peer.take_unsent();
-        if self.mending.is_moving() || now < self.look_at() {
+    fn look_for_another_address(&mut self, now: Instant, queues: &mut Queues) {
+        self.recovery.unsent |= self.peer.take_unsent();
+        if self.recovery.is_moving() || now < self.look_at() {
             return;
         }
-        (self.mending.looked, self.mending.unsent) = (now, false);
+        (self.recovery.looked, self.recovery.unsent) = (now, false);
         if self.peer.has_moved() {
             tracing::debug!("the address that the connection stood on is gone");
-            self.mending.moving = Some((now, now));
+            self.recovery.moving = Some((now, now));
             // The present one stands on that address, too, and would only fall silent.
             self.resume.handle_wanted(now, chance());
-            desk.tell_link(LinkState::Down);
+            queues.tell_link(LinkState::Down);
         }
     }
 
     fn look_at(&self) -> Instant {
-        if self.mending.unsent {
-            return self.mending.looked + LOOK_UNSENT;
+        if self.recovery.unsent {
+            return self.recovery.looked + LOOK_UNSENT;
         }
-        self.mending.looked.max(self.health.heard()) + LOOK
+        self.recovery.looked.max(self.liveness.heard()) + LOOK
     }
 
     fn sync_state(&mut self) -> SyncState {

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Instant};
 
 /// Our end and theirs.
-pub(super) type Ends = (SocketAddr, SocketAddr);
+pub(super) type UserQueues = (SocketAddr, SocketAddr);
 
 /// What is known of the way.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub(super) struct Path {
     is_found: bool,
     /// ICE has ended its search. While it searches anew the stack goes on with the old way, which may be dead.
     is_settled: bool,
-    chosen: Option<Ends>,
+    chosen: Option<UserQueues>,
     heard: Instant,
 }
 
@@ -27,7 +27,7 @@ impl Path {
     }
 
     /// The way that was chosen, unless another is being looked for.
-    pub(super) fn chosen(&self) -> Option<Ends> {
+    pub(super) fn chosen(&self) -> Option<UserQueues> {
         self.chosen.filter(|_| self.is_settled)
     }
 
@@ -49,13 +49,13 @@ impl Path {
     }
 
     /// The stack uses this way. Whether that is news.
-    pub(super) fn handle_used(&mut self, ends: Ends) -> bool {
+    pub(super) fn handle_used(&mut self, ends: UserQueues) -> bool {
         self.is_settled && self.chosen.replace(ends) != Some(ends)
     }
 
     /// An authenticated datagram came this way. Another way that can be checked is no sign that this one lives; data come by the
     /// chosen one alone.
-    pub(super) fn handle_received(&mut self, now: Instant, ends: Ends, is_data: bool) {
+    pub(super) fn handle_received(&mut self, now: Instant, ends: UserQueues, is_data: bool) {
         if is_data || self.chosen().is_none_or(|chosen| chosen == ends) {
             self.heard = now;
         }
@@ -70,7 +70,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn ends(port: u16) -> Ends {
+    fn ends(port: u16) -> UserQueues {
         (([127, 0, 0, 1], 5000).into(), ([127, 0, 0, 1], port).into())
     }
 

@@ -19,7 +19,7 @@ impl PeerConnection {
         roots: &[CertificateDer<'static>],
     ) {
         self.relay_only |= only;
-        self.sockets.reflexive.use_servers(servers);
+        self.sockets.stun_client.use_servers(servers);
         self.sockets.relays.use_servers(servers, self.udp, roots);
     }
 

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use url::Host;
 
 /// Names, addresses and networks, with commas or spaces between them; `*` is everything.
-pub(super) struct Exceptions<'a>(pub(super) &'a str);
+pub(super) struct NoProxy<'a>(pub(super) &'a str);
 
-impl Exceptions<'_> {
+impl NoProxy<'_> {
     /// Whether this host is one of them, at this port.
     pub(super) fn hold(&self, host: &Host<&str>, port: u16) -> bool {
         self.0.split([',', ' ', '\t']).filter(|it| !it.is_empty()).any(|entry| matches(entry, host, port))
@@ -76,7 +76,7 @@ mod tests {
 
     fn held(list: &str, url: &str) -> bool {
         let url = url::Url::parse(url).unwrap();
-        Exceptions(list).hold(&url.host().unwrap(), url.port_or_known_default().unwrap())
+        NoProxy(list).hold(&url.host().unwrap(), url.port_or_known_default().unwrap())
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::*;
 use crate::transport::{Incoming, LinkState, Participant, Peer, StreamHeader};
 
-fn packet(size: usize) -> Told {
-    Told::Event(TransportEvent::Packet(Incoming::new(
+fn packet(size: usize) -> TaskEvent {
+    TaskEvent::Event(TransportEvent::Packet(Incoming::new(
         Peer::new("a", "PA_1"),
         Lane::Reliable,
         "",
@@ -12,10 +12,10 @@ fn packet(size: usize) -> Told {
     )))
 }
 
-fn desk() -> (Desk, Ends) {
+fn queues() -> (Queues, UserQueues) {
     let state =
         State { sid: Some("PA_1".into()), can_publish_data: true, token: String::new(), closed: None };
-    Desk::new(state)
+    Queues::new(state)
 }
 
 fn queue(sender: &mpsc::Sender<Outgoing>) -> oneshot::Receiver<Result<(), SendError>> {
@@ -67,9 +67,10 @@ fn whatever_part_of_a_stream_is_long_fills_the_inbox() {
 #[test]
 fn joins_that_nobody_reads_of_fill_the_inbox_by_their_participants() {
     let crowd = (0..1000).map(|n| Participant::new(format!("p{n}"), "PA")).collect();
-    let (view, mut inbox) = (View::new(String::new(), Participant::new("me", "PA"), crowd), Inbox::default());
+    let (snapshot, mut inbox) =
+        (Snapshot::new(String::new(), Participant::new("me", "PA"), crowd), Inbox::default());
     while !inbox.is_full() {
-        inbox.push(Told::Rejoined(view.clone()));
+        inbox.push(TaskEvent::Rejoined(snapshot.clone()));
     }
     assert!(inbox.waiting.len() < 10, "{}", inbox.waiting.len());
 }
@@ -89,7 +90,7 @@ fn participants_whose_attributes_change_fill_the_inbox_by_what_they_hold() {
 #[tokio::test]
 async fn an_outbox_holds_one_packet_until_it_is_written() {
     let (sender, receiver) = mpsc::channel(LANE_QUEUE);
-    let mut outbox = Outbox::new(Lane::Reliable, receiver);
+    let mut outbox = LaneQueue::new(Lane::Reliable, receiver);
     let answer = queue(&sender);
     let more = outbox.queue.recv().await;
     outbox.take(more);
@@ -104,43 +105,43 @@ async fn an_outbox_holds_one_packet_until_it_is_written() {
 
 #[tokio::test]
 async fn what_waits_when_the_join_is_lost_is_interrupted_and_what_comes_then_too() {
-    let (mut desk, ends) = desk();
+    let (mut queues, ends) = queues();
     let (first, second) = (queue(&ends.reliable), queue(&ends.lossy));
-    let more = desk.lanes[0].queue.recv().await;
-    desk.lanes[0].take(more);
-    desk.interrupt();
-    assert!(desk.shared.with(|state| state.sid.is_none()));
+    let more = queues.lanes[0].queue.recv().await;
+    queues.lanes[0].take(more);
+    queues.interrupt();
+    assert!(queues.shared.with(|state| state.sid.is_none()));
     for answer in [first, second] {
         assert!(matches!(answer.await.unwrap(), Err(SendError::Interrupted)));
     }
     let later = queue(&ends.reliable);
-    let later = desk.serve(later).await.unwrap().unwrap();
+    let later = queues.serve(later).await.unwrap().unwrap();
     assert!(matches!(later, Err(SendError::Interrupted)));
 }
 
 #[tokio::test]
 async fn events_are_read_while_there_is_no_join() {
-    let (mut desk, mut ends) = desk();
+    let (mut queues, mut ends) = queues();
     for _ in 0..INBOX_EVENTS {
-        desk.inbox.tell(TransportEvent::Link(LinkState::Down));
+        queues.inbox.tell(TransportEvent::Link(LinkState::Down));
     }
     let reading = async { while ends.events.recv().await.is_some() {} };
     tokio::select! {
-        read = desk.wait_until_read() => read.unwrap(),
-        () = reading => panic!("the desk is gone"),
+        read = queues.wait_until_read() => read.unwrap(),
+        () = reading => panic!("the queues is gone"),
     }
-    assert!(!desk.inbox.is_full());
+    assert!(!queues.inbox.is_full());
 }
 
 #[tokio::test]
 async fn who_leaves_or_goes_while_there_is_no_join_is_heard() {
-    let (mut desk, ends) = desk();
+    let (mut queues, ends) = queues();
     let (left, done) = oneshot::channel();
     assert!(ends.leave.try_send(Leave { left }).is_ok());
-    assert!(desk.serve(std::future::pending::<()>()).await.is_err());
-    tokio::join!(desk.close(CloseReason::Closed).tell(), async { done.await.unwrap() });
+    assert!(queues.serve(std::future::pending::<()>()).await.is_err());
+    tokio::join!(queues.close(CloseReason::Closed).tell(), async { done.await.unwrap() });
 
-    let (mut desk, ends) = self::desk();
+    let (mut queues, ends) = self::queues();
     drop(ends);
-    assert!(desk.serve(std::future::pending::<()>()).await.is_err());
+    assert!(queues.serve(std::future::pending::<()>()).await.is_err());
 }

@@ -8,16 +8,16 @@ use tokio::{sync::mpsc, task::AbortHandle, time};
 
 /// How long a word of ours may take to be on its way. Whoever takes nothing for so long is found dead elsewhere.
 const SAY: Duration = Duration::from_secs(3);
-/// How many words wait at most: those of a resume are a dozen.
+/// How many outgoing wait at most: those of a resume are a dozen.
 const MAX_WAITING: usize = 64;
 
 /// A queue and the task that empties it; dropped, both are gone.
-pub(super) struct Words {
+pub(super) struct OutgoingMessages {
     queue: mpsc::Sender<Message>,
     task: AbortHandle,
 }
 
-impl Words {
+impl OutgoingMessages {
     pub(super) fn new(client: Arc<SignalClient>) -> Self {
         let (queue, mut waiting) = mpsc::channel(MAX_WAITING);
         let task = tokio::spawn(async move {
@@ -35,7 +35,7 @@ impl Words {
     }
 }
 
-impl Drop for Words {
+impl Drop for OutgoingMessages {
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -1,4 +1,4 @@
-//! What the server tells, in our words.
+//! What the server tells, in our outgoing.
 
 use livekit_protocol::{
     ClientConfigSetting, ClientConfiguration, DisconnectReason, LeaveRequest, ParticipantInfo,

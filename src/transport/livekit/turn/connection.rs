@@ -35,7 +35,7 @@ const READ: usize = 16 * 1024;
 const WAITING: usize = 32 * 1024;
 
 /// A connection to a relay, and its ends.
-pub(super) struct Line {
+pub(super) struct RelayConnection {
     pub(super) reader: Reader,
     pub(super) writer: Writer,
     pub(super) local: SocketAddr,
@@ -65,7 +65,7 @@ pub(super) async fn open(
     remote: SocketAddr,
     from: Option<IpAddr>,
     roots: &[CertificateDer<'static>],
-) -> Result<Line, RelayError> {
+) -> Result<RelayConnection, RelayError> {
     let connected = time::timeout(CONNECT_LIMIT, connect(url, remote, from, roots)).await;
     connected.unwrap_or(Err(RelayError::Silent(CONNECT_LIMIT)))
 }
@@ -75,7 +75,7 @@ async fn connect(
     remote: SocketAddr,
     from: Option<IpAddr>,
     roots: &[CertificateDer<'static>],
-) -> Result<Line, RelayError> {
+) -> Result<RelayConnection, RelayError> {
     let unreachable = |error: io::Error| RelayError::Unreachable(error.to_string());
     if matches!(url.kind, Kind::TurnUdp | Kind::Stun) {
         let any: IpAddr =
@@ -87,7 +87,7 @@ async fn connect(
         socket.writable().await.map_err(unreachable)?;
         let (local, socket) = (socket.local_addr().map_err(unreachable)?, Arc::new(socket));
         let (reader, writer) = (Reader::Udp(socket.clone()), Writer::Udp(socket));
-        return Ok(Line { reader, writer, local, remote });
+        return Ok(RelayConnection { reader, writer, local, remote });
     }
     let socket = if remote.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let socket = socket.map_err(unreachable)?;
@@ -108,7 +108,7 @@ async fn connect(
     };
     let (reader, writer) = split(stream);
     let writer = Writer::Stream { half: writer, waiting: BytesMut::new(), unflushed: false };
-    Ok(Line { reader: Reader::Stream(reader), writer, local, remote })
+    Ok(RelayConnection { reader: Reader::Stream(reader), writer, local, remote })
 }
 
 /// TCP, or TLS on it.

@@ -12,7 +12,7 @@ use tokio::{sync::mpsc, time};
 
 use super::{
     allocation::{Allocation, Event, Ids, MAX_PEERS},
-    connection::{self, Line},
+    connection::{self, RelayConnection},
     credentials::Credentials,
     error::RelayError,
     url::IceUrl,
@@ -106,9 +106,9 @@ pub(super) async fn try_each(
         let opening = connection::open(&place.url, *remote, place.from, &place.roots);
         let error = match noting(opening, commands, &mut peers).await? {
             Err(error) => error,
-            Ok(line) => {
+            Ok(connection) => {
                 let patience = (at + 1 < addresses.len()).then_some(patience);
-                match carry(line, place, patience, &mut peers, commands, reports).await {
+                match carry(connection, place, patience, &mut peers, commands, reports).await {
                     Carried::Unwanted => return None,
                     Carried::Ended(error) => return Some(error),
                     Carried::Nothing(error) => error,
@@ -160,14 +160,14 @@ enum Carried {
 /// Carries datagrams both ways. With `patience` it waits only so long for an address of the relay's. The peers are to
 /// be permitted, and are kept for the next attempt.
 async fn carry(
-    line: Line,
+    connection: RelayConnection,
     place: &Place,
     patience: Option<Duration>,
     peers: &mut Vec<SocketAddr>,
     commands: &mut mpsc::Receiver<Command>,
     reports: &Reports,
 ) -> Carried {
-    let Line { mut reader, mut writer, local, remote } = line;
+    let RelayConnection { mut reader, mut writer, local, remote } = connection;
     let (now, mut seed) = (Instant::now(), [0; 32]);
     if let Err(error) = getrandom::fill(&mut seed) {
         return Carried::Ended(RelayError::Unreachable(format!(

@@ -29,7 +29,7 @@ const ASK_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_millis(500), Du
 
 /// The questions of one peer connection. Dropping it ends them.
 #[derive(Debug, Default)]
-pub(in crate::transport::livekit) struct Reflexive {
+pub(in crate::transport::livekit) struct StunClient {
     servers: Vec<IceUrl>,
     open: Vec<Question>,
     asked: usize,
@@ -43,7 +43,7 @@ struct Question {
     transaction: Transaction,
 }
 
-impl Reflexive {
+impl StunClient {
     /// Asks these servers from now on. A relay over UDP answers such questions too.
     pub(in crate::transport::livekit) fn use_servers(&mut self, servers: &[IceServer]) {
         let urls = servers.iter().flat_map(|server| &server.urls).take(MAX_URLS);
@@ -148,9 +148,9 @@ mod tests {
         let stun = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let ours = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let local = ours.local_addr().unwrap();
-        let mut reflexive = Reflexive::default();
-        reflexive.use_servers(&servers(&[format!("stun:{}", stun.local_addr().unwrap())]));
-        reflexive.begin(&ours, local);
+        let mut stun_client = StunClient::default();
+        stun_client.use_servers(&servers(&[format!("stun:{}", stun.local_addr().unwrap())]));
+        stun_client.begin(&ours, local);
         let mut buffer = [0; 100];
         let (size, from) = stun.recv_from(&mut buffer).await.unwrap();
         assert_eq!(from, local, "asked from the socket that is asked for");
@@ -164,20 +164,20 @@ mod tests {
         };
         let other = "127.0.0.1:1".parse().unwrap();
         let true_one = answer(question.transaction());
-        assert_eq!(reflexive.hear(local, &answer([1; 12])), None, "an answer to nothing");
-        assert_eq!(reflexive.hear(other, &true_one), None, "of another socket");
-        assert_eq!(reflexive.hear(local, b"not even a message"), None);
-        assert_eq!(reflexive.hear(local, &true_one), Some(mapped));
-        assert_eq!(reflexive.hear(local, &true_one), None, "once is enough");
+        assert_eq!(stun_client.hear(local, &answer([1; 12])), None, "an answer to nothing");
+        assert_eq!(stun_client.hear(other, &true_one), None, "of another socket");
+        assert_eq!(stun_client.hear(local, b"not even a message"), None);
+        assert_eq!(stun_client.hear(local, &true_one), Some(mapped));
+        assert_eq!(stun_client.hear(local, &true_one), None, "once is enough");
     }
 
     #[tokio::test]
     async fn nobody_is_asked_about_a_way_that_no_translator_is_on() {
         let ours = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-        let mut reflexive = Reflexive::default();
-        reflexive
+        let mut stun_client = StunClient::default();
+        stun_client
             .use_servers(&servers(&["stun:127.0.0.1:9".into(), "turn:127.0.0.1:9?transport=tcp".into()]));
-        assert_eq!(reflexive.servers.len(), 1);
+        assert_eq!(stun_client.servers.len(), 1);
         for (local, remote) in [
             ("127.0.0.1:1", "127.0.0.1:2"),
             ("192.168.1.2:1", "192.168.1.3:2"),
@@ -186,12 +186,12 @@ mod tests {
             ("[fd00::1]:1", "[fd00::2]:2"),
             ("[2a00::1]:1", "[2606::1]:2"),
         ] {
-            reflexive.ask(&ours, local.parse().unwrap(), remote.parse().unwrap());
-            assert_eq!(reflexive.asked, 0, "{local} {remote}");
+            stun_client.ask(&ours, local.parse().unwrap(), remote.parse().unwrap());
+            assert_eq!(stun_client.asked, 0, "{local} {remote}");
         }
         for _ in 0..2 * MAX_SOCKETS {
-            reflexive.ask(&ours, "192.168.1.2:1".parse().unwrap(), "1.1.1.1:2".parse().unwrap());
+            stun_client.ask(&ours, "192.168.1.2:1".parse().unwrap(), "1.1.1.1:2".parse().unwrap());
         }
-        assert_eq!(reflexive.asked, MAX_SOCKETS);
+        assert_eq!(stun_client.asked, MAX_SOCKETS);
     }
 }

@@ -14,7 +14,7 @@ use livekit_protocol::{LeaveRequest, SignalResponse, signal_response::Message};
 use prost::Message as _;
 use tokio::sync::Notify;
 
-use super::message_filter::{JOIN, LEAVE, RECONNECT, thin};
+use super::message_filter::{JOIN, LEAVE, RECONNECT, filter};
 use crate::transport::livekit::tokens::has_the_form_of_a_token;
 
 /// How much of what came may wait to be read before no more is taken from the socket, in bytes. One more frame may
@@ -59,7 +59,7 @@ impl Unread {
 
 /// One connection's frames.
 #[derive(Debug)]
-pub(super) struct Intake {
+pub(super) struct FrameLimits {
     stage: Stage,
     /// The connection is to go on with a join, not to make one.
     resumes: bool,
@@ -90,7 +90,7 @@ pub(super) enum Taken {
     Unfit(&'static str),
 }
 
-impl Intake {
+impl FrameLimits {
     pub(super) fn new(resumes: bool, unread: Arc<Unread>) -> Self {
         Self { stage: Stage::New, resumes, unread, skipped: 0 }
     }
@@ -111,30 +111,30 @@ impl Intake {
     }
 
     fn judge(&mut self, frame: &[u8]) -> Taken {
-        let Some(thin) = thin(frame) else { return Taken::Nothing };
-        match (self.stage, thin.kind) {
-            (Stage::New, JOIN | RECONNECT) if (thin.kind == RECONNECT) != self.resumes => {
+        let Some(filtered) = filter(frame) else { return Taken::Nothing };
+        match (self.stage, filtered.kind) {
+            (Stage::New, JOIN | RECONNECT) if (filtered.kind == RECONNECT) != self.resumes => {
                 Taken::Unfit("the server answered another question than ours")
             }
-            (Stage::New, JOIN) if !is_complete(&thin.frame) => {
+            (Stage::New, JOIN) if !is_complete(&filtered.frame) => {
                 Taken::Unfit("the server's answer to the join is incomplete")
             }
             (Stage::New, JOIN | RECONNECT) => {
                 self.stage = Stage::Open;
-                Taken::Frame(thin.frame)
+                Taken::Frame(filtered.frame)
             }
             (Stage::New, LEAVE) => {
                 self.stage = Stage::Refused;
-                let leave = match decoded(&thin.frame) {
+                let leave = match decoded(&filtered.frame) {
                     Some(Message::Leave(leave)) => leave,
                     _ => LeaveRequest::default(),
                 };
-                Taken::Refusal(thin.frame, leave)
+                Taken::Refusal(filtered.frame, leave)
             }
             // The library would drop what comes before the answer, and a second answer is none.
             (Stage::New | Stage::Refused, _) | (Stage::Open, JOIN | RECONNECT) => Taken::Nothing,
             (Stage::Open, _) => {
-                match decoded(&thin.frame) {
+                match decoded(&filtered.frame) {
                     // What it cannot read it passes on to nobody.
                     None => return Taken::Nothing,
                     // Both the library and the participant would rejoin with it in place of a good one.
@@ -146,8 +146,8 @@ impl Intake {
                     }
                     Some(_) => {}
                 }
-                self.unread.add(thin.frame.len());
-                Taken::Frame(thin.frame)
+                self.unread.add(filtered.frame.len());
+                Taken::Frame(filtered.frame)
             }
         }
     }

@@ -135,20 +135,20 @@ const PERMISSION: Fields = &[
 
 /// A frame that is let through.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Thin {
+pub(super) struct Filtered {
     /// Which message is in it.
     pub(super) kind: u64,
     pub(super) frame: Vec<u8>,
 }
 
 /// What is let through of a frame: nothing, if it is malformed or of no concern to us.
-pub(super) fn thin(frame: &[u8]) -> Option<Thin> {
+pub(super) fn filter(frame: &[u8]) -> Option<Filtered> {
     let mut left = Left { messages: MESSAGES, attributes: ALL_ATTRIBUTES };
     let out = message(frame, RESPONSE, &mut left)?;
     let mut fields = Reader(&out);
     let (kind, _) = fields.next()??;
     // Several at once would be melted into one, and each has its own limits.
-    fields.next().is_none().then_some(Thin { kind, frame: out })
+    fields.next().is_none().then_some(Filtered { kind, frame: out })
 }
 
 /// What a frame may still have.

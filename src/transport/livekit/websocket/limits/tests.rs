@@ -15,40 +15,40 @@ fn token(text: &str) -> Vec<u8> {
     frame(Message::RefreshToken(format!("{text}.e30.c2ln")))
 }
 
-fn fresh() -> Intake {
-    Intake::new(false, Arc::default())
+fn fresh() -> FrameLimits {
+    FrameLimits::new(false, Arc::default())
 }
 
-fn opened() -> Intake {
-    let mut intake = fresh();
-    assert!(matches!(intake.take(&frame(Message::Join(join()))), Taken::Frame(_)));
-    intake
+fn opened() -> FrameLimits {
+    let mut limits = fresh();
+    assert!(matches!(limits.take(&frame(Message::Join(join()))), Taken::Frame(_)));
+    limits
 }
 
 #[test]
 fn nothing_is_passed_on_before_the_answer() {
-    let mut intake = fresh();
+    let mut limits = fresh();
     for early in
         [token("t"), frame(Message::Answer(Default::default())), frame(Message::Update(Default::default()))]
     {
-        assert_eq!(intake.take(&early), Taken::Nothing);
+        assert_eq!(limits.take(&early), Taken::Nothing);
     }
-    assert!(matches!(intake.take(&frame(Message::Join(join()))), Taken::Frame(_)));
-    assert_eq!(intake.take(&token("t")), Taken::Frame(token("t")));
-    assert_eq!(intake.take(&frame(Message::Join(join()))), Taken::Nothing, "one is enough");
+    assert!(matches!(limits.take(&frame(Message::Join(join()))), Taken::Frame(_)));
+    assert_eq!(limits.take(&token("t")), Taken::Frame(token("t")));
+    assert_eq!(limits.take(&frame(Message::Join(join()))), Taken::Nothing, "one is enough");
 }
 
 #[test]
 fn malformed_fresh_token_does_not_replace_the_last_one() {
-    let mut intake = opened();
+    let mut limits = opened();
     for malformed in ["", "t", "a.b", "a..c", "<html>", "a.b.c\n", "Bearer a.b.c"] {
         assert_eq!(
-            intake.take(&frame(Message::RefreshToken(malformed.into()))),
+            limits.take(&frame(Message::RefreshToken(malformed.into()))),
             Taken::Nothing,
             "{malformed:?}"
         );
     }
-    assert_eq!(intake.take(&token("t")), Taken::Frame(token("t")));
+    assert_eq!(limits.take(&token("t")), Taken::Frame(token("t")));
 }
 
 #[test]
@@ -76,41 +76,41 @@ fn an_incomplete_answer_does_not_reach_the_library() {
 fn the_answer_is_to_our_question() {
     let resumed = frame(Message::Reconnect(ReconnectResponse::default()));
     assert!(matches!(fresh().take(&resumed), Taken::Unfit(_)));
-    let mut intake = Intake::new(true, Arc::default());
-    assert!(matches!(intake.take(&resumed), Taken::Frame(_)));
-    assert_eq!(intake.take(&resumed), Taken::Nothing);
-    let mut intake = Intake::new(true, Arc::default());
-    assert!(matches!(intake.take(&frame(Message::Join(join()))), Taken::Unfit(_)));
+    let mut limits = FrameLimits::new(true, Arc::default());
+    assert!(matches!(limits.take(&resumed), Taken::Frame(_)));
+    assert_eq!(limits.take(&resumed), Taken::Nothing);
+    let mut limits = FrameLimits::new(true, Arc::default());
+    assert!(matches!(limits.take(&frame(Message::Join(join()))), Taken::Unfit(_)));
 }
 
 #[test]
 fn a_refusal_ends_it_and_a_leave_later_is_a_frame() {
     let leave = LeaveRequest { reason: DisconnectReason::RoomDeleted.into(), ..Default::default() };
     let bytes = frame(Message::Leave(leave.clone()));
-    let mut intake = fresh();
-    assert_eq!(intake.take(&bytes), Taken::Refusal(bytes.clone(), leave));
-    assert!(intake.is_over());
+    let mut limits = fresh();
+    assert_eq!(limits.take(&bytes), Taken::Refusal(bytes.clone(), leave));
+    assert!(limits.is_over());
     assert_eq!(opened().take(&bytes), Taken::Frame(bytes));
 }
 
 #[test]
 fn what_the_library_cannot_read_does_not_count() {
-    let mut intake = opened();
+    let mut limits = opened();
     let broken = [&[0x82, 0x01, 0x02][..], &[0xff, 0xfe]].concat();
-    assert_eq!(intake.take(&broken), Taken::Nothing, "a token that is no UTF-8");
-    assert_eq!(intake.take(b"\xff\xff\xff"), Taken::Nothing);
-    assert_eq!(intake.unread.bytes(), 0);
+    assert_eq!(limits.take(&broken), Taken::Nothing, "a token that is no UTF-8");
+    assert_eq!(limits.take(b"\xff\xff\xff"), Taken::Nothing);
+    assert_eq!(limits.unread.bytes(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_has_a_limit_and_goes_on_when_read() {
-    let mut intake = opened();
-    let unread = intake.unread.clone();
+    let mut limits = opened();
+    let unread = limits.unread.clone();
     let frame = token(&"t".repeat(60_000));
     let mut waiting = 0;
     while unread.bytes() < MAX_UNREAD {
         unread.room().await;
-        assert!(matches!(intake.take(&frame), Taken::Frame(_)));
+        assert!(matches!(limits.take(&frame), Taken::Frame(_)));
         waiting += 1;
     }
     assert!(waiting <= MAX_UNREAD / 60_000 + 1, "{waiting}");

@@ -11,7 +11,7 @@ fn frame(message: Message) -> Vec<u8> {
 }
 
 fn through(bytes: &[u8]) -> Option<Message> {
-    SignalResponse::decode(&*thin(bytes)?.frame).unwrap().message
+    SignalResponse::decode(&*filter(bytes)?.frame).unwrap().message
 }
 
 fn participant() -> ParticipantInfo {
@@ -80,16 +80,16 @@ fn messages_that_are_of_no_concern_stay_outside() {
         Message::Pong(1),
         Message::RequestResponse(Default::default()),
     ] {
-        assert_eq!(thin(&frame(other)), None);
+        assert_eq!(filter(&frame(other)), None);
     }
-    assert_eq!(thin(b""), None);
+    assert_eq!(filter(b""), None);
 }
 
 #[test]
 fn several_messages_in_one_frame_are_none() {
     let token = frame(Message::RefreshToken("t".into()));
-    assert_eq!(thin(&[&token[..], &token].concat()), None);
-    assert_eq!(thin(&[&frame(Message::Join(join(0)))[..], &token].concat()), None);
+    assert_eq!(filter(&[&token[..], &token].concat()), None);
+    assert_eq!(filter(&[&frame(Message::Join(join(0)))[..], &token].concat()), None);
 }
 
 /// Participants of two bytes each, as many as one frame of 16 MiB can hold.
@@ -103,8 +103,8 @@ fn eight_million() -> Vec<u8> {
 
 #[test]
 fn a_frame_lists_no_more_than_8192() {
-    let thin = thin(&eight_million()).unwrap();
-    assert!(thin.frame.len() < 20_000);
+    let filtered = filter(&eight_million()).unwrap();
+    assert!(filtered.frame.len() < 20_000);
     let Some(Message::Join(joined)) = through(&frame(Message::Join(join(100_000)))) else { panic!() };
     assert_eq!(joined.other_participants.len(), 8_192);
     assert_eq!(joined.ping_timeout, 15, "what follows them is there");
@@ -155,11 +155,11 @@ fn a_role_that_is_repeated_counts_as_any_attribute() {
     }
     let mut bytes = Vec::new();
     bytes_field(&mut bytes, 5, &crowd);
-    let thin = thin(&bytes).unwrap();
+    let filtered = filter(&bytes).unwrap();
     assert!(
-        thin.frame.len() < (ALL_ATTRIBUTES + 1_000) * attribute.len() + 8 * 1_000,
+        filtered.frame.len() < (ALL_ATTRIBUTES + 1_000) * attribute.len() + 8 * 1_000,
         "{}",
-        thin.frame.len()
+        filtered.frame.len()
     );
 }
 
@@ -199,7 +199,7 @@ fn texts_beyond_their_length_are_left_out() {
     assert_eq!(kept.participants[0].identity.len(), NAME);
     let Some(Message::Update(cut)) = update(NAME + 1) else { panic!() };
     assert_eq!((&*cut.participants[0].identity, &*cut.participants[0].sid), ("", "PA_1"));
-    assert_eq!(thin(&frame(Message::RefreshToken("t".repeat(VALUE + 1)))), None);
+    assert_eq!(filter(&frame(Message::RefreshToken("t".repeat(VALUE + 1)))), None);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn times_before_the_beginning_are_left_out() {
 fn malformed_bytes_are_nothing_and_never_a_panic() {
     let whole = frame(Message::Join(join(3)));
     for end in 1..whole.len() {
-        assert_eq!(thin(&whole[..end]), None, "{end}");
+        assert_eq!(filter(&whole[..end]), None, "{end}");
     }
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
@@ -227,10 +227,10 @@ fn malformed_bytes_are_nothing_and_never_a_panic() {
             let at = random() as usize % bytes.len();
             bytes[at] = random() as u8;
         }
-        if let Some(thin) = thin(&bytes) {
-            assert!(thin.frame.len() <= bytes.len() + 16, "it only gets less");
+        if let Some(filtered) = filter(&bytes) {
+            assert!(filtered.frame.len() <= bytes.len() + 16, "it only gets less");
             // What is left may hold no UTF-8, and nothing else that cannot be decoded.
-            if let Err(error) = SignalResponse::decode(&*thin.frame) {
+            if let Err(error) = SignalResponse::decode(&*filtered.frame) {
                 assert!(error.to_string().contains("UTF-8"), "{error}");
             }
         }
