@@ -86,7 +86,7 @@ pub use transport::livekit::{
     access_token::{AccessKey, Bearer, Token, TokenError},
 };
 pub use transport::{
-    Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, ParticipantKind, Peer,
+    Capabilities, CloseReason, ConnectionState, Identity, Lane, Packet, Participant, ParticipantKind, Peer,
     ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
 };
 #[cfg(feature = "runtime")]

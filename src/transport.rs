@@ -14,6 +14,6 @@ pub(crate) mod types;
 #[cfg(feature = "runtime")]
 pub use api::{Incoming, SendError, Transport, TransportEvent};
 pub use types::{
-    Capabilities, CloseReason, Identity, Lane, LinkState, Packet, Participant, ParticipantKind, Peer,
+    Capabilities, CloseReason, ConnectionState, Identity, Lane, Packet, Participant, ParticipantKind, Peer,
     ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
 };

@@ -138,7 +138,7 @@ pub(super) fn line(event: &Event) -> Option<String> {
             format!("{by} does not take all of our tools: {why}")
         }
         Event::PeerError { by, code, message, .. } => format!("{by} says: {message} (error {code})"),
-        Event::Link(state) => connection_state::describe(*state).to_owned(),
+        Event::ConnectionState(state) => connection_state::describe(*state).to_owned(),
         // A ping is no news, and there may be thousands.
         Event::Requested { tool, .. } | Event::Settled { tool, .. } if tool == ToolName::ECHO => return None,
         Event::Requested { tool, by, .. } => format!("{by} asks for {tool}"),

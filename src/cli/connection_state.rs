@@ -1,13 +1,13 @@
 //! A connection that is lost and comes back, in words for people.
 
 use super::hint;
-use toolbridge::{Assistant, Event, LinkState};
+use toolbridge::{Assistant, ConnectionState, Event};
 
 /// What has become of the connection.
-pub(super) fn describe(state: LinkState) -> &'static str {
+pub(super) fn describe(state: ConnectionState) -> &'static str {
     match state {
-        LinkState::Down => "the connection is lost; joining anew …",
-        LinkState::Up => "in the room again",
+        ConnectionState::Reconnecting => "the connection is lost; joining anew …",
+        ConnectionState::Connected => "in the room again",
     }
 }
 
@@ -15,7 +15,7 @@ pub(super) fn describe(state: LinkState) -> &'static str {
 pub(super) async fn print_changes(assistant: &Assistant) {
     let mut events = assistant.events();
     while let Some(event) = events.recv().await {
-        if let Event::Link(state) = event {
+        if let Event::ConnectionState(state) = event {
             hint(describe(state));
         }
     }

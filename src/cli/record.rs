@@ -120,7 +120,7 @@ async fn listen(
             None => return Err(Failure::failed("the connection ended")),
             Some(TransportEvent::Closed(CloseReason::Closed)) => return Ok(()),
             Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
-            Some(TransportEvent::Link(state)) => {
+            Some(TransportEvent::ConnectionState(state)) => {
                 status.clear();
                 hint(connection_state::describe(state));
             }

@@ -76,7 +76,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
                     shown.insert(packet.from.identity().clone(), register.tools);
                 }
             }
-            Some(TransportEvent::Link(state)) => hint(connection_state::describe(state)),
+            Some(TransportEvent::ConnectionState(state)) => hint(connection_state::describe(state)),
             Some(_) => {}
         }
     }

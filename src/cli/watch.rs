@@ -14,7 +14,7 @@ use super::{
     record_option::RecordOption, recording_file::RecordingFile, text,
 };
 use toolbridge::{
-    Capabilities, CloseReason, Lane, LinkState, Role,
+    Capabilities, CloseReason, ConnectionState, Lane, Role,
     protocol::frame::Frame,
     transport::{Incoming, STREAM_TOPIC, Transport, TransportEvent},
 };
@@ -139,7 +139,9 @@ fn as_json(event: &TransportEvent) -> Option<String> {
         TransportEvent::Left(who) => {
             json!({"atMs": at, "left": who.identity().as_str(), "sid": who.sid().as_str()})
         }
-        TransportEvent::Link(state) => json!({"atMs": at, "up": *state == LinkState::Up}),
+        TransportEvent::ConnectionState(state) => {
+            json!({"atMs": at, "up": *state == ConnectionState::Connected})
+        }
         _ => return None,
     };
     Some(text::json(&value))
@@ -164,7 +166,7 @@ fn as_text(event: &TransportEvent) -> Option<String> {
         }
         TransportEvent::Joined(who) => format!("{at} {:<16} joined", who.identity()),
         TransportEvent::Left(who) => format!("{at} {:<16} left", who.identity()),
-        TransportEvent::Link(state) => format!("{at} {}", connection_state::describe(*state)),
+        TransportEvent::ConnectionState(state) => format!("{at} {}", connection_state::describe(*state)),
         _ => return None,
     };
     Some(text::plain(&line).into_owned())

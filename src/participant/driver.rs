@@ -23,7 +23,9 @@ use crate::{
         CallError, Outcome, Progress, Tool,
         executor::{self, Done, Executor, Questions, Reports},
     },
-    transport::{CloseReason, Lane, LinkState, Packet, SendError, Sid, TOPIC, Transport, TransportEvent},
+    transport::{
+        CloseReason, ConnectionState, Lane, Packet, SendError, Sid, TOPIC, Transport, TransportEvent,
+    },
 };
 
 /// How many reports of tools are taken before the transport is looked at again.
@@ -376,7 +378,9 @@ impl<T: Transport> Driver<T> {
     }
 
     fn heard(&mut self, event: TransportEvent) {
-        if event == TransportEvent::Link(LinkState::Up) && *self.transport.local().sid() != self.sid {
+        if event == TransportEvent::ConnectionState(ConnectionState::Connected)
+            && *self.transport.local().sid() != self.sid
+        {
             return self.rejoined();
         }
         let mut inner = self.shared.lock();
@@ -391,7 +395,7 @@ impl<T: Transport> Driver<T> {
                 }
             }
             TransportEvent::Stream { from, part } => session.handle_stream(now(), &from, part),
-            TransportEvent::Link(state) => session.handle_link(now(), state),
+            TransportEvent::ConnectionState(state) => session.handle_connection_state(now(), state),
             // A packet on a topic that is not ours is for somebody else in this app.
             TransportEvent::Packet(_) | TransportEvent::Closed(_) => {}
         }

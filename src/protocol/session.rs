@@ -134,7 +134,7 @@ pub use self::{
 use crate::{
     protocol::frame::{Kind, Meta},
     tool::{CallError, CallId, Offer, Outcome, Progress, RegisterError, Tool},
-    transport::{CloseReason, Identity, Lane, LinkState, Participant, Peer, Role, StreamPart},
+    transport::{CloseReason, ConnectionState, Identity, Lane, Participant, Peer, Role, StreamPart},
     value::Body,
 };
 
@@ -156,7 +156,7 @@ pub struct Session {
     phase: Phase,
     /// We are about to leave: no request is taken any more.
     draining: bool,
-    link: LinkState,
+    connection: ConnectionState,
     /// The room would not take a packet, since our token does not allow it.
     muted: bool,
     /// Until then others may not have been told that we are here, and cannot answer what they hear of us.
@@ -236,7 +236,7 @@ impl Session {
             arrivals: 0,
             phase: Phase::Fresh,
             draining: false,
-            link: LinkState::Up,
+            connection: ConnectionState::Connected,
             muted: false,
             unknown_until: None,
             peers: BTreeMap::new(),
@@ -373,10 +373,11 @@ impl Session {
         }
     }
 
-    /// Packets can pass again, or not. While they cannot, nobody's absence is judged.
-    pub fn handle_link(&mut self, now: Instant, state: LinkState) {
+    /// Reports that the connection was lost or restored. Peer timeouts are suspended while it is
+    /// [`Reconnecting`](ConnectionState::Reconnecting).
+    pub fn handle_connection_state(&mut self, now: Instant, state: ConnectionState) {
         if self.begin(now) {
-            self.link_changed(now, state);
+            self.connection_state_changed(now, state);
         }
     }
 

@@ -9,8 +9,8 @@ use super::{
     streams::Streams,
 };
 use crate::transport::{
-    Capabilities, CloseReason, Lane, LinkState, Packet, Participant, Peer, Role, STREAM_TOPIC, SendError,
-    StreamPart, TOPIC, Transport, TransportEvent,
+    Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, Role, STREAM_TOPIC,
+    SendError, StreamPart, TOPIC, Transport, TransportEvent,
 };
 
 /// A transport whose packets and events are recorded: see [`Recorder::tap`].
@@ -91,10 +91,10 @@ impl<T: Transport> Tap<T> {
                 });
             }
             TransportEvent::Packet(_) => {}
-            TransportEvent::Link(state) => {
-                self.event(RoomEvent::Link { up: *state == LinkState::Up });
+            TransportEvent::ConnectionState(state) => {
+                self.event(RoomEvent::Link { up: *state == ConnectionState::Connected });
                 let local = self.inner.local();
-                if *state == LinkState::Up && *local.peer() != self.local {
+                if *state == ConnectionState::Connected && *local.peer() != self.local {
                     self.local = local.peer().clone();
                     self.streams = Streams::default(); // a stream ends with the join in which it began
                     self.here();

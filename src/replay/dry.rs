@@ -16,7 +16,7 @@ use super::{
 use crate::{
     protocol::{frame::Kind, session::Unsent},
     recording::{Direction, Entry, Moment, RoomEvent},
-    transport::{CloseReason, Identity, LinkState, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid},
+    transport::{CloseReason, ConnectionState, Identity, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid},
 };
 
 /// The most entries of a recording that is replayed, since all of it is held at once: three hours of ten calls a minute for
@@ -317,9 +317,9 @@ impl<'a> Stage<'a> {
             // The link is up for a new join: that is told at once with the join.
             RoomEvent::Link { up: true } if self.is_rejoin(entry + 1) => {}
             RoomEvent::Link { up } => {
-                let state = if *up { LinkState::Up } else { LinkState::Down };
+                let state = if *up { ConnectionState::Connected } else { ConnectionState::Reconnecting };
                 if let Some(it) = &mut self.end {
-                    it.end.act(|session, now| session.handle_link(now, state));
+                    it.end.act(|session, now| session.handle_connection_state(now, state));
                 }
             }
             RoomEvent::Unsent { channel, sequence, reason } => {

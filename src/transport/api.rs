@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt, future::Future, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Capabilities, CloseReason, Lane, LinkState, Packet, Participant, Peer, StreamPart};
+use super::{Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, StreamPart};
 
 /// One participant's connection to a room.
 ///
@@ -14,7 +14,7 @@ use super::{Capabilities, CloseReason, Lane, LinkState, Packet, Participant, Pee
 /// [`recv`](Transport::recv) must be cancel safe: a dropped future loses no event. `send` borrows
 /// nothing, so that a stalled one cannot stop `recv`.
 pub trait Transport: Send + 'static {
-    /// Ourselves, in this join. Asked again after [`LinkState::Up`].
+    /// Ourselves, in this join. Asked again after [`ConnectionState::Connected`].
     fn local(&self) -> Participant;
 
     /// The room's name.
@@ -61,8 +61,8 @@ pub enum TransportEvent {
     Left(Peer),
     /// A packet came.
     Packet(Incoming),
-    /// Whether packets can pass has changed.
-    Link(LinkState),
+    /// The connection was lost or restored.
+    ConnectionState(ConnectionState),
     /// A part of somebody's byte stream came.
     Stream {
         /// Who sent it, as the room says.

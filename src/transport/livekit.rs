@@ -1,6 +1,6 @@
 //! A LiveKit room, joined by a participant that carries data only: no media, no native WebRTC library.
 //!
-//! One task owns everything of a participant: the signalling (`livekit-signaling`), the peer
+//! One task owns everything of a participant: the signaling (`livekit-signaling`), the peer
 //! connection (`str0m`), the sockets under it, and the queues to and from its [`Room`]. All queues
 //! have caps: who sends too much waits, and who reads too slowly slows the sender down.
 //!
@@ -85,18 +85,18 @@ const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A joined room. Dropping it leaves, without waiting; [`close`](Transport::close) leaves in order.
 ///
-/// A lost connection is told as [`TransportEvent::Link`] with `Down`, and it joins anew by itself, until that
+/// A lost connection is told as [`TransportEvent::ConnectionState`] with `Down`, and it joins anew by itself, until that
 /// works ([`RoomOptions::rejoin_wait`]), is of no use any more, or [`RoomOptions::rejoin_limit`] is over. `Up`
 /// is told in the new join: with another sid, and nothing kept. Packets that had not left are told as
 /// [`SendError::Interrupted`], as is all that is sent meanwhile; what had left may have arrived or not.
 /// Lost is what is silent for 2.8 s, or for 2.5 s while something waits to be acknowledged (2.3 and 1.5 s while the
-/// signalling is lost, too), and what acknowledges nothing for 5 s, or for 1 s behind a hole of 2 s. Time in which this process
+/// signaling is lost, too), and what acknowledges nothing for 5 s, or for 1 s behind a hole of 2 s. Time in which this process
 /// itself stood still, up to 10 s, does not count. Only packets that are proven to come from the server count as heard.
 /// Somebody's will (a removal,
 /// a deleted room, another participant with the same identity), an expired token and a token that is refused for 15 s end it:
 /// [`TransportEvent::Closed`] says why.
 ///
-/// A lost signalling connection is no lost join: packets pass without it, and another one is opened beside them, for
+/// A lost signaling connection is no lost join: packets pass without it, and another one is opened beside them, for
 /// as long as the server lives. Nor is a network address of ours that goes away while another one is there: then `Down`
 /// and `Up` are told under the same sid, packets that are sent in between wait, and nothing reliable is lost. A server
 /// that puts us into another room is followed: that is told as a new join is.
@@ -221,7 +221,7 @@ impl RoomOptions {
     }
 
     /// Uses UDP only, to see whether it gets through at all; a room to stay in is better off with both. The
-    /// signalling is a WebSocket all the same. Default: both.
+    /// signaling is a WebSocket all the same. Default: both.
     pub fn udp_only(mut self) -> Self {
         (self.udp, self.tcp) = (true, false);
         self
@@ -241,7 +241,7 @@ impl RoomOptions {
     }
 
     /// Sends packets through the relays (TURN servers) that the room's server names, and nothing directly: for
-    /// networks that let nothing else out, and for who must not show where he is. The signalling is not concerned.
+    /// networks that let nothing else out, and for who must not show where he is. The signaling is not concerned.
     /// With [`tcp_only`](RoomOptions::tcp_only) only relays over TCP and TLS are used. Default: relays are used
     /// where no direct path is, unless the server demands them.
     pub fn relay_only(mut self) -> Self {
@@ -289,7 +289,7 @@ impl RoomOptions {
 
     /// Joins a room. The address is `wss://HOST` or `ws://HOST:PORT`; the token names the room.
     ///
-    /// The signalling goes through the HTTP proxy that the environment names, if it does: `HTTPS_PROXY` for `wss`,
+    /// The signaling goes through the HTTP proxy that the environment names, if it does: `HTTPS_PROXY` for `wss`,
     /// `HTTP_PROXY` for `ws`, `ALL_PROXY` for both, in capitals or not; not for what `NO_PROXY` lists, and never for
     /// this machine. Packets never go through it.
     ///
@@ -385,7 +385,7 @@ impl Room {
     /// use toolbridge::{Transport, transport::livekit::Scenario};
     ///
     /// room.simulate(Scenario::NodeFailure);
-    /// println!("{:?}", room.recv().await); // Link(Down)
+    /// println!("{:?}", room.recv().await); // ConnectionState(Reconnecting)
     /// # }
     /// ```
     pub fn simulate(&self, scenario: Scenario) {
@@ -552,7 +552,7 @@ mod tests {
 
     #[test]
     fn waits_without_an_end_have_one() {
-        let (now, lost) = (Instant::now(), || liveness::End::Lost(liveness::Loss::Signalling("gone".into())));
+        let (now, lost) = (Instant::now(), || liveness::End::Lost(liveness::Loss::Signaling("gone".into())));
         for first in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
             let policy =
                 RoomOptions::new().rejoin_wait(first, Duration::MAX).rejoin_limit(Duration::MAX).policy();

@@ -31,7 +31,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use crate::transport::{
-    Capabilities, CloseReason, Identity, Incoming, Lane, LinkState, Packet, Participant, Peer, Role,
+    Capabilities, CloseReason, ConnectionState, Identity, Incoming, Lane, Packet, Participant, Peer, Role,
     SendError, Sid, StreamPart, StreamParts, Transport, TransportEvent,
 };
 
@@ -298,11 +298,12 @@ impl Inbox {
         if waiting.paused != paused {
             waiting.paused = paused;
             waiting.lossy.clear();
-            let state = if paused { LinkState::Down } else { LinkState::Up };
+            let state = if paused { ConnectionState::Reconnecting } else { ConnectionState::Connected };
             // Before all that waits, but behind the change that it undoes.
-            let is_link = |(_, event): &&(Instant, TransportEvent)| matches!(event, TransportEvent::Link(_));
+            let is_link =
+                |(_, event): &&(Instant, TransportEvent)| matches!(event, TransportEvent::ConnectionState(_));
             let place = waiting.queue.iter().take_while(is_link).count();
-            waiting.queue.insert(place, (Instant::now(), TransportEvent::Link(state)));
+            waiting.queue.insert(place, (Instant::now(), TransportEvent::ConnectionState(state)));
             self.arrived.notify_one();
         }
     }
@@ -327,7 +328,9 @@ impl Inbox {
         };
         match first.front() {
             None => Next::Nothing,
-            Some((_, event)) if *paused && !matches!(event, TransportEvent::Link(_)) => Next::Nothing,
+            Some((_, event)) if *paused && !matches!(event, TransportEvent::ConnectionState(_)) => {
+                Next::Nothing
+            }
             Some((due, _)) if *due > Instant::now() => Next::At(*due),
             Some(_) => first.pop_front().map_or(Next::Nothing, |(_, event)| Next::Event(event)),
         }
@@ -543,9 +546,9 @@ mod tests {
         let (a, mut b) = (room.client("a"), room.client("b"));
         room.pause("b");
         a.send(Packet::new(["b".into()], "x")).await.unwrap();
-        assert_eq!(b.recv().await, Some(TransportEvent::Link(LinkState::Down)));
+        assert_eq!(b.recv().await, Some(TransportEvent::ConnectionState(ConnectionState::Reconnecting)));
         room.resume("b");
-        assert_eq!(b.recv().await, Some(TransportEvent::Link(LinkState::Up)));
+        assert_eq!(b.recv().await, Some(TransportEvent::ConnectionState(ConnectionState::Connected)));
         assert_eq!(packet(&mut b).await.payload, "x");
     }
 

@@ -419,13 +419,14 @@ impl fmt::Debug for Packet {
     }
 }
 
-/// Whether packets can pass just now.
+/// Whether the local participant can exchange packets with the room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LinkState {
-    /// Cut off; it may come back.
-    Down,
-    /// Back. Under another sid than before it is a new join, with nothing kept.
-    Up,
+pub enum ConnectionState {
+    /// The connection was lost and the transport is trying to restore it. No packets are sent or received meanwhile.
+    Reconnecting,
+    /// The connection is restored. If the local sid has changed, the participant rejoined: nothing of the previous
+    /// join is kept.
+    Connected,
 }
 
 /// What a transport can carry.

@@ -5,7 +5,7 @@ use std::{env, fs, process::Command, time::Duration};
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use tokio::{runtime::Handle, time::sleep};
-use toolbridge::{LinkState, Room, RoomOptions, Transport, TransportEvent};
+use toolbridge::{ConnectionState, Room, RoomOptions, Transport, TransportEvent};
 
 use crate::{
     dev,
@@ -99,8 +99,9 @@ async fn forced_rejoins_leave_nothing_behind() -> anyhow::Result<()> {
             } else {
                 relay.evict();
             }
-            for wanted in [LinkState::Down, LinkState::Up] {
-                until(&mut one, |event| (event == TransportEvent::Link(wanted)).then_some(())).await?;
+            for wanted in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+                until(&mut one, |event| (event == TransportEvent::ConnectionState(wanted)).then_some(()))
+                    .await?;
                 relay.restore();
             }
             still_there(&mut one).await
@@ -114,9 +115,9 @@ async fn forced_resumes_leave_nothing_behind() -> anyhow::Result<()> {
         let mut one = with_an_echo(server, relay).await?;
         let sid = one.local().sid().clone();
         Ok(async move |_: &Server, relay: &Relay, _: usize| {
-            let connections = relay.signalling().connections();
-            relay.signalling().sever();
-            soon("another connection", relay.signalling().until_connections(connections + 1)).await?;
+            let connections = relay.signaling().connections();
+            relay.signaling().sever();
+            soon("another connection", relay.signaling().until_connections(connections + 1)).await?;
             still_there(&mut one).await?;
             ensure!(*one.local().sid() == sid, "it joined anew");
             Ok(())

@@ -40,7 +40,7 @@ async fn sixty_thousand_forged_datagrams_change_nothing() -> anyhow::Result<()> 
     let links = tokio::spawn(async move {
         let mut links = Vec::new();
         while let Some(event) = events.recv().await {
-            if let Event::Link(state) = event {
+            if let Event::ConnectionState(state) = event {
                 links.push(state);
             }
         }

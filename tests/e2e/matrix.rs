@@ -1,4 +1,4 @@
-//! Calls all the time while the network of their owner is cut (the media, the datagrams among them, the signalling, or
+//! Calls all the time while the network of their owner is cut (the media, the datagrams among them, the signaling, or
 //! both), loses packets, mixes up their order or has no room for them: each has exactly one outcome and runs at most
 //! once. Where nobody can be away for longer than the grace, each succeeds; else none is given up before it, and none
 //! that is asked for once calls work again. How soon they do is a benchmark's business (`scripts/bench-cuts`).
@@ -52,7 +52,7 @@ const LENGTHS_MS: [u64; 9] = [30_000, 12_000, 5_000, 4_500, 4_000, 3_500, 3_000,
 #[derive(Clone, Copy)]
 enum Wrong {
     Media,
-    Signalling,
+    Signaling,
     Both,
     /// The datagrams are cut: there is another way, and it is taken.
     Udp,
@@ -89,7 +89,7 @@ impl Wrong {
     fn begin(self, relay: &Relay) {
         match self {
             Self::Media => relay.media().cut(),
-            Self::Signalling => relay.signalling().cut(),
+            Self::Signaling => relay.signaling().cut(),
             Self::Both => relay.cut(),
             Self::Udp => relay.udp().cut(),
             Self::Loses(permille) => relay.udp().lose(permille),
@@ -121,7 +121,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     for ms in LENGTHS_MS {
         for (name, wrong) in [
             ("media", Wrong::Media),
-            ("signalling", Wrong::Signalling),
+            ("signalling", Wrong::Signaling),
             ("both", Wrong::Both),
             ("udp", Wrong::Udp),
         ] {
@@ -176,7 +176,7 @@ async fn calls(room: String, wrong: Wrong, length: Duration) -> anyhow::Result<(
     });
     let brain = Assistant::builder().client("phone").configure(|config| config.caps.open_per_peer = 1_000);
     // First the one whose network stays: so the other knows of it from its own join, and not only by a word of the
-    // signalling that the cut may hold up.
+    // signaling that the cut may hold up.
     let brain = brain.join(&server.url(), &server.key().assistant(&room, "assistant").sign()?).await?;
     let phone = phone.join(&relay.url(), &server.key().client(&room, "phone").sign()?).await?;
     ensure!(ask(&brain, u64::MAX).await? == u64::MAX);

@@ -79,7 +79,7 @@ async fn a_severed_connection_ends_and_another_is_taken() -> anyhow::Result<()> 
     };
     let mut first = TcpStream::connect(&address).await?;
     ask(&mut first).await?;
-    relay.signalling().sever();
+    relay.signaling().sever();
     let mut rest = Vec::new();
     let _end_or_reset = timeout(BOUND, first.read_to_end(&mut rest)).await?;
     ask(&mut TcpStream::connect(&address).await?).await

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{process::Command, sync::Notify};
 use toolbridge::{
-    Assistant, AssistantBuilder, CallError, Client, ClientBuilder, Event, LinkState, ToolContext, ToolError,
-    ToolOptions,
+    Assistant, AssistantBuilder, CallError, Client, ClientBuilder, ConnectionState, Event, ToolContext,
+    ToolError, ToolOptions,
 };
 
 use crate::{
@@ -373,9 +373,11 @@ async fn rejoin(stage: Stage) -> anyhow::Result<()> {
     started(&mut call).await?;
     let mut events = brain.events();
     relay.evict();
-    for state in [LinkState::Down, LinkState::Up] {
-        event(&mut events, "the link", |event| matches!(event, Event::Link(it) if it == state).then_some(()))
-            .await?;
+    for state in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+        event(&mut events, "the link", |event| {
+            matches!(event, Event::ConnectionState(it) if it == state).then_some(())
+        })
+        .await?;
     }
     GO.notify_one();
     ensure!(call.await?.decode::<u32>()? == 7);

@@ -15,7 +15,8 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::time::{interval, sleep};
 use toolbridge::{
-    AccessKey, CloseReason, LinkState, Participant, Room, RoomOptions, SendError, Transport, TransportEvent,
+    AccessKey, CloseReason, ConnectionState, Participant, Room, RoomOptions, SendError, Transport,
+    TransportEvent,
 };
 
 use crate::{
@@ -29,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![rejoin:
         a_cut_of_both_for_20_s_is_survived,
         a_cut_of_the_media_for_20_s_is_survived,
-        a_cut_of_the_signalling_for_20_s_costs_no_rejoin,
+        a_cut_of_the_signaling_for_20_s_costs_no_rejoin,
         a_cut_of_both_for_8_s_is_survived,
         a_cut_of_both_for_3_s_is_survived,
         a_cut_of_both_for_1_s_costs_no_rejoin,
@@ -61,16 +62,19 @@ async fn one_and_two(
     Ok((one, Room::join(&server.url(), &server.key().client(room, "two").sign()?).await?))
 }
 
-async fn link(room: &mut Room, wanted: LinkState) -> anyhow::Result<()> {
-    until(room, |event| matches!(event, TransportEvent::Link(state) if state == wanted).then_some(())).await
+async fn link(room: &mut Room, wanted: ConnectionState) -> anyhow::Result<()> {
+    until(room, |event| {
+        matches!(event, TransportEvent::ConnectionState(state) if state == wanted).then_some(())
+    })
+    .await
 }
 
 /// Waits until the link was down and is up again.
 async fn rejoined(room: &mut Room) -> anyhow::Result<Participant> {
     let before = room.local();
-    link(room, LinkState::Down).await?;
+    link(room, ConnectionState::Reconnecting).await?;
     ensure!(room.local() == before, "until the link is up, the old join is what is known");
-    link(room, LinkState::Up).await?;
+    link(room, ConnectionState::Connected).await?;
     ensure!(room.local().identity() == before.identity() && room.local().sid() != before.sid());
     Ok(room.local())
 }
@@ -133,9 +137,9 @@ async fn a_cut_of_the_media_for_20_s_is_survived() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_cut_of_the_signalling_for_20_s_costs_no_rejoin() -> anyhow::Result<()> {
-    let signalling = |relay: &Relay| relay.signalling().cut();
-    ensure!(!cut("signalling-20", RoomOptions::new(), signalling, Duration::from_secs(20)).await?);
+async fn a_cut_of_the_signaling_for_20_s_costs_no_rejoin() -> anyhow::Result<()> {
+    let signaling = |relay: &Relay| relay.signaling().cut();
+    ensure!(!cut("signalling-20", RoomOptions::new(), signaling, Duration::from_secs(20)).await?);
     Ok(())
 }
 
@@ -196,8 +200,8 @@ async fn what_waits_is_interrupted_and_never_leaves_later() -> anyhow::Result<()
     };
     let sends: Vec<_> = (0..PACKETS).map(|n| tokio::spawn(one.send(numbered(n)))).collect();
     relay.cut();
-    relay.signalling().sever();
-    link(&mut one, LinkState::Down).await?;
+    relay.signaling().sever();
+    link(&mut one, ConnectionState::Reconnecting).await?;
     ensure!(matches!(one.send(to("two", "meanwhile")).await, Err(SendError::Interrupted)));
     ensure!(matches!(one.send(to("two", vec![0; 15_001])).await, Err(SendError::Interrupted)));
     let mut interrupted = HashSet::new();
@@ -210,7 +214,7 @@ async fn what_waits_is_interrupted_and_never_leaves_later() -> anyhow::Result<()
     }
     ensure!(interrupted.len() > 20, "{}", interrupted.len());
     relay.restore();
-    link(&mut one, LinkState::Up).await?;
+    link(&mut one, ConnectionState::Connected).await?;
     one.send(to("two", "the end")).await?;
     loop {
         let heard = packet(&mut two).await?.payload;
@@ -240,11 +244,11 @@ async fn nothing_passes_between_down_and_up() -> anyhow::Result<()> {
     let search = async {
         while let Some(event) = one.recv().await {
             match event {
-                TransportEvent::Link(LinkState::Down) => {
+                TransportEvent::ConnectionState(ConnectionState::Reconnecting) => {
                     ensure!(!down, "down twice");
                     down = true;
                 }
-                TransportEvent::Link(LinkState::Up) => {
+                TransportEvent::ConnectionState(ConnectionState::Connected) => {
                     ensure!(down && one.local().sid() != &sid, "up twice, or as before");
                     (down, heard, times) = (false, 0, times + 1);
                     sid = one.local().sid().clone();
@@ -280,8 +284,8 @@ async fn the_room_is_told_as_it_is_after_the_rejoin() -> anyhow::Result<()> {
     })
     .await?;
     relay.cut();
-    relay.signalling().sever();
-    link(&mut one, LinkState::Down).await?;
+    relay.signaling().sever();
+    link(&mut one, ConnectionState::Reconnecting).await?;
     drop(gone);
     let came = Room::join(&server.url(), &token("came")?).await?;
     let forgotten = async {
@@ -294,7 +298,7 @@ async fn the_room_is_told_as_it_is_after_the_rejoin() -> anyhow::Result<()> {
     soon("its end", forgotten).await??;
     ensure!(one.present().iter().any(|who| who.identity() == "gone"), "told when the link is up");
     relay.restore();
-    link(&mut one, LinkState::Up).await?;
+    link(&mut one, ConnectionState::Connected).await?;
     let present = one.present();
     ensure!(present.iter().all(|who| who.identity() != "gone" && who.identity() != "one"), "{present:?}");
     let seen = present.iter().find(|who| who.peer() == came.local().peer());
@@ -325,8 +329,8 @@ async fn down(room: &str) -> anyhow::Result<(Relay, Room)> {
     let token = server.key().client(room, "one").sign()?;
     let mut one = RoomOptions::new().join(&relay.url(), &token).await?;
     relay.cut();
-    relay.signalling().sever();
-    link(&mut one, LinkState::Down).await?;
+    relay.signaling().sever();
+    link(&mut one, ConnectionState::Reconnecting).await?;
     Ok((relay, one))
 }
 

@@ -1,5 +1,5 @@
 //! A network between a participant and the server that can be cut, slowed down, narrowed, made to lose and to mix up
-//! the order, for the signalling, the datagrams and the streams of the media apart.
+//! the order, for the signaling, the datagrams and the streams of the media apart.
 //!
 //! The server's candidates are rewritten on their way: so the participant sends its packets here too.
 //! Whoever joins by the server's own address is not touched.
@@ -31,12 +31,12 @@ mod link;
 const QUEUE: usize = 4096;
 /// How many sockets of participants have a way at once: the oldest loses its own.
 const WAYS: usize = 8;
-/// What is read at once, in bytes: more than any datagram or signalling frame of a test.
+/// What is read at once, in bytes: more than any datagram or signaling frame of a test.
 const READ: usize = 64 * 1024;
 
 /// A relay in front of one server. Dropping it cuts everything.
 pub(crate) struct Relay {
-    signalling: Arc<Link>,
+    signaling: Arc<Link>,
     media: Media,
     port: u16,
     _tasks: JoinSet<()>,
@@ -51,7 +51,7 @@ impl Relay {
     pub(crate) async fn start_for(server: &Server, packets: IpAddr) -> anyhow::Result<Self> {
         let signal = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (tcp, udp) = (TcpListener::bind((packets, 0)).await?, UdpSocket::bind((packets, 0)).await?);
-        let signalling = Arc::new(Link::new());
+        let signaling = Arc::new(Link::new());
         let media = Media { udp: Arc::new(Link::new()), tcp: Arc::new(Link::new()) };
         let announced =
             [(server.udp_port(), udp.local_addr()?.port()), (server.tcp_port(), tcp.local_addr()?.port())]
@@ -61,10 +61,10 @@ impl Relay {
         ensure!(announced.iter().all(|(theirs, ours)| theirs.len() == ours.len()), "ports of other lengths");
         let port = signal.local_addr()?.port();
         let mut tasks = JoinSet::new();
-        tasks.spawn(relay_tcp(signal, server.port(), signalling.clone(), Some(Arc::new(announced))));
+        tasks.spawn(relay_tcp(signal, server.port(), signaling.clone(), Some(Arc::new(announced))));
         tasks.spawn(relay_tcp(tcp, server.tcp_port(), media.tcp.clone(), None));
         tasks.spawn(relay_udp(udp, server.udp_port(), media.udp.clone()));
-        Ok(Self { signalling, media, port, _tasks: tasks })
+        Ok(Self { signaling, media, port, _tasks: tasks })
     }
 
     /// The address to join.
@@ -72,9 +72,9 @@ impl Relay {
         format!("ws://127.0.0.1:{}", self.port)
     }
 
-    /// The way of the signalling: a WebSocket.
-    pub(crate) fn signalling(&self) -> &Link {
-        &self.signalling
+    /// The way of the signaling: a WebSocket.
+    pub(crate) fn signaling(&self) -> &Link {
+        &self.signaling
     }
 
     /// The way of the packets: UDP and ICE over TCP.
@@ -92,21 +92,21 @@ impl Relay {
         &self.media.tcp
     }
 
-    /// Ends the signalling and takes no other for the same join: whoever is behind it must join anew.
+    /// Ends the signaling and takes no other for the same join: whoever is behind it must join anew.
     pub(crate) fn evict(&self) {
-        self.signalling.refuse_next(1);
-        self.signalling.sever();
+        self.signaling.refuse_next(1);
+        self.signaling.sever();
     }
 
     /// Cuts both ways.
     pub(crate) fn cut(&self) {
-        self.signalling.cut();
+        self.signaling.cut();
         self.media.cut();
     }
 
     /// Restores both ways.
     pub(crate) fn restore(&self) {
-        self.signalling.restore();
+        self.signaling.restore();
         self.media.restore();
     }
 }
@@ -175,7 +175,7 @@ fn candidate(address: IpAddr, port: u16) -> Vec<u8> {
     format!(" {address} {port} ").into_bytes()
 }
 
-/// What is to be replaced in the server's signalling frames: by the same number of bytes.
+/// What is to be replaced in the server's signaling frames: by the same number of bytes.
 type Rewrites = Arc<[(Vec<u8>, Vec<u8>); 2]>;
 
 async fn relay_tcp(listener: TcpListener, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {

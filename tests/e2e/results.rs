@@ -11,7 +11,9 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::{sync::watch, task::JoinSet};
-use toolbridge::{Assistant, Client, Config, Event, Events, LinkState, RoomOptions, State, ToolError, Tools};
+use toolbridge::{
+    Assistant, Client, Config, ConnectionState, Event, Events, RoomOptions, State, ToolError, Tools,
+};
 
 use crate::{
     ends::{Number, event},
@@ -132,8 +134,8 @@ impl Ends {
             if WHEN.contains(&ended) {
                 met.push(self.brain.open_calls());
                 trouble(&self.relay);
-                link(&mut self.events, LinkState::Down).await?;
-                link(&mut self.events, LinkState::Up).await?;
+                link(&mut self.events, ConnectionState::Reconnecting).await?;
+                link(&mut self.events, ConnectionState::Connected).await?;
             }
         }
         println!("it happened with {met:?} calls open");
@@ -150,7 +152,9 @@ impl Ends {
     }
 }
 
-async fn link(events: &mut Events, wanted: LinkState) -> anyhow::Result<()> {
-    event(events, "the link", |event| matches!(event, Event::Link(state) if state == wanted).then_some(()))
-        .await
+async fn link(events: &mut Events, wanted: ConnectionState) -> anyhow::Result<()> {
+    event(events, "the link", |event| {
+        matches!(event, Event::ConnectionState(state) if state == wanted).then_some(())
+    })
+    .await
 }

@@ -1,4 +1,4 @@
-//! What is mended within a join: a signalling connection that is lost, a way that changes.
+//! What is mended within a join: a signaling connection that is lost, a way that changes.
 
 use std::{future::Future, pin::Pin, time::Duration};
 
@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::sync::watch;
 use toolbridge::{
-    CloseReason, LinkState, Room, RoomOptions, SendError, Token, Transport, TransportEvent,
+    CloseReason, ConnectionState, Room, RoomOptions, SendError, Token, Transport, TransportEvent,
     transport::livekit::Scenario,
 };
 
@@ -20,12 +20,12 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![resume:
-        a_severed_signalling_is_taken_up_again_and_nobody_is_told,
+        a_severed_signaling_is_taken_up_again_and_nobody_is_told,
         who_left_meanwhile_is_told_as_gone,
         who_is_hidden_is_told_too_who_left_meanwhile,
         a_connection_over_tcp_that_is_reset_is_opened_again,
         a_server_that_wants_us_gone_is_heard_after_a_resume,
-        who_leaves_while_the_signalling_is_down_leaves,
+        who_leaves_while_the_signaling_is_down_leaves,
         a_reliable_stream_crosses_resumes_of_both_sides_over_udp,
         a_reliable_stream_crosses_resumes_of_both_sides_over_tcp,
         a_reliable_stream_crosses_short_cuts_of_both_connections_over_udp,
@@ -33,7 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_reliable_stream_crosses_short_cuts_of_the_media,
         a_way_that_changes_is_found_again_without_a_new_join,
         a_way_that_changes_under_traffic_is_found_again,
-        a_signalling_that_ends_as_soon_as_it_is_open_is_opened_again,
+        a_signaling_that_ends_as_soon_as_it_is_open_is_opened_again,
         a_participant_that_its_server_lost_joins_anew,
         a_server_that_lets_us_go_ends_it,
         a_server_that_wants_tcp_gets_it_at_the_next_beginning,
@@ -49,8 +49,8 @@ async fn pair(server: &Server, room: &str, options: &RoomOptions) -> anyhow::Res
     Ok([join("one").await?, join("two").await?])
 }
 
-/// Changes what the room knows of somebody, and waits until this participant has heard of it by signalling.
-pub(crate) async fn hears_by_signalling(server: &Server, one: &mut Room, of: &str) -> anyhow::Result<()> {
+/// Changes what the room knows of somebody, and waits until this participant has heard of it by signaling.
+pub(crate) async fn hears_by_signaling(server: &Server, one: &mut Room, of: &str) -> anyhow::Result<()> {
     let (room, value) = (one.room(), format!("{:?}", std::time::Instant::now()));
     let change = json!({"room": room, "identity": of, "attributes": {"seen": value}});
     server.room_service("UpdateParticipant", &room, change).await?;
@@ -58,31 +58,31 @@ pub(crate) async fn hears_by_signalling(server: &Server, one: &mut Room, of: &st
         TransportEvent::Joined(who) if who.identity() == of && who.attribute("seen") == Some(&value) => {
             Some(Ok(()))
         }
-        TransportEvent::Link(_) | TransportEvent::Left(_) => Some(Err(format!("{event:?}"))),
+        TransportEvent::ConnectionState(_) | TransportEvent::Left(_) => Some(Err(format!("{event:?}"))),
         _ => None,
     })
     .await?
     .map_err(anyhow::Error::msg)
 }
 
-async fn a_severed_signalling_is_taken_up_again_and_nobody_is_told() -> anyhow::Result<()> {
+async fn a_severed_signaling_is_taken_up_again_and_nobody_is_told() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] = pair(&server, "taken-up", &RoomOptions::new()).await?;
     let before = one.local();
     for n in 0..5_u8 {
-        let connections = relay.signalling().connections();
-        relay.signalling().sever();
+        let connections = relay.signaling().connections();
+        relay.signaling().sever();
         // Nothing is held up meanwhile.
         one.send(to("two", vec![n])).await?;
         ensure!(packet(&mut two).await?.payload[..] == [n]);
-        soon("another connection", relay.signalling().until_connections(connections + 1)).await?;
-        hears_by_signalling(&server, &mut one, "two").await?;
+        soon("another connection", relay.signaling().until_connections(connections + 1)).await?;
+        hears_by_signaling(&server, &mut one, "two").await?;
     }
     ensure!(one.local().sid() == before.sid());
-    hears_by_signalling(&server, &mut two, "one").await
+    hears_by_signaling(&server, &mut two, "one").await
 }
 
-/// The server does not tell a participant without signalling who leaves, but lists who is there afterwards.
+/// The server does not tell a participant without signaling who leaves, but lists who is there afterwards.
 async fn who_left_meanwhile_is_told_as_gone() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("left-meanwhile", "one");
@@ -105,8 +105,8 @@ async fn is_told_who_left_meanwhile(server: &Server, room: &str, token: Token) -
     while one.present().len() < 2 {
         until(&mut one, |event| matches!(event, TransportEvent::Joined(_)).then_some(())).await?;
     }
-    relay.signalling().cut();
-    relay.signalling().sever();
+    relay.signaling().cut();
+    relay.signaling().sever();
     let gone = three.local();
     three.close().await;
     let listed = async {
@@ -115,7 +115,7 @@ async fn is_told_who_left_meanwhile(server: &Server, room: &str, token: Token) -
         anyhow::Ok(())
     };
     soon("its end", listed).await??;
-    relay.signalling().restore();
+    relay.signaling().restore();
     let left = until(&mut one, |event| match event {
         TransportEvent::Left(who) => Some(who),
         _ => None,
@@ -148,19 +148,19 @@ async fn a_connection_over_tcp_that_is_reset_is_opened_again() -> anyhow::Result
 async fn a_server_that_wants_us_gone_is_heard_after_a_resume() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), _two] = pair(&server, "gone-then", &RoomOptions::new()).await?;
-    relay.signalling().sever();
-    soon("another connection", relay.signalling().until_connections(2)).await?;
-    hears_by_signalling(&server, &mut one, "two").await?;
+    relay.signaling().sever();
+    soon("another connection", relay.signaling().until_connections(2)).await?;
+    hears_by_signaling(&server, &mut one, "two").await?;
     let remove = json!({"room": "gone-then", "identity": "one"});
     server.room_service("RemoveParticipant", "gone-then", remove).await?;
     ensure!(closed(&mut one).await? == CloseReason::Removed);
     Ok(())
 }
 
-async fn who_leaves_while_the_signalling_is_down_leaves() -> anyhow::Result<()> {
+async fn who_leaves_while_the_signaling_is_down_leaves() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] = pair(&server, "leaves-then", &RoomOptions::new()).await?;
-    relay.signalling().sever();
+    relay.signaling().sever();
     one.send(to("two", "bye")).await?;
     one.close().await;
     ensure!(packet(&mut two).await?.payload == "bye");
@@ -180,7 +180,7 @@ const TROUBLES: usize = 7;
 const SLICE: usize = PACKETS / (TROUBLES + 1);
 
 /// 128 packets of 4,096 B each way while something happens to both sides again and again, and nobody waits for that: none
-/// is lost, none comes twice, all come in order, and each time the same join goes on with its signalling.
+/// is lost, none comes twice, all come in order, and each time the same join goes on with its signaling.
 pub(crate) async fn crosses(
     server: &Server,
     room: &str,
@@ -209,7 +209,7 @@ struct Side {
     sent: watch::Sender<usize>,
     /// How often it has recovered.
     mended: watch::Sender<usize>,
-    /// What it last heard by signalling.
+    /// What it last heard by signaling.
     seen: watch::Sender<usize>,
 }
 
@@ -252,7 +252,7 @@ impl Side {
         Ok(room) // which stays for as long as the other one is not through
     }
 
-    /// Lets it happen as soon as the next slice has been sent, and waits until this side hears by signalling again.
+    /// Lets it happen as soon as the next slice has been sent, and waits until this side hears by signaling again.
     async fn suffer(
         &self,
         server: &Server,
@@ -279,17 +279,17 @@ fn one_packet(room: &Room, other: &'static str, n: usize) -> Sending {
     Box::pin(room.send(to(other, vec![n as u8; SIZE])))
 }
 
-/// The signalling ends, and another connection is taken.
+/// The signaling ends, and another connection is taken.
 pub(crate) async fn sever(relay: &Relay) {
-    let connections = relay.signalling().connections();
-    relay.signalling().sever();
-    relay.signalling().until_connections(connections + 1).await;
+    let connections = relay.signaling().connections();
+    relay.signaling().sever();
+    relay.signaling().until_connections(connections + 1).await;
 }
 
-/// Both are cut for a while, and the signalling ends.
+/// Both are cut for a while, and the signaling ends.
 async fn cut_and_sever(relay: &Relay) {
     relay.cut();
-    relay.signalling().sever();
+    relay.signaling().sever();
     tokio::time::sleep(SHORT_CUT).await;
     relay.restore();
 }
@@ -350,30 +350,30 @@ async fn a_way_that_changes_under_traffic_is_found_again() -> anyhow::Result<()>
     let mut told = Vec::new();
     let answer = until(&mut one, |event| match event {
         TransportEvent::Packet(packet) => Some(packet),
-        TransportEvent::Link(state) => {
+        TransportEvent::ConnectionState(state) => {
             told.push(state);
             None
         }
         _ => None,
     });
     ensure!(answer.await?.payload == "there is");
-    ensure!(!told.contains(&LinkState::Down), "{told:?}");
+    ensure!(!told.contains(&ConnectionState::Reconnecting), "{told:?}");
     Ok(())
 }
 
 /// What the server simulates for whoever asks.
-async fn a_signalling_that_ends_as_soon_as_it_is_open_is_opened_again() -> anyhow::Result<()> {
+async fn a_signaling_that_ends_as_soon_as_it_is_open_is_opened_again() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), _two] = pair(&server, "ends-again", &RoomOptions::new()).await?;
     let before = one.local();
     for (scenario, tries) in [(Scenario::SignalLostAtResume, 2), (Scenario::SignalLostBeforeResume, 1)] {
-        let connections = relay.signalling().connections();
+        let connections = relay.signaling().connections();
         one.simulate(scenario);
         // What was asked is done before the end of the connection is seen.
-        hears_by_signalling(&server, &mut one, "two").await?;
+        hears_by_signaling(&server, &mut one, "two").await?;
         one.simulate(Scenario::SignalLost);
-        soon("the last connection", relay.signalling().until_connections(connections + tries)).await?;
-        hears_by_signalling(&server, &mut one, "two").await?;
+        soon("the last connection", relay.signaling().until_connections(connections + tries)).await?;
+        hears_by_signaling(&server, &mut one, "two").await?;
     }
     ensure!(one.local().sid() == before.sid());
     Ok(())
@@ -385,8 +385,8 @@ async fn a_participant_that_its_server_lost_joins_anew() -> anyhow::Result<()> {
     for (n, scenario) in [Scenario::NodeFailure, Scenario::Migration].into_iter().enumerate() {
         let before = one.local();
         one.simulate(scenario);
-        for wanted in [LinkState::Down, LinkState::Up] {
-            until(&mut one, |event| (event == TransportEvent::Link(wanted)).then_some(())).await?;
+        for wanted in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+            until(&mut one, |event| (event == TransportEvent::ConnectionState(wanted)).then_some(())).await?;
         }
         ensure!(one.local().sid() != before.sid());
         one.send(to("two", vec![n as u8])).await?;
@@ -402,8 +402,8 @@ pub(crate) async fn who_asks_for_a_new_join_gets_one() -> anyhow::Result<()> {
     for n in 0..3_u8 {
         let before = one.local();
         one.simulate(Scenario::FullReconnect);
-        for wanted in [LinkState::Down, LinkState::Up] {
-            until(&mut one, |event| (event == TransportEvent::Link(wanted)).then_some(())).await?;
+        for wanted in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+            until(&mut one, |event| (event == TransportEvent::ConnectionState(wanted)).then_some(())).await?;
         }
         ensure!(one.local().sid() != before.sid());
         // The others see one go and another come.
@@ -435,7 +435,7 @@ async fn a_server_that_wants_tcp_gets_it_at_the_next_beginning() -> anyhow::Resu
     let [(mut one, relay), (mut two, _relay)] = pair(&server, "to-tcp", &RoomOptions::new()).await?;
     let before = one.local();
     one.simulate(Scenario::SwitchToTcp);
-    hears_by_signalling(&server, &mut one, "two").await?;
+    hears_by_signaling(&server, &mut one, "two").await?;
     // 2 s after the last datagram ICE begins anew, over TCP; after 2.8 s there would be a new join.
     relay.media().lose_next(u32::MAX);
     two.send(to("one", "over TCP")).await?;

@@ -15,8 +15,8 @@ use tokio::{
     time::{interval, sleep, timeout},
 };
 use toolbridge::{
-    AccessKey, Capabilities, CloseReason, ConnectError, Identity, Incoming, Lane, LinkState, Packet, Peer,
-    ROLE_ATTRIBUTE, Role, Room, RoomOptions, SendError, Transport, TransportEvent,
+    AccessKey, Capabilities, CloseReason, ConnectError, ConnectionState, Identity, Incoming, Lane, Packet,
+    Peer, ROLE_ATTRIBUTE, Role, Room, RoomOptions, SendError, Transport, TransportEvent,
 };
 
 use crate::{
@@ -441,7 +441,7 @@ async fn a_killed_server_is_noticed() -> anyhow::Result<()> {
     let start = Instant::now();
     server.kill();
     for room in [&mut one, &mut two] {
-        ensure!(link(room).await? == LinkState::Down);
+        ensure!(link(room).await? == ConnectionState::Reconnecting);
     }
     println!("noticed after {:?}", start.elapsed());
     ensure!(matches!(one.send(to("two", "x")).await, Err(SendError::Interrupted)));
@@ -460,9 +460,9 @@ async fn without_a_rejoin_a_killed_server_ends_it() -> anyhow::Result<()> {
 }
 
 /// The next news of the link.
-async fn link(room: &mut Room) -> anyhow::Result<LinkState> {
+async fn link(room: &mut Room) -> anyhow::Result<ConnectionState> {
     until(room, |event| match event {
-        TransportEvent::Link(link) => Some(link),
+        TransportEvent::ConnectionState(link) => Some(link),
         _ => None,
     })
     .await
@@ -473,12 +473,12 @@ async fn a_server_that_is_silent_for_a_while_is_a_link_that_comes_back() -> anyh
     let (mut one, mut two) = pair(&server, "pause").await?;
     server.pause();
     for room in [&mut one, &mut two] {
-        ensure!(link(room).await? == LinkState::Down);
+        ensure!(link(room).await? == ConnectionState::Reconnecting);
     }
     ensure!(matches!(one.send(to("two", "said into the silence")).await, Err(SendError::Interrupted)));
     server.resume();
     for room in [&mut one, &mut two] {
-        ensure!(link(room).await? == LinkState::Up);
+        ensure!(link(room).await? == ConnectionState::Connected);
     }
     one.send(to("two", "back")).await?;
     ensure!(packet(&mut two).await?.payload == "back");
@@ -547,7 +547,7 @@ async fn a_server_that_never_answers_is_given_up() -> anyhow::Result<()> {
     ensure!(
         matches!(
             error,
-            ConnectError::Timeout { phase: toolbridge::transport::livekit::JoinPhase::Signalling, .. }
+            ConnectError::Timeout { phase: toolbridge::transport::livekit::JoinPhase::Signaling, .. }
         ),
         "{error:?}"
     );
@@ -623,7 +623,9 @@ async fn a_server_that_shuts_down_says_so() -> anyhow::Result<()> {
             loop {
                 match room.recv().await {
                     Some(TransportEvent::Closed(reason)) => return Some(reason),
-                    Some(TransportEvent::Link(LinkState::Down)) | None => return None,
+                    Some(TransportEvent::ConnectionState(ConnectionState::Reconnecting)) | None => {
+                        return None;
+                    }
                     Some(_) => {}
                 }
             }

@@ -137,7 +137,7 @@ impl Server {
             }
             Kind::Dev => {
                 ensure!(rtc.is_empty(), "the development server has nothing to configure");
-                let port = ports.signalling.to_string();
+                let port = ports.signaling.to_string();
                 let key = format!("{KEY}:{secret}");
                 command
                     .arg(env!("CARGO_BIN_EXE_toolbridge"))
@@ -165,11 +165,11 @@ impl Server {
 
     /// The address to join.
     pub(crate) fn url(&self) -> String {
-        format!("ws://127.0.0.1:{}", self.ports.signalling)
+        format!("ws://127.0.0.1:{}", self.ports.signaling)
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.ports.signalling
+        self.ports.signaling
     }
 
     /// Where it takes packets.
@@ -224,7 +224,7 @@ impl Server {
     }
 
     fn request(&self, method: &str, path: &str, token: &str, body: &str) -> anyhow::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.ports.signalling))?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.ports.signaling))?;
         stream.set_read_timeout(Some(READY))?;
         let bearer =
             if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
@@ -258,7 +258,7 @@ impl Server {
 }
 
 /// LiveKit's configuration.
-fn config(rtc: &str, Ports { signalling: port, tcp, udp }: Ports, secret: &str) -> String {
+fn config(rtc: &str, Ports { signaling: port, tcp, udp }: Ports, secret: &str) -> String {
     format!(
         "port: {port}\nbind_addresses: [127.0.0.1]\nkeys: {{{KEY}: {secret}}}\nlogging: {{level: info}}\nrtc:\n  \
          udp_port: {udp}\n  tcp_port: {tcp}\n  use_external_ip: false\n  node_ip: 127.0.0.1\n  \
@@ -269,7 +269,7 @@ fn config(rtc: &str, Ports { signalling: port, tcp, udp }: Ports, secret: &str) 
 /// The ports of a server.
 #[derive(Clone, Copy)]
 struct Ports {
-    signalling: u16,
+    signaling: u16,
     tcp: u16,
     udp: u16,
 }
@@ -279,11 +279,11 @@ impl Ports {
     fn free() -> anyhow::Result<Self> {
         loop {
             let first = TcpListener::bind("127.0.0.1:0")?;
-            let signalling = first.local_addr()?.port();
-            let Some(udp) = signalling.checked_add(2) else { continue };
-            let tcp = signalling + 1;
+            let signaling = first.local_addr()?.port();
+            let Some(udp) = signaling.checked_add(2) else { continue };
+            let tcp = signaling + 1;
             if TcpListener::bind(("127.0.0.1", tcp)).is_ok() && UdpSocket::bind(("127.0.0.1", udp)).is_ok() {
-                return Ok(Self { signalling, tcp, udp });
+                return Ok(Self { signaling, tcp, udp });
             }
         }
     }

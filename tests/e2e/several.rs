@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use toolbridge::{
-    Assistant, AssistantBuilder, CallError, Choose, Client, Event, LinkState, State, ToolError, Tools,
+    Assistant, AssistantBuilder, CallError, Choose, Client, ConnectionState, Event, State, ToolError, Tools,
 };
 
 use crate::{
@@ -223,9 +223,9 @@ async fn plain_clients_are_unharmed_by_what_others_do() -> anyhow::Result<()> {
 
     let mut events = brain.events();
     relay.evict();
-    for wanted in [LinkState::Down, LinkState::Up] {
+    for wanted in [ConnectionState::Reconnecting, ConnectionState::Connected] {
         event(&mut events, "the link", |event| match event {
-            Event::Link(state) if state == wanted => Some(()),
+            Event::ConnectionState(state) if state == wanted => Some(()),
             _ => None,
         })
         .await?;

@@ -1,4 +1,4 @@
-//! Five hundred calls while their assistant is cut off, signalling and packets alike: each has one outcome, and none
+//! Five hundred calls while their assistant is cut off, signaling and packets alike: each has one outcome, and none
 //! runs twice.
 
 use std::{

@@ -11,7 +11,7 @@ use std::{
 use anyhow::ensure;
 use libtest_mimic::Trial;
 use tokio::{sync::Semaphore, time::sleep};
-use toolbridge::{Assistant, Call, Client, Config, Event, LinkState, State, ToolError, Tools};
+use toolbridge::{Assistant, Call, Client, Config, ConnectionState, Event, State, ToolError, Tools};
 
 use crate::{
     ends::{event, started},
@@ -102,9 +102,11 @@ impl World {
     }
 }
 
-async fn link(events: &mut toolbridge::Events, wanted: LinkState) -> anyhow::Result<()> {
-    event(events, "the link", |event| matches!(event, Event::Link(state) if state == wanted).then_some(()))
-        .await
+async fn link(events: &mut toolbridge::Events, wanted: ConnectionState) -> anyhow::Result<()> {
+    event(events, "the link", |event| {
+        matches!(event, Event::ConnectionState(state) if state == wanted).then_some(())
+    })
+    .await
 }
 
 async fn cut_of_the_caller(room: &str, length: Duration) -> anyhow::Result<()> {
@@ -148,7 +150,7 @@ async fn a_call_survives_the_rejoin_of_its_caller() -> anyhow::Result<()> {
     let world = World::begin(&server, "caller-anew", &server.url(), &relay.url()).await?;
     let mut events = world.brain.events();
     relay.evict();
-    link(&mut events, LinkState::Down).await?;
+    link(&mut events, ConnectionState::Reconnecting).await?;
     world.end().await
 }
 
@@ -158,25 +160,25 @@ async fn a_call_survives_the_rejoin_of_its_owner() -> anyhow::Result<()> {
     let world = World::begin(&server, "owner-anew", &relay.url(), &server.url()).await?;
     let mut events = world.phone.events();
     relay.evict();
-    link(&mut events, LinkState::Down).await?;
+    link(&mut events, ConnectionState::Reconnecting).await?;
     world.end().await
 }
 
-/// Who has lost its signalling is told of nobody. The room takes up to 3 s to announce somebody else.
+/// Who has lost its signaling is told of nobody. The room takes up to 3 s to announce somebody else.
 async fn a_call_survives_the_rejoin_of_its_owner_of_which_its_caller_is_not_told() -> anyhow::Result<()> {
     let server = shared()?;
     let relays = [Relay::start(&server).await?, Relay::start(&server).await?];
     let [phone, brain] = &relays;
     let world = World::begin(&server, "owner-untold", &phone.url(), &brain.url()).await?;
     let (mut of_phone, mut of_brain) = (world.phone.events(), world.brain.events());
-    brain.signalling().cut();
-    brain.signalling().sever();
+    brain.signaling().cut();
+    brain.signaling().sever();
     phone.evict();
-    link(&mut of_phone, LinkState::Up).await?;
+    link(&mut of_phone, ConnectionState::Connected).await?;
     sleep(Duration::from_secs(12)).await;
     world.end().await?;
     while let Some(told) = of_brain.recv().await {
-        ensure!(!matches!(told, Event::Link(_)), "{told:?}");
+        ensure!(!matches!(told, Event::ConnectionState(_)), "{told:?}");
     }
     Ok(())
 }
@@ -187,7 +189,7 @@ async fn a_call_survives_a_restarted_server() -> anyhow::Result<()> {
     let mut events = [world.phone.events(), world.brain.events()];
     server.restart()?;
     for events in &mut events {
-        link(events, LinkState::Up).await?;
+        link(events, ConnectionState::Connected).await?;
     }
     world.end().await
 }

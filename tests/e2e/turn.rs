@@ -13,14 +13,14 @@ use tokio::{
     time::timeout,
 };
 use toolbridge::{
-    Assistant, Client, ConnectError, LinkState, Room, RoomOptions, Transport, TransportEvent,
+    Assistant, Client, ConnectError, ConnectionState, Room, RoomOptions, Transport, TransportEvent,
     transport::livekit::{RelayError, RelayFailure, Scenario},
 };
 
 use crate::{
     ends::{assistant, client, double},
     program::Program,
-    resume::{crosses, hears_by_signalling, sever},
+    resume::{crosses, hears_by_signaling, sever},
     room::{packet, to, until},
     server::{self, Server},
     soon, trial_where, trial_with,
@@ -124,7 +124,7 @@ async fn passes(
     drop(phone);
 
     relay.kill();
-    link(&mut one, LinkState::Down).await
+    link(&mut one, ConnectionState::Reconnecting).await
 }
 
 /// The server's own: its credentials are of a kind of their own, and so are its rules.
@@ -188,16 +188,16 @@ async fn the_relay_over_tls_within_the_server_is_enough_and_what_it_may_want() -
     // This one is let in directly, until the server thinks that only TLS passes.
     let mut three = rooted.join(&server.url(), &token("three")?).await?;
     three.simulate(Scenario::SwitchToTls);
-    hears_by_signalling(&server, &mut three, "two").await?;
+    hears_by_signaling(&server, &mut three, "two").await?;
     three.simulate(Scenario::NodeFailure);
-    link(&mut three, LinkState::Down).await?;
-    link(&mut three, LinkState::Up).await?;
+    link(&mut three, ConnectionState::Reconnecting).await?;
+    link(&mut three, ConnectionState::Connected).await?;
     two.send(to("three", "as the server wants it")).await?;
     ensure!(packet(&mut three).await?.payload == "as the server wants it");
     front.until_open(2).await?;
     drop(front);
-    link(&mut one, LinkState::Down).await?;
-    link(&mut three, LinkState::Down).await
+    link(&mut one, ConnectionState::Reconnecting).await?;
+    link(&mut three, ConnectionState::Reconnecting).await
 }
 
 /// Carries connections to a port of this machine, until it is dropped.
@@ -350,8 +350,11 @@ async fn the_program_does_as_it_is_told() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn link(room: &mut Room, wanted: LinkState) -> anyhow::Result<()> {
-    until(room, |event| matches!(event, TransportEvent::Link(state) if state == wanted).then_some(())).await
+async fn link(room: &mut Room, wanted: ConnectionState) -> anyhow::Result<()> {
+    until(room, |event| {
+        matches!(event, TransportEvent::ConnectionState(state) if state == wanted).then_some(())
+    })
+    .await
 }
 
 async fn a_relay_that_dies_is_used_again_when_it_is_back() -> anyhow::Result<()> {
@@ -362,9 +365,9 @@ async fn a_relay_that_dies_is_used_again_when_it_is_back() -> anyhow::Result<()>
         let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
         let two = Room::join(&server.url(), &server.key().client(protocol, "two").sign()?).await?;
         relay.kill();
-        link(&mut one, LinkState::Down).await?;
+        link(&mut one, ConnectionState::Reconnecting).await?;
         relay.restart()?;
-        link(&mut one, LinkState::Up).await?;
+        link(&mut one, ConnectionState::Connected).await?;
         two.send(to("one", "again")).await?;
         ensure!(packet(&mut one).await?.payload == "again");
     }

@@ -287,18 +287,18 @@ async fn a_sinks_limits_are_no_errors_of_their_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_ends_at_once_leaves_the_link_up() {
-    use toolbridge::transport::LinkState;
+    use toolbridge::transport::ConnectionState;
     let room = Room::new();
     let mut phone = room.client("phone");
     room.pause("phone");
     room.resume("phone");
     let mut last = None;
     for _ in 0..3 {
-        if let Some(TransportEvent::Link(state)) = phone.recv().await {
+        if let Some(TransportEvent::ConnectionState(state)) = phone.recv().await {
             last = Some(state);
         }
     }
-    assert_eq!(last, Some(LinkState::Up));
+    assert_eq!(last, Some(ConnectionState::Connected));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::future::Future;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use toolbridge::{
-    Assistant, Body, LinkState, Packet, Participant, SendError, Transport, TransportEvent,
+    Assistant, Body, ConnectionState, Packet, Participant, SendError, Transport, TransportEvent,
     protocol::{
         frame::{Kind, Meta},
         session::{Destination, Event},
@@ -77,12 +77,12 @@ async fn what_was_queued_for_one_join_never_leaves_in_the_next() {
     for _ in 0..10 {
         say("before");
     }
-    tell.send((TransportEvent::Link(LinkState::Down), None)).await.unwrap();
-    while !matches!(news.recv().await.unwrap(), Event::Link(LinkState::Down)) {}
+    tell.send((TransportEvent::ConnectionState(ConnectionState::Reconnecting), None)).await.unwrap();
+    while !matches!(news.recv().await.unwrap(), Event::ConnectionState(ConnectionState::Reconnecting)) {}
     say("meanwhile");
     let anew = Participant::new("assistant", "PA_2").agent(true);
-    tell.send((TransportEvent::Link(LinkState::Up), Some(anew))).await.unwrap();
-    while !matches!(news.recv().await.unwrap(), Event::Link(LinkState::Up)) {}
+    tell.send((TransportEvent::ConnectionState(ConnectionState::Connected), Some(anew))).await.unwrap();
+    while !matches!(news.recv().await.unwrap(), Event::ConnectionState(ConnectionState::Connected)) {}
     greeting.answer.send(Err(SendError::Interrupted)).unwrap();
     say("after");
 

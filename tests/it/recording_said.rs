@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::time::Instant;
 use toolbridge::{
-    Capabilities, Identity, Lane, LinkState, Packet, Participant, Peer, SendError, Sid, StreamPart,
+    Capabilities, ConnectionState, Identity, Lane, Packet, Participant, Peer, SendError, Sid, StreamPart,
     Transport, TransportEvent,
     protocol::frame::Frame,
     recording::{Direction, Entry, Happened, Moment, Recorded, RoomEvent},
@@ -209,7 +209,9 @@ impl<T: Transport> Transport for Taped<T> {
                 let (identity, sid) = (who.identity().clone(), who.sid().clone());
                 self.tape.event(RoomEvent::Left { identity, sid });
             }
-            TransportEvent::Link(state) => self.tape.event(RoomEvent::Link { up: *state == LinkState::Up }),
+            TransportEvent::ConnectionState(state) => {
+                self.tape.event(RoomEvent::Link { up: *state == ConnectionState::Connected })
+            }
             TransportEvent::Stream { part: StreamPart::Header(header), .. } => {
                 assert_eq!(header.topic, STREAM_TOPIC, "streams are not taped");
             }

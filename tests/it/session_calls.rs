@@ -356,12 +356,16 @@ fn nobody_is_judged_while_we_are_cut_off() {
     let mut world = World::pair(&["t"]);
     let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
-    world.with("a", |session, now| session.handle_link(now, toolbridge::LinkState::Down));
+    world.with("a", |session, now| {
+        session.handle_connection_state(now, toolbridge::ConnectionState::Reconnecting)
+    });
     world.ends.get_mut("a").unwrap().here = false;
     world.run(20 * SECOND);
     assert!(world.settled("a", key).is_none());
     world.ends.get_mut("a").unwrap().here = true;
-    world.with("a", |session, now| session.handle_link(now, toolbridge::LinkState::Up));
+    world.with("a", |session, now| {
+        session.handle_connection_state(now, toolbridge::ConnectionState::Connected)
+    });
     world.run(2 * SECOND);
     world.finish("phone", Ok(value(1)));
     world.run(SECOND);

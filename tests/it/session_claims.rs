@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use toolbridge::{
-    BargeIn, Body, CallError, CallId, CallKey, Config, Consent, Event, Execution, Identity, LinkState,
+    BargeIn, Body, CallError, CallId, CallKey, Config, ConnectionState, Consent, Event, Execution, Identity,
     Participant, Role, Tool, ToolError, ToolOptions, Unsent,
     protocol::frame::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
@@ -300,7 +300,7 @@ fn a_claim_or_grant_that_the_connection_kept_goes_when_it_is_back() {
         let key = world.call("a", request("lookup")).unwrap();
         // The request has arrived, or the claim is about to: the answer to it stays behind.
         world.run(if who == "phone" { 19 * MS } else { 39 * MS });
-        world.with(who, |session, now| session.handle_link(now, LinkState::Down));
+        world.with(who, |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
         world.fate = Some(Box::new(move |_, from, _| match from.as_str() == who {
             true => Fate::IsLost,
             false => Fate::Arrives,
@@ -308,7 +308,7 @@ fn a_claim_or_grant_that_the_connection_kept_goes_when_it_is_back() {
         world.run(300 * MS);
         assert!(ran(&world).is_empty() && world.settled("a", key).is_none(), "{who}");
         world.fate = None;
-        world.with(who, |session, now| session.handle_link(now, LinkState::Up));
+        world.with(who, |session, now| session.handle_connection_state(now, ConnectionState::Connected));
         world.run(300 * MS);
         assert_eq!(outcome(&world, key), value(1), "{who}");
         assert_eq!(ran(&world), ["phone"]);
@@ -319,11 +319,11 @@ fn a_claim_or_grant_that_the_connection_kept_goes_when_it_is_back() {
 fn a_request_that_the_connection_keeps_is_withdrawn_without_a_word() {
     let mut world = home(&["phone"]);
     world.unsent = Unsent::Interrupted;
-    world.with("a", |session, now| session.handle_link(now, LinkState::Down));
+    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
     world.ends.get_mut("a").unwrap().here = false;
     assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
     world.ends.get_mut("a").unwrap().here = true;
-    world.with("a", |session, now| session.handle_link(now, LinkState::Up));
+    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
     world.run(SECOND);
     assert_eq!(ran(&world), ["a"]);
     assert_eq!(told_to_stop(&world), 0);

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    Body, CallError, CallKey, Config, Consent, Disclose, Lane, LinkState, Participant, Request, Tool,
+    Body, CallError, CallKey, Config, ConnectionState, Consent, Disclose, Lane, Participant, Request, Tool,
     ToolError, ToolOptions, Unsent,
     protocol::frame::{Configuration, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
 };
@@ -278,13 +278,13 @@ fn a_handshake_goes_on_after_a_long_time_without_a_connection() {
     world.assistant("a", Config::default());
     world.run(SECOND);
     world.fate = Some(Box::new(|_, _, _| Fate::IsLost));
-    world.with("a", |session, now| session.handle_link(now, LinkState::Down));
+    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
     world.client("phone", Config::default(), &["t"]);
-    world.with("phone", |session, now| session.handle_link(now, LinkState::Down));
+    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
     world.run(60 * SECOND);
     world.fate = None;
     for name in ["a", "phone"] {
-        world.with(name, |session, now| session.handle_link(now, LinkState::Up));
+        world.with(name, |session, now| session.handle_connection_state(now, ConnectionState::Connected));
     }
     world.run(10 * SECOND);
     assert_eq!(world.session("a").tools().len(), 1);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use toolbridge::{
-    Body, Config, Event, Lane, LinkState, Outcome, Request, ToolError, Unsent,
+    Body, Config, ConnectionState, Event, Lane, Outcome, Request, ToolError, Unsent,
     protocol::frame::{Frame, Kind, Message},
 };
 
@@ -491,10 +491,10 @@ fn nothing_goes_again_while_we_are_cut_off_nor_to_another_pair_of_sids() {
     let mut world = pair();
     lose(&mut world, |name, _, _| name == "a");
     let _ = world.call("a", request("t"));
-    world.with("a", |session, now| session.handle_link(now, LinkState::Down));
+    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
     world.run(3 * SECOND);
     assert_eq!(lanes(&world, "a", Kind::TOOL_USE_REQUEST), [Lane::Lossy]);
-    world.with("a", |session, now| session.handle_link(now, LinkState::Up));
+    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
     world.run(65 * MS);
     assert_eq!(lanes(&world, "a", Kind::TOOL_USE_REQUEST), [Lane::Lossy, Lane::Lossy, Lane::Reliable]);
 
@@ -543,11 +543,11 @@ fn a_reliable_copy_that_the_connection_gave_back_goes_again_when_it_is_back() {
     world.run(SECOND);
     let answers = lanes(&world, "phone", Kind::TOOL_USE_RESULT);
     assert_eq!(answers.iter().filter(|lane| **lane == Lane::Reliable).count(), 1);
-    world.with("phone", |session, now| session.handle_link(now, LinkState::Down));
+    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
     world.with("phone", |session, now| session.handle_unsent(now, packet, Unsent::Interrupted));
     world.lossy.lose = None;
     world.run(SECOND);
-    world.with("phone", |session, now| session.handle_link(now, LinkState::Up));
+    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
     world.run(SECOND);
     assert_eq!(lanes(&world, "phone", Kind::TOOL_USE_RESULT).len(), answers.len() + 1);
     assert!(world.session("a").is_drained() && world.session("phone").is_drained());

@@ -226,7 +226,9 @@ fn a_request_that_the_connection_kept_goes_when_it_is_back_and_else_is_proven_no
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let interrupted = |world: &mut World| {
-        world.with("a", |session, now| session.handle_link(now, toolbridge::LinkState::Down));
+        world.with("a", |session, now| {
+            session.handle_connection_state(now, toolbridge::ConnectionState::Reconnecting)
+        });
         world.ends.get_mut("a").unwrap().here = false;
     };
     world.unsent = Unsent::Interrupted;
@@ -236,7 +238,9 @@ fn a_request_that_the_connection_kept_goes_when_it_is_back_and_else_is_proven_no
     assert!(world.settled("a", key).is_none(), "it waits for the connection");
     // Under the same sid, and under another.
     world.ends.get_mut("a").unwrap().here = true;
-    world.with("a", |session, now| session.handle_link(now, toolbridge::LinkState::Up));
+    world.with("a", |session, now| {
+        session.handle_connection_state(now, toolbridge::ConnectionState::Connected)
+    });
     world.run(SECOND);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
     interrupted(&mut world);

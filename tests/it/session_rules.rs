@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    Body, CallError, CallId, CallKey, Config, Execution, LinkState, Participant, Peer, Role, Tool,
+    Body, CallError, CallId, CallKey, Config, ConnectionState, Execution, Participant, Peer, Role, Tool,
     ToolOptions, Unsent,
     protocol::frame::{
         Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult,
@@ -148,10 +148,10 @@ fn answers_of_a_caller_that_is_back_are_not_dropped_at_the_date_of_its_absence()
     for _ in 0..2 {
         // The assistant is cut off for longer than its grace, comes back, and is there for longer than answers wait
         // for one that is away.
-        world.with("a", |session, now| session.handle_link(now, LinkState::Down));
+        world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
         world.leave("a");
         world.run(10 * SECOND);
-        world.with("a", |session, now| session.handle_link(now, LinkState::Up));
+        world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
         world.rejoin("a");
         world.run(70 * SECOND);
         assert!(world.settled("a", key).is_none());
@@ -444,12 +444,12 @@ fn stop_that_a_client_could_not_send_goes_when_the_link_is_up() {
     let call = world.executed[0].1.clone();
     world.unsent = Unsent::Interrupted;
     world.ends.get_mut("phone").unwrap().here = false;
-    world.with("phone", |session, now| session.handle_link(now, LinkState::Down));
+    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
     world.with("phone", |session, now| session.ask_to_stop(now, Some(&call))).unwrap().unwrap();
     world.run(SECOND);
     assert!(world.settled("a", key).is_none());
     world.ends.get_mut("phone").unwrap().here = true;
-    world.with("phone", |session, now| session.handle_link(now, LinkState::Up));
+    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
     world.run(100 * MS);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use toolbridge::{Body, CallError, CallId, Identity, LinkState, Request};
+use toolbridge::{Body, CallError, CallId, ConnectionState, Identity, Request};
 
 use crate::{
     joins::tools_of,
@@ -255,7 +255,9 @@ impl World<'_> {
             self.room.unlist(old);
         }
         if dice.percent(70) {
-            self.drive(process, |session, now| session.handle_link(now, LinkState::Down));
+            self.drive(process, |session, now| {
+                session.handle_connection_state(now, ConnectionState::Reconnecting)
+            });
         }
         self.room.after(after, Happens::Joins { process });
     }
@@ -265,7 +267,9 @@ impl World<'_> {
         self.processes[process].join = None;
         self.room.joins[old].open = false;
         if Random::of(self.room.seed, &[14, old as u64]).percent(70) {
-            self.drive(process, |session, now| session.handle_link(now, LinkState::Down));
+            self.drive(process, |session, now| {
+                session.handle_connection_state(now, ConnectionState::Reconnecting)
+            });
         }
         self.enters(who, taken);
         self.room.after(back, Happens::Returns { process });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolbridge::{
-    BargeIn, CloseReason, Config, Consent, LinkState, Participant, Role, Session, Tool, ToolName,
+    BargeIn, CloseReason, Config, ConnectionState, Consent, Participant, Role, Session, Tool, ToolName,
     ToolOptions,
     protocol::session::{Caps, Times},
 };
@@ -100,7 +100,7 @@ impl World<'_> {
             self.give_back(process);
             self.processes[process].cut = false;
             self.drive(process, |session, now| {
-                session.handle_link(now, LinkState::Up);
+                session.handle_connection_state(now, ConnectionState::Connected);
                 session.handle_rejoined(now, local, here);
             });
             return;

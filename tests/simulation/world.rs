@@ -7,7 +7,7 @@ use std::{
 };
 
 use toolbridge::{
-    CallId, CallKey, Event, Identity, JobKey, LinkState, Output, Session, Tool, ToolName,
+    CallId, CallKey, ConnectionState, Event, Identity, JobKey, Output, Session, Tool, ToolName,
     protocol::session::TurnKey,
 };
 
@@ -266,8 +266,8 @@ impl<'a> World<'a> {
             Happens::Link { process, join, up } => {
                 if self.processes[process].join == Some(join) {
                     self.processes[process].cut = !up && !self.healed;
-                    let state = if up { LinkState::Up } else { LinkState::Down };
-                    self.drive(process, |session, now| session.handle_link(now, state));
+                    let state = if up { ConnectionState::Connected } else { ConnectionState::Reconnecting };
+                    self.drive(process, |session, now| session.handle_connection_state(now, state));
                 }
             }
             Happens::Part { process, join } => self.next_part(process, join),

@@ -8,7 +8,8 @@ use livekit::{
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 use toolbridge::{
-    CloseReason, Incoming, Lane, LinkState, Packet, Participant, Peer, SendError, Transport, TransportEvent,
+    CloseReason, ConnectionState, Incoming, Lane, Packet, Participant, Peer, SendError, Transport,
+    TransportEvent,
 };
 
 /// A room that is somebody else's as well: its audio goes on, and `close` leaves it open.
@@ -70,8 +71,8 @@ impl Transport for SdkRoom {
                     TransportEvent::Joined(described(&who))
                 }
                 RoomEvent::ParticipantDisconnected(who) => TransportEvent::Left(peer(&who)),
-                RoomEvent::Reconnecting => TransportEvent::Link(LinkState::Down),
-                RoomEvent::Reconnected => TransportEvent::Link(LinkState::Up),
+                RoomEvent::Reconnecting => TransportEvent::ConnectionState(ConnectionState::Reconnecting),
+                RoomEvent::Reconnected => TransportEvent::ConnectionState(ConnectionState::Connected),
                 RoomEvent::Disconnected { reason } => TransportEvent::Closed(why(reason)),
                 _ => continue,
             });

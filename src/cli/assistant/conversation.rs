@@ -307,7 +307,7 @@ impl Conversation {
                 messages::tool_failed(&call, tool.as_str(), reason.as_str())
             }
             Event::Frame { from, frame } => messages::frame(&from, frame.to_json().ok()?),
-            Event::Link(state) => messages::link(state),
+            Event::ConnectionState(state) => messages::link(state),
             Event::NotAllowed if std::mem::replace(&mut self.not_allowed_reported, true) => return None,
             Event::NotAllowed => messages::not_allowed(),
             Event::Missed(events) => {

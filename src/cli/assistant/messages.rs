@@ -10,7 +10,7 @@ use super::{
     input::MAX_LINE,
 };
 use toolbridge::{
-    Body, CallError, CallId, CloseReason, ErrorCode, Execution, Identity, LateResult, LinkState, Offer,
+    Body, CallError, CallId, CloseReason, ConnectionState, ErrorCode, Execution, Identity, LateResult, Offer,
     Participant, Peer, Progress,
 };
 
@@ -237,9 +237,9 @@ pub(super) fn peer_error(by: &Identity, code: i32, message: &str, recoverable: b
     line
 }
 
-pub(super) fn link(state: LinkState) -> Value {
+pub(super) fn link(state: ConnectionState) -> Value {
     let mut line = event("link");
-    line["up"] = (state == LinkState::Up).into();
+    line["up"] = (state == ConnectionState::Connected).into();
     line
 }
 

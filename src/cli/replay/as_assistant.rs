@@ -98,7 +98,7 @@ async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failu
             () = interrupted() => break Err(Failure::Interrupted),
             report = &mut ask => break Ok(report),
             event = events.recv(), if in_room => match event {
-                Some(Event::Link(state)) => {
+                Some(Event::ConnectionState(state)) => {
                     bar.clear();
                     hint(connection_state::describe(state));
                 }

@@ -10,7 +10,7 @@ use super::{stats::Counter, turn::TurnKey};
 use crate::{
     protocol::frame::{Frame, Meta},
     tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, ToolName},
-    transport::{CloseReason, Identity, LinkState, Packet, Participant, Peer},
+    transport::{CloseReason, ConnectionState, Identity, Packet, Participant, Peer},
     value::Body,
 };
 
@@ -243,8 +243,8 @@ pub enum Event {
     },
     /// Our token does not allow us to send data (`canPublishData`): we only hear. Told for each packet.
     NotAllowed,
-    /// Whether packets can pass has changed.
-    Link(LinkState),
+    /// The connection was lost or restored.
+    ConnectionState(ConnectionState),
     /// A call was asked for: by us, of us, or by our assistant of itself. Of us, one that the assistant may run as
     /// well is told when it is ours; and the assistant tells it once more when it runs such a call itself.
     Requested {

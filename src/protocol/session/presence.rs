@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     protocol::frame::Message,
-    transport::{Identity, LinkState, Participant, Peer, ROLE_ATTRIBUTE, Sid},
+    transport::{ConnectionState, Identity, Participant, Peer, ROLE_ATTRIBUTE, Sid},
 };
 
 /// A provisional sid is looked after no more often than this, however short the wait: the clock must come on between.
@@ -91,16 +91,16 @@ impl Session {
         }
     }
 
-    pub(super) fn link_changed(&mut self, now: Instant, state: LinkState) {
-        if state == self.link {
+    pub(super) fn connection_state_changed(&mut self, now: Instant, state: ConnectionState) {
+        if state == self.connection {
             return;
         }
-        self.link = state;
+        self.connection = state;
         match state {
-            LinkState::Down => self.timers.pause(now),
-            LinkState::Up => self.link_up(now),
+            ConnectionState::Reconnecting => self.timers.pause(now),
+            ConnectionState::Connected => self.link_up(now),
         }
-        self.event(Event::Link(state));
+        self.event(Event::ConnectionState(state));
     }
 
     /// The room tells us of ourselves, and so it has told the others.
@@ -118,8 +118,8 @@ impl Session {
             self.new_pairs(now);
         }
         // With the new pairs: nothing that waited for the link goes to a peer that does not know our new sid.
-        if self.link == LinkState::Down {
-            self.link_changed(now, LinkState::Up);
+        if self.connection == ConnectionState::Reconnecting {
+            self.connection_state_changed(now, ConnectionState::Connected);
         } else if anew {
             self.send_all_that_never_left(now);
         }

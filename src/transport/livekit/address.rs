@@ -52,7 +52,7 @@ impl ServerUrl {
         }
     }
 
-    /// The whole address, for the signalling.
+    /// The whole address, for the signaling.
     pub(super) fn as_str(&self) -> &str {
         &self.text
     }

@@ -144,7 +144,7 @@ impl Connecting {
             }
             ServerEvent::Token(token) => self.token = token,
             ServerEvent::Leave(end) => return Err(end.into()),
-            ServerEvent::Lost(why) => return Err(lost(&Loss::Signalling(why).to_string())),
+            ServerEvent::Lost(why) => return Err(lost(&Loss::Signaling(why).to_string())),
             ServerEvent::AsksToResume(reason) => return Err(End::Lost(Loss::Asked(reason)).into()),
             // The participants are taken as they are told. The rest is of a join that was made.
             ServerEvent::Listed

@@ -21,7 +21,7 @@ use super::{
     signal::Signal,
     snapshot::Snapshot,
 };
-use crate::transport::{Lane, LinkState, Participant, SendError, TransportEvent};
+use crate::transport::{ConnectionState, Lane, Participant, SendError, TransportEvent};
 
 mod recovery;
 mod server;
@@ -238,7 +238,7 @@ impl Connection {
     fn poll_liveness(&mut self, queues: &mut Queues) -> Option<End> {
         let full = queues.inbox.is_full();
         self.take_note_of_what_was_heard(queues);
-        self.liveness.handle_signalling(self.resume.is_up());
+        self.liveness.handle_signaling(self.resume.is_up());
         // Judged by the time in which we could hear, and at this moment: we may stand still at any.
         let now = Instant::now();
         self.liveness.handle_awake(now);
@@ -268,7 +268,7 @@ impl Connection {
     fn take_note_of_what_was_heard(&mut self, queues: &mut Queues) {
         self.liveness.handle_heard(self.peer.heard());
         if self.recovery.handle_heard(self.peer.heard()) {
-            queues.tell_link(LinkState::Up);
+            queues.emit_connection_state(ConnectionState::Connected);
         }
     }
 }

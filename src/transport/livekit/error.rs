@@ -108,7 +108,7 @@ pub enum ConnectError {
         /// Its version, or `unknown`.
         version: String,
     },
-    /// Signalling works, but no packet gets through.
+    /// Signaling works, but no packet gets through.
     #[error(
         "the server answers, but within {limit:?} no path for packets was found: neither UDP nor TCP to its RTC \
          ports ({}) gets through; open them in the firewall, or set the server's `rtc.node_ip`",
@@ -192,7 +192,7 @@ impl ConnectError {
 #[non_exhaustive]
 pub enum JoinPhase {
     /// The WebSocket was being opened, or the server's first answer waited for.
-    Signalling,
+    Signaling,
     /// A path was there, and the data channels were being opened.
     Channels,
 }
@@ -200,7 +200,7 @@ pub enum JoinPhase {
 impl fmt::Display for JoinPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Signalling => "waiting for the server's answer to the join",
+            Self::Signaling => "waiting for the server's answer to the join",
             Self::Channels => "opening the data channels",
         })
     }

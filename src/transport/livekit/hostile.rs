@@ -1,4 +1,4 @@
-//! The signalling against a server that means harm: whatever it says, there is a typed error, or it is skipped;
+//! The signaling against a server that means harm: whatever it says, there is a typed error, or it is skipped;
 //! nothing hangs, nothing grows, nothing panics.
 
 use std::{future::Future, time::Duration};
@@ -118,7 +118,7 @@ async fn join(url: &ServerUrl) -> Result<(Signal, JoinResponse), ConnectError> {
 }
 
 async fn next(signal: &mut Signal) -> ServerEvent {
-    timeout(BOUND, signal.next()).await.expect("the signalling hangs")
+    timeout(BOUND, signal.next()).await.expect("the signaling hangs")
 }
 
 /// That the next thing told is this token.

@@ -21,7 +21,7 @@ pub(super) const SILENCE: Duration = Duration::from_millis(2_800);
 /// The same while something of ours waits to be acknowledged, which takes a round trip and a fifth of a
 /// second: by then a new join is faster than whatever else may come.
 pub(super) const SILENCE_WAITING: Duration = Duration::from_millis(2_500);
-/// The same two while the signalling is lost, too: then it is less likely that only packets are.
+/// The same two while the signaling is lost, too: then it is less likely that only packets are.
 const SILENCE_ALONE: Duration = Duration::from_millis(2_300);
 /// Longer than a packet takes that is lost and sent again.
 const SILENCE_ALONE_WAITING: Duration = Duration::from_millis(1_500);
@@ -61,7 +61,7 @@ pub(super) struct Liveness {
     stuck: Option<Instant>,
     /// When a long hole ended while something waited that is not acknowledged yet.
     healed: Option<Instant>,
-    /// Whether the signalling is lost, too.
+    /// Whether the signaling is lost, too.
     alone: bool,
     /// When ICE last began anew.
     restarted: Option<Instant>,
@@ -90,8 +90,8 @@ pub(super) enum End {
 /// How a connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// The signalling ended. The peer connection may live on for a while.
-    Signalling(String),
+    /// The signaling ended. The peer connection may live on for a while.
+    Signaling(String),
     /// The peer connection ended.
     PeerConnection(String),
     /// Nothing was heard for so long.
@@ -107,7 +107,7 @@ pub(super) enum Loss {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Signalling(how) => write!(f, "the signalling connection ended ({how})"),
+            Self::Signaling(how) => write!(f, "the signaling connection ended ({how})"),
             Self::PeerConnection(how) => f.write_str(how),
             Self::Silence(limit) => write!(f, "nothing was heard from the server for {limit:?}"),
             Self::Stalled => f.write_str("the server is heard and acknowledges nothing"),
@@ -198,9 +198,9 @@ impl Liveness {
         (self.waiting, self.stuck, self.healed) = (None, None, None);
     }
 
-    /// Whether there is a signalling connection. Without one a hole is more likely to be the end: a server that was
+    /// Whether there is a signaling connection. Without one a hole is more likely to be the end: a server that was
     /// killed ends it, and says nothing on the other.
-    pub(super) fn handle_signalling(&mut self, up: bool) {
+    pub(super) fn handle_signaling(&mut self, up: bool) {
         self.alone = !up;
     }
 
@@ -209,7 +209,7 @@ impl Liveness {
         self.ending.get_or_insert_with(|| (now + FAREWELL, Loss::PeerConnection(why.into())));
     }
 
-    /// The signalling ended. With the peer connection gone as well there is nothing more to wait for.
+    /// The signaling ended. With the peer connection gone as well there is nothing more to wait for.
     pub(super) fn handle_signal_lost(&mut self) -> Option<End> {
         self.ending.take().map(|(_, loss)| End::Lost(loss))
     }
@@ -347,17 +347,17 @@ mod tests {
     }
 
     #[test]
-    fn without_signalling_a_silence_is_a_loss_earlier() {
+    fn without_signaling_a_silence_is_a_loss_earlier() {
         let start = Instant::now();
         let mut liveness = Liveness::new(start);
-        liveness.handle_signalling(false);
+        liveness.handle_signaling(false);
         assert_eq!(liveness.poll(start + SILENCE_ALONE), lost(Loss::Silence(SILENCE_ALONE)));
         liveness.handle_waiting(start, true);
         let lost = lost(Loss::Silence(SILENCE_ALONE_WAITING));
         assert_eq!(liveness.poll(start + SILENCE_ALONE_WAITING), lost);
         liveness.handle_heard(start + SILENCE_ALONE_WAITING);
         liveness.handle_waiting(start + SILENCE_ALONE_WAITING, false);
-        liveness.handle_signalling(true);
+        liveness.handle_signaling(true);
         assert_eq!(liveness.poll(start + SILENCE_ALONE_WAITING + SUSPECT), Some(Sign::Suspect));
     }
 
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_signalling_alone_is_no_loss() {
+    fn a_lost_signaling_alone_is_no_loss() {
         let start = Instant::now();
         assert_eq!(Liveness::new(start).handle_signal_lost(), None);
     }

@@ -1,4 +1,4 @@
-//! The proxy that the platform sets for the signalling's connection, and the way through it.
+//! The proxy that the platform sets for the signaling's connection, and the way through it.
 //!
 //! `https_proxy` counts for `wss://`, `http_proxy` for `ws://`, `all_proxy` for both; a name in small letters goes
 //! before the same in capitals, an empty one is none. `no_proxy` names what is reached without. There is no standard

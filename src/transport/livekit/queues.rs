@@ -19,7 +19,7 @@ use super::{
     stream::{self, Outflow},
 };
 use crate::transport::{
-    CloseReason, Lane, LinkState, Participant, Peer, SendError, Sid, StreamPart, TransportEvent,
+    CloseReason, ConnectionState, Lane, Participant, Peer, SendError, Sid, StreamPart, TransportEvent,
 };
 
 /// How many packets of one lane wait to be written, beyond the one that is.
@@ -108,7 +108,7 @@ pub(super) struct Queues {
     pub(super) lanes: Lanes,
     pub(super) inbox: Inbox,
     /// What the user was told last.
-    link: LinkState,
+    connection_state: ConnectionState,
     pub(super) leave: mpsc::Receiver<Leave>,
     pub(super) simulate: mpsc::Receiver<Scenario>,
     pub(super) events: mpsc::Sender<TaskEvent>,
@@ -144,7 +144,7 @@ impl Queues {
                 LaneQueue::new(Lane::Reliable, reliable_queue),
             ],
             inbox: Inbox::default(),
-            link: LinkState::Up,
+            connection_state: ConnectionState::Connected,
             leave: leave_queue,
             simulate: simulate_queue,
             events,
@@ -163,9 +163,9 @@ impl Queues {
     }
 
     /// Packets cannot pass now, or can again in the same join. Told once.
-    pub(super) fn tell_link(&mut self, state: LinkState) {
-        if mem::replace(&mut self.link, state) != state {
-            self.inbox.tell(TransportEvent::Link(state));
+    pub(super) fn emit_connection_state(&mut self, state: ConnectionState) {
+        if mem::replace(&mut self.connection_state, state) != state {
+            self.inbox.tell(TransportEvent::ConnectionState(state));
         }
     }
 
@@ -175,7 +175,7 @@ impl Queues {
             state.sid = Some(sid);
             state.can_publish_data = can_publish_data;
         });
-        self.link = LinkState::Up;
+        self.connection_state = ConnectionState::Connected;
         self.inbox.push(TaskEvent::Rejoined(snapshot));
     }
 

@@ -1,6 +1,6 @@
 //! What follows when a join is lost: decided from what happened and when, without a clock, a socket or chance.
 //!
-//! Every loss is followed by a new join. What can be mended within a join (a lost signalling connection, an address
+//! Every loss is followed by a new join. What can be mended within a join (a lost signaling connection, an address
 //! of ours that went away) is no loss: see [`resume`](super::resume).
 
 use std::{

@@ -1,7 +1,7 @@
-//! When a lost signalling connection is taken up again: decided from what happened and when, without a clock, a
+//! When a lost signaling connection is taken up again: decided from what happened and when, without a clock, a
 //! socket or chance.
 //!
-//! Packets travel without the signalling, so its loss is none of the join. It is tried again for as long as the peer
+//! Packets travel without the signaling, so its loss is none of the join. It is tried again for as long as the peer
 //! connection lives; only the server's word ends it.
 
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::rejoin::{Policy, STABLE};
 /// The first attempt has this long; each further one has twice as long, up to the limit of a join.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(3);
 
-/// The signalling of one join, seen from its losses.
+/// The signaling of one join, seen from its losses.
 #[derive(Debug)]
 pub(super) struct Resume {
     policy: Policy,

@@ -1,4 +1,4 @@
-//! Signalling: LiveKit's client for it, behind the few outgoing that a data-only participant needs.
+//! Signaling: LiveKit's client for it, behind the few outgoing that a data-only participant needs.
 
 use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ const PROTOCOL: u32 = 17;
 /// How long a goodbye may take: a dead socket must not hold anybody up.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// A signalling connection. Dropping it leaves the room.
+/// A signaling connection. Dropping it leaves the room.
 pub(super) struct Signal {
     client: Option<Arc<SignalClient>>,
     outgoing: OutgoingMessages,
@@ -77,7 +77,7 @@ impl Signal {
         let joined = match time::timeout(limit, connecting).await {
             Err(_) => {
                 dial.hang_up();
-                return Err(ConnectError::Timeout { limit, phase: JoinPhase::Signalling });
+                return Err(ConnectError::Timeout { limit, phase: JoinPhase::Signaling });
             }
             Ok(Err(panic)) => return Err(ConnectError::transport(panic)),
             Ok(Ok(joined)) => joined,
@@ -124,7 +124,7 @@ impl Signal {
                     }
                     Some(SignalEvent::Close(_)) if self.attempt.is_some() => {}
                     Some(SignalEvent::Close(why)) => return ServerEvent::Lost(why.into_owned()),
-                    None => return ServerEvent::Lost("the signalling ended".into()),
+                    None => return ServerEvent::Lost("the signaling ended".into()),
                 },
                 step = step(&mut self.attempt) => match step {
                     Step::Closed => self.ask(),
@@ -332,7 +332,7 @@ fn join_error(
         (SignalError::Connection(reason), None) => ConnectError::Unreachable { server, reason },
         // It waits so long for the answer, whatever the limit is.
         (SignalError::Timeout(_), None) => {
-            ConnectError::Timeout { limit: limit.min(JOIN_RESPONSE_TIMEOUT), phase: JoinPhase::Signalling }
+            ConnectError::Timeout { limit: limit.min(JOIN_RESPONSE_TIMEOUT), phase: JoinPhase::Signaling }
         }
         (SignalError::Closed | SignalError::SendError, None) => {
             ConnectError::Unreachable { server, reason: "the connection was closed during the join".into() }

@@ -6,11 +6,11 @@ use livekit_protocol::{CandidateProtocol, SimulateScenario, signal_request, simu
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scenario {
-    /// The signalling connection ends. The join goes on.
+    /// The signaling connection ends. The join goes on.
     SignalLost,
-    /// The next connection of the signalling ends as soon as it is open.
+    /// The next connection of the signaling ends as soon as it is open.
     SignalLostAtResume,
-    /// The next three connections of the signalling end before the server says anything.
+    /// The next three connections of the signaling end before the server says anything.
     SignalLostBeforeResume,
     /// The server loses the participant, as when its machine fails.
     NodeFailure,

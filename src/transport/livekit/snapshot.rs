@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::transport::{Identity, LinkState, Participant, TransportEvent};
+use crate::transport::{ConnectionState, Identity, Participant, TransportEvent};
 
 /// What waits for the user.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Snapshot {
             }
             TaskEvent::Rejoined(snapshot) => {
                 *self = snapshot;
-                Some(TransportEvent::Link(LinkState::Up))
+                Some(TransportEvent::ConnectionState(ConnectionState::Connected))
             }
         }
     }
@@ -126,9 +126,12 @@ mod tests {
     fn a_new_join_is_seen_when_its_link_is_read_to_be_up() {
         let mut snapshot = snapshot();
         let again = Snapshot::new("kitchen".into(), Participant::new("me", "PA_9"), Vec::new());
-        snapshot.read(TaskEvent::Event(TransportEvent::Link(LinkState::Down)));
+        snapshot.read(TaskEvent::Event(TransportEvent::ConnectionState(ConnectionState::Reconnecting)));
         assert_eq!((snapshot.local().sid().as_str(), snapshot.others().count()), ("PA_1", 1));
-        assert_eq!(snapshot.read(TaskEvent::Rejoined(again)), Some(TransportEvent::Link(LinkState::Up)));
+        assert_eq!(
+            snapshot.read(TaskEvent::Rejoined(again)),
+            Some(TransportEvent::ConnectionState(ConnectionState::Connected))
+        );
         assert_eq!((snapshot.local().sid().as_str(), snapshot.others().count()), ("PA_9", 0));
     }
 }

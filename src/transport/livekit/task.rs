@@ -14,7 +14,7 @@ use super::{
     rejoin::{Failure, Rejoin, Step},
     tokens::{self, TokenSource},
 };
-use crate::transport::{CloseReason, LinkState, Participant};
+use crate::transport::{CloseReason, ConnectionState, Participant};
 
 /// A participant.
 pub(super) struct Task {
@@ -58,7 +58,7 @@ impl Task {
             let room = connection.room.clone();
             connection.abandon();
             self.queues.interrupt();
-            self.queues.tell_link(LinkState::Down);
+            self.queues.emit_connection_state(ConnectionState::Reconnecting);
             // The server may have put us into another one.
             self.room.clone_from(&room);
             connection = match self.join_anew().await {
@@ -283,7 +283,7 @@ mod tests {
         });
         let (start, newest) = (Instant::now(), valid());
         let mut rejoin = Rejoin::new(start, POLICY, Duration::ZERO);
-        let lost = End::Lost(Loss::Signalling("gone".into()));
+        let lost = End::Lost(Loss::Signaling("gone".into()));
         rejoin.handle_ended(start, lost, 0);
         rejoin.handle_failed(start, &Failure::TokenRefused, 0);
         let mut failures = Vec::new();

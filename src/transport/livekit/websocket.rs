@@ -1,4 +1,4 @@
-//! The WebSocket under the signalling: root certificates of one's own, and failures that keep their kind.
+//! The WebSocket under the signaling: root certificates of one's own, and failures that keep their kind.
 //!
 //! `livekit-signaling` opens its sockets through one client for the whole process, which takes no
 //! certificates and tells failures as text. So ours is registered in its place; it acts only within
@@ -47,7 +47,7 @@ use limits::{FrameLimits, Taken};
 pub(super) use limits::Unread;
 pub(super) use process::register;
 
-/// The longest signalling frame, in bytes: the first one lists the whole room.
+/// The longest signaling frame, in bytes: the first one lists the whole room.
 const MAX_FRAME: usize = 16 << 20;
 
 /// The status of a goodbye that nothing has caused.
@@ -246,7 +246,7 @@ async fn through(
     roots: &[CertificateDer<'static>],
     limit: Duration,
 ) -> Result<Box<dyn Stream>, ProxyError> {
-    tracing::debug!(%proxy, "the signalling goes through a proxy");
+    tracing::debug!(%proxy, "the signaling goes through a proxy");
     let limit = limit * 4 / 5;
     let opened = async {
         let tcp = reach(&proxy.host(), proxy.port()).await.map_err(|error| proxy.failed(error))?;

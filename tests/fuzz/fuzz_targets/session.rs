@@ -12,7 +12,7 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
-use toolbridge::{Body, CallKey, CloseReason, Config, Event, JobKey, LinkState, Output, Participant, Peer, Progress, Request, Role, Session, Tool, ToolError, Unsent, protocol::{frame::{Frame, Kind, Meta}, session::Caps}};
+use toolbridge::{Body, CallKey, CloseReason, Config, Event, JobKey, ConnectionState, Output, Participant, Peer, Progress, Request, Role, Session, Tool, ToolError, Unsent, protocol::{frame::{Frame, Kind, Meta}, session::Caps}};
 
 /// Calls that may be open with one owner.
 const OPEN: usize = 4;
@@ -112,7 +112,7 @@ impl Run {
         match bytes.next() % 32 {
             0 => self.session.handle_joined(now, who(bytes)),
             1 => self.session.handle_left(now, &peer(bytes)),
-            2 => self.session.handle_link(now, if bytes.flag() { LinkState::Up } else { LinkState::Down }),
+            2 => self.session.handle_connection_state(now, if bytes.flag() { ConnectionState::Connected } else { ConnectionState::Reconnecting }),
             3 => {
                 let sid = format!("PA_{}", bytes.next() % 4);
                 let present = (0..bytes.next() % 4).map(|_| who(bytes)).collect();

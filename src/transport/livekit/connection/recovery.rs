@@ -1,6 +1,6 @@
-//! What can be mended within a join: a signalling connection that was lost, an address of ours that went away.
+//! What can be mended within a join: a signaling connection that was lost, an address of ours that went away.
 //!
-//! Packets travel without the signalling, so a new one is opened beside them, and nobody is told. It does not begin
+//! Packets travel without the signaling, so a new one is opened beside them, and nobody is told. It does not begin
 //! ICE anew as other participants do: the server forgets its way to us when it is asked for that, and what it had to
 //! say meanwhile it says again a second later.
 
@@ -20,7 +20,7 @@ use rustls::pki_types::CertificateDer;
 
 use super::Connection;
 use crate::transport::{
-    Lane, LinkState, Packet, Peer, Sid,
+    ConnectionState, Lane, Packet, Peer, Sid,
     livekit::{
         chance,
         liveness::{End, Loss},
@@ -53,13 +53,13 @@ pub(super) struct Recovery {
     looked: Instant,
     /// The system has refused to send since then.
     unsent: bool,
-    /// Who was listed since the signalling was resumed, until everybody was.
+    /// Who was listed since the signaling was resumed, until everybody was.
     listed: Option<HashSet<String>>,
     /// Something is to be written that the server must acknowledge: whether it lives is not known.
     probe: bool,
     /// What goes again, before anything new.
     again: VecDeque<Vec<u8>>,
-    /// We are in another room than the one that was joined. The signalling knows us by our old name there.
+    /// We are in another room than the one that was joined. The signaling knows us by our old name there.
     has_moved_room: bool,
 }
 
@@ -163,13 +163,13 @@ impl Connection {
 
     pub(super) fn handle_signal_lost(&mut self, why: &str) -> Option<End> {
         if self.recovery.has_moved_room {
-            return Some(End::Lost(Loss::Signalling(why.into())));
+            return Some(End::Lost(Loss::Signaling(why.into())));
         }
         let end = self.liveness.handle_signal_lost();
         if end.is_none() {
-            tracing::debug!(%why, "the signalling was lost");
+            tracing::debug!(%why, "the signaling was lost");
             self.resume.handle_lost(Instant::now(), chance());
-            // A server that was killed ends the signalling, and the peer connection only falls silent.
+            // A server that was killed ends the signaling, and the peer connection only falls silent.
             self.recovery.probe = true;
         }
         end
@@ -199,7 +199,7 @@ impl Connection {
     }
 
     pub(super) fn handle_resumed(&mut self, answer: &ReconnectResponse) {
-        tracing::debug!(heard = answer.last_message_seq, "the signalling is resumed");
+        tracing::debug!(heard = answer.last_message_seq, "the signaling is resumed");
         self.resume.handle_resumed(Instant::now());
         self.recovery.listed = Some(HashSet::new());
         self.peer.use_relays(
@@ -267,7 +267,7 @@ impl Connection {
             self.recovery.moving = Some((now, now));
             // The present one stands on that address, too, and would only fall silent.
             self.resume.handle_wanted(now, chance());
-            queues.tell_link(LinkState::Down);
+            queues.emit_connection_state(ConnectionState::Reconnecting);
         }
     }
 

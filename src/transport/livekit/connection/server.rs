@@ -6,7 +6,7 @@ use livekit_protocol::{ParticipantInfo, RoomMovedResponse, participant_info};
 
 use super::{Connection, can_publish_data, is_hidden};
 use crate::transport::{
-    CloseReason, LinkState, TransportEvent,
+    CloseReason, ConnectionState, TransportEvent,
     livekit::{
         liveness::End,
         participants::{self, Participants},
@@ -73,7 +73,7 @@ impl Connection {
             return Some(End::Closed(CloseReason::Server("ROOM_MOVED".into())));
         };
         queues.interrupt();
-        queues.tell_link(LinkState::Down);
+        queues.emit_connection_state(ConnectionState::Reconnecting);
         self.room = room.name;
         self.local = participants::participant(&local);
         self.can_publish_data = can_publish_data(&local);

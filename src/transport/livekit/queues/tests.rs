@@ -1,7 +1,7 @@
 //! The queues while there is a join, and while there is none.
 
 use super::*;
-use crate::transport::{Incoming, LinkState, Participant, Peer, StreamHeader};
+use crate::transport::{ConnectionState, Incoming, Participant, Peer, StreamHeader};
 
 fn packet(size: usize) -> TaskEvent {
     TaskEvent::Event(TransportEvent::Packet(Incoming::new(
@@ -37,7 +37,7 @@ fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
     assert_eq!(inbox.bytes, 0);
     for _ in 0..INBOX_EVENTS {
         assert!(!inbox.is_full());
-        inbox.tell(TransportEvent::Link(LinkState::Up));
+        inbox.tell(TransportEvent::ConnectionState(ConnectionState::Connected));
     }
     assert!(inbox.is_full());
 }
@@ -123,7 +123,7 @@ async fn what_waits_when_the_join_is_lost_is_interrupted_and_what_comes_then_too
 async fn events_are_read_while_there_is_no_join() {
     let (mut queues, mut ends) = queues();
     for _ in 0..INBOX_EVENTS {
-        queues.inbox.tell(TransportEvent::Link(LinkState::Down));
+        queues.inbox.tell(TransportEvent::ConnectionState(ConnectionState::Reconnecting));
     }
     let reading = async { while ends.events.recv().await.is_some() {} };
     tokio::select! {

@@ -18,7 +18,7 @@ fn stable(policy: Policy) -> (Rejoin, Instant) {
 }
 
 fn lost() -> End {
-    End::Lost(Loss::Signalling("stream closed".into()))
+    End::Lost(Loss::Signaling("stream closed".into()))
 }
 
 fn unreachable() -> Failure {
@@ -150,7 +150,7 @@ fn a_limit_of_nothing_ends_with_the_loss_itself() {
     let (mut rejoin, now) = stable(Policy { limit: Some(Duration::ZERO), ..policy() });
     assert_eq!(rejoin.is_over(now), None);
     rejoin.handle_ended(now, lost(), 0);
-    let why = "the signalling connection ended (stream closed)";
+    let why = "the signaling connection ended (stream closed)";
     assert_eq!(rejoin.is_over(now), Some(CloseReason::ConnectionLost(why.into())));
 }
 

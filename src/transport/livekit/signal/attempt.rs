@@ -1,4 +1,4 @@
-//! Another signalling connection for the same join, under way.
+//! Another signaling connection for the same join, under way.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ pub(super) enum Step {
     Answered(Box<Result<ReconnectResponse, NotResumed>>),
 }
 
-/// Why the signalling was not taken up again.
+/// Why the signaling was not taken up again.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::transport::livekit) enum NotResumed {
     /// The server was not reached, or has no time: it can be tried again.
@@ -96,7 +96,7 @@ fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
         }
         // Its last connection was not closed in time, and it opens no other.
         (error @ SignalError::InvalidState(_), _) => {
-            NotResumed::Over(End::Lost(Loss::Signalling(error.to_string())))
+            NotResumed::Over(End::Lost(Loss::Signaling(error.to_string())))
         }
         (_, Some(DialFailure::Status(status))) if !is_passing(status) => refused_to_resume(status),
         (_, Some(DialFailure::Unauthorized(_))) => refused_to_resume(401),
@@ -109,5 +109,5 @@ fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
 }
 
 fn refused_to_resume(status: u16) -> NotResumed {
-    NotResumed::Over(End::Lost(Loss::Signalling(format!("and the server takes no other: status {status}"))))
+    NotResumed::Over(End::Lost(Loss::Signaling(format!("and the server takes no other: status {status}"))))
 }

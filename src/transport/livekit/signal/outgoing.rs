@@ -1,4 +1,4 @@
-//! What we say over one signalling connection, in order.
+//! What we say over one signaling connection, in order.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ impl OutgoingMessages {
 
     pub(super) fn say(&self, message: Message) {
         if self.queue.try_send(message).is_err() {
-            tracing::debug!(limit = MAX_WAITING, "the signalling takes nothing: a word is left unsaid");
+            tracing::debug!(limit = MAX_WAITING, "the signaling takes nothing: a word is left unsaid");
         }
     }
 }

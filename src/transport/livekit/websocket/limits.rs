@@ -105,7 +105,7 @@ impl FrameLimits {
         let taken = self.judge(frame);
         if taken == Taken::Nothing {
             self.skipped += 1;
-            tracing::trace!(size = frame.len(), skipped = self.skipped, "a signalling frame was skipped");
+            tracing::trace!(size = frame.len(), skipped = self.skipped, "a signaling frame was skipped");
         }
         taken
     }

@@ -1,4 +1,4 @@
-//! What is let through of a signalling frame: what a data-only participant reads, and not too much of it.
+//! What is let through of a signaling frame: what a data-only participant reads, and not too much of it.
 //!
 //! A frame of 16 MiB can hold eight million participants of two bytes, each half a kilobyte once it is decoded. So it
 //! is written anew on its bytes, before anything is decoded: only known fields, texts of a sensible length, and only

@@ -5,7 +5,7 @@ use livekit_protocol::{DisconnectReason, leave_request::Action, simulate_scenari
 use super::*;
 use toolbridge::{
     ConnectError,
-    transport::{CloseReason, LinkState, Sid},
+    transport::{CloseReason, ConnectionState, Sid},
 };
 
 /// A server, and two who are joined.
@@ -19,11 +19,11 @@ async fn pair() -> (DevServer, Room, Room) {
 async fn rejoined(room: &mut Room, before: &Sid) {
     let mut down = false;
     until(room, |event| match event {
-        TransportEvent::Link(LinkState::Down) => {
+        TransportEvent::ConnectionState(ConnectionState::Reconnecting) => {
             down = true;
             None
         }
-        TransportEvent::Link(LinkState::Up) => Some(()),
+        TransportEvent::ConnectionState(ConnectionState::Connected) => Some(()),
         TransportEvent::Closed(reason) => panic!("it was closed: {reason}"),
         _ => None,
     })
@@ -44,7 +44,7 @@ async fn untouched(one: &mut Room, two: &mut Room, before: &Sid) {
     two.send(to("one", "pong")).await.unwrap();
     let heard = until(one, |event| match event {
         TransportEvent::Packet(packet) => Some(packet),
-        TransportEvent::Link(_) | TransportEvent::Closed(_) => panic!("{event:?}"),
+        TransportEvent::ConnectionState(_) | TransportEvent::Closed(_) => panic!("{event:?}"),
         _ => None,
     });
     assert_eq!(heard.await.payload, "pong");
@@ -66,7 +66,7 @@ async fn a_goodbye_that_is_somebodys_will_is_the_end() {
         server.look(move |rooms| rooms.inject_leave("one", Action::Disconnect, reason)).await;
         let closed = until(&mut one, |event| match event {
             TransportEvent::Closed(reason) => Some(reason),
-            TransportEvent::Link(_) => panic!("{event:?}"),
+            TransportEvent::ConnectionState(_) => panic!("{event:?}"),
             _ => None,
         });
         assert_eq!(closed.await, told);
@@ -273,11 +273,17 @@ async fn a_server_that_is_frozen_is_lost_and_joined_anew_once_it_moves() {
     let before = one.local().sid().clone();
     server.look(|rooms| rooms.faults.frozen = true).await;
     for room in [&mut one, &mut two] {
-        until(room, |event| matches!(event, TransportEvent::Link(LinkState::Down)).then_some(())).await;
+        until(room, |event| {
+            matches!(event, TransportEvent::ConnectionState(ConnectionState::Reconnecting)).then_some(())
+        })
+        .await;
     }
     server.look(|rooms| rooms.faults.frozen = false).await;
     for room in [&mut one, &mut two] {
-        until(room, |event| matches!(event, TransportEvent::Link(LinkState::Up)).then_some(())).await;
+        until(room, |event| {
+            matches!(event, TransportEvent::ConnectionState(ConnectionState::Connected)).then_some(())
+        })
+        .await;
     }
     assert_ne!(*one.local().sid(), before);
     let now = one.local().sid().clone();

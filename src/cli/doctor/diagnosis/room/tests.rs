@@ -70,7 +70,7 @@ fn each_refused_join_has_its_advice() {
         (ConnectError::Forbidden { server: server(), status: 403 }, "HTTP 403", "limit"),
         (ConnectError::ServerTooOld { version: "1.8.0".into() }, "1.8.0", "1.9.11"),
         (
-            ConnectError::Timeout { limit: Duration::from_secs(5), phase: JoinPhase::Signalling },
+            ConnectError::Timeout { limit: Duration::from_secs(5), phase: JoinPhase::Signaling },
             "within 5s",
             "Upgrade",
         ),
