@@ -274,7 +274,7 @@ fn a_request_refused_for_load_whose_answer_was_lost_is_refused_again_and_never_r
     let refused = world.call("a", request("t")).unwrap();
     world.run(30 * MS); // both were taken; the refusal is on its way
     world.ends.get_mut("a").unwrap().here = false;
-    world.run(50 * MS);
+    world.run(1_500 * MS); // the second in which only one call was taken is over
     world.rejoin("a");
     world.run(2 * SECOND);
     let Some(Err(error)) = world.settled("a", refused) else { panic!("it has no outcome") };

@@ -434,3 +434,28 @@ fn sec_r1_progress_is_cut_to_what_is_for_eyes() {
     assert_eq!(told.content, None);
     assert_eq!(told.message.unwrap().len(), 4_096);
 }
+
+#[test]
+fn acknowledgement_of_another_clients_request_is_not_its_delivery() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &["t"]);
+    world.client("tablet", Config::default(), &["u"]);
+    world.run(SECOND);
+    world.ends.get_mut("phone").unwrap().here = false; // it hears nothing
+    world.call("a", request("t")).unwrap();
+    world.run(10 * MS);
+    let asked = world.said("a", Kind::TOOL_USE_REQUEST);
+    let stanza = asked.last().unwrap().1.stanza_id();
+    let acknowledgement = Message::Acknowledgement(Acknowledgement {
+        acknowledged_stanza_id: stanza,
+        success: Some(true),
+        ..Acknowledgement::default()
+    });
+    assert!(stanza.is_some());
+    let tablet = world.ends["tablet"].who.peer().clone();
+    let bytes = Frame::write(1_000, "room", &Meta::new(), &acknowledgement).unwrap();
+    world.throw_as(&tablet, &["a"], &bytes);
+    world.run(100 * MS);
+    assert!(!world.ends["a"].events.iter().any(|event| matches!(event, Event::Delivered { .. })));
+}

@@ -404,3 +404,15 @@ impl fmt::Debug for LocalText {
         write!(f, "{} B", self.0.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_of_a_local_text_shows_its_size_alone() {
+        let event = LocalText::new("panicked: secret");
+        assert_eq!(format!("{event:?}"), "16 B");
+        assert_eq!(event.as_str(), "panicked: secret");
+    }
+}

@@ -272,7 +272,7 @@ impl Session {
 
     /// A request came. What names its call means no other one: our predecessor may have used the same stanza.
     pub(super) fn request_delivered(&mut self, id: &Identity, stanza: i32, named: Option<&str>) {
-        let is_it = |asked: &Asked| asked.owner == *id && asked.stanza == stanza;
+        let is_it = |asked: &Asked| asked.owner == *id;
         let means = |call: &Call| codec::may_mean(named, &call.id) && call.asked().is_some_and(is_it);
         let found = self.calls.asked_as(stanza).and_then(|key| self.calls.get_mut(&key));
         if let Some(call) = found.filter(|call| means(call)) {
