@@ -1,17 +1,5 @@
 //! Tool calls between a voice assistant and the apps in its LiveKit room, each with exactly one outcome.
 //!
-//! ```text
-//!    your tools (async fn, programs)                   your model's tool calls
-//!         │                                                     │
-//!    ┌────▼─────┐  Execute / settle  ┌─────────────────┐  Call  ▼  Result
-//!    │ executor │◄──────────────────►│     session     │◄── bridge (Client, Assistant)
-//!    └──────────┘                    │ sans-IO, no clock│
-//!                                    └────────┬────────┘
-//!                                      wire (MessagePack)
-//!                                             │
-//!                             transport: memory │ room (LiveKit) │ your own
-//! ```
-//!
 //! A client offers tools, and an assistant calls them:
 //!
 //! ```
@@ -24,7 +12,7 @@
 //!     Ok(0.8)
 //! }
 //!
-//! let room = memory::Room::new(); // a LiveKit room: `.join("wss://…", "token")` in place of `join_over`
+//! let room = memory::Room::new(); // for a LiveKit room: `.join("wss://…", "token")` in place of `join_over`
 //! let client = Client::builder().tool("get_battery", "Battery level, 0 to 1", get_battery);
 //! let _client = client.join_over(room.client("phone")).await?;
 //!
@@ -37,13 +25,42 @@
 //! # fn main() {}
 //! ```
 //!
+//! # Where to start
+//!
+//! | you write | start with |
+//! | --- | --- |
+//! | a client: an app that has tools | [`Client`], [`Tools`], [`ToolError`], [`ToolContext`] |
+//! | an assistant: the process that has the model | [`Assistant`], [`Call`], [`CallError`], [`Turn`], [`participant::chat`] |
+//! | tests of either | [`memory::Room`], [`replay::Cassette`] |
+//! | an integration with your own event loop, without an async runtime | [`Session`], [`protocol`] |
+//! | your own tool source, or your own transport | [`ToolSource`], [`Transport`] |
+//! | a program that reads recordings | [`recording`] |
+//!
+//! The guide has a page on each larger subject: [reliability](guide::reliability), [reconnection](guide::reconnection),
+//! [recording and replay](guide::recording), [networks](guide::networks), [tokens](guide::tokens),
+//! [testing](guide::testing), and [the command line](guide::command_line).
+//!
+//! # How it fits together
+//!
+//! ```text
+//!    your tools (async fn, programs)                   your model's tool calls
+//!         │                                                     │
+//!    ┌────▼─────┐  Execute / settle  ┌─────────────────┐  Call  ▼  Result
+//!    │ executor │◄──────────────────►│     session     │◄── participant (Client, Assistant)
+//!    └──────────┘                    │ sans-IO, no clock│
+//!                                    └────────┬────────┘
+//!                                     frames (MessagePack)
+//!                                             │
+//!                                transport: memory │ livekit │ your own
+//! ```
+//!
 //! # Features
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | none | the core: [`Frame`](protocol::frame::Frame), [`Body`], [`Session`], without any async crate |
-//! | `runtime` | `Client`, `Assistant`, tools, transports in memory and of your own |
-//! | `record` | sessions as MCAP files: written, read, checked, replayed |
+//! | none | the core, without an async crate: [`Frame`](protocol::frame::Frame), [`Body`], [`Session`] |
+//! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
+//! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
 //! | `room` | the LiveKit participant in pure Rust, and tokens |
 //! | `cli` (default) | the command line tool `toolbridge` |
 
@@ -93,7 +110,43 @@ pub use transport::{
 pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};
 pub use value::{Body, BodyKind, DecodeError, EncodeError, Limits};
 
-/// The README's programs compile.
+#[cfg(all(any(doc, doctest), feature = "record", feature = "room"))]
+pub mod guide {
+    //! The guide: subjects that concern more than one item.
+    //!
+    //! | page | answers |
+    //! | --- | --- |
+    //! | [`reliability`] | What does the caller see when something fails, and did the tool run? |
+    //! | [`reconnection`] | When does a participant resume or rejoin, and what do others see? |
+    //! | [`recording`] | How is a session recorded, read, redacted and replayed? |
+    //! | [`networks`] | What works behind proxies, firewalls and TURN servers, and how are failures found? |
+    //! | [`tokens`] | How does a token server set a participant's role? |
+    //! | [`testing`] | How are tools and assistants tested without a network? |
+    //! | [`command_line`] | Which verbs has `toolbridge`, and what do its exit codes mean? |
+
+    #[doc = include_str!("guide/command_line.md")]
+    pub mod command_line {}
+
+    #[doc = include_str!("guide/networks.md")]
+    pub mod networks {}
+
+    #[doc = include_str!("guide/reconnection.md")]
+    pub mod reconnection {}
+
+    #[doc = include_str!("guide/recording.md")]
+    pub mod recording {}
+
+    #[doc = include_str!("guide/reliability.md")]
+    pub mod reliability {}
+
+    #[doc = include_str!("guide/testing.md")]
+    pub mod testing {}
+
+    #[doc = include_str!("guide/tokens.md")]
+    pub mod tokens {}
+}
+
+/// Compiles the examples in README.md.
 #[cfg(all(doctest, feature = "room"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

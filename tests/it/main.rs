@@ -40,6 +40,7 @@ mod consent;
 #[cfg(all(feature = "cli", unix))]
 mod doctor;
 mod golden;
+mod guide;
 mod hostile;
 mod layers;
 #[cfg(feature = "cli")]
@@ -51,7 +52,6 @@ mod programs;
 mod programs_of_the_api;
 #[cfg(all(feature = "cli", unix))]
 mod programs_supervised;
-mod readme;
 #[cfg(all(feature = "cli", unix))]
 mod recorded;
 #[cfg(feature = "record")]
