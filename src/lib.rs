@@ -61,7 +61,7 @@
 //! | none | the core, without an async crate: [`Frame`](protocol::frame::Frame), [`Body`], [`Session`] |
 //! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
 //! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
-//! | `room` | the LiveKit participant in pure Rust, and tokens |
+//! | `livekit` | the LiveKit participant in pure Rust, and tokens |
 //! | `cli` (default) | the command line tool `toolbridge` |
 
 #[cfg(feature = "runtime")]
@@ -97,7 +97,7 @@ pub use tool::{
     NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt,
     PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
 };
-#[cfg(feature = "room")]
+#[cfg(feature = "livekit")]
 pub use transport::livekit::{
     ConnectError, Room, RoomOptions,
     access_token::{AccessKey, Bearer, Token, TokenError},
@@ -110,7 +110,7 @@ pub use transport::{
 pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};
 pub use value::{Body, BodyKind, DecodeError, EncodeError, Limits};
 
-#[cfg(all(any(doc, doctest), feature = "record", feature = "room"))]
+#[cfg(all(any(doc, doctest), feature = "record", feature = "livekit"))]
 pub mod guide {
     //! The guide: subjects that concern more than one item.
     //!
@@ -147,6 +147,6 @@ pub mod guide {
 }
 
 /// Compiles the examples in README.md.
-#[cfg(all(doctest, feature = "room"))]
+#[cfg(all(doctest, feature = "livekit"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -189,7 +189,7 @@ pub enum JoinError {
     #[error(transparent)]
     Record(#[from] crate::recording::RecordError),
     /// The token makes its bearer something else, so that others would not take this participant for what it is.
-    #[cfg(feature = "room")]
+    #[cfg(feature = "livekit")]
     #[error(
         "the token is {bearer}, and this participant needs one of role {wanted}: set the attribute {}={wanted} in the \
          token, or leave it out",
@@ -202,7 +202,7 @@ pub enum JoinError {
         wanted: crate::transport::Role,
     },
     /// The room could not be joined.
-    #[cfg(feature = "room")]
+    #[cfg(feature = "livekit")]
     #[error(transparent)]
     Room(#[from] crate::transport::livekit::ConnectError),
 }
@@ -320,7 +320,7 @@ macro_rules! setup_methods {
             }
 
             /// How a LiveKit room is joined: certificates, limits.
-            #[cfg(feature = "room")]
+            #[cfg(feature = "livekit")]
             pub fn room_options(mut self, options: crate::transport::livekit::RoomOptions) -> Self {
                 self.setup.room = options;
                 self

@@ -5,7 +5,7 @@
 
 #[cfg(feature = "runtime")]
 mod api;
-#[cfg(feature = "room")]
+#[cfg(feature = "livekit")]
 pub mod livekit;
 #[cfg(feature = "runtime")]
 pub mod memory;

@@ -216,7 +216,7 @@ impl AssistantBuilder {
     ///
     /// # Cancel safety
     /// Dropped half-way, the participant leaves again.
-    #[cfg(feature = "room")]
+    #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Assistant, JoinError> {
         self.setup.check()?;
         self.setup.check_token(token, Role::Assistant)?;

@@ -133,7 +133,7 @@ impl ClientBuilder {
     ///
     /// # Cancel safety
     /// Dropped half-way, the participant leaves again.
-    #[cfg(feature = "room")]
+    #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Client, JoinError> {
         self.setup.check()?;
         self.setup.check_token(token, Role::Client)?;

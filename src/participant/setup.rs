@@ -33,7 +33,7 @@ pub(super) struct Setup {
     pub(super) propagation: Propagation,
     /// What a setter was given and cannot be used: told when joining.
     pub(super) problem: Option<RegisterError>,
-    #[cfg(feature = "room")]
+    #[cfg(feature = "livekit")]
     pub(super) room: crate::transport::livekit::RoomOptions,
     /// The file that the session goes to, and how.
     #[cfg(feature = "record")]
@@ -51,7 +51,7 @@ impl Default for Setup {
             consent: None,
             propagation: Propagation::default(),
             problem: None,
-            #[cfg(feature = "room")]
+            #[cfg(feature = "livekit")]
             room: crate::transport::livekit::RoomOptions::default(),
             #[cfg(feature = "record")]
             record: None,
@@ -118,13 +118,13 @@ impl Setup {
     }
 
     /// Finds what is wrong with the tools before anybody joins.
-    #[cfg(feature = "room")]
+    #[cfg(feature = "livekit")]
     pub(super) fn check(&self) -> Result<(), RegisterError> {
         self.executor().map(drop)
     }
 
     /// Refuses a token that makes its bearer something else, and logs what will not work without a role.
-    #[cfg(feature = "room")]
+    #[cfg(feature = "livekit")]
     pub(super) fn check_token(&self, token: &str, wanted: Role) -> Result<(), JoinError> {
         let Some(part) = crate::transport::livekit::access_token::TokenClaims::from_unverified(token) else {
             return Ok(());

@@ -267,7 +267,7 @@ impl Participant {
     }
 
     /// How many bytes of memory its attributes take, about.
-    #[cfg(feature = "room")]
+    #[cfg(feature = "livekit")]
     pub(crate) fn attribute_bytes(&self) -> usize {
         /// What one takes beside its texts: their places, and what the allocator adds.
         const PLACE: usize = 80;

@@ -79,7 +79,7 @@ fn every_number_has_the_default_that_is_documented() {
     }
 }
 
-#[cfg(feature = "room")]
+#[cfg(feature = "livekit")]
 #[test]
 fn a_token_lasts_ten_minutes_unless_told_otherwise() {
     assert_eq!(toolbridge::Token::TTL, 600 * SECOND);
