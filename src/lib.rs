@@ -42,17 +42,9 @@
 //!
 //! # How it fits together
 //!
-//! ```text
-//!    your tools (async fn, programs)                   your model's tool calls
-//!         │                                                     │
-//!    ┌────▼─────┐  Execute / settle  ┌─────────────────┐  Call  ▼  Result
-//!    │ executor │◄──────────────────►│     session     │◄── participant (Client, Assistant)
-//!    └──────────┘                    │ sans-IO, no clock│
-//!                                    └────────┬────────┘
-//!                                     frames (MessagePack)
-//!                                             │
-//!                                transport: memory │ livekit │ your own
-//! ```
+//! The protocol is one deterministic state machine, [`Session`]: bytes, commands and the current time go in; packets,
+//! jobs, outcomes, events and the next deadline come out. [`participant`] drives it in an async task. It runs the tools
+//! of a [`tool`] source, and sends packets over a [`transport`]: LiveKit, in memory, or your own.
 //!
 //! # Features
 //!
