@@ -1,7 +1,7 @@
-//! `toolbridge doctor`: one way into a room, step by step, with what is wrong and what to do about it.
+//! `toolbridge doctor`: runs the connection steps of an app one by one and explains each failure.
 //!
-//! The library's probe and `joins` try each step, `judge` explains the result, and `show` prints it. A step that needs one that failed is
-//! skipped.
+//! The library's probe and `joins` run each step, `diagnosis` explains the result, and `printer` prints it. A step that
+//! depends on a failed step is skipped.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -30,30 +30,30 @@ use joins::Joiner;
 use printer::Printer;
 use step::{State, Step, StepReport};
 
-/// What is good to know before.
+/// The notes at the end of `--help`.
 const AFTERWORD: &str = "\
-With a token it joins as the token's identity, and so puts out whoever is in
-the room with it; with key and secret as participants of its own, in a room of
-its own if none is named. Status: 0 it works, 1 it does not, 2 wrong usage.";
+With a token, doctor joins under the token's identity, which disconnects a participant that uses
+the same identity. With an API key, it joins as new participants, in a new room unless --room is
+given. Exit status: 0 the server works, 1 it does not, 2 usage error.";
 
-/// How much longer than its own attempts a step may take before it is given up: joins are left in order.
+/// The extra time that a step may take beyond its attempts, so that it can leave the room in an orderly way.
 const GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTERWORD)]
 pub(super) struct Arguments {
-    /// The room to try; one of its own, unless a token names it
+    /// Room to join [default: the token's room, or a new one]
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
     #[command(flatten)]
     server: Server,
 
-    /// How long one attempt may take: 1ms to 10m
+    /// Time limit of each attempt, from 1ms to 10m
     #[arg(long, default_value = "10s", value_parser = clock::limit, value_name = "TIME")]
     limit: Duration,
 
-    /// One JSON object a line: a step each, then the verdict
+    /// Print one JSON object per line: each step, then the verdict
     #[arg(long)]
     json: bool,
 }
@@ -68,7 +68,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let claims = token.as_ref().and_then(|token| Claims::from_unverified(token).ok());
     let key = match (&token, &claims) {
         (None, _) => Some(arguments.server.key_for(address)?),
-        // A second participant comes from the token's own key, or not at all.
+        // A second participant needs the key that signed the token.
         (Some(token), Some(claims)) => {
             let signature = token::signature(token, claims, arguments.server.signer());
             let key = arguments.server.key_for(address).ok();
@@ -83,20 +83,20 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let probe = Probe::new(address, &options, limit).await.map_err(Failure::usage)?;
     let joiner = Joiner { url: address.to_owned(), options, room, token, key, limit };
     let printer = Printer { json: arguments.json };
-    let mut diagnosis_run = Diagnosis { printer, limit, steps: Vec::new(), blocked: Vec::new() };
-    unless_interrupted(diagnosis_run.examine(&arguments.server, probe, claims.as_ref(), &joiner)).await
+    let mut doctor = Doctor { printer, limit, steps: Vec::new(), blocked: Vec::new() };
+    unless_interrupted(doctor.examine(&arguments.server, probe, claims.as_ref(), &joiner)).await
 }
 
-/// A check under way.
-struct Diagnosis {
+/// A running check.
+struct Doctor {
     printer: Printer,
     limit: Duration,
     steps: Vec<(Step, StepReport)>,
-    /// What failed, and what could not be tried for that.
+    /// The steps that failed, and those that were skipped because of them.
     blocked: Vec<Step>,
 }
 
-impl Diagnosis {
+impl Doctor {
     async fn examine(
         &mut self,
         server: &Server,
@@ -126,7 +126,7 @@ impl Diagnosis {
         if verdict.works { Ok(()) } else { Err(Failure::Reported(Failure::FAILED)) }
     }
 
-    /// Name, connection and TLS of the server, or of the proxy before it. Returns the server's addresses.
+    /// Checks name, connection and TLS of the server or its proxy. Returns the server's addresses.
     async fn reach(&mut self, probe: &mut Probe) -> Result<Vec<SocketAddr>, Failure> {
         let (limit, proxy) = (self.limit, probe.proxy());
         let named = self.take(Step::Name, async {
@@ -164,7 +164,7 @@ impl Diagnosis {
         Ok(if proxy.is_none() { addresses } else { Vec::new() })
     }
 
-    /// Who answers, and what time it is there.
+    /// Checks what answers at the address, and its clock.
     async fn meet(&mut self, probe: &Probe) -> Result<Option<i64>, Failure> {
         let (limit, encrypted) = (self.limit, probe.is_encrypted());
         let asked = self.take(Step::Http, async {
@@ -177,7 +177,7 @@ impl Diagnosis {
         Ok(ahead)
     }
 
-    /// The room itself.
+    /// Checks the join, the network paths and the data channels.
     async fn enter(
         &mut self,
         server: &Server,
@@ -209,9 +209,9 @@ impl Diagnosis {
         self.take(Step::Permissions, async {
             let report = match &permissions {
                 Some(permissions) => diagnosis::room::permissions(permissions, made_here),
-                None => StepReport::skipped("they are known once packets pass"),
+                None => StepReport::skipped("permissions are known only after a path for packets was found"),
             };
-            // Whoever joins next may do so under the same identity.
+            // The next join may use the same identity.
             if let Some(mut room) = room {
                 room.close().await;
             }
@@ -243,11 +243,13 @@ impl Diagnosis {
 
         self.take(Step::Echo, async {
             let report = match (&joiner.key, &permissions) {
-                (_, None) => StepReport::skipped("no packets pass"),
-                (_, Some(permissions)) if !permissions.may_send => StepReport::skipped("nothing may be sent"),
-                (None, _) => {
-                    StepReport::skipped("it needs the token's API key and secret, for a second participant")
+                (_, None) => StepReport::skipped("no path for packets was found"),
+                (_, Some(permissions)) if !permissions.may_send => {
+                    StepReport::skipped("the token does not allow sending data")
                 }
+                (None, _) => StepReport::skipped(
+                    "a second participant needs the API key and secret that signed the token",
+                ),
                 (Some(key), _) => match joiner.echo(key).await {
                     Ok(echoes) => diagnosis::room::echo(&echoes),
                     Err(error) => diagnosis::room::no_echo(&error),
@@ -259,7 +261,7 @@ impl Diagnosis {
         Ok(())
     }
 
-    /// Takes a step, unless one that it needs went wrong, and says what came of it.
+    /// Runs a step, unless a step that it depends on failed, and prints the result.
     async fn take<T>(
         &mut self,
         step: Step,
@@ -269,14 +271,14 @@ impl Diagnosis {
         let (report, value) = match step.needs().iter().find(|need| self.blocked.contains(need)) {
             Some(need) => {
                 self.blocked.push(step);
-                (StepReport::skipped(format!("it needs the step `{}`", need.title())), None)
+                (StepReport::skipped(format!("depends on the step `{}`", need.title())), None)
             }
-            // Three attempts at most are made one after the other.
+            // A step makes at most three attempts in sequence.
             None => match timeout(3 * self.limit + GRACE, work).await {
                 Ok((report, value)) => (report, Some(value)),
                 Err(_) => {
-                    let advice = "try again, or allow more time with --limit";
-                    (StepReport::failed("this step came to no end in time", advice), None)
+                    let advice = "try again, or pass a longer --limit";
+                    (StepReport::failed("the step did not finish in time", advice), None)
                 }
             },
         };
@@ -289,7 +291,7 @@ impl Diagnosis {
     }
 }
 
-/// The server's reason for a refused token, which it gives when asked.
+/// Asks the server why it refused the token.
 async fn refusal(probe: &Probe, joiner: &Joiner) -> TokenRefusal {
     let Some(token) = joiner.any_token() else { return TokenRefusal::Unknown };
     let answer = probe.get("/rtc/validate", Some(&token)).await;
@@ -298,11 +300,11 @@ async fn refusal(probe: &Probe, joiner: &Joiner) -> TokenRefusal {
 
 fn plain(is_here: bool) -> StepReport {
     if is_here {
-        return StepReport::skipped("ws:// is not encrypted, which is fine on this machine");
+        return StepReport::skipped("ws:// is not encrypted, which is safe on this machine");
     }
     StepReport::warning(
-        "ws:// is not encrypted: whoever is on the way can read the token, and use it",
-        "use wss:// with a certificate, except within a network that you trust",
+        "ws:// is not encrypted: anyone on the network path can read and use the token",
+        "use wss:// with a certificate, except on a network that you trust",
     )
 }
 

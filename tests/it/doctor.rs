@@ -151,7 +151,7 @@ fn closed_port() -> u16 {
 
 #[test]
 fn without_server_or_key_it_is_wrong_usage() {
-    assert!(complaint(&run(&["doctor"]), 2).contains("no server: set LIVEKIT_URL; no API key"));
+    assert!(complaint(&run(&["doctor"]), 2).contains("no server: set LIVEKIT_URL or pass --url; no API key"));
     let text = complaint(&run(&["doctor", "--url", "ftp://x", "--token", "a.b.c"]), 2);
     assert!(text.contains("`ftp` is not `ws` or `wss`"), "{text}");
     let text = complaint(&run(&["doctor", "--url", "wss://u:hunter2@x", "--token", "a.b.c"]), 2);
@@ -179,16 +179,16 @@ fn a_closed_port_is_told_with_its_number() {
     check.is("ok", &["name", "token"]);
     check.fails(
         "connection",
-        &format!("127.0.0.1:{port} refuses it"),
-        &format!("nothing listens at port {port}"),
+        &format!("127.0.0.1:{port} refuses the connection"),
+        &format!("no server listens on port {port}"),
     );
-    assert_eq!(check.step("http")["found"], "it needs the step `encryption`");
+    assert_eq!(check.step("http")["found"], "depends on the step `encryption`");
 }
 
 #[test]
 fn other_servers_are_told_from_livekit() {
     for (answer, wrong, advice) in [
-        ("HTTP/1.1 404 Not Found\r\n\r\n", "no LiveKit server", "pass /rtc on"),
+        ("HTTP/1.1 404 Not Found\r\n\r\n", "not a LiveKit server", "forward /rtc"),
         ("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", "web page", "sign in"),
         (
             "HTTP/1.1 302 Found\r\nLocation: http://login.hotel.example/\r\n\r\n",
@@ -196,7 +196,7 @@ fn other_servers_are_told_from_livekit() {
             "browser",
         ),
         ("HTTP/1.1 503 Service Unavailable\r\n\r\n", "HTTP 503", "start the LiveKit server"),
-        ("SSH-2.0-OpenSSH_9.6\r\n", "no web server", "port"),
+        ("SSH-2.0-OpenSSH_9.6\r\n", "does not speak HTTP", "port"),
         ("", "without an answer", "log"),
     ] {
         let port = server(|_| answer.to_owned());
@@ -213,7 +213,7 @@ fn a_server_that_says_nothing_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let check = check(&format!("ws://127.0.0.1:{port}"), &["--limit", "300ms"]);
-    check.fails("http", "nothing is answered within 300ms", "hangs");
+    check.fails("http", "does not answer within 300ms", "hangs");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn each_refused_join_says_why() {
         (
             "401 Unauthorized",
             "invalid token: eyJh, error: token signature is invalid",
-            "another secret",
+            "with another secret",
             "LIVEKIT_API_SECRET",
         ),
         ("401 Unauthorized", "no permissions to access the room", "this room", "roomJoin"),
@@ -250,18 +250,18 @@ fn faults_of_a_token_keep_it_from_the_server() {
         change(&mut claims);
         check_token(port, &token(&claims), &[])
     };
-    changed(|claims| claims["exp"] = json!(1)).fails("token", "has been over for", "new one");
+    changed(|claims| claims["exp"] = json!(1)).fails("token", "the token expired", "new token");
     changed(|claims| claims["nbf"] = json!(9_999_999_000_u64)).fails("token", "valid only in", "clock");
     changed(|claims| claims["video"]["roomJoin"] = json!(false)).fails("token", "`roomJoin`", "grant");
-    changed(|claims| claims["sub"] = json!("")).fails("token", "names nobody", "identity");
-    check_token(port, "no.token.atall", &[]).fails("token", "is no token", "Bearer");
+    changed(|claims| claims["sub"] = json!("")).fails("token", "has no identity", "identity");
+    check_token(port, "no.token.atall", &[]).fails("token", "is not a token", "Bearer");
     let check = check_token(port, &token(&phone()), &["--api-key", "devkey", "--api-secret", SECRET]);
-    check.says("token", "warning", "not signed with the API secret", "same secret");
+    check.says("token", "warning", "not signed with the given API secret", "same secret");
     let check = check_token(port, &token(&phone()), &["--api-key", "APIother", "--api-secret", SECRET]);
     check.says(
         "token",
         "warning",
-        "from the key devkey, and the key given here is APIother",
+        "signed with the API key devkey, but the given API key is APIother",
         "different keys",
     );
     // Who is right is the server's to say.
@@ -275,12 +275,12 @@ fn a_clock_that_is_wrong_is_told_and_counts_for_the_token() {
     let mut claims = phone();
     claims["nbf"] = json!(1_700_000_000);
     let check = check_token(port, &token(&claims), &[]);
-    check.says("clock", "warning", "behind ours: tokens that are made here are not valid yet", "NTP");
+    check.says("clock", "warning", "behind: tokens created here are not valid yet", "NTP");
     check.fails("token", "valid only in", "clock");
     let ahead = server(|_| "HTTP/1.1 401 Unauthorized\r\nDate: Wed, 01 Jan 2290 00:00:00 GMT\r\n\r\n".into());
     let check = check_token(ahead, &token(&phone()), &[]);
-    check.says("clock", "warning", "ahead of ours: tokens that are made here end too early", "NTP");
-    check.fails("token", "has been over for", "new one");
+    check.says("clock", "warning", "ahead: tokens created here expire too early", "NTP");
+    check.fails("token", "the token expired", "new token");
 }
 
 /// A server with a certificate for this name until this year, signed by a root in this file.
@@ -323,17 +323,22 @@ fn each_fault_of_a_certificate_is_told() {
     let (port, root) = encrypted("127.0.0.1", 2090);
     let trusted = root.to_str().unwrap();
     let url = format!("wss://127.0.0.1:{port}");
-    check(&url, &[]).fails("tls", "nobody whom this machine trusts", "--root-certificate");
+    check(&url, &[]).fails("tls", "does not trust the issuer", "--root-certificate");
     let good = check(&url, &["--root-certificate", trusted]);
     good.is("ok", &["tls", "http"]);
-    assert!(good.step("tls")["found"].as_str().unwrap().starts_with("TLS 1.3, a certificate for 127.0.0.1"));
+    assert!(
+        good.step("tls")["found"]
+            .as_str()
+            .unwrap()
+            .starts_with("TLS 1.3, with a trusted certificate for 127.0.0.1")
+    );
     let name = check(&format!("wss://localhost:{port}"), &["--root-certificate", trusted]);
-    name.fails("tls", "not for localhost", "name");
+    name.fails("tls", "not valid for localhost", "name");
     let _ = std::fs::remove_file(&root);
 
     let (port, root) = encrypted("127.0.0.1", 2020);
     let old = check(&format!("wss://127.0.0.1:{port}"), &["--root-certificate", root.to_str().unwrap()]);
-    old.fails("tls", "ended", "renew");
+    old.fails("tls", "expired", "renew");
     let _ = std::fs::remove_file(&root);
 }
 
@@ -374,6 +379,6 @@ fn people_get_a_table_and_a_verdict() {
     assert!(output.stderr.is_empty() && !text.contains("eyJ"), "{output:?}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(text.contains("\n  failed   connection "), "{text}");
-    assert!(text.contains("\n                                  → nothing listens at port"), "{text}");
+    assert!(text.contains("\n                                  → no server listens on port"), "{text}");
     assert!(text.contains("\n\nIt does not work from here (connection): "), "{text}");
 }

@@ -1,14 +1,14 @@
-//! From findings to what is wrong and what to do: no socket, no clock.
+//! Explains the results of the steps: what is wrong and what to do. No I/O and no clock.
 
 pub(super) mod network;
 pub(super) mod room;
 pub(super) mod token;
 pub(super) mod verdict;
 
-/// How many things are named one by one.
+/// The maximum number of items named in a list.
 const NAMED: usize = 4;
 
-/// `a, b and c`; of many only the first.
+/// Formats a list as `a, b and c`, shortened after [`NAMED`] items.
 fn list<T: ToString>(items: &[T]) -> String {
     let mut words: Vec<_> = items.iter().take(NAMED).map(ToString::to_string).collect();
     if items.len() > NAMED {
@@ -21,7 +21,7 @@ fn list<T: ToString>(items: &[T]) -> String {
     }
 }
 
-/// A span as people say it, in its largest unit.
+/// Formats a duration in its largest unit.
 fn span(seconds: i64) -> String {
     let (count, unit) = match seconds.unsigned_abs() {
         seconds if seconds >= 2 * 86_400 => (seconds / 86_400, "days"),
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_and_spans_are_plain_english() {
+    fn lists_and_durations_are_formatted_for_people() {
         assert_eq!(list::<u8>(&[]), "none");
         assert_eq!(list(&[1]), "1");
         assert_eq!(list(&[1, 2, 3]), "1, 2 and 3");

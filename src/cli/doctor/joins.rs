@@ -1,4 +1,4 @@
-//! Joins for the sake of the check, and data between two participants of its own.
+//! The joins that doctor makes, and the data exchange between two of its participants.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -9,28 +9,28 @@ use toolbridge::{
     transport::{Transport, TransportEvent},
 };
 
-/// What the check's packets are about; nobody else listens to that.
+/// The topic of doctor's packets, which no other participant uses.
 const TOPIC: &str = "toolbridge.doctor";
-/// How many packets go there and back on each lane.
+/// The number of round trips on each channel.
 const ROUNDS: usize = 20;
-/// How long an answer is waited for on the reliable lane, in all that is lost and sent again.
+/// The time limit of a reliable round trip, including retransmissions.
 const RELIABLE: Duration = Duration::from_secs(3);
-/// How long one is waited for on the other.
+/// The time limit of a lossy round trip.
 const LOSSY: Duration = Duration::from_millis(500);
 
-/// What lets us in.
+/// The credentials and options of doctor's joins.
 pub(super) struct Joiner {
     pub(super) url: String,
     pub(super) options: RoomOptions,
     pub(super) room: String,
-    /// The token that was given, if one was.
+    /// The given token, if any.
     pub(super) token: Option<String>,
-    /// What signs others.
+    /// The key that signs other tokens.
     pub(super) key: Option<AccessKey>,
     pub(super) limit: Duration,
 }
 
-/// What we may do in the room.
+/// What the participant may do in the room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Permissions {
     pub(super) may_send: bool,
@@ -38,7 +38,7 @@ pub(super) struct Permissions {
     pub(super) is_agent: bool,
 }
 
-/// What came back, and how long it took.
+/// The round-trip times of the packets that came back, and how many were sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct EchoResults {
     pub(super) reliable: Vec<Duration>,
@@ -48,7 +48,7 @@ pub(super) struct EchoResults {
 }
 
 impl Joiner {
-    /// Joins: with the given token, or as somebody made up.
+    /// Joins with the given token, or as a new participant.
     pub(super) async fn join(&self, word: &str, options: RoomOptions) -> Result<Room, ConnectError> {
         match (&self.token, &self.key) {
             (Some(token), _) => self.enter(token, options).await,
@@ -57,18 +57,18 @@ impl Joiner {
         }
     }
 
-    /// The given token, or one as a join would have it.
+    /// Returns the given token, or a new one.
     pub(super) fn any_token(&self) -> Option<String> {
         self.token.clone().or_else(|| self.signed(self.key.as_ref()?, "asks").ok())
     }
 
-    /// Joins over one kind of path alone, and leaves again.
+    /// Joins over one kind of path only, and leaves.
     pub(super) async fn try_path(&self, word: &str, options: RoomOptions) -> Result<(), ConnectError> {
         self.join(word, options).await?.close().await;
         Ok(())
     }
 
-    /// Sends data to another participant of ours and back again.
+    /// Joins with two participants and measures round trips between them.
     pub(super) async fn echo(&self, key: &AccessKey) -> Result<EchoResults, ConnectError> {
         let mut one = self.join("asks", self.options.clone()).await?;
         let mut two = self.enter(&self.signed(key, "answers")?, self.options.clone()).await?;
@@ -78,7 +78,7 @@ impl Joiner {
         Ok(echoes)
     }
 
-    /// Somebody without a role: nobody offers tools to it, or calls it.
+    /// Signs a token without a role, so that no client or assistant interacts with the participant.
     fn signed(&self, key: &AccessKey, word: &str) -> Result<String, ConnectError> {
         let identity = format!("toolbridge-doctor-{word}-{}", nanoid::nanoid!(6));
         key.participant(&*self.room, identity).sign().map_err(|error| ConnectError::Transport(error.into()))
@@ -89,7 +89,7 @@ impl Joiner {
     }
 }
 
-/// What the server lets us do.
+/// Returns what the server allows the participant to do.
 pub(super) fn permissions(room: &Room) -> Permissions {
     let local = room.local();
     Permissions { may_send: room.can_publish_data(), role: local.token_role(), is_agent: local.is_agent() }
@@ -115,7 +115,7 @@ async fn there_and_back(one: &mut Room, two: &mut Room, until: Instant) -> EchoR
     echoes
 }
 
-/// One packet to the other one, which sends it back.
+/// Sends one packet to the other participant, which sends it back.
 async fn round(
     one: &mut Room,
     two: &mut Room,

@@ -1,4 +1,4 @@
-//! Reports on the screen, as lines for people or JSON for programs.
+//! Prints the results of the steps as text or JSON.
 
 use std::{
     io::{self, Write as _},
@@ -13,27 +13,27 @@ use super::{
 };
 use crate::cli::text;
 
-/// How wide the text is, in columns.
+/// The maximum width of the text, in columns.
 const WIDTH: usize = 100;
-/// Where what a step says begins.
+/// The column at which a step's text begins.
 const INDENT: usize = 34;
 
-/// Where reports go.
+/// Prints to standard output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Printer {
     pub(super) json: bool,
 }
 
 impl Printer {
-    /// What is going to be checked.
+    /// Prints which server is checked.
     pub(super) fn title(self, server: &str) -> io::Result<()> {
         if self.json {
             return Ok(());
         }
-        writeln!(io::stdout(), "Checking {} step by step, as an app would take it.\n", text::plain(server))
+        writeln!(io::stdout(), "Checking {} with the connection steps of an app.\n", text::plain(server))
     }
 
-    /// One step, and how long it took.
+    /// Prints a step and how long it took.
     pub(super) fn step(self, step: Step, report: &StepReport, took: Duration) -> io::Result<()> {
         let ms = (took.as_secs_f64() * 1e4).round() / 10.0;
         if self.json {
@@ -50,7 +50,7 @@ impl Printer {
         writeln!(io::stdout(), "{}", lines(step, report, took))
     }
 
-    /// The last word.
+    /// Prints the verdict.
     pub(super) fn verdict(self, verdict: &Verdict) -> io::Result<()> {
         if self.json {
             let line = json!({"verdict": verdict.text, "works": verdict.works});
@@ -66,7 +66,7 @@ fn lines(step: Step, report: &StepReport, took: Duration) -> String {
     said.extend(report.wrong.clone());
     let time = match took.as_secs_f64() {
         seconds if seconds >= 1.0 => format!("{seconds:.1} s"),
-        // What was not tried, or only thought about, took no time.
+        // Steps without I/O show no time.
         seconds if seconds < 0.000_5 => String::new(),
         seconds => format!("{:.0} ms", seconds * 1e3),
     };
@@ -80,7 +80,7 @@ fn lines(step: Step, report: &StepReport, took: Duration) -> String {
     text
 }
 
-/// Breaks a text between words; the lines after the first begin at `indent`.
+/// Wraps a text between words; the lines after the first are indented.
 fn wrapped(text: &str, indent: usize) -> String {
     let (mut lines, mut used) = (String::new(), indent);
     for word in text.split(' ') {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_are_broken_between_words() {
+    fn long_text_is_wrapped_between_words() {
         let text = "word ".repeat(60);
         let lines = wrapped(text.trim(), 30);
         assert!(lines.lines().count() > 3);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_a_row_with_its_advice_below() {
+    fn step_is_printed_with_its_advice_below() {
         let report = StepReport::failed("it is shut", "open it").found("an address");
         let text = lines(Step::Udp, &report, Duration::from_millis(8040));
         let expected = "  failed   packets, UDP    8.0 s  an address\n                                  it is shut\n                                  → open it";

@@ -1,38 +1,38 @@
-//! The steps, and what a step reports.
+//! The steps and their results.
 
 use std::fmt;
 
-/// One step of the way into a room, in the order in which they are taken.
+/// The steps of a connection, in the order in which doctor runs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
-    /// The server's name becomes addresses.
+    /// Resolves the server's name.
     Name,
-    /// A TCP connection to each of them.
+    /// Connects to each address over TCP.
     Connection,
-    /// Encryption, and the server's certificate.
+    /// Checks encryption and the server's certificate.
     Tls,
-    /// Whether a LiveKit server answers.
+    /// Checks that a LiveKit server answers.
     Http,
-    /// The server's clock and ours.
+    /// Compares the server's clock with the local clock.
     Clock,
-    /// What the token says.
+    /// Checks the token's claims.
     Token,
-    /// Whether the server takes the join.
+    /// Joins the room.
     Join,
-    /// What we may do in the room.
+    /// Checks the participant's permissions.
     Permissions,
-    /// Packets over UDP.
+    /// Checks packets over UDP.
     Udp,
-    /// Packets over TCP.
+    /// Checks packets over TCP.
     Tcp,
-    /// Packets through a relay.
+    /// Checks packets through a TURN relay.
     Relay,
-    /// Data from one participant to another and back.
+    /// Sends data between two participants.
     Echo,
 }
 
 impl Step {
-    /// Its word, for programs.
+    /// Returns the identifier in JSON output.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Name => "name",
@@ -50,7 +50,7 @@ impl Step {
         }
     }
 
-    /// Its name, for people.
+    /// Returns the name in text output.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Name => "name",
@@ -68,7 +68,7 @@ impl Step {
         }
     }
 
-    /// What must have gone well before it makes sense.
+    /// Returns the steps that must succeed first.
     pub(super) fn needs(self) -> &'static [Self] {
         match self {
             Self::Name | Self::Token => &[],
@@ -82,16 +82,16 @@ impl Step {
     }
 }
 
-/// How a step ended.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// As it should be.
+    /// The step succeeded.
     Ok,
-    /// It works, and something should be mended.
+    /// The step succeeded, but something should be fixed.
     Warning,
-    /// It does not work.
+    /// The step failed.
     Failed,
-    /// It was not tried, or does not apply.
+    /// The step did not run or does not apply.
     Skipped,
 }
 
@@ -112,11 +112,11 @@ impl fmt::Display for State {
     }
 }
 
-/// What a step reports.
+/// The result of a step with its explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StepReport {
     pub(super) state: State,
-    /// What was found; why it was skipped.
+    /// What the step found, or why it was skipped.
     pub(super) found: Option<String>,
     /// What is wrong.
     pub(super) wrong: Option<String>,
@@ -141,7 +141,7 @@ impl StepReport {
         Self { state: State::Skipped, ..Self::ok(why) }
     }
 
-    /// What was found beside what is wrong.
+    /// Adds what the step found.
     pub(super) fn found(mut self, found: impl Into<String>) -> Self {
         self.found = Some(found.into());
         self

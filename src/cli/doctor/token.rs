@@ -1,4 +1,4 @@
-//! A token read here: its signature, where the secret is at hand, and nothing of it shown.
+//! Verifies the signature of the given token if the secret is known. No part of the signature is printed.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
@@ -6,31 +6,35 @@ use livekit_token::Claims;
 use serde_json::Value;
 use sha2::Sha256;
 
-/// What is known of a token's signature.
+/// The result of checking a token's signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Signature {
-    /// It is of the key and the secret at hand.
+    /// The given key and secret signed the token.
     Right,
-    /// It is not of that secret.
+    /// The given secret did not sign the token.
     Wrong,
-    /// The token is of another key.
+    /// The token names another API key.
     OtherKey {
-        /// The key at hand.
+        /// The given key.
         local_key: String,
     },
-    /// It is of a kind that LiveKit refuses.
+    /// LiveKit rejects this signature algorithm.
     Algorithm(String),
-    /// There is no secret at hand.
+    /// No secret was given.
     NotChecked,
 }
 
-/// Looks at a token's signature, with key and secret if they are at hand.
+/// Checks a token's signature with key and secret, if given.
 pub(super) fn signature(token: &str, claims: &Claims, signer: Option<(&str, &str)>) -> Signature {
     let Some((signed, signature)) = token.rsplit_once('.') else { return Signature::Wrong };
     let algorithm = algorithm(signed).unwrap_or_default();
     if algorithm != "HS256" {
         let plain: String = algorithm.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
-        return Signature::Algorithm(if plain.is_empty() { "nothing known".to_owned() } else { plain });
+        return Signature::Algorithm(if plain.is_empty() {
+            "an unknown algorithm".to_owned()
+        } else {
+            plain
+        });
     }
     let Some((key, secret)) = signer else { return Signature::NotChecked };
     if key != claims.iss {
@@ -62,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_of_the_secret_or_not() {
+    fn signature_is_verified_with_the_secret() {
         let (token, claims) = token();
         assert_eq!(signature(&token, &claims, Some(("devkey", SECRET))), Signature::Right);
         assert_eq!(signature(&token, &claims, Some(("devkey", "another"))), Signature::Wrong);
@@ -74,12 +78,15 @@ mod tests {
     }
 
     #[test]
-    fn what_livekit_does_not_take_is_named_in_harmless_letters() {
+    fn rejected_algorithm_is_named_in_alphanumeric_characters() {
         let (token, claims) = token();
         let rest = token.split_once('.').unwrap().1;
-        for (algorithm, shown) in
-            [("none", "none"), ("HS512", "HS512"), ("RS256\\u001b[31m", "RS25631m"), ("", "nothing known")]
-        {
+        for (algorithm, shown) in [
+            ("none", "none"),
+            ("HS512", "HS512"),
+            ("RS256\\u001b[31m", "RS25631m"),
+            ("", "an unknown algorithm"),
+        ] {
             let head = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"{algorithm}"}}"#));
             let found = signature(&format!("{head}.{rest}"), &claims, Some(("devkey", SECRET)));
             assert_eq!(found, Signature::Algorithm(shown.into()));

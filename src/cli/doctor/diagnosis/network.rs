@@ -1,4 +1,4 @@
-//! The way to the server: its name, connections, TLS, HTTP, its clock.
+//! Explains the network path to the server: name, connections, TLS, HTTP and clock.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -8,14 +8,14 @@ use toolbridge::transport::livekit::probe::{
     ConnectFault, Encrypted, HttpAnswer, HttpFault, NameFault, RouteFault, TlsFault,
 };
 
-/// A certificate that ends sooner than this should have been renewed: 14 days, in seconds.
+/// A certificate that expires sooner than this should have been renewed: 14 days, in seconds.
 const RENEW: i64 = 14 * 86_400;
-/// What two clocks may differ by, in seconds, without being noticed: the server tells whole seconds.
+/// Clock differences up to this count as equal, in seconds: the server reports whole seconds.
 const SAME_TIME: i64 = 3;
-/// By how much LiveKit lets clocks differ, in seconds.
+/// The clock difference that LiveKit tolerates, in seconds.
 pub(super) const LEEWAY: i64 = 60;
 
-/// Whether a name has addresses. With a proxy it is the proxy's.
+/// Explains the name lookup of the server, or of the proxy if there is one.
 pub(in crate::cli::doctor) fn name(
     host: &str,
     is_address: bool,
@@ -28,33 +28,33 @@ pub(in crate::cli::doctor) fn name(
         None => format!("the server's name {host}"),
     };
     let wrong_name = match proxy {
-        Some(_) => "check the address of the proxy in that variable",
-        None => "check the spelling in the server's address, and that the name is set up in DNS",
+        Some(_) => "correct the proxy's address in that variable",
+        None => "check the spelling of the server's address and the DNS entry",
     };
     match found {
-        Ok(_) if is_address => StepReport::ok(format!("{host} is an address; there is no name to look up")),
+        Ok(_) if is_address => StepReport::ok(format!("{host} is an IP address; no lookup is needed")),
         Ok(addresses) if addresses.is_empty() => {
-            StepReport::failed(format!("{what} has no address"), wrong_name)
+            StepReport::failed(format!("{what} has no IP address"), wrong_name)
         }
         Ok(addresses) => {
             let ips: Vec<_> = addresses.iter().map(SocketAddr::ip).collect();
             let through = proxy.map(|_| "proxy ").unwrap_or_default();
-            StepReport::ok(format!("{through}{host} is {}", list(&ips)))
+            StepReport::ok(format!("{through}{host} resolves to {}", list(&ips)))
         }
         Err(NameFault::Unknown(system)) => StepReport::failed(
-            format!("{what} is not known here ({system})"),
+            format!("{what} cannot be resolved ({system})"),
             format!(
-                "{wrong_name}; if other names work neither, this machine's network or its DNS server is down"
+                "{wrong_name}; if other names fail too, this machine's network or its DNS server is down"
             ),
         ),
         Err(_) => StepReport::failed(
-            format!("this machine's DNS server said nothing about {host} within {limit:?}"),
+            format!("the DNS server did not answer for {host} within {limit:?}"),
             "check this machine's network and its DNS server (/etc/resolv.conf)",
         ),
     }
 }
 
-/// Which addresses take a connection.
+/// Explains which addresses accept TCP connections.
 pub(in crate::cli::doctor) fn connection(
     tried: &[(SocketAddr, Result<(), ConnectFault>)],
     proxy: Option<&str>,
@@ -68,73 +68,74 @@ pub(in crate::cli::doctor) fn connection(
         .collect();
     let who = if proxy.is_some() { "the proxy" } else { "the server" };
     if shut.is_empty() && !open.is_empty() {
-        return StepReport::ok(format!("{} takes connections", list(&open)));
+        return StepReport::ok(format!("{} accepts connections", list(&open)));
     }
     let Some((address, Err(first))) = shut.first() else {
         return StepReport::failed("there is no address to connect to", "check the server's address");
     };
     if !open.is_empty() {
         let advice = if shut.iter().all(|(address, _)| address.is_ipv6()) {
-            "apps that try IPv6 first wait for it in vain: make the server listen there, or take the AAAA record out of DNS"
+            "apps that try IPv6 first are delayed: make the server listen on IPv6, or remove the AAAA record from DNS"
         } else {
-            "take the addresses that do not answer out of DNS, or make the server listen there"
+            "remove the addresses that do not answer from DNS, or make the server listen there"
         };
-        return StepReport::warning(list(&each), advice).found(format!("{} takes connections", list(&open)));
+        return StepReport::warning(list(&each), advice)
+            .found(format!("{} accepts connections", list(&open)));
     }
     let port = address.port();
     let advice = match (first, proxy) {
         (ConnectFault::Refused, None) => format!(
-            "nothing listens at port {port}: start the server, or correct the port in its address (LiveKit's own is 7880, \
-             behind a web server it is 443)"
+            "no server listens on port {port}: start it, or correct the port in its address (LiveKit's default is 7880; \
+             behind a web server it is usually 443)"
         ),
         (ConnectFault::Refused, Some(proxy)) => {
-            format!("nothing listens there: correct the proxy's address (from {proxy})")
+            format!("no proxy listens there: correct the proxy's address (from {proxy})")
         }
         (ConnectFault::Silent, _) => format!(
-            "a firewall drops what we send, or the machine is off: open TCP port {port} of {who} towards this machine \
+            "a firewall drops the packets, or the machine is off: open TCP port {port} of {who} for this machine \
              (security group, firewall, VPN)"
         ),
         (ConnectFault::NoRoute, _) => {
-            "this machine has no way to that network: connect it, or its VPN, or use another address of the server".into()
+            "this machine has no route to that network: connect the network or VPN, or use another address of the server".into()
         }
-        _ => format!("check this machine's network, and whether {who} runs"),
+        _ => format!("check this machine's network and that {who} is running"),
     };
     StepReport::failed(format!("no connection to {who}: {}", list(&each)), advice)
 }
 
 fn fault(fault: &ConnectFault, limit: Duration) -> String {
     match fault {
-        ConnectFault::Refused => "refuses it".into(),
-        ConnectFault::Silent => format!("says nothing within {limit:?}"),
+        ConnectFault::Refused => "refuses the connection".into(),
+        ConnectFault::Silent => format!("does not answer within {limit:?}"),
         ConnectFault::NoRoute => "cannot be reached from this network".into(),
         other => format!("fails: {other}"),
     }
 }
 
-/// The way that is left once the first machine took a connection: through a proxy.
+/// Explains a failure after the first connection succeeded, such as at a proxy.
 pub(in crate::cli::doctor) fn route(fault: &RouteFault, limit: Duration) -> StepReport {
     match fault {
         RouteFault::Proxy(error) => StepReport::failed(
-            format!("no way through the proxy {}: {}", error.proxy, error.reason),
+            format!("cannot reach the server through the proxy {}: {}", error.proxy, error.reason),
             if error.reason.contains("407") {
-                "the proxy wants a user name and password: write them into the variable, as http://USER:PASSWORD@HOST:PORT"
+                "the proxy requires a user name and password: add them to the variable, as in http://USER:PASSWORD@HOST:PORT"
             } else {
-                "have the proxy allow CONNECT to the server's host and port, correct the variable, or name the server's \
-                 host in NO_PROXY to go without"
+                "allow CONNECT to the server's host and port in the proxy, correct the variable, or add the server's host \
+                to NO_PROXY"
             },
         ),
         RouteFault::Connect(why) => StepReport::failed(
             format!("the server {}", self::fault(why, limit)),
-            "it took a connection a moment ago: look at its log, and whether it limits connections",
+            "it accepted a connection a moment ago: check its log and its connection limits",
         ),
         other => StepReport::failed(
             other.to_string(),
-            "install the system's root certificates (package `ca-certificates`), or give --root-certificate a usable file",
+            "install the system's root certificates (package `ca-certificates`), or pass --root-certificate FILE",
         ),
     }
 }
 
-/// Encryption. `now` is in seconds since 1970.
+/// Explains the TLS handshake. `now` is in seconds since 1970.
 pub(in crate::cli::doctor) fn tls(
     host: &str,
     found: &Result<Encrypted, TlsFault>,
@@ -145,12 +146,11 @@ pub(in crate::cli::doctor) fn tls(
         Ok(encrypted) => {
             let left = encrypted.until.map(|until| until - now);
             let until = left.map(|left| format!(" for another {}", span(left))).unwrap_or_default();
-            let found =
-                format!("{}, a certificate for {host} that is trusted here, valid{until}", encrypted.version);
+            let found = format!("{}, with a trusted certificate for {host}, valid{until}", encrypted.version);
             return match left.filter(|left| *left < RENEW) {
                 Some(left) => StepReport::warning(
-                    format!("the certificate ends in {}", span(left)),
-                    "renew it, and see why that was not done by itself",
+                    format!("the certificate expires in {}", span(left)),
+                    "renew it, and check the automatic renewal",
                 )
                 .found(found),
                 None => StepReport::ok(found),
@@ -162,50 +162,48 @@ pub(in crate::cli::doctor) fn tls(
         TlsFault::Expired(until) => {
             let since = until.map(|until| format!(" {} ago", span(now - until))).unwrap_or_default();
             StepReport::failed(
-                format!("the server's certificate ended{since}"),
-                "renew the certificate on the server (and compare this machine's clock, if it was renewed)",
+                format!("the server's certificate expired{since}"),
+                "renew the certificate on the server; if it was renewed already, check this machine's clock",
             )
         }
         TlsFault::NotYet => StepReport::failed(
             "the server's certificate is not valid yet",
-            "set this machine's clock; if it is right, the certificate was made with a wrong one",
+            "check this machine's clock; if it is right, replace the certificate",
         ),
         TlsFault::UnknownIssuer => StepReport::failed(
-            "nobody whom this machine trusts has signed the server's certificate",
-            "for a certificate of your own give its root with --root-certificate FILE; otherwise let the server send its \
-             whole chain (`fullchain.pem`, not `cert.pem`); or something between here and there opens encrypted \
-             connections (a company's proxy), and its root must be trusted",
+            "this machine does not trust the issuer of the server's certificate",
+            "for a private certificate pass its root with --root-certificate FILE; for a public one, make the server send \
+            the full chain (`fullchain.pem`, not `cert.pem`); on a company network that inspects TLS, trust the \
+            company's root certificate",
         ),
         TlsFault::OtherName(names) => StepReport::failed(
             if names.is_empty() {
-                format!("the server's certificate is not for {host}")
+                format!("the server's certificate is not valid for {host}")
             } else {
-                format!("the server's certificate is for {}, not for {host}", list(names))
+                format!("the server's certificate is valid for {}, not for {host}", list(names))
             },
-            "use the name that is in the certificate as the server's address, or get a certificate for this one",
+            "use a name from the certificate in the server's address, or get a certificate for this name",
         ),
         TlsFault::Certificate(reason) => StepReport::failed(
             format!("the server's certificate cannot be used: {reason}"),
-            "get the server a certificate that browsers accept, from a public authority such as Let's Encrypt",
+            "get a certificate from a public authority such as Let's Encrypt",
         ),
 
         TlsFault::Ended(reason) => StepReport::failed(
-            format!("the encrypted connection did not come about: {reason}"),
-            "look at the log of the server or of the web server in front of it; a firewall that looks into connections \
-             does this too",
+            format!("the TLS handshake failed: {reason}"),
+            "check the log of the server, or of the web server in front of it; a firewall that inspects traffic can \
+            also cause this",
         ),
         TlsFault::Route(fault) => route(fault, limit),
         other => {
-            let [wrong, advice] = other
-                .explanation()
-                .unwrap_or(["the encrypted connection failed", "look at the server's log"]);
+            let [wrong, advice] =
+                other.explanation().unwrap_or(["the TLS handshake failed", "check the server's log"]);
             StepReport::failed(wrong, advice)
         }
     }
 }
 
-/// Whether it is a LiveKit server that answers: its front page, and the page where tokens are checked, asked for
-/// without one.
+/// Explains whether a LiveKit server answers, from the responses to `/` and to `/rtc/validate` without a token.
 pub(in crate::cli::doctor) fn http(
     front: &Result<HttpAnswer, HttpFault>,
     check: &Result<HttpAnswer, HttpFault>,
@@ -218,47 +216,47 @@ pub(in crate::cli::doctor) fn http(
     };
     if let Some(place) = &check.elsewhere {
         return StepReport::failed(
-            format!("the answer is a redirection to {place} (HTTP {})", check.status),
-            "on a public or company network sign in with a browser first; otherwise the web server in front of LiveKit \
-             must pass /rtc on as it is",
+            format!("the answer is a redirect to {place} (HTTP {})", check.status),
+            "on a public or company network, sign in with a browser first; otherwise make the web server in front of \
+            LiveKit forward /rtc unchanged",
         );
     }
     match check.status {
-        // What LiveKit says to whoever has no token.
+        // LiveKit's answer to a request without a token.
         401 => match front.map(|front| front.status) {
             Some(406) => StepReport::warning(
-                "the LiveKit server says that it is not ready",
-                "look at its log and its load: it has not updated its own state for more than 4 s",
+                "the LiveKit server reports that it is not ready",
+                "check its log and load: it has not updated its state for more than 4 s",
             ),
             _ => StepReport::ok("a LiveKit server answers"),
         },
         400 if check.body.contains("HTTP request to an HTTPS server") => {
-            StepReport::failed("this port wants encryption", "use wss:// in place of ws://")
+            StepReport::failed("this port requires encryption", "use wss:// instead of ws://")
         }
         status if status < 300 => StepReport::failed(
             if check.is_page {
-                "a web page answers where LiveKit's check of tokens should"
+                "a web page answers instead of LiveKit's token check"
             } else {
-                "something answers, but not as LiveKit does"
+                "a server answers, but not as LiveKit does"
             },
-            "this is no LiveKit server, or the sign-in page of this network: correct the server's address, or sign in with \
-             a browser first",
+            "this is not a LiveKit server, or it is the sign-in page of this network: correct the server's address, or \
+            sign in with a browser first",
         ),
         404 => StepReport::failed(
-            "a web server answers, but it is no LiveKit server (HTTP 404 for /rtc)",
-            "correct the host, port or path in the server's address; a web server in front of LiveKit must pass /rtc on",
+            "a web server answers, but it is not a LiveKit server (HTTP 404 for /rtc)",
+            "correct host, port or path in the server's address; a web server in front of LiveKit must forward /rtc",
         ),
         407 => StepReport::failed(
-            "a proxy on the way wants a user name and password (HTTP 407)",
+            "a proxy requires a user name and password (HTTP 407)",
             "set HTTPS_PROXY to http://USER:PASSWORD@HOST:PORT",
         ),
         status if status >= 500 => StepReport::failed(
-            format!("what stands in front of the LiveKit server cannot reach it (HTTP {status})"),
-            "start the LiveKit server, and check the address that the web server or load balancer passes requests on to",
+            format!("the web server or load balancer in front of LiveKit cannot reach it (HTTP {status})"),
+            "start the LiveKit server, and check the address to which requests are forwarded",
         ),
         status => StepReport::warning(
-            format!("something answers HTTP {status} where LiveKit says 401"),
-            "if the join fails as well, a web server in front of LiveKit keeps requests back: it must pass /rtc on",
+            format!("the server answers HTTP {status} where LiveKit answers 401"),
+            "if the join fails too, a web server in front of LiveKit blocks requests: it must forward /rtc",
         ),
     }
 }
@@ -267,45 +265,42 @@ fn no_http(fault: &HttpFault, encrypted: bool, limit: Duration) -> StepReport {
     let scheme = if encrypted {
         "correct the port in the server's address"
     } else {
-        "try wss:// in place of ws://, or correct the port"
+        "try wss:// instead of ws://, or correct the port"
     };
     match fault {
-        HttpFault::NotHttp => StepReport::failed("what answers there is no web server", scheme),
+        HttpFault::NotHttp => StepReport::failed("the server at this port does not speak HTTP", scheme),
         HttpFault::Silent => StepReport::failed(
-            format!("the connection is taken, but nothing is answered within {limit:?}"),
-            format!("the server hangs, or another service listens at this port: look at its log; {scheme}"),
+            format!("the server accepts the connection but does not answer within {limit:?}"),
+            format!("the server hangs, or another service uses this port: check its log; {scheme}"),
         ),
         HttpFault::Ended(reason) => StepReport::failed(
             format!("the connection ended without an answer ({reason})"),
-            format!("{scheme}; look at the server's log"),
+            format!("{scheme}; check the server's log"),
         ),
         other => StepReport::failed(other.to_string(), scheme),
     }
 }
 
-/// The clocks: by how many seconds the server's is ahead, if it tells.
+/// Explains the clock difference. `ahead` is by how many seconds the server's clock is ahead, if it reports the time.
 pub(in crate::cli::doctor) fn clock(ahead: Option<i64>) -> StepReport {
     let Some(ahead) = ahead else {
-        return StepReport::skipped("the server does not tell the time");
+        return StepReport::skipped("the server does not report the time");
     };
-    let found = format!(
-        "the server's clock is {} {} ours",
-        span(ahead),
-        if ahead < 0 { "behind" } else { "ahead of" }
-    );
+    let found =
+        format!("the server's clock is {} {}", span(ahead), if ahead < 0 { "behind" } else { "ahead" });
     if ahead.abs() <= SAME_TIME {
-        return StepReport::ok("the server's clock and ours agree");
+        return StepReport::ok("the server's clock and the local clock agree");
     }
     let so = if ahead.abs() < LEEWAY {
-        "it is borne so far (a minute is)"
+        "LiveKit tolerates up to 60 s"
     } else if ahead > 0 {
-        "tokens that are made here end too early for it"
+        "tokens created here expire too early"
     } else {
-        "tokens that are made here are not valid yet for it"
+        "tokens created here are not valid yet"
     };
     StepReport::warning(
         format!("{found}: {so}"),
-        "set both clocks by NTP (`timedatectl` shows whether this one is)",
+        "synchronize both clocks with NTP (`timedatectl` shows the state of this one)",
     )
 }
 

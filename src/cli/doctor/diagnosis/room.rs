@@ -1,4 +1,4 @@
-//! The room itself: the join, what we may do, packets over UDP and TCP, data there and back.
+//! Explains the join, the permissions, the network paths over UDP, TCP and TURN, and the data round trips.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -15,12 +15,12 @@ use toolbridge::{
     transport::livekit::{JoinPhase, RelayError, TokenRefusal},
 };
 
-/// The join that the server took, by a path or without one.
+/// Describes a successful join.
 pub(in crate::cli::doctor) fn joined(room: &str, identity: &str) -> StepReport {
-    StepReport::ok(format!("the server let us into the room {room} as {identity}"))
+    StepReport::ok(format!("joined the room {room} as {identity}"))
 }
 
-/// A join that failed. Without a path for packets it was still taken.
+/// Explains a failed join. If only the path for packets is missing, the server accepted the join.
 pub(in crate::cli::doctor) fn not_joined(
     error: &ConnectError,
     why: TokenRefusal,
@@ -30,34 +30,34 @@ pub(in crate::cli::doctor) fn not_joined(
         ConnectError::NoNetworkPath { .. }
         | ConnectError::NoRelay { .. }
         | ConnectError::Timeout { phase: JoinPhase::Channels, .. } => {
-            StepReport::ok("the server takes the join (whether packets pass comes below)")
+            StepReport::ok("the server accepts the join (packets are checked below)")
         }
         ConnectError::Unauthorized { .. } => refused(why, made_here),
         ConnectError::Forbidden { status, .. } => StepReport::failed(
-            format!("the server takes the token, but not this join (HTTP {status})"),
-            "ask whoever runs it: it may limit rooms, participants or regions",
+            format!("the server accepts the token, but not this join (HTTP {status})"),
+            "ask the server's operator: the server may limit rooms, participants or regions",
         ),
         ConnectError::Refused { status, .. } => status_of(*status),
         ConnectError::ServerTooOld { version } => StepReport::failed(
             format!("the LiveKit server is too old: version {version}"),
-            "update it to 1.9.11 or newer",
+            "update the server to 1.9.11 or newer",
         ),
         ConnectError::Timeout { limit, .. } => StepReport::failed(
             format!("the server did not answer the join within {limit:?}"),
-            "a web server or firewall in between may hold WebSockets up: have it pass `Upgrade: websocket` on; or the \
-             server is overloaded: look at its log",
+            "a web server or firewall may block WebSockets: make it forward `Upgrade: websocket`; or the server is \
+            overloaded: check its log",
         ),
         ConnectError::DuplicateIdentity => StepReport::failed(
-            "somebody else joined with the same identity at this moment",
-            "give each participant an identity of its own; an app that joins again and again would do this, too",
+            "another participant with the same identity joined during the check",
+            "give each participant its own identity; also look for an app that rejoins repeatedly",
         ),
         ConnectError::RoomDeleted | ConnectError::Removed => StepReport::failed(
             error.to_string(),
-            "somebody with the server's API key did that: look for a program that cleans rooms up",
+            "a program with the server's API key did this: look for one that cleans up rooms",
         ),
         other => StepReport::failed(
-            format!("the WebSocket for the join did not come about: {other}"),
-            "a web server in front of LiveKit must pass WebSockets on (`Upgrade: websocket`) for /rtc",
+            format!("the signaling WebSocket could not be opened: {other}"),
+            "make the web server in front of LiveKit forward WebSockets (`Upgrade: websocket`) for /rtc",
         ),
     }
 }
@@ -65,12 +65,11 @@ pub(in crate::cli::doctor) fn not_joined(
 fn refused(why: TokenRefusal, made_here: bool) -> StepReport {
     match why {
         TokenRefusal::Signature if made_here => {
-            StepReport::failed("the server knows the API key, but has another secret for it", why.advice())
+            StepReport::failed("the server knows the API key, but with another secret", why.advice())
         }
-        TokenRefusal::Expired if made_here => StepReport::failed(
-            "the server takes a token of this moment for expired",
-            "set both clocks by NTP",
-        ),
+        TokenRefusal::Expired if made_here => {
+            StepReport::failed("the server treats a new token as expired", "synchronize both clocks with NTP")
+        }
         TokenRefusal::Unknown => StepReport::failed("the server refused the token (HTTP 401)", why.advice()),
         why => StepReport::failed(why.to_string(), why.advice()),
     }
@@ -79,32 +78,32 @@ fn refused(why: TokenRefusal, made_here: bool) -> StepReport {
 fn status_of(status: u16) -> StepReport {
     let (wrong, advice) = match status {
         404 => (
-            "the room does not exist, or the server has no place for joins under this path (HTTP 404)",
-            "this server may not create rooms by itself (`room.auto_create`): name one that exists with --room; or correct \
-             the path in the server's address",
+            "the room does not exist, or the path in the server's address is wrong (HTTP 404)",
+            "if the server does not create rooms automatically (`room.auto_create`), pass an existing room with --room; \
+            otherwise correct the path in the server's address",
         ),
         429 => (
-            "the server is asked too often (HTTP 429)",
-            "wait a minute; then look for an app that joins all the time",
+            "the server limits the rate of requests (HTTP 429)",
+            "wait a minute; then look for an app that joins repeatedly",
         ),
         503 => (
-            "the server is full, or has no free node (HTTP 503)",
-            "look at its load and at `limit` in its configuration",
+            "the server is full or has no free node (HTTP 503)",
+            "check its load and `limit` in its configuration",
         ),
         500.. => (
-            "the server, or what stands in front of it, has trouble of its own",
-            "look at the log of the LiveKit server and of the web server in front of it",
+            "the server, or a web server in front of it, had an internal error",
+            "check the logs of the LiveKit server and of the web server in front of it",
         ),
         _ => (
-            "the server answered as LiveKit does not",
-            "have the web server in front of LiveKit pass /rtc on as it is, WebSockets included",
+            "the server did not answer as LiveKit does",
+            "make the web server in front of LiveKit forward /rtc unchanged, including WebSockets",
         ),
     };
     let wrong = if wrong.contains("HTTP") { wrong.to_owned() } else { format!("{wrong} (HTTP {status})") };
     StepReport::failed(wrong, advice)
 }
 
-/// What we may do, as the server sees it.
+/// Explains the participant's permissions.
 pub(in crate::cli::doctor) fn permissions(permissions: &Permissions, made_here: bool) -> StepReport {
     let role = match permissions.role {
         Some(role) => format!("as {} (its role)", role.as_str()),
@@ -113,29 +112,29 @@ pub(in crate::cli::doctor) fn permissions(permissions: &Permissions, made_here: 
     };
     match (permissions.may_send, permissions.role) {
         (true, Some(Role::Observer)) => StepReport::warning(
-            "an observer that may send data",
-            "take `canPublishData` out of its token: an observer has nothing to say",
+            "the observer may send data",
+            "remove `canPublishData` from its token: an observer only receives",
         ),
-        (true, _) if made_here => StepReport::ok("data may be sent and heard"),
-        (true, _) => StepReport::ok(format!("data may be sent and heard, {role}")),
+        (true, _) if made_here => StepReport::ok("may send and receive data"),
+        (true, _) => StepReport::ok(format!("may send and receive data, {role}")),
         (false, Some(Role::Observer)) => {
-            StepReport::ok("data may be heard and not sent, as an observer should")
+            StepReport::ok("may receive but not send data, as expected of an observer")
         }
         (false, _) => StepReport::failed(
-            format!("no data may be sent, {role}: it can neither call tools nor answer"),
+            format!("may not send data, {role}: the participant can neither call tools nor return results"),
             "have the token server grant `canPublishData`",
         ),
     }
 }
 
-/// What packets go over.
+/// The transport protocol of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli::doctor) enum Path {
     Udp,
     Tcp,
 }
 
-/// Packets over one kind of path alone.
+/// Explains whether packets pass over one protocol.
 pub(in crate::cli::doctor) fn path(
     path: Path,
     result: &Result<(), ConnectError>,
@@ -145,22 +144,22 @@ pub(in crate::cli::doctor) fn path(
     let tried = match result {
         Ok(()) => {
             let name = if path == Path::Udp { "UDP" } else { "TCP" };
-            return StepReport::ok(format!("packets pass over {name} alone"));
+            return StepReport::ok(format!("packets pass over {name}"));
         }
         Err(ConnectError::NoNetworkPath { tried, .. }) => tried,
         Err(ConnectError::NoRelay { .. }) => {
-            return StepReport::skipped("the server lets packets through relays only (`force_relay`)");
+            return StepReport::skipped("the server allows packets through relays only (`force_relay`)");
         }
         Err(ConnectError::Timeout { phase: JoinPhase::Channels, .. }) => {
             return StepReport::failed(
-                "packets pass, but so badly that no channel opened in time",
-                "the network loses or delays most of them: measure it, and try another one; --limit allows more time",
+                "packets pass, but the data channels did not open in time",
+                "the network loses or delays most packets: try another network, or pass a longer --limit",
             );
         }
         Err(other) => {
             return StepReport::failed(
                 format!("the join for this check failed: {other}"),
-                "try again; it worked a moment ago",
+                "try again; an earlier join succeeded",
             );
         }
     };
@@ -168,8 +167,8 @@ pub(in crate::cli::doctor) fn path(
     if works_otherwise {
         let (wrong, advice) = (report.wrong.unwrap_or_default(), report.advice.unwrap_or_default());
         let meanwhile = match path {
-            Path::Udp => "calls work over TCP or a relay meanwhile, slower where packets are lost",
-            Path::Tcp => "calls go another way meanwhile, but not from networks that block UDP",
+            Path::Udp => "until then calls use TCP or a relay, which is slower when packets are lost",
+            Path::Tcp => "until then calls use another path, which fails on networks that block UDP",
         };
         return StepReport::warning(wrong, format!("{advice}; {meanwhile}"));
     }
@@ -179,24 +178,24 @@ pub(in crate::cli::doctor) fn path(
 fn not_offered(path: Path) -> StepReport {
     match path {
         Path::Udp => StepReport::failed(
-            "the server offers no address for UDP",
-            "it is set to TCP only (`rtc.force_tcp`), or it saw UDP fail for this identity within the last five minutes: \
-             try again then",
+            "the server offers no address for packets over UDP",
+            "the server is configured for TCP only (`rtc.force_tcp`), or UDP failed for this identity within the last \
+            five minutes: try again later",
         ),
         Path::Tcp => StepReport::failed(
             "the server offers no address for packets over TCP",
-            "set `rtc.tcp_port: 7881` in its configuration and open that port: networks that block UDP need it",
+            "set `rtc.tcp_port: 7881` in the server's configuration and open that port, for networks that block UDP",
         ),
     }
 }
 
 fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> StepReport {
     let name = if path == Path::Udp { "UDP" } else { "TCP" };
-    let wrong = format!("nothing comes back over {name} from {}", list(tried));
+    let wrong = format!("no answer over {name} from {}", list(tried));
     let hidden = tried.iter().all(|it| is_inner(it.ip())) && server.iter().any(|ip| !is_inner(*ip));
     if hidden {
         return StepReport::failed(
-            format!("{wrong}: these are addresses of the server's own network"),
+            format!("{wrong}: these are private addresses of the server's network"),
             "set `rtc.use_external_ip: true`, or `rtc.node_ip` to its public address, in the LiveKit server's configuration",
         );
     }
@@ -207,8 +206,8 @@ fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> StepReport {
     StepReport::failed(
         wrong,
         format!(
-            "{name} {ports} is blocked between here and the server: open it in the server's firewall or security group, and \
-             outwards in the network here{}",
+            "{name} {ports} is blocked on the path to the server: open it in the server's firewall or security group, and \
+            for outgoing traffic in the local network{}",
             if path == Path::Udp {
                 " (LiveKit's `rtc.udp_port`, or 50000 to 60000)"
             } else {
@@ -218,58 +217,60 @@ fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> StepReport {
     )
 }
 
-/// Packets through a relay alone. `works_directly`: whether they pass without one.
+/// Explains whether packets pass through a TURN relay. `works_directly` says whether they pass without one.
 pub(in crate::cli::doctor) fn relay(result: &Result<(), ConnectError>, works_directly: bool) -> StepReport {
     let relays = match result {
-        Ok(()) => return StepReport::ok("packets pass through a relay alone"),
+        Ok(()) => return StepReport::ok("packets pass through a relay"),
         Err(ConnectError::NoRelay { relays }) => relays,
         Err(other) => {
-            let wrong = format!("a relay is named, and packets do not pass through it: {other}");
+            let wrong = format!("packets do not pass through the server's relay: {other}");
             return mild(
                 works_directly,
                 wrong,
-                "look at the relay's log, and whether it may reach the LiveKit server",
+                "check the relay's log and that it can reach the LiveKit server",
             );
         }
     };
     if relays.is_empty() {
         if works_directly {
             return StepReport::skipped(
-                "the server names no relay; only networks that let nothing else out need one",
+                "the server offers no relay; only networks that block all other traffic need one",
             );
         }
         return StepReport::failed(
-            "the server names no relay, which networks that let nothing else out need",
-            "turn on `turn` in the LiveKit server's configuration, over TLS on port 443",
+            "the server offers no relay, and no other path works",
+            "enable `turn` in the LiveKit server's configuration, with TLS on port 443",
         );
     }
     let advice = match &relays[0].error {
         RelayError::Unauthorized { .. } => {
-            "give the LiveKit server the relay's user name and password (`rtc.turn_servers`)"
+            "set the relay's user name and password in the LiveKit server's configuration (`rtc.turn_servers`)"
         }
-        RelayError::Tls(_) => "get the relay a certificate that browsers accept, for the name in its address",
-        RelayError::Refused { .. } => "have the relay allow the address of the LiveKit server as a peer",
+        RelayError::Tls(_) => "install a publicly trusted certificate for the relay's name on the relay",
+        RelayError::Refused { .. } => {
+            "allow the LiveKit server's address as a peer in the relay's configuration"
+        }
         RelayError::NotFound(_) => {
             "correct the relay's name in the LiveKit server's configuration (`turn.domain`)"
         }
-        _ => "start the relay, and open its port towards this machine",
+        _ => "start the relay, and open its port for this machine",
     };
     mild(works_directly, format!("no relay can be used: {}", list(relays)), advice)
 }
 
 fn mild(works: bool, wrong: String, advice: &str) -> StepReport {
     if works {
-        let so = "; calls work without it, but not from networks that let nothing else out";
+        let so = "; calls work without a relay, except on networks that block all other traffic";
         return StepReport::warning(wrong, format!("{advice}{so}"));
     }
     StepReport::failed(wrong, advice)
 }
 
-/// Whether an address means something only within one network, or one machine.
+/// Returns whether an address is private, or local to a machine or link.
 fn is_inner(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
-            // 100.64.0.0/10 is between a provider and its customers.
+            // 100.64.0.0/10 is shared address space (RFC 6598).
             let shared = ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64;
             ip.is_private() || ip.is_loopback() || ip.is_link_local() || shared
         }
@@ -277,16 +278,16 @@ fn is_inner(ip: IpAddr) -> bool {
     }
 }
 
-/// Round trips that take longer than this make conversations halt.
+/// Longer round trips noticeably delay a conversation.
 const SLOW: Duration = Duration::from_millis(300);
 
-/// Data from one participant to another and back.
+/// Explains the data round trips between two participants.
 pub(in crate::cli::doctor) fn echo(echoes: &EchoResults) -> StepReport {
     let EchoResults { reliable, sent_reliable, lossy, sent_lossy } = echoes;
     if reliable.is_empty() {
         return StepReport::failed(
-            "two participants are in the room, but nothing that one says reaches the other",
-            "look at the LiveKit server's log; behind several nodes, at the connection between them",
+            "two participants joined the room, but no data passes between them",
+            "check the LiveKit server's log; with several nodes, also the connection between them",
         );
     }
     let mut sorted = reliable.clone();
@@ -294,7 +295,7 @@ pub(in crate::cli::doctor) fn echo(echoes: &EchoResults) -> StepReport {
     let median = sorted[sorted.len() / 2];
     let longest = sorted[sorted.len() - 1];
     let found = format!(
-        "{} of {sent_reliable} reliable and {} of {sent_lossy} fast packets came back; round trip {}, longest {}",
+        "{} of {sent_reliable} reliable and {} of {sent_lossy} lossy packets came back; median round trip {}, longest {}",
         reliable.len(),
         lossy.len(),
         millis(median),
@@ -303,33 +304,33 @@ pub(in crate::cli::doctor) fn echo(echoes: &EchoResults) -> StepReport {
     if reliable.len() < *sent_reliable {
         return StepReport::failed(
             "reliable packets did not come back in time",
-            "the network loses or delays most packets: try another one, or a server that is nearer",
+            "the network loses or delays most packets: try another network or a closer server",
         )
         .found(found);
     }
     let lost = sent_lossy - lossy.len();
     if lost * 20 > *sent_lossy {
         return StepReport::warning(
-            format!("{lost} of {sent_lossy} fast packets were lost"),
-            "calls are slow at that: prefer a cable to Wi-Fi, and look for a full uplink",
+            format!("{lost} of {sent_lossy} lossy packets were lost"),
+            "packet loss slows calls: use a cable instead of Wi-Fi, and check for a saturated uplink",
         )
         .found(found);
     }
     if median > SLOW {
         return StepReport::warning(
-            format!("a round trip takes {}", millis(median)),
-            "a server or region that is nearer makes calls quicker",
+            format!("the median round trip takes {}", millis(median)),
+            "use a closer server or region",
         )
         .found(found);
     }
     StepReport::ok(found)
 }
 
-/// Why there is no echo.
+/// Explains why the round trips could not be measured.
 pub(in crate::cli::doctor) fn no_echo(error: &ConnectError) -> StepReport {
     StepReport::failed(
         format!("the two participants for this check could not join: {error}"),
-        "try again; a single one could join a moment ago. The server may limit participants (`room.max_participants`)",
+        "try again; a single participant could join. The server may limit participants (`room.max_participants`)",
     )
 }
 

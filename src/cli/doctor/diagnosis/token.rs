@@ -1,4 +1,4 @@
-//! What a token says, before any server sees it.
+//! Explains problems of the token before a server checks it.
 
 use livekit_token::Claims;
 
@@ -6,20 +6,20 @@ use super::{network::LEEWAY, span};
 use crate::cli::doctor::{step::StepReport, token::Signature};
 use toolbridge::{ROLE_ATTRIBUTE, Role};
 
-/// A token that lets in for less than this, in seconds, is warned of: one is looked at when joining only.
+/// A token that expires sooner than this, in seconds, gets a warning. Servers check tokens only at the join.
 const SOON: i64 = 30;
 
-/// A token of our own making.
+/// Describes a token that doctor created.
 pub(in crate::cli::doctor) fn made(key: &str, room: &str) -> StepReport {
-    StepReport::ok(format!("made here for this check, with the key {key}, for the room {room}"))
+    StepReport::ok(format!("created for this check with the API key {key}, for the room {room}"))
 }
 
-/// A token that was given. `now` is the server's time in seconds since 1970, as far as it is known.
+/// Explains a given token. `now` is the server's time, as far as it is known, in seconds since 1970.
 pub(in crate::cli::doctor) fn given(claims: Option<&Claims>, signature: &Signature, now: i64) -> StepReport {
     let Some(claims) = claims else {
         return StepReport::failed(
-            "what was given is no token (a JWT of three parts with dots between them)",
-            "pass the text that the token server gave, whole, without quotes and without `Bearer`",
+            "the given text is not a token (a JWT: three parts separated by dots)",
+            "pass the complete text from the token server, without quotes and without `Bearer`",
         );
     };
     let found = what(claims);
@@ -34,7 +34,7 @@ fn what(claims: &Claims) -> String {
         None => "no role".to_owned(),
     };
     format!(
-        "for {} in the room {}, {role}, from the key {}",
+        "for {} in the room {}, {role}, signed with the API key {}",
         named(&claims.sub),
         named(&claims.video.room),
         named(&claims.iss)
@@ -46,60 +46,60 @@ fn named(text: &str) -> &str {
 }
 
 fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<StepReport> {
-    const NEW: &str = "have the token server make a new one (`toolbridge token` makes one for a try)";
+    const NEW: &str = "get a new token from the token server (or create one with `toolbridge token`)";
     let until = i64::try_from(claims.exp).unwrap_or(i64::MAX);
     let from = i64::try_from(claims.nbf).unwrap_or(i64::MAX);
     if let Signature::Algorithm(name) = signature {
         return Some(StepReport::failed(
-            format!("the token is signed by {name}, which LiveKit does not take"),
-            "have it signed by HS256 with the API secret, as LiveKit's SDKs do",
+            format!("the token is signed with {name}, which LiveKit does not accept"),
+            "sign it with HS256 and the API secret, as LiveKit's SDKs do",
         ));
     }
     if until != 0 && until.saturating_add(LEEWAY) < now {
-        let text = format!("the token's time has been over for {}", span(now - until));
+        let text = format!("the token expired {} ago", span(now - until));
         return Some(StepReport::failed(
             text,
-            format!("{NEW}; let it live longer than an app needs to start"),
+            format!("{NEW}; make it valid for longer than an app needs to start"),
         ));
     }
     if from - LEEWAY > now {
-        let text = format!("the token is valid only in {}", span(from - now));
-        return Some(StepReport::failed(text, "set the clock of the machine that makes tokens (NTP)"));
+        let text = format!("the token becomes valid only in {}", span(from - now));
+        return Some(StepReport::failed(text, "set the clock of the machine that creates tokens (NTP)"));
     }
     if !claims.video.room_join {
         return Some(StepReport::failed(
-            "the token does not let anybody into a room (no `roomJoin`)",
-            "have the token server grant `roomJoin` and the room's name; a token for the server's API is another one",
+            "the token does not allow joining a room (no `roomJoin`)",
+            "have the token server grant `roomJoin` and set the room's name; a token for the server API is not enough",
         ));
     }
     if claims.sub.is_empty() {
         return Some(StepReport::failed(
-            "the token names nobody (no `sub`, the identity)",
-            "have the token server set an identity, another one for each participant",
+            "the token has no identity (`sub`)",
+            "have the token server set a different identity for each participant",
         ));
     }
     if claims.video.room.is_empty() {
         return Some(StepReport::failed(
             "the token names no room",
-            "have the token server write the room's name into it (`video.room`)",
+            "have the token server set the room's name (`video.room`)",
         ));
     }
     match signature {
         Signature::Wrong => {
             return Some(StepReport::warning(
-                "the token was not signed with the API secret that was given here: one of the two is wrong",
-                "use the same secret for the token server as for the LiveKit server (`keys` in its configuration); look for \
-                 a space or line end in it. If the join below works, it is the secret here that is wrong",
+                "the token was not signed with the given API secret: the token or the secret is wrong",
+                "use the same secret in the token server and in the LiveKit server (`keys` in its configuration), without \
+                spaces or line ends. If the join below works, the secret given here is wrong",
             ));
         }
         Signature::OtherKey { local_key } => {
             return Some(StepReport::warning(
                 format!(
-                    "the token is from the key {}, and the key given here is {local_key}",
+                    "the token is signed with the API key {}, but the given API key is {local_key}",
                     named(&claims.iss)
                 ),
-                "the token server and this machine have different keys. If the join below works, it is the one here that \
-                 does not belong to this server: leave it out, or take the other one",
+                "the token server and this machine use different keys. If the join below works, the key given here does \
+                not belong to this server: remove or replace it",
             ));
         }
         _ => {}
@@ -108,27 +108,28 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<StepReport>
     match role {
         Some((role, None)) => {
             return Some(StepReport::warning(
-                format!("the attribute {ROLE_ATTRIBUTE} says {role:?}, which is no role"),
-                "it is `client`, `assistant` or `observer`",
+                format!("the attribute {ROLE_ATTRIBUTE} is {role:?}, which is not a role"),
+                "set it to `client`, `assistant` or `observer`",
             ));
         }
         Some(_) if claims.video.can_update_own_metadata() => {
             return Some(StepReport::warning(
-                "the token has a role, but nobody believes it: its holder may change it (`canUpdateOwnMetadata`)",
-                "take that grant out of the token",
+                "other participants ignore the token's role, because its holder may change it (`canUpdateOwnMetadata`)",
+                "remove that grant from the token",
             ));
         }
         None if !claims.kind.eq_ignore_ascii_case("agent") => {
             let (wrong, first) = if claims.video.can_update_own_metadata() {
                 (
-                    "the token has no role, and its holder may change its own attributes (`canUpdateOwnMetadata`): others \
-                     have to do with it only if they name its identity",
-                    "take that grant out of the token, and ",
+                    "the token has no role, and its holder may change its own attributes (`canUpdateOwnMetadata`): other \
+                    participants accept it only if they are configured with its identity",
+                    "remove that grant from the token, and ",
                 )
             } else {
                 (
-                    "the token has no role: an assistant takes tools from its holder only if nobody else in the room is \
-                     without a role, or if it names the identity; no client takes it for its assistant unless it names it",
+                    "the token has no role: an assistant accepts its tools only if no other participant in the room is \
+                    without a role, or if configured with its identity; a client accepts it as assistant only if configured \
+                    with its identity",
                     "",
                 )
             };
@@ -143,8 +144,8 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<StepReport>
     }
     if until != 0 && until - now < SOON {
         return Some(StepReport::warning(
-            "the token's time is all but over",
-            "take a fresh one for each start of an app; ten minutes are usual",
+            "the token expires in less than 30 seconds",
+            "get a new token for each start of an app; ten minutes is a usual lifetime",
         ));
     }
     None

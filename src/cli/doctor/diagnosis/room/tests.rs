@@ -20,7 +20,7 @@ fn server() -> String {
 }
 
 #[test]
-fn the_servers_reason_is_read_and_never_kept() {
+fn refusal_reason_is_parsed_from_the_servers_answer() {
     for (body, reason) in [
         ("invalid API key: APIx", TokenRefusal::Key),
         (
@@ -39,7 +39,7 @@ fn the_servers_reason_is_read_and_never_kept() {
 }
 
 #[test]
-fn each_refused_join_has_its_advice() {
+fn each_failed_join_has_its_advice() {
     let refused = |why, made| {
         not_joined(&ConnectError::Unauthorized { server: server(), status: 401, reason: why }, why, made)
     };
@@ -55,7 +55,7 @@ fn each_refused_join_has_its_advice() {
         says(&refused(why, false), failed, wrong, advice);
     }
     says(&refused(TokenRefusal::Signature, true), failed, "another secret", "LIVEKIT_API_SECRET");
-    says(&refused(TokenRefusal::Expired, true), failed, "of this moment", "NTP");
+    says(&refused(TokenRefusal::Expired, true), failed, "a new token as expired", "NTP");
     for (status, wrong, advice) in [
         (404, "404", "--room"),
         (429, "429", "minute"),
@@ -74,7 +74,7 @@ fn each_refused_join_has_its_advice() {
             "within 5s",
             "Upgrade",
         ),
-        (ConnectError::DuplicateIdentity, "same identity", "of its own"),
+        (ConnectError::DuplicateIdentity, "same identity", "its own identity"),
         (ConnectError::RoomDeleted, "deleted", "cleans"),
         (ConnectError::Removed, "removed", "API key"),
         (ConnectError::Unreachable { server: server(), reason: "reset".into() }, "reset", "WebSockets"),
@@ -84,7 +84,7 @@ fn each_refused_join_has_its_advice() {
 }
 
 #[test]
-fn a_join_without_a_path_was_taken_all_the_same() {
+fn join_without_a_path_counts_as_accepted() {
     let slow = ConnectError::Timeout { limit: Duration::from_secs(5), phase: JoinPhase::Channels };
     for error in [no_path("192.0.2.7:7882"), slow] {
         assert_eq!(not_joined(&error, TokenRefusal::Unknown, true).state, State::Ok);
@@ -92,15 +92,15 @@ fn a_join_without_a_path_was_taken_all_the_same() {
 }
 
 #[test]
-fn who_may_not_send_is_an_observer_or_at_fault() {
+fn missing_send_permission_is_expected_only_of_observers() {
     let allowed = |may_send, role| Permissions { may_send, role, is_agent: false };
     assert_eq!(permissions(&allowed(true, Some(Role::Client)), false).state, State::Ok);
-    assert_eq!(permissions(&allowed(true, None), true), StepReport::ok("data may be sent and heard"));
+    assert_eq!(permissions(&allowed(true, None), true), StepReport::ok("may send and receive data"));
     assert_eq!(permissions(&allowed(false, Some(Role::Observer)), false).state, State::Ok);
     says(
         &permissions(&allowed(false, Some(Role::Client)), false),
         State::Failed,
-        "no data may be sent, as client",
+        "may not send data, as client",
         "canPublishData",
     );
     says(
@@ -112,22 +112,27 @@ fn who_may_not_send_is_an_observer_or_at_fault() {
 }
 
 #[test]
-fn a_blocked_path_names_its_ports() {
+fn blocked_path_names_its_ports() {
     let public = ["192.0.2.7".parse().unwrap()];
     let tried = "192.0.2.7:7882, [2001:db8::7]:7882";
     let report = path(Path::Udp, &Err(no_path(tried)), false, &public);
-    says(&report, State::Failed, "nothing comes back over UDP from 192.0.2.7:7882", "UDP 7882 is blocked");
+    says(&report, State::Failed, "no answer over UDP from 192.0.2.7:7882", "UDP 7882 is blocked");
     let report = path(Path::Udp, &Err(no_path(tried)), true, &public);
-    says(&report, State::Warning, "over UDP", "calls work over TCP or a relay meanwhile");
+    says(&report, State::Warning, "over UDP", "until then calls use TCP or a relay");
     let report = path(Path::Tcp, &Err(no_path("192.0.2.7:7881")), true, &public);
     says(&report, State::Warning, "over TCP", "TCP 7881 is blocked");
-    assert_eq!(path(Path::Tcp, &Ok(()), true, &public), StepReport::ok("packets pass over TCP alone"));
+    assert_eq!(path(Path::Tcp, &Ok(()), true, &public), StepReport::ok("packets pass over TCP"));
 }
 
 #[test]
-fn what_is_not_offered_is_a_matter_of_configuration() {
+fn missing_addresses_are_a_configuration_problem() {
     let none = || Err(no_path(""));
-    says(&path(Path::Udp, &none(), true, &[]), State::Warning, "no address for UDP", "force_tcp");
+    says(
+        &path(Path::Udp, &none(), true, &[]),
+        State::Warning,
+        "no address for packets over UDP",
+        "force_tcp",
+    );
     says(
         &path(Path::Tcp, &none(), true, &[]),
         State::Warning,
@@ -138,13 +143,13 @@ fn what_is_not_offered_is_a_matter_of_configuration() {
 }
 
 #[test]
-fn inner_addresses_of_a_public_server_are_what_is_wrong() {
+fn private_addresses_of_a_public_server_are_explained() {
     let public = ["198.51.100.7".parse().unwrap()];
     for inner in ["10.0.0.7:7882", "172.17.0.2:7882, 127.0.0.1:7882", "100.64.0.1:7882", "[fd00::1]:7882"] {
         says(
             &path(Path::Udp, &Err(no_path(inner)), true, &public),
             State::Warning,
-            "own network",
+            "private addresses",
             "use_external_ip",
         );
     }
@@ -152,26 +157,26 @@ fn inner_addresses_of_a_public_server_are_what_is_wrong() {
     says(
         &path(Path::Udp, &Err(no_path("10.0.0.7:7882")), true, &local),
         State::Warning,
-        "nothing",
+        "no answer",
         "blocked",
     );
     says(
         &path(Path::Udp, &Err(no_path("10.0.0.7:7882, 198.51.100.7:7882")), true, &public),
         State::Warning,
-        "nothing",
+        "no answer",
         "blocked",
     );
 }
 
 #[test]
-fn other_ends_of_a_join_for_a_path_are_said() {
+fn other_join_failures_of_a_path_are_explained() {
     let slow = Err(ConnectError::Timeout { limit: Duration::from_secs(5), phase: JoinPhase::Channels });
-    says(&path(Path::Udp, &slow, true, &[]), State::Failed, "so badly", "--limit");
+    says(&path(Path::Udp, &slow, true, &[]), State::Failed, "did not open in time", "--limit");
     says(&path(Path::Udp, &Err(ConnectError::RoomDeleted), true, &[]), State::Failed, "deleted", "again");
 }
 
 #[test]
-fn echoes_are_judged_by_what_is_lost_and_how_long_they_take() {
+fn echo_is_judged_by_loss_and_round_trip_time() {
     let echoes = |reliable: usize, lossy: usize, ms: u64| EchoResults {
         reliable: vec![Duration::from_millis(ms); reliable],
         sent_reliable: 20,
@@ -182,32 +187,32 @@ fn echoes_are_judged_by_what_is_lost_and_how_long_they_take() {
     assert_eq!(
         all,
         StepReport::ok(
-            "20 of 20 reliable and 20 of 20 fast packets came back; round trip 4.0 ms, longest 4.0 ms"
+            "20 of 20 reliable and 20 of 20 lossy packets came back; median round trip 4.0 ms, longest 4.0 ms"
         )
     );
     assert_eq!(echo(&echoes(20, 19, 40)).state, State::Ok);
-    says(&echo(&echoes(20, 18, 40)), State::Warning, "2 of 20 fast packets were lost", "Wi-Fi");
-    says(&echo(&echoes(20, 20, 400)), State::Warning, "takes 400 ms", "nearer");
-    says(&echo(&echoes(7, 0, 40)), State::Failed, "did not come back", "another one");
+    says(&echo(&echoes(20, 18, 40)), State::Warning, "2 of 20 lossy packets were lost", "Wi-Fi");
+    says(&echo(&echoes(20, 20, 400)), State::Warning, "takes 400 ms", "closer");
+    says(&echo(&echoes(7, 0, 40)), State::Failed, "did not come back", "another network");
     says(
         &echo(&EchoResults { sent_reliable: 1, ..EchoResults::default() }),
         State::Failed,
-        "nothing that one says",
+        "no data passes between them",
         "log",
     );
     says(&no_echo(&ConnectError::Removed), State::Failed, "could not join", "max_participants");
 }
 
 #[test]
-fn a_relay_is_needed_only_where_nothing_else_works() {
+fn relay_is_required_only_if_no_other_path_works() {
     let failed = |error: RelayError| {
         let error = RelayFailure::new("turns:turn.example:443", error);
         Err(ConnectError::NoRelay { relays: vec![error] })
     };
-    assert_eq!(relay(&Ok(()), true), StepReport::ok("packets pass through a relay alone"));
+    assert_eq!(relay(&Ok(()), true), StepReport::ok("packets pass through a relay"));
     let none = || Err(ConnectError::NoRelay { relays: Vec::new() });
     assert_eq!(relay(&none(), true).state, State::Skipped);
-    says(&relay(&none(), false), State::Failed, "names no relay", "443");
+    says(&relay(&none(), false), State::Failed, "offers no relay", "443");
     for (error, wrong, advice) in [
         (
             RelayError::Silent(Duration::from_secs(5)),
@@ -219,9 +224,9 @@ fn a_relay_is_needed_only_where_nothing_else_works() {
         (RelayError::Refused { code: 403, words: String::new() }, "403", "as a peer"),
         (RelayError::NotFound("x".into()), "name was not found", "turn.domain"),
     ] {
-        says(&relay(&failed(error.clone()), true), State::Warning, wrong, "calls work without it");
+        says(&relay(&failed(error.clone()), true), State::Warning, wrong, "calls work without a relay");
         says(&relay(&failed(error), false), State::Failed, wrong, advice);
     }
-    says(&relay(&Err(no_path("192.0.2.7:7882")), true), State::Warning, "do not pass through it", "log");
+    says(&relay(&Err(no_path("192.0.2.7:7882")), true), State::Warning, "do not pass through", "log");
     assert_eq!(path(Path::Udp, &none(), true, &[]).state, State::Skipped);
 }
