@@ -1,14 +1,14 @@
-//! A small LiveKit-compatible server inside the process: for our own participants, for development and tests, on loopback only.
+//! An embedded LiveKit-compatible server for development and tests with toolbridge participants, on loopback only.
 //!
-//! It carries data and no media, speaks the newer signalling alone (`/rtc/v1`, one peer connection), and keeps nothing.
-//! What a participant of ours can tell apart it does as livekit-server does it, with two differences: it tells at once
-//! who comes, and after 500 ms who has left, where the real one may take 3 s; and whoever reads so slowly that 32 MiB
-//! wait for it is asked to join anew, where the real one drops packets.
+//! It supports data channels but no media, implements only the newer signaling (`/rtc/v1`, one peer connection), and stores
+//! nothing. As far as a toolbridge participant can observe, it behaves like livekit-server, with two differences. It
+//! announces a new participant at once and a departure after 500 ms, where livekit-server may take 3 s. If 32 MiB are
+//! queued for a slow participant, it asks that participant to rejoin, where livekit-server drops packets.
 //!
-//! `room` is state alone; `server` is the one task around it; `listener`, `http`, `signal` and `twirp` are the ways in, `peer` is
-//! one connection of a participant.
+//! `room` holds the state without I/O; `event_loop` is the task around it; `listener`, `http`, `signal` and `twirp` accept
+//! requests; `peer` is the peer connection of one participant.
 
-#![expect(clippy::disallowed_methods, reason = "the server owns its clock and ends its tasks itself")]
+#![expect(clippy::disallowed_methods, reason = "the server has its own clock and ends its tasks itself")]
 
 use std::{
     io,
@@ -44,12 +44,12 @@ use event_loop::{Server, Sockets};
 use ice_tcp::IceTcp;
 use listener::Listener;
 
-/// How many bytes of datagrams wait to be read, if the system allows it: several participants' at once.
+/// The receive buffer of the UDP socket, in bytes, if the system allows it: all participants share the socket.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
-/// What it calls itself: of the version that it follows.
+/// The reported server version: the livekit-server version whose behavior it follows.
 const VERSION: &str = "1.13.5";
 
-/// A running server. Dropping it ends it without a goodbye.
+/// A running server. Dropping it stops it without notifying participants.
 #[derive(Debug)]
 pub(crate) struct DevServer {
     address: SocketAddr,
@@ -60,7 +60,7 @@ pub(crate) struct DevServer {
     inputs: mpsc::Sender<event_loop::ServerInput>,
 }
 
-/// Why it did not start.
+/// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on 127.0.0.1:{port} for {what}: {source}")]
 pub(crate) struct StartError {
@@ -70,34 +70,34 @@ pub(crate) struct StartError {
 }
 
 impl StartError {
-    /// Whether somebody else has the port.
+    /// Returns whether another program uses the port.
     pub(crate) fn is_taken(&self) -> bool {
         self.source.kind() == io::ErrorKind::AddrInUse
     }
 }
 
 impl DevServer {
-    /// Starts it on this port of 127.0.0.1, and on the two that follow for packets over TCP and over UDP, as LiveKit's
-    /// own development server does. With port 0 all three are any.
+    /// Starts the server on this port of 127.0.0.1, and on the next two for packets over TCP and UDP, as
+    /// `livekit-server --dev` does. Port 0 picks three free ports.
     ///
-    /// Requests must be addressed to a name of this machine, or to one of `names`.
+    /// Requests must be addressed to a name of this machine or to one of `names`.
     ///
     /// # Errors
-    /// A port is not to be had.
+    /// A port cannot be opened.
     pub(crate) async fn start(port: u16, key: Key, names: Vec<String>) -> Result<Self, StartError> {
         let ports = match port {
             0 => [0; 3],
             port => [0, 1, 2].map(|n| port.saturating_add(n)),
         };
         let at = |n: usize| (Ipv4Addr::LOCALHOST, ports[n]);
-        const WHAT: [&str; 3] = ["signalling", "packets over TCP", "packets over UDP"];
+        const WHAT: [&str; 3] = ["signaling", "packets over TCP", "packets over UDP"];
         let failed = |n: usize| move |source| StartError { port: ports[n], what: WHAT[n], source };
         let listener = TcpListener::bind(at(0)).await.map_err(failed(0))?;
         let tcp = TcpListener::bind(at(1)).await.map_err(failed(1))?;
         let udp = UdpSocket::bind(at(2)).await.map_err(failed(2))?;
-        // All participants send to this one; what does not fit is lost, and lost packets cost a second each.
+        // All participants send to this socket. A packet that does not fit is lost, and each loss costs about a second.
         if let Err(error) = set_socket_recv_buffer_size(&udp, RECEIVE_BUFFER) {
-            tracing::debug!(%error, "the UDP socket keeps its small buffer");
+            tracing::debug!(%error, "the UDP receive buffer could not be enlarged");
         }
         let address = listener.local_addr().map_err(failed(0))?;
         let addresses = [udp.local_addr().map_err(failed(2))?, tcp.local_addr().map_err(failed(1))?];
@@ -117,20 +117,20 @@ impl DevServer {
         })
     }
 
-    /// The address to join.
+    /// Returns the URL to join.
     pub(crate) fn url(&self) -> String {
         format!("ws://{}", self.address)
     }
 
-    /// Its key, to make tokens with.
+    /// Returns the key that signs tokens for this server.
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Puts everybody out and ends, in about a second at most.
+    /// Disconnects all participants and stops, within about a second.
     pub(crate) async fn close(mut self) {
         self.stop.cancel();
-        // Its end is all that we wait for.
+        // Only the end of the task matters, not its result.
         let _ = (&mut self.task).await;
     }
 }

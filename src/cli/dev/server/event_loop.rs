@@ -1,5 +1,4 @@
-//! The server's one task: it owns the rooms, the peer connections and the UDP socket, and turns the one's words into the
-//! other's.
+//! The server's task. It owns the rooms, the peer connections and the sockets, and passes events between them.
 
 use std::{
     collections::HashMap,
@@ -29,63 +28,63 @@ use super::{
     twirp::{ServiceCall, ServiceResponse},
 };
 
-/// How many inputs wait for the server's task.
+/// The maximum number of queued inputs.
 pub(super) const MAX_INPUTS: usize = 256;
-/// The largest datagram that is read, in bytes.
+/// The maximum size of a received datagram, in bytes.
 const MAX_DATAGRAM: usize = 2048;
-/// How many datagrams are read before somebody else has a turn.
+/// The number of datagrams that are read per iteration of the loop.
 const READ_BATCH: usize = 64;
-/// How many inputs are taken before.
+/// The number of inputs that are handled per iteration of the loop.
 const INPUT_BATCH: usize = 64;
-/// How many addresses are remembered with the connection that they belong to.
+/// The maximum number of remembered addresses of peer connections.
 const MAX_ROUTES: usize = 1024;
-/// How many bytes wait for all who read slowly; beyond it the slowest is put out.
+/// The maximum number of bytes queued for all participants; beyond it, the slowest is removed.
 const MAX_QUEUED: usize = 256 * 1024 * 1024;
-/// Who has less than this waiting is not slow, in bytes.
+/// A participant with fewer queued bytes does not count as slow.
 const FEW_QUEUED: usize = 1024 * 1024;
-/// How long it sleeps when nothing is due.
+/// The sleep time when no timer is set.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What connections ask of the server.
+/// An input from a connection.
 pub(super) enum ServerInput {
-    /// Somebody wants to join. He gets what he is told, in order, until it ends.
+    /// A participant wants to join or resume. The reply carries its signaling messages.
     Join(Box<(Claims, JoinRequest)>, oneshot::Sender<Result<SignalSession, Refusal>>),
-    /// A client said something.
+    /// A client sent a signaling request.
     SignalRequest(ConnectionId, Box<Request>),
-    /// A client's signalling ended.
+    /// A client's signaling connection ended.
     SignalClosed(ConnectionId),
-    /// The room service is asked.
+    /// A request to the room service.
     ServiceCall(ServiceCall, oneshot::Sender<ServiceResponse>),
-    /// A test looks at the rooms, or changes them.
+    /// A test inspects or changes the rooms.
     #[cfg(test)]
     Inspect(Box<dyn FnOnce(&mut Rooms) + Send>),
 }
 
-/// Somebody was let in.
+/// An accepted signaling connection, with the messages to send on it.
 pub(super) struct SignalSession {
     pub(super) connection: ConnectionId,
     pub(super) messages: mpsc::Receiver<Box<Message>>,
 }
 
-/// Where datagrams come and go.
+/// The sockets for packets.
 pub(super) struct Sockets {
     pub(super) udp: UdpSocket,
     pub(super) tcp: IceTcp,
-    /// Where we are reached, over UDP and over TCP.
+    /// The server's addresses over UDP and TCP.
     pub(super) addresses: [SocketAddr; 2],
 }
 
-/// The server.
+/// The state of the server's task.
 pub(super) struct Server {
     key: AccessKey,
     rooms: Rooms,
     peers: HashMap<Key, Peer>,
     signals: HashMap<ConnectionId, mpsc::Sender<Box<Message>>>,
     sockets: Sockets,
-    /// Which connection an address was last heard of.
+    /// The participant from which each address last sent a datagram.
     routes: HashMap<(Protocol, SocketAddr), Key>,
     inputs: mpsc::Receiver<ServerInput>,
-    /// The last number that was given to a participant or a connection.
+    /// The last id assigned to a participant or connection.
     last: u64,
 }
 
@@ -103,7 +102,7 @@ impl Server {
         }
     }
 
-    /// Runs until it is stopped; then all are told.
+    /// Runs until stopped, and then disconnects all participants.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut buffer = [0; MAX_DATAGRAM];
         loop {
@@ -114,14 +113,14 @@ impl Server {
                 input = self.inputs.recv() => {
                     let Some(input) = input else { break };
                     self.take(input);
-                    // Who floods us with packets keeps nobody waiting at the door: they come in batches, too.
+                    // Inputs are handled in batches as well, so that a flood of packets does not delay them.
                     for _ in 1..INPUT_BATCH {
                         let Ok(input) = self.inputs.try_recv() else { break };
                         self.take(input);
                     }
                 }
                 ready = self.sockets.udp.readable(), if hears => {
-                    // An error here is an answer to an earlier datagram; the stack counts on silence.
+                    // An error belongs to an earlier datagram; the stack detects the loss by timeout.
                     if ready.is_ok() {
                         self.read(&mut buffer);
                     }
@@ -137,7 +136,7 @@ impl Server {
     }
 
     fn take(&mut self, input: ServerInput) {
-        // Whoever says goodbye has sent all that it wanted to: it goes on first.
+        // Forward packets that were sent before a leave request first.
         self.handle_timeout();
         self.settle();
         self.handle_input(input);
@@ -187,7 +186,7 @@ impl Server {
                 self.rooms.handle_signal_closed(now, connection);
             }
             ServerInput::ServiceCall(call, reply) => {
-                // Who asked and went away has no use for the answer.
+                // The requester may be gone.
                 let _ = reply.send(call.perform(now, &mut self.rooms));
             }
             #[cfg(test)]
@@ -200,7 +199,7 @@ impl Server {
         self.last
     }
 
-    /// Takes the datagrams that have come.
+    /// Reads the received datagrams.
     fn read(&mut self, buffer: &mut [u8]) {
         for _ in 0..READ_BATCH {
             match self.sockets.udp.try_recv_from(buffer) {
@@ -219,7 +218,7 @@ impl Server {
         }
     }
 
-    /// Gives a datagram to the peer connection that it is for. One of a stranger is dropped.
+    /// Passes a datagram to its peer connection. Datagrams of unknown origin are dropped.
     fn receive(&mut self, protocol: Protocol, from: SocketAddr, datagram: &[u8]) {
         let now = Instant::now();
         if let Some(peer) = self.routes.get(&(protocol, from)).and_then(|key| self.peers.get_mut(key))
@@ -232,7 +231,7 @@ impl Server {
             .iter_mut()
             .find_map(|(key, peer)| peer.receive(now, protocol, from, false, datagram).then_some(*key));
         let Some(key) = owner else {
-            return tracing::trace!(%from, "a datagram of nobody was dropped");
+            return tracing::trace!(%from, "a datagram of unknown origin was dropped");
         };
         if self.routes.len() >= MAX_ROUTES {
             self.routes.clear();
@@ -240,7 +239,7 @@ impl Server {
         self.routes.insert((protocol, from), key);
     }
 
-    /// Lets rooms and peer connections talk until neither has anything to say.
+    /// Exchanges events and outputs between rooms and peer connections until none are left.
     fn settle(&mut self) {
         loop {
             let mut events = Vec::new();
@@ -277,7 +276,7 @@ impl Server {
         }
     }
 
-    /// Does what the rooms want done. Whether there was anything.
+    /// Performs the outputs of the rooms. Returns whether there were any.
     fn perform(&mut self) -> bool {
         let mut any = false;
         while let Some(output) = self.rooms.poll_output() {
@@ -320,7 +319,7 @@ impl Server {
         any
     }
 
-    /// Puts out whoever has the most waiting, if all have too much.
+    /// Removes the participant with the most queued bytes if the total exceeds the limit.
     fn remove_slowest(&mut self) {
         if self.peers.values().map(Peer::queued).sum::<usize>() <= MAX_QUEUED {
             return;
@@ -331,11 +330,11 @@ impl Server {
         }
     }
 
-    /// Tells a client something. Who takes nothing is cut off.
+    /// Sends a signaling message. A client whose queue is full is disconnected.
     fn tell(&mut self, connection: ConnectionId, message: Box<Message>) {
         let Some(sender) = self.signals.get(&connection) else { return };
         if let Err(error) = sender.try_send(message) {
-            tracing::debug!(connection, %error, limit = MAX_WAITING, "a client that takes nothing was cut off");
+            tracing::debug!(connection, %error, limit = MAX_WAITING, "a client that does not read was disconnected");
             self.signals.remove(&connection);
             self.rooms.handle_signal_closed(Instant::now(), connection);
         }
@@ -356,7 +355,7 @@ impl Server {
     }
 }
 
-/// The answer to a client that asks whether we are there.
+/// Returns the pong for a ping.
 fn pong(request: &Request) -> Option<Message> {
     match request {
         Request::Ping(_) => Some(Message::Pong(clock::unix_ms())),
@@ -369,7 +368,7 @@ fn pong(request: &Request) -> Option<Message> {
 }
 
 impl Sockets {
-    /// Sends a datagram. What no socket takes now is lost, as on any network.
+    /// Sends a datagram. It is lost if the socket's buffer is full, as on any network.
     fn send(&self, transmit: Transmit) {
         if transmit.proto != Protocol::Udp {
             return self.tcp.send(transmit.destination, transmit.contents.into());

@@ -1,22 +1,22 @@
-//! What the server is to do wrong, for tests: faults that a real server cannot be made to show.
+//! Injected faults for tests that cannot be provoked with livekit-server.
 
-/// All of them. By default there is none.
+/// The injected faults; none by default.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// The ping interval and timeout that it tells, in seconds.
+    /// The ping interval and timeout in the join response, in seconds.
     pub(super) ping: Option<[i32; 2]>,
-    /// It takes nobody back who resumes.
+    /// Refuse every resume.
     pub(super) refuse_resume: bool,
-    /// At a resume it has forgotten which packets it has.
+    /// Report in a resume that no packets have arrived.
     pub(super) forget_sequences: bool,
-    /// So many reliable packets get lost in it, which their senders know as delivered.
+    /// The number of reliable packets to drop after their delivery to the server was acknowledged.
     pub(super) drop_reliable: u32,
-    /// It numbers each packet that it forwards with 1.
+    /// Set the sequence of each forwarded packet to 1.
     pub(super) reset_sequences: bool,
-    /// How many answers to its offers a participant is sent; later ones get lost.
+    /// The number of SDP answers to send to each participant; later ones are dropped.
     pub(super) max_answers: Option<u32>,
-    /// It neither reads nor sends datagrams.
+    /// Neither read nor send datagrams.
     pub(super) frozen: bool,
-    /// It reads nothing more of what is said by signalling.
+    /// Ignore all signaling requests.
     pub(super) ignore_requests: bool,
 }

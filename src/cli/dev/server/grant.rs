@@ -1,14 +1,14 @@
-//! Tokens: checked at the door, and minted anew for who is inside, with the server's one key.
+//! Verifies access tokens, and issues refreshed ones, with the server's key.
 
 use std::{fmt, time::Duration};
 
 use livekit_protocol::{ParticipantPermission, participant_info::Kind};
 use livekit_token::{AccessToken, Claims, TokenVerifier, VideoGrants};
 
-/// How long a renewed token lets in at least, as the real server has it: 10 min.
+/// The minimum lifetime of a refreshed token, as in livekit-server: 10 min.
 const RENEWED: Duration = Duration::from_secs(600);
 
-/// The server's one API key and its secret. `Debug` hides the secret.
+/// The server's API key and secret. `Debug` hides the secret.
 #[derive(Clone)]
 pub(crate) struct Key {
     name: String,
@@ -16,28 +16,28 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// This key and its secret.
+    /// Creates a key.
     pub(crate) fn new(name: impl Into<String>, secret: impl Into<String>) -> Self {
         Self { name: name.into(), secret: secret.into() }
     }
 
-    /// The key's name.
+    /// Returns the API key.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its secret.
+    /// Returns the API secret.
     pub(crate) fn secret(&self) -> &str {
         &self.secret
     }
 
-    /// What a token says, if its signature is ours and now, in seconds since 1970, is within its time.
+    /// Verifies a token and returns its claims. `now` is in seconds since 1970.
     ///
     /// # Errors
-    /// Why it is refused, in words that name it as those of the real server do.
+    /// Why the token is refused, in the words of livekit-server.
     pub(super) fn verify(&self, token: &str, now: u64) -> Result<Claims, &'static str> {
         let verified = TokenVerifier::with_api_key(&self.name, &self.secret).verify(token);
-        // The verifier takes a token that names no key at all; the real server does not.
+        // The verifier accepts a token without a key; livekit-server does not.
         if verified.as_ref().is_ok_and(|claims| claims.iss != self.name) {
             return Err("invalid API key");
         }
@@ -53,8 +53,7 @@ impl Key {
         })
     }
 
-    /// A newer token with the same claims, valid as long as they are, and for 10 min at least. `now` is in
-    /// seconds since 1970.
+    /// Issues a new token with the same claims and expiry, valid for at least 10 min. `now` is in seconds since 1970.
     pub(super) fn renew(&self, claims: &Claims, now: u64) -> Option<String> {
         let left = Duration::from_secs((claims.exp as u64).saturating_sub(now));
         let token = AccessToken::with_api_key(&self.name, &self.secret)
@@ -65,7 +64,7 @@ impl Key {
             .with_attributes(&claims.attributes)
             .with_grants(claims.video.clone())
             .with_ttl(left.max(RENEWED));
-        token.to_jwt().inspect_err(|error| tracing::debug!(%error, "no newer token was made")).ok()
+        token.to_jwt().inspect_err(|error| tracing::debug!(%error, "refreshing a token failed")).ok()
     }
 }
 
@@ -75,9 +74,9 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What somebody may do, as the others see it.
+/// Converts the grants to the permissions that other participants see.
 pub(super) fn permission(video: &VideoGrants) -> ParticipantPermission {
-    #[expect(deprecated, reason = "older clients read who is a recorder or an agent there")]
+    #[expect(deprecated, reason = "older clients read the recorder and agent flags there")]
     ParticipantPermission {
         can_subscribe: video.can_subscribe.unwrap_or(true),
         can_publish: video.can_publish.unwrap_or(true),
@@ -90,7 +89,7 @@ pub(super) fn permission(video: &VideoGrants) -> ParticipantPermission {
     }
 }
 
-/// Takes over what the room service says somebody may do.
+/// Applies permissions set through the room service.
 pub(super) fn permit(video: &mut VideoGrants, permission: &ParticipantPermission) {
     video.can_subscribe = Some(permission.can_subscribe);
     video.can_publish = Some(permission.can_publish);
@@ -99,12 +98,12 @@ pub(super) fn permit(video: &mut VideoGrants, permission: &ParticipantPermission
     video.hidden = permission.hidden;
 }
 
-/// Whether somebody may publish data: what does not say so is as with media.
+/// Returns whether the participant may publish data. The default is the grant for media.
 pub(super) fn can_publish_data(video: &VideoGrants) -> bool {
     video.can_publish_data.or(video.can_publish).unwrap_or(true)
 }
 
-/// What somebody is.
+/// Returns the kind of the participant.
 pub(super) fn kind(claims: &Claims) -> Kind {
     match claims.kind.to_ascii_lowercase().as_str() {
         "agent" => Kind::Agent,
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_another_key_or_secret_is_refused_with_the_reason() {
+    fn token_of_another_key_or_secret_is_refused_with_the_reason() {
         for (name, secret, why) in [
             ("devkey", "another", "invalid token, error: its signature is not of the API key's secret"),
             ("other", SECRET, "invalid API key"),
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_names_no_key_is_refused() {
+    fn token_without_a_key_is_refused() {
         let part = |json: &str| URL_SAFE_NO_PAD.encode(json);
         let claims = r#"{"exp":9999999999,"nbf":0,"sub":"phone","video":{"room":"kitchen","roomJoin":true}}"#;
         let text = format!("{}.{}", part(r#"{"alg":"HS256","typ":"JWT"}"#), part(claims));
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_token_says_the_same_and_lasts_longer() {
+    fn refreshed_token_keeps_its_claims_and_lasts_longer() {
         let old = claims();
         let renewed = Key::new("devkey", SECRET).renew(&old, old.exp as u64).unwrap();
         let new = verify(&renewed).unwrap();
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn data_may_be_published_unless_the_token_says_no() {
+    fn data_may_be_published_unless_the_token_denies_it() {
         let may = |publish, data| {
             can_publish_data(&VideoGrants {
                 can_publish: publish,
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_permits_is_what_the_others_see() {
+    fn permissions_set_by_the_service_are_visible_to_others() {
         let mut video = claims().video;
         let mut changed = permission(&video);
         changed.can_publish_data = false;
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_no_secret() {
+    fn debug_output_hides_the_secret() {
         assert!(!format!("{:?}", Key::new("devkey", SECRET)).contains("secretsecret"));
     }
 }

@@ -1,4 +1,4 @@
-//! As much of HTTP as the server needs: one request a connection, read within limits, and one answer.
+//! A minimal HTTP/1.1: one request per connection, with limits, and one response.
 
 use std::{io, time::Duration};
 
@@ -10,29 +10,29 @@ use url::Url;
 
 use crate::host;
 
-/// The largest head of a request, in bytes: a join request is part of it.
+/// The maximum size of a request head, in bytes: it contains the join request.
 const MAX_HEAD: usize = 64 * 1024;
-/// How many headers a request may have.
+/// The maximum number of headers.
 const MAX_HEADERS: usize = 64;
-/// The largest body, in bytes: what the room service is asked to send.
+/// The maximum size of a request body, in bytes: data to send through the room service.
 const MAX_BODY: usize = 256 * 1024;
-/// How long a request may take to come.
+/// The time limit for receiving a request.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A request. Not to be shown: a token is in it.
+/// A request. It has no `Debug`, because it contains a token.
 pub(super) struct Request {
     pub(super) method: String,
-    /// The path, and what follows the question mark.
+    /// The path and the query.
     url: Url,
     headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
 }
 
 impl Request {
-    /// Reads one.
+    /// Reads a request.
     ///
     /// # Errors
-    /// It is too large or too late, or no HTTP.
+    /// The request is too large, too slow or not HTTP.
     pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         time::timeout(LIMIT, Self::read_whole(stream))
             .await
@@ -69,7 +69,7 @@ impl Request {
         Ok(request)
     }
 
-    /// The request without its body and the size of its head, once all of that is there.
+    /// Parses the head once it is complete. Returns the request without its body, and the size of the head.
     fn parse(read: &[u8]) -> io::Result<Option<(Self, usize)>> {
         let not_http = || wrong("the head is not HTTP");
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -87,7 +87,7 @@ impl Request {
         for header in head.headers.iter() {
             let (name, value) = (header.name.to_ascii_lowercase(), str::from_utf8(header.value));
             let value = value.map_err(|_| wrong("a header is not text"))?.trim().to_owned();
-            // Two readers of such a request may disagree about where it ends or whom it is for.
+            // Parsers can disagree about where such a request ends or whom it addresses (request smuggling).
             let is_once = matches!(&*name, "host" | "content-length" | "authorization");
             if name == "transfer-encoding" || is_once && headers.iter().any(|(it, _)| *it == name) {
                 return Err(wrong("the head is ambiguous"));
@@ -97,22 +97,22 @@ impl Request {
         Ok(Some((Self { method: method.to_owned(), url, headers, body: Vec::new() }, size)))
     }
 
-    /// The path.
+    /// Returns the path.
     pub(super) fn path(&self) -> &str {
         self.url.path()
     }
 
-    /// The first header of this name, which is in lower case.
+    /// Returns the first header with this lower-case name.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str())
     }
 
-    /// The first value of this name in what follows the question mark.
+    /// Returns the first query parameter with this name.
     pub(super) fn query(&self, name: &str) -> Option<String> {
         self.url.query_pairs().find(|(it, _)| it == name).map(|(_, value)| value.into_owned())
     }
 
-    /// The token, from where LiveKit's clients put it. An error: there is something else in its place.
+    /// Returns the token, as LiveKit's clients send it. An error means that the `Authorization` header is malformed.
     pub(super) fn token(&self) -> Result<Option<String>, ()> {
         match self.header("authorization") {
             Some(value) => value.strip_prefix("Bearer ").map(|token| Some(token.to_owned())).ok_or(()),
@@ -120,8 +120,8 @@ impl Request {
         }
     }
 
-    /// Whether the request is addressed to this machine, or to one of these names. A name server that somebody else controls
-    /// may lead any other name here, and then a web page of theirs could use this server (DNS rebinding).
+    /// Returns whether the request is addressed to this machine or to one of these names. This protects against DNS rebinding,
+    /// where a foreign name resolves to this machine so that a foreign web page can use the server.
     pub(super) fn is_addressed_here(&self, names: &[String]) -> bool {
         let Some(host) = self.header("host") else { return false };
         let url = Url::parse(&format!("http://{host}"));
@@ -129,7 +129,7 @@ impl Request {
         host::is_here(&host) || names.iter().any(|name| name.eq_ignore_ascii_case(&host.to_string()))
     }
 
-    /// Whether a web page of somebody else's asks: a browser says from where a page is.
+    /// Returns whether the `Origin` header names a web page from another machine.
     pub(super) fn is_from_foreign_page(&self) -> bool {
         self.header("origin").is_some_and(|origin| {
             let page = Url::parse(origin).ok();
@@ -138,14 +138,14 @@ impl Request {
     }
 }
 
-/// Answers, and ends the connection.
+/// Sends a response and closes the connection.
 pub(super) async fn answer(
     stream: &mut (impl AsyncWrite + Unpin),
     status: u16,
     kind: &str,
     body: &[u8],
 ) -> io::Result<()> {
-    let words = match status {
+    let reason = match status {
         200 => "OK",
         400 => "Bad Request",
         401 => "Unauthorized",
@@ -155,7 +155,7 @@ pub(super) async fn answer(
         _ => "Internal Server Error",
     };
     let head = format!(
-        "HTTP/1.1 {status} {words}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(&[head.as_bytes(), body].concat()).await?;
@@ -175,17 +175,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_is_taken_apart() {
+    async fn request_is_parsed() {
         let text = "POST /twirp/x?access_token=abc&a=b%20c HTTP/1.1\r\nHost: localhost\r\nContent-LENGTH: 5\r\n\r\nhello!";
         let request = read(text).await.unwrap();
         assert_eq!((request.method.as_str(), request.path()), ("POST", "/twirp/x"));
         assert_eq!(request.query("a").as_deref(), Some("b c"));
         assert_eq!(request.token(), Ok(Some("abc".into())));
-        assert_eq!(request.body, b"hello", "what follows is no part of it");
+        assert_eq!(request.body, b"hello", "the body ends at its content length");
     }
 
     #[tokio::test]
-    async fn a_token_is_in_the_header_or_nowhere_else() {
+    async fn authorization_header_takes_precedence_over_the_query() {
         let with =
             |value: &str| format!("GET /?access_token=query HTTP/1.1\r\nAuthorization: {value}\r\n\r\n");
         assert_eq!(read(&with("Bearer head")).await.unwrap().token(), Ok(Some("head".into())));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_request_is_refused_within_limits() {
+    async fn invalid_or_oversized_request_is_refused() {
         let long = format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(2 * MAX_HEAD));
         let huge = format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
         for bad in [
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_with_too_many_headers_is_refused() {
+    async fn request_with_too_many_headers_is_refused() {
         let text = |count| format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(count));
         assert!(read(&text(MAX_HEADERS)).await.is_ok());
         assert!(read(&text(MAX_HEADERS + 1)).await.is_err());
     }
 
     #[tokio::test]
-    async fn request_is_for_us_if_its_host_is_this_machine_or_a_configured_name() {
+    async fn request_is_accepted_for_this_machine_or_a_configured_name() {
         let names = ["studio.local".to_owned(), "192.0.2.7".to_owned()];
         let to = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         for ours in ["localhost:7880", "127.0.0.1", "[::1]:7880", "app.localhost:7880", "LOCALHOST"] {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_of_this_machine_alone_may_ask() {
+    async fn only_pages_from_this_machine_are_accepted() {
         let of = |origin: &str| format!("GET / HTTP/1.1\r\nOrigin: {origin}\r\n\r\n");
         for ours in
             ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:5173", "http://app.localhost:3000"]

@@ -1,7 +1,7 @@
-//! ICE over TCP: clients dial us, and datagrams travel in a stream, each behind its length in two bytes
+//! ICE over TCP. Clients connect, and datagrams are framed with a two-byte length
 //! ([RFC 4571](https://www.rfc-editor.org/rfc/rfc4571)).
 //!
-//! A connection has a task of its own and queues with caps: what does not fit is dropped like a lost datagram.
+//! Each connection has its own task and bounded queues. A datagram that does not fit is dropped.
 
 use std::{collections::HashMap, io, net::SocketAddr, time::Duration};
 
@@ -18,47 +18,47 @@ use tokio::{
 
 use crate::host;
 
-/// How many connections there may be at once; others wait.
+/// The maximum number of connections; others wait.
 const MAX_CONNECTIONS: usize = 128;
-/// The largest frame that is read, in bytes: a DTLS record with its head, several times over.
+/// The maximum frame size, in bytes: several DTLS records.
 const MAX_FRAME: usize = 8192;
-/// How many datagrams wait for a connection that does not take them.
+/// The maximum number of datagrams queued for a connection.
 const WRITE_QUEUE: usize = 256;
-/// How many datagrams of all connections wait for us.
+/// The maximum number of received datagrams, of all connections, that wait for the server.
 const READ_QUEUE: usize = 256;
-/// How long to wait when the system has no socket for another connection.
+/// The pause after a failed `accept`, for example when no socket is available.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A living client is heard every few seconds.
-const SILENCE: Duration = Duration::from_secs(60);
+/// The idle timeout. A connected client sends every few seconds.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a connection tells.
+/// An event of a connection.
 #[derive(Debug)]
 pub(super) enum TcpEvent {
-    /// A datagram came.
+    /// A datagram was received.
     Datagram(SocketAddr, Vec<u8>),
-    /// It is gone.
+    /// The connection ended.
     Closed(SocketAddr),
 }
 
-/// The listener and all that it let in. Dropping it ends them.
+/// The listener and its connections. Dropping it closes them.
 #[derive(Debug)]
 pub(super) struct IceTcp {
     listener: TcpListener,
     writers: HashMap<SocketAddr, mpsc::Sender<Vec<u8>>>,
     tasks: JoinSet<()>,
     events: mpsc::Receiver<TcpEvent>,
-    report: mpsc::Sender<TcpEvent>,
-    /// When the next connection is taken, if the last one could not be.
+    sender: mpsc::Sender<TcpEvent>,
+    /// When to accept again after a failure.
     pause: Option<Instant>,
 }
 
 impl IceTcp {
     pub(super) fn new(listener: TcpListener) -> Self {
-        let (report, events) = mpsc::channel(READ_QUEUE);
-        Self { listener, writers: HashMap::new(), tasks: JoinSet::new(), events, report, pause: None }
+        let (sender, events) = mpsc::channel(READ_QUEUE);
+        Self { listener, writers: HashMap::new(), tasks: JoinSet::new(), events, sender, pause: None }
     }
 
-    /// The next thing that a connection tells.
+    /// Returns the next event.
     ///
     /// # Cancel safety
     /// A dropped future loses nothing.
@@ -86,63 +86,66 @@ impl IceTcp {
             Ok((stream, from)) if host::is_own(from.ip()) => self.carry(stream, from),
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(%error, "no ICE connection over TCP was taken");
+                tracing::debug!(%error, "accepting an ICE connection over TCP failed");
                 self.pause = Some(Instant::now() + PAUSE);
             }
         }
     }
 
-    /// Sends a datagram; one that does not fit is dropped, as a network would.
+    /// Sends a datagram. It is dropped if the queue is full.
     pub(super) fn send(&self, to: SocketAddr, datagram: Vec<u8>) {
         if let Some(writer) = self.writers.get(&to)
             && writer.try_send(datagram).is_err()
         {
-            tracing::trace!(%to, "a datagram was dropped: the TCP connection takes no more");
+            tracing::trace!(%to, "a datagram was dropped: the queue of the TCP connection is full");
         }
     }
 
     fn carry(&mut self, stream: TcpStream, from: SocketAddr) {
         let (writer, queue) = mpsc::channel(WRITE_QUEUE);
         self.writers.insert(from, writer);
-        let report = self.report.clone();
+        let sender = self.sender.clone();
         self.tasks.spawn(async move {
-            if let Err(error) = carry(stream, from, queue, &report).await {
+            if let Err(error) = carry(stream, from, queue, &sender).await {
                 tracing::debug!(%from, %error, "an ICE connection over TCP ended");
             }
-            // An error means that the server has ended.
-            let _ = report.send(TcpEvent::Closed(from)).await;
+            // Sending fails only if the server has ended.
+            let _ = sender.send(TcpEvent::Closed(from)).await;
         });
     }
 }
 
-/// Carries datagrams both ways until either end stops.
+/// Transfers datagrams in both directions until one side ends.
 async fn carry(
     stream: TcpStream,
     from: SocketAddr,
     queue: mpsc::Receiver<Vec<u8>>,
-    report: &mpsc::Sender<TcpEvent>,
+    sender: &mpsc::Sender<TcpEvent>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (reader, writer) = stream.into_split();
     tokio::select! {
-        ended = read(reader, from, report) => ended,
+        ended = read(reader, from, sender) => ended,
         ended = write(writer, queue) => ended,
     }
 }
 
-async fn read(reader: OwnedReadHalf, from: SocketAddr, report: &mpsc::Sender<TcpEvent>) -> io::Result<()> {
+async fn read(reader: OwnedReadHalf, from: SocketAddr, sender: &mpsc::Sender<TcpEvent>) -> io::Result<()> {
     let mut reader = BufReader::new(reader);
     loop {
-        let size = time::timeout(SILENCE, reader.read_u16()).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        let size =
+            time::timeout(IDLE_TIMEOUT, reader.read_u16()).await.map_err(|_| io::ErrorKind::TimedOut)??;
         let size = usize::from(size);
         if size > MAX_FRAME {
-            return Err(io::Error::other(format!("a frame of {size} bytes is more than {MAX_FRAME}")));
+            return Err(io::Error::other(format!(
+                "a frame of {size} bytes exceeds the limit of {MAX_FRAME}"
+            )));
         }
         let mut datagram = vec![0; size];
-        time::timeout(SILENCE, reader.read_exact(&mut datagram))
+        time::timeout(IDLE_TIMEOUT, reader.read_exact(&mut datagram))
             .await
             .map_err(|_| io::ErrorKind::TimedOut)??;
-        if report.send(TcpEvent::Datagram(from, datagram)).await.is_err() {
+        if sender.send(TcpEvent::Datagram(from, datagram)).await.is_err() {
             return Ok(());
         }
     }
@@ -150,7 +153,7 @@ async fn read(reader: OwnedReadHalf, from: SocketAddr, report: &mpsc::Sender<Tcp
 
 async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
     while let Some(datagram) = queue.recv().await {
-        // The stack keeps to a network's packet size, far below 64 KiB.
+        // The stack's packets are far smaller than 64 KiB.
         let Ok(size) = u16::try_from(datagram.len()) else { continue };
         writer.write_all(&[&size.to_be_bytes(), datagram.as_slice()].concat()).await?;
     }
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn datagrams_keep_their_bounds_both_ways() {
+    async fn datagrams_keep_their_boundaries_in_both_directions() {
         let (mut tcp, mut theirs) = pair().await;
         theirs.write_all(b"\0\x02ab\0\x01c").await.unwrap();
         let local = theirs.local_addr().unwrap();
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_over_the_limit_ends_the_connection() {
+    async fn frame_above_the_limit_ends_the_connection() {
         let (mut tcp, mut theirs) = pair().await;
         theirs.write_all(&[0xff, 0xff]).await.unwrap();
         assert!(matches!(tcp.next().await, TcpEvent::Closed(from) if from == theirs.local_addr().unwrap()));
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_reads_nothing_costs_a_capped_queue() {
+    async fn client_that_does_not_read_has_a_bounded_queue() {
         let (mut tcp, mut theirs) = pair().await;
         theirs.write_all(b"\0\x01c").await.unwrap();
         tcp.next().await;
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_socket_for_another_it_waits_and_hears_the_others_meanwhile() {
+    async fn failed_accept_pauses_while_other_connections_are_served() {
         let (mut tcp, mut first) = pair().await;
         first.write_all(b"\0\x01a").await.unwrap();
         assert!(matches!(tcp.next().await, TcpEvent::Datagram(..)));
@@ -211,7 +214,7 @@ mod tests {
         second.write_all(b"\0\x01c").await.unwrap();
         let none = || Err(io::Error::other("too many open files"));
         tcp.handle_accepted(none());
-        // As if it were for long, while the others are heard.
+        // Extend the pause to check that other connections are served.
         tcp.pause = tcp.pause.map(|until| until + Duration::from_secs(3600));
         first.write_all(b"\0\x01b").await.unwrap();
         let TcpEvent::Datagram(from, _) = tcp.next().await else { panic!("no datagram") };

@@ -1,4 +1,4 @@
-//! The door: one TCP connection is one request, and it becomes a WebSocket, or is answered and ends.
+//! Accepts TCP connections. Each carries one request, which becomes a WebSocket or is answered and closed.
 
 use std::{
     collections::VecDeque,
@@ -31,26 +31,26 @@ use super::{
 };
 use crate::host;
 
-/// How many requests are answered and WebSockets are open at once; others are refused.
+/// The maximum number of concurrent requests and WebSockets; others are refused.
 const MAX_CONNECTIONS: usize = 256;
-/// How many connections may be open without a whole request. Beyond that the oldest of them is closed, so that nobody keeps
-/// others out by connecting and saying nothing.
+/// The maximum number of connections without a complete request. Beyond it the oldest is closed, so that idle connections
+/// cannot block others.
 const MAX_HALF_OPEN: usize = 32;
-/// How long connections have to end after the server.
-const LEAVE_DELAY: Duration = Duration::from_secs(1);
-/// How long to wait when the system has no socket for another connection.
+/// The time that connections have to end after the server stops.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The pause after a failed `accept`, for example when no socket is available.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Who lets people in.
+/// The listener for signaling and API requests.
 pub(super) struct Listener {
     pub(super) listener: TcpListener,
     pub(super) key: Key,
-    /// The names that requests may be addressed to, besides those of this machine.
+    /// The host names that requests may be addressed to, in addition to those of this machine.
     pub(super) names: Vec<String>,
     pub(super) inputs: mpsc::Sender<ServerInput>,
 }
 
-/// What every connection shares.
+/// The state shared by all connections.
 struct Shared {
     key: Key,
     names: Vec<String>,
@@ -58,18 +58,18 @@ struct Shared {
     slots: Arc<Semaphore>,
 }
 
-/// The connections that have sent no whole request, oldest first.
+/// The connections without a complete request, oldest first.
 #[derive(Default)]
 struct HalfOpen(VecDeque<(CancellationToken, Weak<()>)>);
 
-/// A connection's slot among those. Dropping it frees the slot.
+/// The slot of such a connection. Dropping it frees the slot.
 struct Pending {
     given_up: CancellationToken,
     _place: Arc<()>,
 }
 
 impl HalfOpen {
-    /// A slot for one more, if need be the oldest one's.
+    /// Adds a connection, and closes the oldest one if there are too many.
     fn enter(&mut self) -> Pending {
         self.0.retain(|(_, slot)| slot.strong_count() > 0);
         if self.0.len() >= MAX_HALF_OPEN
@@ -84,7 +84,7 @@ impl HalfOpen {
 }
 
 impl Listener {
-    /// Lets people in for as long as `server` runs, and lets them hear its goodbye.
+    /// Accepts connections while `server` runs, and then lets them deliver its last messages.
     pub(super) async fn run(self, server: impl Future<Output = ()>) {
         let Self { listener, key, names, inputs } = self;
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -98,7 +98,7 @@ impl Listener {
                         connections.spawn(serve(stream, from, half_open.enter(), shared.clone()));
                     }
                     Err(error) => {
-                        tracing::debug!(%error, "no connection was taken");
+                        tracing::debug!(%error, "accepting a connection failed");
                         time::sleep(PAUSE).await;
                     }
                 }
@@ -111,13 +111,13 @@ impl Listener {
         }
         drop(listener);
         let all = async { while connections.join_next().await.is_some() {} };
-        // Who has not gone by then is put out.
-        let _ = time::timeout(LEAVE_DELAY, all).await;
+        // Connections that are still open are aborted.
+        let _ = time::timeout(CLOSE_TIMEOUT, all).await;
     }
 }
 
 async fn serve(mut stream: TcpStream, from: SocketAddr, pending: Pending, shared: Arc<Shared>) {
-    // It is bound to loopback; whoever comes from elsewhere came by a way that nobody meant.
+    // The listener is bound to loopback, so a remote peer means a misrouted connection.
     if !host::is_own(from.ip()) || stream.set_nodelay(true).is_err() {
         return;
     }
@@ -136,16 +136,16 @@ async fn serve(mut stream: TcpStream, from: SocketAddr, pending: Pending, shared
     if let Err(error) = handled {
         match error {
             Served::Upgraded(entry) => return signal::carry(stream, entry, &shared.inputs).await,
-            Served::Failed(error) => tracing::debug!(%from, %error, "a request was not answered"),
+            Served::Failed(error) => tracing::debug!(%from, %error, "a request could not be answered"),
         }
     }
 }
 
-/// How a request ended that was not just answered.
+/// Why a request was not simply answered.
 enum Served {
-    /// It is a WebSocket now.
+    /// The request became a WebSocket.
     Upgraded(SignalSession),
-    /// It could not be read or answered.
+    /// The request could not be read or answered.
     Failed(io::Error),
 }
 
@@ -170,7 +170,7 @@ async fn handle(stream: &mut TcpStream, request: &Request, shared: &Shared) -> R
                 "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                  Sec-WebSocket-Accept: {accept}\r\n\r\n"
             );
-            // Whatever becomes of it, the server has to hear of its end.
+            // If this fails, the signaling task notices and reports the end to the server.
             let _ = stream.write_all(head.as_bytes()).await;
             return Err(Served::Upgraded(entry));
         }
@@ -186,18 +186,18 @@ enum Response {
 }
 
 const NOT_FOUND: Refusal = Refusal(404, "page not found");
-const GONE: Refusal = Refusal(503, "the server is ending");
+const GONE: Refusal = Refusal(503, "the server is shutting down");
 
 async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal> {
     let Shared { key, names, inputs, .. } = shared;
     if !request.is_addressed_here(names) {
         return Err(Refusal(
             403,
-            "this development server answers to names of this machine; allow another one with --allow-host",
+            "this development server accepts only host names of this machine; allow others with --allow-host",
         ));
     }
     if request.is_from_foreign_page() {
-        return Err(Refusal(403, "this development server is for pages of this machine"));
+        return Err(Refusal(403, "this development server accepts only web pages from this machine"));
     }
     let claims = match request.token() {
         Err(()) => return Err(Refusal(401, "invalid authorization header. Must start with Bearer ")),
@@ -212,7 +212,7 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
         ("GET", "/") => Ok(Response::Plain("OK")),
         ("GET", "/rtc/validate") => check(claims).map(|_| Response::Plain("success")),
         ("GET", "/rtc/v1/validate") => joining(request, claims).map(|_| Response::Plain("success")),
-        // Two peer connections a participant (/rtc) are of older clients; a 404 says so.
+        // `/rtc`, with two peer connections per participant, is for older clients and answered with 404.
         ("GET", "/rtc/v1") if is_upgrade(request) => {
             let who = Box::new(joining(request, claims)?);
             let (reply, entry) = oneshot::channel();
@@ -254,7 +254,7 @@ fn is_upgrade(request: &Request) -> bool {
     is("upgrade", "websocket") && is("connection", "upgrade") && request.header("sec-websocket-key").is_some()
 }
 
-/// Who wants to join, and how.
+/// Reads the claims and the join request.
 fn joining(request: &Request, claims: Option<Claims>) -> Result<(Claims, JoinRequest), Refusal> {
     if claims.is_none() {
         return Err(Refusal(401, "permissions denied"));
@@ -278,7 +278,7 @@ fn joining(request: &Request, claims: Option<Claims>) -> Result<(Claims, JoinReq
     Ok((claims, join))
 }
 
-/// Whether a token lets its holder join.
+/// Checks that the token allows joining.
 fn check(claims: Option<Claims>) -> Result<Claims, Refusal> {
     let claims = claims.filter(|it| it.video.room_join).ok_or(Refusal(401, "permissions denied"))?;
     for (text, empty, long) in [
@@ -304,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a join with an attribute of this size, beside one of the token's.
+    /// Joins with one attribute of the token and one of the request, and returns the total size.
     async fn asked(of_the_token: usize, asked: usize) -> Result<usize, Refusal> {
         let attribute = |name: &str, size: usize| [(name.to_owned(), "x".repeat(size))].into();
         let join =
@@ -328,21 +328,21 @@ mod tests {
     }
 
     #[test]
-    fn one_half_open_connection_too_many_ends_the_oldest() {
+    fn half_open_connection_above_the_limit_closes_the_oldest() {
         let mut half_open = HalfOpen::default();
         let mut open: Vec<_> = (0..MAX_HALF_OPEN).map(|_| half_open.enter()).collect();
         assert!(open.iter().all(|it| !it.given_up.is_cancelled()));
         open.push(half_open.enter());
         let ended: Vec<_> = open.iter().map(|it| it.given_up.is_cancelled()).collect();
         assert!(ended[0] && !ended[1..].contains(&true), "{ended:?}");
-        // One whose request has come is not among them any more.
+        // A connection with a complete request no longer counts.
         drop(open.remove(1));
         open.push(half_open.enter());
         assert_eq!(open.iter().filter(|it| it.given_up.is_cancelled()).count(), 1);
     }
 
     #[tokio::test]
-    async fn what_token_and_request_say_of_somebody_has_a_limit_together() {
+    async fn attributes_of_token_and_request_share_one_limit() {
         const HALF: usize = 32 * 1024;
         assert_eq!(asked(HALF, HALF).await, Ok(2 * HALF));
         let refused = Err(Refusal(400, "attribute size exceeds limits"));

@@ -1,4 +1,4 @@
-//! A data packet on its way through the server: who it is from is said by the server, never by its sender.
+//! Data packets. The server sets the sender of each packet.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use livekit_protocol::{DataPacket, data_packet, data_packet::Value, data_stream:
 
 use toolbridge::transport::Lane;
 
-/// How many nonces of user packets a room remembers: a packet that has one of them came already.
+/// The number of user-packet nonces that a room remembers, to drop duplicates.
 const NONCES: usize = 100;
 
-/// Who sent a packet.
+/// The sender of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sender<'a> {
     pub(super) identity: &'a str,
@@ -18,7 +18,7 @@ pub(super) struct Sender<'a> {
     pub(super) agent: bool,
 }
 
-/// Stamps a packet with its sender and its lane. Whether it goes to others at all.
+/// Sets the sender and the kind of a packet. Returns whether to forward it.
 pub(super) fn stamp(packet: &mut DataPacket, lane: Lane, sender: Sender<'_>) -> bool {
     let kind = match lane {
         Lane::Reliable => data_packet::Kind::Reliable,
@@ -26,14 +26,14 @@ pub(super) fn stamp(packet: &mut DataPacket, lane: Lane, sender: Sender<'_>) -> 
     };
     packet.set_kind(kind);
     packet.participant_sid = sender.sid.to_owned();
-    // Agents speak for others in what they write, and nowhere else.
+    // Agents may name another sender in chat and text streams only.
     let foreign = sender.agent
         && !packet.participant_identity.is_empty()
         && packet.participant_identity != sender.identity;
     let mut keeps_identity = false;
     let shown = if sender.hidden { ("", "") } else { (sender.identity, sender.sid) };
     match &mut packet.value {
-        #[expect(deprecated, reason = "older clients read sender and destinations there")]
+        #[expect(deprecated, reason = "older clients read the sender and the destinations there")]
         Some(Value::User(user)) => {
             user.participant_identity = shown.0.to_owned();
             user.participant_sid = shown.1.to_owned();
@@ -54,7 +54,7 @@ pub(super) fn stamp(packet: &mut DataPacket, lane: Lane, sender: Sender<'_>) -> 
             }
         }
         Some(Value::Transcription(_)) if !sender.agent => return false,
-        // It is for the server, which has no use for it.
+        // Metrics are for the server, which does not use them.
         Some(Value::Metrics(_)) => return false,
         _ => {}
     }
@@ -64,7 +64,7 @@ pub(super) fn stamp(packet: &mut DataPacket, lane: Lane, sender: Sender<'_>) -> 
     true
 }
 
-/// Whether a packet is meant for this participant. Without a destination it is for everybody.
+/// Returns whether a packet is addressed to this participant. Without a destination it is addressed to all.
 pub(super) fn is_for(packet: &DataPacket, identity: &str, sid: &str) -> bool {
     #[expect(deprecated, reason = "older clients name sids there")]
     let sids = match &packet.value {
@@ -77,12 +77,12 @@ pub(super) fn is_for(packet: &DataPacket, identity: &str, sid: &str) -> bool {
         || sids.iter().any(|it| it == sid)
 }
 
-/// The nonces of a room's last user packets.
+/// The nonces of the last user packets in a room.
 #[derive(Debug, Default)]
 pub(super) struct Nonces(VecDeque<[u8; 16]>);
 
 impl Nonces {
-    /// Whether a packet came already. One without a nonce never did.
+    /// Returns whether the packet is a duplicate, by its nonce.
     pub(super) fn is_repeated(&mut self, packet: &DataPacket) -> bool {
         let Some(Value::User(user)) = &packet.value else { return false };
         let Ok(nonce) = <[u8; 16]>::try_from(user.nonce.as_slice()) else { return false };
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_says_who_a_packet_is_from() {
+    fn server_sets_the_sender_of_a_packet() {
         let mut packet = user();
         packet.participant_identity = "assistant".into();
         packet.participant_sid = "PA_9".into();
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn somebody_hidden_has_no_name() {
+    fn packet_of_a_hidden_participant_has_no_identity() {
         let mut packet = user();
         assert!(stamp(&mut packet, Lane::Reliable, Sender { hidden: true, ..PHONE }));
         assert_eq!(packet.participant_identity, "");
     }
 
     #[test]
-    fn an_agent_may_speak_for_somebody_else_in_chat_and_in_nothing_else() {
+    fn agent_may_name_another_sender_only_in_chat() {
         let agent = Sender { agent: true, ..PHONE };
         let chat = || DataPacket {
             participant_identity: "person".into(),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_for_others_stays() {
+    fn metrics_and_foreign_transcriptions_are_not_forwarded() {
         let metrics = Some(Value::Metrics(MetricsBatch::default()));
         assert!(!stamp(&mut DataPacket { value: metrics, ..Default::default() }, Lane::Lossy, PHONE));
         for (agent, passes) in [(true, true), (false, false)] {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_for_those_named_or_for_all() {
+    fn packet_is_addressed_to_its_destinations_or_to_all() {
         let mut packet = user();
         assert!(is_for(&packet, "phone", "PA_1"));
         packet.destination_identities = vec!["tablet".into()];
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nonce_counts_once_and_a_hundred_are_remembered() {
+    fn duplicate_nonce_is_detected_among_the_last_hundred() {
         let numbered = |n: u8| {
             let mut packet = user();
             if let Some(Value::User(user)) = &mut packet.value {

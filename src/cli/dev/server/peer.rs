@@ -1,6 +1,6 @@
-//! One participant's peer connection: str0m's state machine and the queue in front of its channels.
+//! The peer connection of one participant: str0m's state machine and a queue in front of its data channels.
 //!
-//! It has no socket: datagrams come in with the address that they came from, and go out as [`Transmit`].
+//! It performs no I/O: received datagrams are passed in with their source address, and outgoing ones are polled as [`Transmit`].
 
 use std::{collections::VecDeque, net::SocketAddr, ops::RangeInclusive, time::Instant};
 
@@ -15,22 +15,22 @@ use str0m::{
 
 use toolbridge::transport::Lane;
 
-/// How many bytes of both channels may be on their way.
+/// The maximum number of unacknowledged bytes of both channels.
 const BUDGET: usize = 144 * 1024;
-/// What the reliable channel leaves of it, so that a full one cannot keep a lossy packet back.
+/// The part of [`BUDGET`] reserved for lossy packets, in bytes.
 const LOSSY_RESERVE: usize = 16 * 1024;
-/// How many bytes wait for somebody who reads too slowly; beyond it he is put out.
+/// The maximum number of bytes queued for a slow participant; beyond it, the participant is removed.
 const MAX_QUEUED: usize = 32 * 1024 * 1024;
-/// How many addresses of a client are tried.
+/// The maximum number of ICE candidates of a client.
 const MAX_CANDIDATES: usize = 64;
 
 /// A peer connection.
 pub(super) struct Peer {
     rtc: Rtc,
-    /// Where we are reached, over UDP and over TCP.
+    /// The server's addresses over UDP and TCP.
     addresses: [SocketAddr; 2],
     candidates: usize,
-    /// Where the client was last heard, over UDP.
+    /// The source address of the client's last datagram over UDP.
     heard: Option<SocketAddr>,
     reliable: Option<ChannelId>,
     lossy: Option<ChannelId>,
@@ -39,29 +39,29 @@ pub(super) struct Peer {
     wake_at: Instant,
     events: VecDeque<PeerEvent>,
     transmits: VecDeque<Transmit>,
-    /// How many offers were answered.
+    /// The number of answered offers.
     pub(super) answers: u32,
 }
 
-/// What happened on a peer connection.
+/// An event of a peer connection.
 #[derive(Debug)]
 pub(super) enum PeerEvent {
-    /// A path was found, or found again.
+    /// ICE found a path, or found one again.
     Connected,
-    /// Both channels are open.
+    /// Both data channels are open.
     Open,
-    /// A message came.
+    /// A message was received.
     Message(Lane, Vec<u8>),
-    /// No path works any more.
+    /// ICE lost its path.
     Lost,
-    /// The client has closed it.
+    /// The client closed the connection.
     Closed,
-    /// More waits for the client than is kept.
+    /// The queue for the client exceeds its limit.
     Overflow,
 }
 
 impl Peer {
-    /// Nothing was offered yet. The addresses are ours, over UDP and over TCP.
+    /// Creates a peer connection that waits for an offer. The addresses are the server's over UDP and TCP.
     pub(super) fn new(now: Instant, addresses: [SocketAddr; 2]) -> Self {
         Self {
             rtc: Rtc::builder().clear_codecs().set_sctp_max_buffered_amount(BUDGET).build(now),
@@ -79,10 +79,10 @@ impl Peer {
         }
     }
 
-    /// Answers an offer, the first or a later one. Our addresses are told apart, as the real server does.
+    /// Answers an offer, the first or a later one. The candidates are returned separately, for trickle ICE as in livekit-server.
     ///
     /// # Errors
-    /// The offer cannot be understood, or the connection is at its end.
+    /// The offer is invalid, or the connection has ended.
     pub(super) fn answer(
         &mut self,
         now: Instant,
@@ -112,7 +112,7 @@ impl Peer {
                     self.rtc.add_local_candidate(candidate);
                     self.drain();
                 }
-                Err(error) => tracing::debug!(%error, "an address of ours is unusable"),
+                Err(error) => tracing::debug!(%error, "a local address cannot be used as a candidate"),
             }
         }
         self.answers += 1;
@@ -128,10 +128,10 @@ impl Peer {
         ]
     }
 
-    /// Takes an address of the client's. One that cannot be used is skipped: its checks tell it as well.
+    /// Adds a candidate of the client. An unusable candidate is skipped: ICE checks reveal the address as well.
     pub(super) fn add_candidate(&mut self, line: &str) {
         if self.candidates >= MAX_CANDIDATES {
-            return tracing::debug!(limit = MAX_CANDIDATES, "a candidate too many was skipped");
+            return tracing::debug!(limit = MAX_CANDIDATES, "a candidate above the limit was skipped");
         }
         match Candidate::from_sdp_string(line) {
             Ok(candidate) => {
@@ -143,8 +143,9 @@ impl Peer {
         }
     }
 
-    /// Whether a datagram is for this connection; if so it is taken. From a known address checks of this connection
-    /// came already: what else comes from there may be ahead of the answers to our own checks, and is taken too.
+    /// Handles a datagram if it belongs to this connection, and returns whether it does. `known` means that ICE checks for this
+    /// connection already came from the address; then other datagrams from it are accepted even before the server's own checks
+    /// are answered.
     pub(super) fn receive(
         &mut self,
         now: Instant,
@@ -156,7 +157,7 @@ impl Peer {
         let local = self.addresses[usize::from(protocol != Protocol::Udp)];
         let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return false };
         let input = Input::Receive(now, receive);
-        // The stack itself takes whatever comes from where its client was: somebody else may have that port by now.
+        // The stack accepts any datagram from its client's address, but another client may use that port by now.
         if is_request(datagram) && !self.is_meant_by(datagram) {
             return false;
         }
@@ -167,21 +168,21 @@ impl Peer {
             self.heard = Some(from);
         }
         if let Err(error) = self.rtc.handle_input(input) {
-            // One datagram is no reason to end a connection; if it was, the next poll says so.
+            // One bad datagram does not end the connection; if it did, the next poll reports it.
             tracing::debug!(%from, %error, "a datagram was refused");
         }
         self.drain();
         true
     }
 
-    /// Whether a check names this connection: what we call ourselves stands before what the client does.
+    /// Returns whether an ICE check names this connection: the server's ufrag comes before the client's.
     fn is_meant_by(&mut self, check: &[u8]) -> bool {
         let mut name = self.rtc.direct_api().local_ice_credentials().ufrag.into_bytes();
         name.push(b':');
         check.windows(name.len()).any(|it| it == name)
     }
 
-    /// Lets the time pass.
+    /// Advances the time.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if let Err(error) = self.rtc.handle_input(Input::Timeout(now)) {
             self.fail(&error);
@@ -189,22 +190,22 @@ impl Peer {
         self.drain();
     }
 
-    /// When to let the time pass next.
+    /// Returns when to call `handle_timeout` next.
     pub(super) fn poll_timeout(&self) -> Instant {
         self.wake_at
     }
 
-    /// What happened next.
+    /// Returns the next event.
     pub(super) fn poll_event(&mut self) -> Option<PeerEvent> {
         self.events.pop_front()
     }
 
-    /// What is to be sent next.
+    /// Returns the next datagram to send.
     pub(super) fn poll_transmit(&mut self) -> Option<Transmit> {
         self.transmits.pop_front()
     }
 
-    /// Sends a packet. A lossy one for which there is no room now is lost.
+    /// Sends a packet. A lossy packet is dropped if the buffer is full.
     pub(super) fn send(&mut self, lane: Lane, packet: Vec<u8>) {
         if lane == Lane::Lossy {
             self.write(lane, &packet);
@@ -220,12 +221,12 @@ impl Peer {
         }
     }
 
-    /// How many bytes wait for the client.
+    /// Returns the number of bytes queued for the client.
     pub(super) fn queued(&self) -> usize {
         self.queued
     }
 
-    /// Writes the next reliable packet that waits, if there is room for it.
+    /// Writes the next queued reliable packet if the buffer has space.
     fn write_next(&mut self) -> bool {
         let Some(packet) = self.queue.pop_front() else { return false };
         let written = self.write(Lane::Reliable, &packet);
@@ -249,21 +250,21 @@ impl Peer {
         })
     }
 
-    /// Says goodbye. What is to be sent for that can be polled once more.
+    /// Closes the connection. The datagrams of the closing can still be polled.
     pub(super) fn close(&mut self) {
         if let Err(error) = self.rtc.close() {
-            tracing::debug!(%error, "a peer connection ended without a goodbye");
+            tracing::debug!(%error, "closing a peer connection failed");
         }
         self.drain();
     }
 
-    /// Takes all that the stack has to say, until it only wants to be woken again.
+    /// Polls the stack until it only waits for a timeout.
     fn drain(&mut self) {
         loop {
             match self.rtc.poll_output() {
                 Ok(Output::Timeout(at)) => {
                     self.wake_at = at;
-                    // An acknowledgement may have made room. After each packet the stack has its say again.
+                    // An acknowledgement may have freed buffer space. Poll the stack again after each packet.
                     if !self.write_next() {
                         return;
                     }
@@ -275,8 +276,8 @@ impl Peer {
         }
     }
 
-    /// The stack keeps to an address for 20 s after the client was heard from another one, as happens behind a router
-    /// that forgets; the real server follows at once. Checks go where they are meant to.
+    /// Queues a datagram for the address that the client last used. The stack keeps the old address for 20 s after the client's
+    /// address changes, as happens with NAT rebinding; livekit-server follows at once. ICE checks keep their destination.
     fn transmit(&mut self, mut transmit: Transmit) {
         if transmit.proto == Protocol::Udp && !is_check(&transmit.contents) {
             transmit.destination = self.heard.unwrap_or(transmit.destination);
@@ -322,14 +323,14 @@ impl Peer {
     }
 }
 
-/// Whether a datagram is one of ICE's.
+/// Returns whether a datagram is a STUN message of ICE.
 fn is_check(datagram: &[u8]) -> bool {
     /// The first byte of a STUN message ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
     const STUN: RangeInclusive<u8> = 0..=3;
     datagram.first().is_some_and(|first| STUN.contains(first))
 }
 
-/// Whether a datagram is a question of ICE's, not an answer.
+/// Returns whether a datagram is a STUN binding request.
 fn is_request(datagram: &[u8]) -> bool {
     datagram.starts_with(&[0, 1])
 }
@@ -351,7 +352,7 @@ mod tests {
         Peer::new(Instant::now(), HERE)
     }
 
-    /// A client at an address of ours.
+    /// A client with a local address.
     struct Client {
         rtc: Rtc,
         at: SocketAddr,
@@ -371,7 +372,7 @@ mod tests {
             Self { rtc, at }
         }
 
-        /// What it sends until it waits.
+        /// Returns the datagrams that the client sends.
         fn says(&mut self, now: Instant) -> Vec<Vec<u8>> {
             self.rtc.handle_input(Input::Timeout(now)).unwrap();
             let mut said = Vec::new();
@@ -390,9 +391,9 @@ mod tests {
         }
     }
 
-    /// A process that was killed says no goodbye, and the system gives its port to whoever asks next.
+    /// A killed process does not close its connection, and the system may reuse its port.
     #[test]
-    fn a_port_of_somebody_who_has_gone_is_not_his_any_more() {
+    fn reused_port_of_a_killed_client_reaches_the_new_connection() {
         let (mut now, at) = (Instant::now(), "127.0.0.1:5000".parse().unwrap());
         let mut gone = peer();
         let mut client = Client::new(now, &mut gone, at);
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_nothing_is_told_apart_and_costs_a_capped_queue() {
+    fn client_that_does_not_read_overflows_a_bounded_queue() {
         let mut peer = peer();
         for _ in 0..MAX_QUEUED / 60_000 {
             peer.send(Lane::Reliable, vec![0; 60_000]);
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_offer_is_an_error() {
+    fn invalid_offer_is_an_error() {
         let mut peer = peer();
         for sdp in ["", "v=0\r\n", "nonsense"] {
             let offer = SessionDescription { sdp: sdp.into(), ..Default::default() };
@@ -447,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_of_nobody_is_not_taken() {
+    fn datagram_of_unknown_origin_is_rejected() {
         let mut peer = peer();
         for datagram in [&[][..], &[0; 20], &[22; 40], &[255; 1200]] {
             let from = "127.0.0.1:11".parse().unwrap();

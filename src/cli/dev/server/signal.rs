@@ -1,4 +1,4 @@
-//! Signalling: the join request in a URL, and the WebSocket that follows.
+//! Signaling: the join request in the URL, and the WebSocket.
 
 use std::{io::Read as _, time::Duration};
 
@@ -23,23 +23,23 @@ use super::{
     room::PING,
 };
 
-/// The largest join request, in bytes: the real server's own limit.
+/// The maximum size of a join request, in bytes, as in livekit-server.
 const MAX_JOIN_REQUEST: usize = 1024 * 1024;
-/// The largest frame that a client sends, in bytes.
+/// The maximum size of a client's WebSocket frame, in bytes.
 const MAX_FRAME: usize = 256 * 1024;
-/// How many messages wait for a client; who takes none is cut off.
+/// The maximum number of messages queued for a client; beyond it, the client is disconnected.
 pub(super) const MAX_WAITING: usize = 256;
-/// How long one frame may take to be sent.
+/// The time limit for sending a frame.
 const SEND_LIMIT: Duration = Duration::from_secs(10);
-/// How long a client has to close its end after ours.
+/// The time that a client has to close the connection after the server.
 const LINGER: Duration = Duration::from_secs(2);
-/// A client asks every few seconds whether we are there. One that does not is gone.
-const SILENCE: Duration = Duration::from_secs(PING[1] as u64);
+/// The idle timeout. Clients send a ping every few seconds.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(PING[1] as u64);
 
-/// The join request in the value of `join_request`.
+/// Decodes the query parameter `join_request`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why the value is invalid.
 pub(super) fn join_request(text: &str) -> Result<JoinRequest, &'static str> {
     let wrapped = URL_SAFE.decode(text).map_err(|_| "cannot base64 decode wrapped join request")?;
     let wrapped = WrappedJoinRequest::decode(wrapped.as_slice())
@@ -48,7 +48,7 @@ pub(super) fn join_request(text: &str) -> Result<JoinRequest, &'static str> {
         Compression::None => wrapped.join_request,
         Compression::Gzip => {
             let mut bytes = Vec::new();
-            // One byte more than the limit shows that there is more.
+            // Read one byte more than the limit to detect a larger request.
             let limit = MAX_JOIN_REQUEST as u64 + 1;
             GzDecoder::new(wrapped.join_request.as_slice())
                 .take(limit)
@@ -63,15 +63,15 @@ pub(super) fn join_request(text: &str) -> Result<JoinRequest, &'static str> {
     JoinRequest::decode(bytes.as_slice()).map_err(|_| "cannot unmarshal join request")
 }
 
-/// Carries messages both ways until either side ends, and tells the server of it.
+/// Transfers messages in both directions until one side ends, and reports the end to the server.
 pub(super) async fn carry(stream: TcpStream, entry: SignalSession, inputs: &mpsc::Sender<ServerInput>) {
     let SignalSession { connection, mut messages } = entry;
     let config = WebSocketConfig::default().max_message_size(Some(MAX_FRAME)).max_frame_size(Some(MAX_FRAME));
     let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
     let (mut writer, mut reader) = socket.split();
     let reading = async {
-        // A client that says what it may not ends as one that is silent does.
-        while let Ok(Some(Ok(frame))) = time::timeout(SILENCE, reader.next()).await {
+        // An invalid frame ends the connection, like the idle timeout.
+        while let Ok(Some(Ok(frame))) = time::timeout(IDLE_TIMEOUT, reader.next()).await {
             let request = match frame {
                 Frame::Binary(bytes) => SignalRequest::decode(bytes).ok().and_then(|it| it.message),
                 Frame::Close(_) => break,
@@ -93,15 +93,15 @@ pub(super) async fn carry(stream: TcpStream, entry: SignalSession, inputs: &mpsc
             }
         }
         let _ = time::timeout(SEND_LIMIT, writer.close()).await;
-        // A socket that is closed with something unread in it takes back what it has sent: the last word, here. So the
-        // client is read until it has closed its end.
+        // Closing a socket with unread data discards sent data, here the last message. So keep reading until the
+        // client closes the connection.
         time::sleep(LINGER).await;
     };
     tokio::select! {
         () = reading => {}
         () = writing => {}
     }
-    // An error means that the server has ended.
+    // Sending fails only if the server has ended.
     let _ = inputs.send(ServerInput::SignalClosed(connection)).await;
 }
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_join_request_is_read_with_and_without_compression() {
+    fn join_request_is_decoded_with_and_without_compression() {
         let request = JoinRequest { reconnect: true, participant_sid: "PA_1".into(), ..Default::default() };
         let bytes = request.encode_to_vec();
         for text in [wrap(Compression::None, bytes.clone()), wrap(Compression::Gzip, gzip(&bytes))] {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_join_request_is_refused() {
+    fn invalid_join_request_is_refused() {
         let bomb = wrap(Compression::Gzip, gzip(&vec![0; 64 * MAX_JOIN_REQUEST]));
         assert_eq!(join_request(&bomb), Err("join request too large"));
         for bad in

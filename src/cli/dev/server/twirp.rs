@@ -1,4 +1,4 @@
-//! The room service: LiveKit's server API over HTTP, as far as it concerns participants and data.
+//! The room service: the part of LiveKit's server API that concerns participants and data.
 //!
 //! `POST /twirp/livekit.RoomService/METHOD`, in JSON or in protobuf ([Twirp](https://twitchtv.github.io/twirp/docs/spec_v7.html)).
 
@@ -15,20 +15,20 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::room::{Rooms, ServiceError};
 
-/// Where the methods are.
+/// The path prefix of the methods.
 pub(super) const PREFIX: &str = "/twirp/livekit.RoomService/";
 
-/// What somebody asks for.
+/// A request to the room service.
 #[derive(Debug)]
 pub(super) struct ServiceCall {
     pub(super) grants: Option<VideoGrants>,
     pub(super) method: String,
-    /// JSON, or else protobuf.
+    /// Whether the body is JSON instead of protobuf.
     pub(super) json: bool,
     pub(super) body: Vec<u8>,
 }
 
-/// The answer: status, kind and body.
+/// The response: status, content type and body.
 #[derive(Debug)]
 pub(super) struct ServiceResponse {
     pub(super) status: u16,
@@ -36,14 +36,14 @@ pub(super) struct ServiceResponse {
     pub(super) body: Vec<u8>,
 }
 
-/// Why not: status, Twirp's word for it, and a text.
+/// A Twirp error: HTTP status, code and message.
 #[derive(Debug)]
 struct Error(u16, &'static str, String);
 
 const NOT_ALLOWED: (u16, &str) = (401, "unauthenticated");
 
 impl ServiceCall {
-    /// Does what is asked for.
+    /// Performs the request.
     pub(super) fn perform(self, now: Instant, rooms: &mut Rooms) -> ServiceResponse {
         let kind = if self.json { "application/json" } else { "application/protobuf" };
         match self.route(now, rooms) {
@@ -94,7 +94,7 @@ impl ServiceCall {
         }
     }
 
-    /// Reads the request, does the work, writes the answer.
+    /// Decodes the request, runs `work` and encodes the response.
     fn answer<Q, A>(&self, work: impl FnOnce(Q) -> Result<A, Error>) -> Result<Vec<u8>, Error>
     where
         Q: Message + Default + DeserializeOwned,
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn json_and_protobuf_are_answered_in_kind() {
+    fn response_has_the_encoding_of_the_request() {
         let answer = call(admin(), "ListRooms", true, b"{}".to_vec());
         assert_eq!((answer.status, answer.kind, &*answer.body), (200, "application/json", &b"{}"[..]));
         let request = ListParticipantsRequest { room: "kitchen".into() };
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_is_told_so_and_nothing_is_done() {
+    fn request_without_the_grant_is_refused() {
         let other = br#"{"room": "cellar"}"#;
         for (grants, method, body) in [
             (None, "ListRooms", &b"{}"[..]),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_and_what_is_no_request() {
+    fn unknown_target_and_malformed_request_are_errors() {
         let missing = br#"{"room": "kitchen", "identity": "nobody"}"#;
         assert_eq!(call(admin(), "RemoveParticipant", true, missing.to_vec()).status, 404);
         assert_eq!(call(admin(), "MutePublishedTrack", true, missing.to_vec()).status, 404);
