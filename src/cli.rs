@@ -1,4 +1,4 @@
-//! The command line: one file a verb, one meaning a status.
+//! The command line. Each subcommand has its own file, and each exit status has one meaning.
 
 use std::{fmt, io, io::Write as _, process::ExitCode, time::Duration};
 
@@ -42,15 +42,17 @@ mod token_role;
 mod tools;
 mod watch;
 
-/// What every verb has in common.
+/// The notes at the end of `toolbridge --help`.
 const AFTERWORD: &str = "\
-Server and key come from flags or from LIVEKIT_URL, LIVEKIT_API_KEY and
-LIVEKIT_API_SECRET, or LIVEKIT_TOKEN. TIME is a number with its unit: 500ms, 5s, 2m.
-RUST_LOG=toolbridge=debug shows what happens.
-Status: 0 success, 1 failure, 2 wrong usage, 3 something is wrong in the file
-or differs from it, 4 (of `call`) failure and nothing ran, 130 stopped by Ctrl-C.";
+Every command that connects takes the server from --url or LIVEKIT_URL, and credentials from
+--api-key and --api-secret (LIVEKIT_API_KEY, LIVEKIT_API_SECRET) or --token (LIVEKIT_TOKEN).
+TIME is a number with a unit: 500ms, 5s, 2m. RUST_LOG=toolbridge=debug prints a log to stderr.
 
-/// Tool calls between a voice assistant and the apps in its LiveKit room.
+Exit status: 0 success; 1 failure; 2 usage error; 3 the recording is damaged, violates the
+protocol, or differs from its replay; 4 (`call` only) the call failed and the tool did not run;
+130 interrupted by Ctrl-C.";
+
+/// Tool calls between a voice assistant and the apps in its LiveKit room
 #[derive(Debug, Parser)]
 #[command(name = "toolbridge", version, about, max_term_width = 100, after_help = AFTERWORD)]
 struct Arguments {
@@ -60,71 +62,71 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show a client with four tools and an assistant that calls them
+    /// Run a client with four tools and an assistant that calls them
     Demo(demo::Arguments),
-    /// Run a LiveKit-compatible server for development, on this machine only
+    /// Run an embedded LiveKit-compatible server for local development
     Dev(dev::Arguments),
-    /// Check step by step whether a server can be used from here, and say what to do
+    /// Check the connection to a server step by step and explain how to fix what fails
     Doctor(doctor::Arguments),
-    /// Make a token for a room
+    /// Create an access token for a room
     Token(token::Arguments),
     /// Join as a client whose tools are programs on this machine
     Client(client::Arguments),
     /// Join as an assistant and call one tool
     Call(call::Arguments),
-    /// Join as an assistant that another program drives by JSON lines
+    /// Join as an assistant controlled by another program through JSON lines
     Assistant(assistant::Arguments),
-    /// Show who offers what in a room
+    /// List the tools that participants of a room offer
     Tools(tools::Arguments),
-    /// Show frames as they pass
+    /// Print the protocol frames sent in a room
     Watch(watch::Arguments),
-    /// Join as an observer and record what is said in a room
+    /// Join as an observer and record the tool calls of a room
     Record(record::Arguments),
-    /// Measure the round trip of calls to a client
+    /// Measure the round-trip time of calls to a client
     Ping(ping::Arguments),
-    /// Turn a frame into JSON and back
+    /// Convert a protocol frame to JSON or back
     Frame(frame::Arguments),
-    /// Show what is in a recording, in figures
+    /// Summarize a recording
     Info(info::Arguments),
-    /// Show the entries of a recording
+    /// Print the entries of a recording
     Cat(cat::Arguments),
-    /// Show the calls of a recording
+    /// List the calls of a recording
     Calls(calls::Arguments),
-    /// Judge a recording by the contract
+    /// Check a recording for protocol violations
     Check(check::Arguments),
-    /// Write a recording for other programs
+    /// Convert a recording for other programs
     Export(export::Arguments),
-    /// Make a finished file of a recording that is damaged, or whose recorder died
+    /// Recover a recording that is damaged or whose recorder crashed
     Repair(repair::Arguments),
-    /// Show a recorded session as one HTML page
+    /// Write a recorded session as an HTML page
     Report(report::Arguments),
-    /// Run a recorded session again: on virtual time, or in a room in the place of its client or its assistant
+    /// Replay a recorded session offline, or in a room as its client or its assistant
     Replay(replay::Arguments),
-    /// Take out of a recording what tools were asked and answered
+    /// Remove tool parameters and results from a recording
     Redact(redact::Arguments),
-    /// Print a script that lets a shell complete verbs and options
+    /// Print a shell completion script
     Completions(completions::Arguments),
 }
 
-/// How long what is left at the end has to be dropped.
+/// The time that remaining tasks have to stop when the process exits.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why a verb did not do what it was asked to.
+/// Why a subcommand did not succeed.
 #[derive(Debug)]
 enum Failure {
-    /// It was asked wrongly: status 2.
+    /// The command line is wrong: status 2.
     Usage(String),
-    /// It was asked rightly and failed: status 1.
+    /// The command failed: status 1.
     Failed(String),
-    /// A call failed and it is proven that nothing ran: status 4.
+    /// A call failed, and the tool certainly did not run: status 4.
     NothingRan(String),
-    /// It failed, and what it printed says so already: this status.
+    /// The command failed and has already printed why: this status.
     Reported(u8),
-    /// It was done, and something is wrong in the file that it was asked about: status 3.
+    /// The command succeeded and found problems in the recording: status 3.
     ProblemsFound,
-    /// It was stopped by Ctrl-C: status 130, as shells have it.
+    /// Ctrl-C interrupted the command: status 130, as in shells.
     Interrupted,
-    /// Whoever read our output stopped reading: nothing to complain about.
+    /// The reader of standard output closed it: status 0.
     ClosedPipe,
 }
 
@@ -170,7 +172,7 @@ impl From<io::Error> for Failure {
 
 /// Runs the command line that this process was started with.
 pub(crate) fn main() -> ExitCode {
-    // Programs that are tools are started by this program itself: see `ProgramTools::supervisor`.
+    // This program also supervises the programs that implement tools: see `ProgramTools::supervisor`.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == SUPERVISE) {
         return supervise();
     }
@@ -178,11 +180,11 @@ pub(crate) fn main() -> ExitCode {
     start_logs();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return Failure::failed(format!("no runtime: {error}")).report(),
+        Err(error) => return Failure::failed(format!("cannot start the async runtime: {error}")).report(),
     };
-    let result = runtime.block_on(interrupt::obeyed(arguments.verb.run()));
-    // Programs that still run are killed as their tasks are dropped. A question about a server's name
-    // cannot be stopped, and is not waited for.
+    let result = runtime.block_on(interrupt::until_second_signal(arguments.verb.run()));
+    // Dropping the tasks kills tool programs that still run. A DNS lookup cannot be cancelled, so the
+    // shutdown does not wait for it.
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     result.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
@@ -216,26 +218,26 @@ impl Verb {
     }
 }
 
-/// A line for people, on stderr; whether they read it is their business.
+/// Prints a line on stderr. A write error is ignored.
 fn hint(line: &str) {
     let _ = writeln!(io::stderr(), "{}", text::plain(line));
 }
 
-/// The longest line about a tool's failure, in characters.
+/// The maximum length of a line about a failed tool, in characters.
 const LONGEST_FAILURE: usize = 200;
 
-/// Shows the owner of a tool why it failed, on stderr. Nobody else gets this text: it may hold what the tool was given.
+/// Prints why a local tool failed, on stderr only: the text may contain the tool's arguments.
 fn tool_failed(tool: &ToolName, reason: &LocalText) {
     hint(&text::line(&format!("{tool} failed: {reason}"), LONGEST_FAILURE));
 }
 
-/// Logs go to stderr, and only if asked for: `RUST_LOG=toolbridge=debug`.
+/// Starts logging to stderr if `RUST_LOG` is set, as in `RUST_LOG=toolbridge=debug`.
 fn start_logs() {
-    let asked = std::env::var("RUST_LOG").unwrap_or_else(|_| "off".to_owned());
-    let filter = tracing_subscriber::EnvFilter::try_new(&asked).unwrap_or_else(|error| {
-        hint(&format!("RUST_LOG is not understood, so nothing is logged: {error}"));
+    let requested = std::env::var("RUST_LOG").unwrap_or_else(|_| "off".to_owned());
+    let filter = tracing_subscriber::EnvFilter::try_new(&requested).unwrap_or_else(|error| {
+        hint(&format!("RUST_LOG is invalid, so logging is off: {error}"));
         "off".into()
     });
-    let colours = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
+    let colors = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colors).init();
 }

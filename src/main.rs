@@ -1,10 +1,10 @@
-//! The command line tool `toolbridge`.
+//! The `toolbridge` command-line tool.
 
 use std::process::ExitCode;
 
 mod cli;
 
-// The library compiles these files, too.
+// The library compiles these files as well.
 #[path = "recording/escape.rs"]
 mod escape;
 #[path = "transport/livekit/host.rs"]

@@ -1,4 +1,4 @@
-//! `toolbridge assistant`: an assistant that any language can drive, by JSON lines: see `assistant.md`.
+//! `toolbridge assistant`: an assistant that a program in any language controls through JSON lines: see `assistant.md`.
 
 use std::{
     io::{self, Write as _},
@@ -28,20 +28,21 @@ mod input;
 mod messages;
 mod output;
 
-/// The contract of the lines.
-const CONTRACT: &str = include_str!("assistant/assistant.md");
+/// The specification of the line protocol.
+const PROTOCOL_TEXT: &str = include_str!("assistant/assistant.md");
 
-/// What `--help` says of them.
+/// The notes at the end of `--help`.
 const AFTERWORD: &str = "\
-Calls are JSON lines on stdin, outcomes and events are JSON lines on stdout:
+Write calls to stdin as JSON lines; results and events arrive on stdout as JSON lines:
   {\"type\": \"call\", \"id\": 1, \"tool\": \"get_battery\", \"arguments\": {}, \"to\": \"phone\"}
   {\"type\":\"result\",\"id\":1,\"ok\":true,\"result\":{\"level\":0.8}}
-When stdin ends, open calls are waited for. All of it: toolbridge assistant --protocol";
+After stdin ends, the command waits for open calls. For the full protocol run:
+  toolbridge assistant --protocol";
 
-/// On the way out nothing of ours is open but what was stopped.
+/// How long closing waits for open calls; only cancelled calls can be open then.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// How long calls that an interruption cancels have to say so.
+/// The time that calls cancelled by an interrupt have to deliver their results.
 const LAST_RESULTS: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -50,29 +51,29 @@ pub(super) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// The programs that are our own tools (see examples/tools.toml): calls of them run on this machine
+    /// TOML file that defines programs as tools of the assistant (see examples/tools.toml). They run on this machine
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
 
-    /// A tool of --tools that runs though it needs consent; as often as needed. There is nobody to ask
+    /// Run this tool of --tools without consent (repeatable). The command cannot ask for consent
     #[arg(long, value_name = "TOOL", requires = "tools")]
     yes: Vec<String>,
 
-    /// A client that is known by name, so that it can be called before LiveKit announces it; as often as needed
+    /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
     #[arg(long = "client", value_name = "IDENTITY")]
     clients: Vec<String>,
 
     #[command(flatten)]
     record: RecordOption,
 
-    /// Print the contract of the lines, and leave
+    /// Print the specification of the line protocol and exit
     #[arg(long)]
     protocol: bool,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.protocol {
-        io::stdout().write_all(CONTRACT.as_bytes())?;
+        io::stdout().write_all(PROTOCOL_TEXT.as_bytes())?;
         return Ok(());
     }
     let mut builder = Assistant::builder().drain(DRAIN);
@@ -91,7 +92,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         builder = builder.record_with(path, options);
     }
     let assistant = match join(builder, &arguments.room_arguments).await {
-        // Whoever drives this reads its output alone.
+        // The controlling program reads standard output only.
         Err(Failure::Failed(reason)) => {
             writeln!(io::stdout(), "{}", text::json(&messages::join_failed(&reason)))?;
             return Err(Failure::Failed(reason));
@@ -108,22 +109,22 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         ended = conversation.run(&room, input) => ended,
     };
     if matches!(ended, End::Interrupted) {
-        // Its reader may have stopped reading; then there is nobody to tell.
+        // The reader of standard output may be gone; then the results are discarded.
         let _ = timeout(LAST_RESULTS, conversation.cancel_all()).await;
     }
     let reason = assistant.close().await;
-    let told = conversation.finish(&reason);
-    let whole = async {
-        told.await;
-        // None: the thread that writes is gone without a word.
+    let finished = conversation.finish(&reason);
+    let flushed = async {
+        finished.await;
+        // An error means that the writer thread ended without a result.
         written.await.unwrap_or(Ok(()))
     };
     if matches!(ended, End::Interrupted) {
-        if let Ok(written) = timeout(LAST_RESULTS, whole).await {
+        if let Ok(written) = timeout(LAST_RESULTS, flushed).await {
             written?;
         }
     } else {
-        unless_interrupted(async { Ok(whole.await?) }).await?;
+        unless_interrupted(async { Ok(flushed.await?) }).await?;
     }
     match reason {
         CloseReason::Closed => Ok(()),

@@ -1,4 +1,4 @@
-//! `toolbridge call`: joins as an assistant, calls one tool, leaves.
+//! `toolbridge call`: joins as an assistant, calls one tool and leaves.
 
 use std::{
     cell::Cell,
@@ -20,50 +20,50 @@ use super::{
 };
 use toolbridge::{Assistant, Body, CallError, Event, Events, Identity, Participant, Role, ToolError};
 
-/// After this long without a start we say what we are waiting for.
+/// The time before a message says what the command is waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a call that nobody can be asked for waits itself. It needs this long to tell a client that listens to another
-/// assistant from one whose registration is on its way.
+/// How long the call itself waits when no client offers the tool. Within this time it can tell a client bound to another
+/// assistant from a client whose registration has not arrived yet.
 const REASON: Duration = Duration::from_secs(3);
 
-/// When one client has offered the tool, how long the others in the room have to say what they offer.
+/// Once one client offers the tool, how long to wait for the registrations of the other clients.
 const OTHERS_WAIT: Duration = Duration::from_secs(1);
 
-/// The longest line of progress, in characters.
+/// The maximum length of a progress line, in characters.
 const LONGEST_PROGRESS: usize = 200;
 
-/// The longest arguments that are read, in bytes: the largest frame of 16 MiB, all of it binary, as base64.
+/// The maximum size of the arguments, in bytes: the largest frame of 16 MiB as base64.
 const LONGEST_JSON: u64 = 24 * 1024 * 1024;
 
-/// On the way out nothing of ours is open but what was stopped.
+/// How long closing waits for open calls; only cancelled calls can be open then.
 const DRAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The tool's name
+    /// Tool to call
     tool: String,
 
-    /// Its arguments: a JSON object, or - to read it from standard input
+    /// Arguments as a JSON object, or - to read them from standard input
     #[arg(default_value = "{}", value_name = "JSON")]
     arguments: String,
 
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// Which client shall run it, if several offer it
+    /// Client that runs the tool; needed if several clients offer it
     #[arg(long, value_name = "IDENTITY")]
     to: Option<String>,
 
-    /// How long to wait for a client that offers the tool, or for the client that --to names
+    /// How long to wait for a client that offers the tool, or for the client named by --to
     #[arg(long, default_value = "10s", value_parser = clock::span, value_name = "TIME")]
     wait: Duration,
 
-    /// How long the call itself may take, from 1ms to 10m; it counts from when the request can be sent
+    /// Time limit of the call, from 1ms to 10m, counted from when the request can be sent
     #[arg(long, default_value = "30s", value_parser = clock::limit, value_name = "TIME")]
     timeout: Duration,
 
-    /// Print the outcome as one JSON object: outcome, result or code and message, mayHaveRun, times
+    /// Print one JSON object with the outcome: the result, or code, message and mayHaveRun; and the times
     #[arg(long)]
     json: bool,
 
@@ -111,7 +111,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     };
     times.wait = call_state.called.get().map_or_else(|| began.elapsed(), |called| called - began);
     times.took = call_state.called.get().map(|called| called.elapsed());
-    // A call that was interrupted is dropped by now, and so cancelled; its owner hears of it.
+    // An interrupted call has been dropped, which cancels it. Closing the assistant delivers the cancellation.
     assistant.close().await;
     let Some(result) = result else {
         if arguments.json {
@@ -122,32 +122,32 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.json { show_json(result, &times) } else { show(result) }
 }
 
-/// How long each part took.
+/// The duration of each phase.
 #[derive(Debug, Default)]
 struct Times {
     /// Joining the room.
     join: Duration,
-    /// From then on, waiting for a client.
+    /// Waiting for a client after the join.
     wait: Duration,
-    /// From the request to the outcome; none if nothing was asked.
+    /// From the request to the outcome; `None` if no request was made.
     took: Option<Duration>,
 }
 
-/// The arguments as they are given, or as they stand on standard input: one word of a command line is small.
+/// Parses the arguments from the command line, or from standard input, which can carry larger ones.
 fn parameters(given: &str) -> Result<Body, Failure> {
     let mut text = String::new();
     if given == "-" {
         io::stdin().lock().take(LONGEST_JSON).read_to_string(&mut text)?;
     }
     Body::from_json(if given == "-" { &text } else { given })
-        .map_err(|error| Failure::usage(format!("the arguments are no JSON: {error}")))
+        .map_err(|error| Failure::usage(format!("the arguments are not valid JSON: {error}")))
 }
 
-/// One call, with all that is done for it.
+/// One call and the state around it.
 struct ToolCall<'a> {
     assistant: &'a Assistant,
     arguments: &'a Arguments,
-    /// When the request was made, the last time.
+    /// When the last request was made.
     called: Cell<Option<Instant>>,
 }
 
@@ -160,8 +160,8 @@ impl ToolCall<'_> {
             loop {
                 self.called.set(Some(Instant::now()));
                 let result = self.once(json, until).await;
-                // The client listens to another assistant, and nothing ran. It is free soon if that one is gone, as
-                // the last `call` from this terminal may be.
+                // The client is bound to another assistant, and the tool did not run. The client unbinds soon if
+                // that assistant has left, as an earlier `call` from this terminal has.
                 let is_bound = matches!(result, Err(CallError::NotBound { .. }));
                 if !is_bound || !offers_change(&mut events, until).await {
                     return result;
@@ -170,21 +170,21 @@ impl ToolCall<'_> {
         };
         tokio::select! {
             result = call => result,
-            // Neither of them ever ends.
+            // These two futures never complete.
             () = self.hint() => Err(CallError::Cancelled),
             () = connection_state::print_changes(self.assistant) => Err(CallError::Cancelled),
         }
     }
 
-    /// Waits for somebody who can be asked.
+    /// Waits for a client that can run the tool.
     async fn someone(&self, until: Instant) {
         match &self.arguments.to {
             Some(owner) => {
                 let left = until.saturating_duration_since(Instant::now());
-                // If it is not ready by then, the call says why.
+                // If the client is not ready by then, the call reports why.
                 let _ = self.assistant.ready(owner.as_str()).within(left).await;
             }
-            // The rest of the time is the call's own: it finds out why nobody offers the tool.
+            // The call waits for the rest of the time and finds out why no client offers the tool.
             None => {
                 let end = until.checked_sub(REASON).unwrap_or_else(Instant::now);
                 offers(self.assistant, &self.arguments.tool, end).await;
@@ -208,18 +208,18 @@ impl ToolCall<'_> {
         call.await
     }
 
-    /// Says what is waited for, if that takes long.
+    /// Prints what the command is waiting for, if the wait is long.
     async fn hint(&self) {
         sleep(PATIENCE).await;
         if self.called.get().is_none() {
             let who = self.arguments.to.as_deref().unwrap_or("a client that offers it");
-            hint(&format!("waiting for {who} (LiveKit announces participants up to 3 s late) …"));
+            hint(&format!("waiting for {who} (LiveKit may announce participants up to 3 s late) …"));
         }
         std::future::pending::<()>().await;
     }
 }
 
-/// Waits until somebody offers something else than before; false if nobody does in time.
+/// Waits until the tools of any participant change. Returns false if none do in time.
 async fn offers_change(events: &mut Events, until: Instant) -> bool {
     loop {
         match timeout_at(until, events.recv()).await {
@@ -230,8 +230,8 @@ async fn offers_change(events: &mut Events, until: Instant) -> bool {
     }
 }
 
-/// Waits until somebody offers the tool, and a little longer for those who may offer it too: the first
-/// to answer us is no better than the others.
+/// Waits until a client offers the tool, and then briefly for other clients that may offer it as well, so that the
+/// fastest client is not preferred.
 async fn offers(assistant: &Assistant, tool: &str, mut until: Instant) {
     let mut events = assistant.events();
     let mut found = false;
@@ -297,7 +297,7 @@ fn show(result: Result<Body, CallError>) -> Result<(), Failure> {
             let owners: Vec<_> = owners.iter().map(Identity::as_str).collect();
             let owners = owners.join(", ");
             Err(Failure::NothingRan(format!(
-                "ambiguous: {tool} is offered by {owners}; choose one with --to (nothing ran)"
+                "ambiguous: several clients offer {tool}: {owners}; choose one with --to (the tool did not run)"
             )))
         }
         Err(error) => {
@@ -307,7 +307,7 @@ fn show(result: Result<Body, CallError>) -> Result<(), Failure> {
             Err(if ran {
                 Failure::Failed(text)
             } else {
-                Failure::NothingRan(format!("{text} (nothing ran)"))
+                Failure::NothingRan(format!("{text} (the tool did not run)"))
             })
         }
     }
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_for_a_client_does_not_use_up_the_time_of_the_call() {
+    async fn wait_for_a_client_does_not_count_toward_the_timeout() {
         for to in [&["--to", "phone"][..], &[]] {
             let line = [&["call", "nap", "--timeout", "2s", "--wait", "9s"], to].concat();
             let arguments = Line::parse_from(line).arguments;
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn client_that_does_not_come_within_the_wait_ends_the_call_and_nothing_ran() {
+    async fn absent_client_ends_the_call_before_the_tool_runs() {
         let arguments = Line::parse_from(["call", "t", "--to", "phone", "--wait", "3s"]).arguments;
         let room = Room::new();
         let assistant = Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();

@@ -1,4 +1,4 @@
-//! `toolbridge calls`: a table of the calls of a recording.
+//! `toolbridge calls`: prints a table of the calls of a recording.
 
 use std::{
     io::{self, BufWriter, Write as _},
@@ -12,21 +12,21 @@ use toolbridge::recording::{CallsBuilder, Moment, RecordedCall, call_json};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The recording
+    /// Recording to read
     file: PathBuf,
 
-    /// One JSON array: all that is known of each call
+    /// Print one JSON array with all details of each call
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut fold = CallsBuilder::default();
+    let mut builder = CallsBuilder::default();
     let (about, damage) = file::each(&arguments.file, |_, _, entry| {
-        fold.push(entry);
+        builder.push(entry);
         Ok(())
     })?;
-    let calls = fold.finish();
+    let calls = builder.finish();
     let mut out = BufWriter::new(io::stdout().lock());
     if arguments.json {
         for (place, call) in calls.calls.iter().enumerate() {
@@ -55,17 +55,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     out.flush()?;
     if calls.dropped > 0 {
-        hint(&format!("{} more calls were left out", calls.dropped));
+        hint(&format!("{} more calls omitted", calls.dropped));
     }
     file::end(&arguments.file, damage)
 }
 
-/// One call: when it was asked, and how long after that it was delivered, started and settled.
+/// Formats a call: the time of its request, and the times from then to delivery, start and settlement.
 fn row(call: &RecordedCall, begun: Moment) -> String {
     let first = call.requested.or(call.settled);
     let at = first.map_or_else(dash, |at| format!("{:.3}", at.since(begun).as_secs_f64()));
     let after = |at: Option<Moment>| match (at, call.requested) {
-        // Of two copies an observer may hear the later one first.
+        // An observer may receive copies of two frames in the wrong order.
         (Some(at), Some(requested)) if at < requested => "?".to_owned(),
         (Some(at), Some(requested)) => format!("{:.3}", at.since(requested).as_secs_f64() * 1e3),
         (Some(_), None) => "?".to_owned(),

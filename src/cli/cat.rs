@@ -1,4 +1,4 @@
-//! `toolbridge cat`: the entries of a recording, as text or JSON.
+//! `toolbridge cat`: prints the entries of a recording as text or JSON.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -18,7 +18,7 @@ use toolbridge::{
     tool::ErrorCode,
 };
 
-/// The codes that calls fail with unless their tool has codes of its own.
+/// The error codes of the protocol.
 const CODES: [ErrorCode; 9] = [
     ErrorCode::UNKNOWN_TOOL,
     ErrorCode::TIMEOUT,
@@ -31,39 +31,39 @@ const CODES: [ErrorCode; 9] = [
     ErrorCode::LOST,
 ];
 
-/// Of how many calls the outcomes are named to somebody who asked for one that there is not.
+/// The maximum number of calls whose outcomes an error message about `--outcome` lists.
 const MAX_OUTCOMES: usize = 1_000;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The recording
+    /// Recording to read
     file: PathBuf,
 
-    /// How entries are shown
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 
-    /// Go on as the file grows, until its recorder finishes it; not with --outcome or --format json
+    /// Follow the file while it is being recorded, until the recorder finishes it; not with --outcome or --format json
     #[arg(long)]
     follow: bool,
 
-    /// Text shows the time of day, in UTC, instead of seconds since the beginning
+    /// Print the time of day in UTC instead of seconds since the start (text format)
     #[arg(long)]
     clock: bool,
 
-    /// Nothing before this: a time since the beginning, such as 90s, or of day, such as 2026-01-31T12:00:00Z
+    /// Skip earlier entries. TIME is relative to the start, such as 90s, or absolute, such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = time)]
     from: Option<Time>,
 
-    /// Nothing after this
+    /// Skip later entries
     #[arg(long, value_name = "TIME", value_parser = time)]
     to: Option<Time>,
 
-    /// Only what this participant sent, was sent, or did
+    /// Only entries of this participant: sent, received, joined or left
     #[arg(long, value_name = "IDENTITY")]
     peer: Option<String>,
 
-    /// Only frames of calls of this tool
+    /// Only frames of calls to this tool
     #[arg(long, value_name = "NAME")]
     tool: Option<String>,
 
@@ -71,22 +71,22 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "ID")]
     call: Option<String>,
 
-    /// Only frames of calls that ended so: ok, open, stopped, or the code of a failure
+    /// Only frames of calls with this outcome: ok, open, stopped, or an error code
     #[arg(long, value_name = "WORD")]
     outcome: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A line an entry, without arguments and results
+    /// One line per entry, without arguments and results
     Text,
     /// One JSON array
     Json,
-    /// A JSON object a line
+    /// One JSON object per line
     Ndjson,
 }
 
-/// A moment, as it is asked for.
+/// A time option.
 #[derive(Clone, Copy, Debug)]
 enum Time {
     Since(Duration),
@@ -96,7 +96,7 @@ enum Time {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.follow && (arguments.outcome.is_some() || arguments.format == Format::Json) {
         return Err(Failure::usage(
-            "--follow never knows the end: it goes with neither --outcome nor --format json",
+            "--follow cannot be combined with --outcome or --format json, which need the complete recording",
         ));
     }
     let chosen = arguments.outcome.as_deref().map(|outcome| with_outcome(arguments, outcome)).transpose()?;
@@ -106,7 +106,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         file::open(&arguments.file)?
     };
     let about = recording.about().clone();
-    let mut filter = Filter { arguments, chosen, fold: CallsBuilder::default() };
+    let mut filter = Filter { arguments, chosen, builder: CallsBuilder::default() };
     let mut out = BufWriter::new(io::stdout().lock());
     let mut shown = 0_u64;
     let damage = file::walk(recording.entries(), |index, entry| {
@@ -150,14 +150,14 @@ fn show(
     }
 }
 
-/// The entries of the calls that ended so: that is known at the end of the file alone.
+/// Returns the entries of the calls with an outcome, which is known only after reading the whole file.
 fn with_outcome(arguments: &Arguments, outcome: &str) -> Result<HashSet<usize>, Failure> {
-    let mut fold = CallsBuilder::default();
+    let mut builder = CallsBuilder::default();
     file::each(&arguments.file, |_, _, entry| {
-        fold.push(entry);
+        builder.push(entry);
         Ok(())
     })?;
-    let calls = fold.finish().calls;
+    let calls = builder.finish().calls;
     let ended_so = |call: &&RecordedCall| call.outcome.as_str() == outcome;
     let known =
         ["ok", "open", "stopped"].contains(&outcome) || CODES.iter().any(|code| code.as_str() == outcome);
@@ -165,25 +165,25 @@ fn with_outcome(arguments: &Arguments, outcome: &str) -> Result<HashSet<usize>, 
         let words: BTreeSet<_> = calls.iter().map(|call| call.outcome.as_str()).take(MAX_OUTCOMES).collect();
         let words: Vec<_> = words.into_iter().collect();
         return Err(Failure::Usage(format!(
-            "--outcome {outcome:?}: no call of the recording ended so; they ended as {}",
-            if words.is_empty() { "nothing: there are none".to_owned() } else { words.join(", ") }
+            "--outcome {outcome:?}: no call of the recording has this outcome; the outcomes are {}",
+            if words.is_empty() { "none: the recording has no calls".to_owned() } else { words.join(", ") }
         )));
     }
     Ok(calls.iter().filter(ended_so).flat_map(|call| call.entries.iter().copied()).collect())
 }
 
-/// Which entries are shown.
+/// Selects the entries to print.
 struct Filter<'a> {
     arguments: &'a Arguments,
     chosen: Option<HashSet<usize>>,
-    fold: CallsBuilder,
+    builder: CallsBuilder,
 }
 
 impl Filter<'_> {
     fn takes(&mut self, about: &About, index: usize, entry: &Entry) -> bool {
         let asked = self.arguments;
         let after = |time: Option<Time>| time.map(|time| time.of(about));
-        // Whose call a frame belongs to depends on the frames before it, shown or not.
+        // The call of a frame depends on all earlier frames, printed or not.
         let of_call = asked.tool.is_none() && asked.call.is_none() || self.is_of_call(entry);
         of_call
             && after(asked.from).is_none_or(|from| entry.at >= from)
@@ -193,7 +193,7 @@ impl Filter<'_> {
     }
 
     fn is_of_call(&mut self, entry: &Entry) -> bool {
-        let Some(call) = self.fold.push(entry) else { return false };
+        let Some(call) = self.builder.push(entry) else { return false };
         self.arguments.tool.as_deref().is_none_or(|tool| call.tool == tool)
             && self.arguments.call.as_deref().is_none_or(|id| call.id.as_str() == id)
     }
@@ -228,9 +228,8 @@ fn time(text: &str) -> Result<Time, String> {
     if let Ok(span) = humantime::parse_duration(text) {
         return Ok(Time::Since(span));
     }
-    let at = humantime::parse_rfc3339_weak(text).map_err(|_| {
-        "it is neither a span, such as 90s, nor a time, such as 2026-01-31T12:00:00Z".to_owned()
-    })?;
-    let since = at.duration_since(UNIX_EPOCH).map_err(|_| "it is before 1970".to_owned())?;
+    let at = humantime::parse_rfc3339_weak(text)
+        .map_err(|_| "must be a duration, such as 90s, or a time, such as 2026-01-31T12:00:00Z".to_owned())?;
+    let since = at.duration_since(UNIX_EPOCH).map_err(|_| "must not be before 1970".to_owned())?;
     Ok(Time::At(Moment(nanos(since))))
 }

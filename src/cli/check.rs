@@ -1,4 +1,4 @@
-//! `toolbridge check`: a recording against the contract.
+//! `toolbridge check`: checks a recording for protocol violations.
 
 use std::{
     io::{self, BufWriter, Write as _},
@@ -12,10 +12,10 @@ use toolbridge::recording::{Checker, Level};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The recording
+    /// Recording to check
     file: PathBuf,
 
-    /// One JSON object: the findings, how many are errors, how many were left out, and the damage, if any
+    /// Print one JSON object: the findings, the numbers of errors and omitted findings, and any damage
     #[arg(long)]
     json: bool,
 }
@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             writeln!(out, "{at:>10.6} #{:<6} {level} {:<20} {who:<16} {what}", found.entry, found.rule)?;
         }
         if checked.left_out > 0 {
-            writeln!(out, "{} more were left out", checked.left_out)?;
+            writeln!(out, "{} more findings omitted", checked.left_out)?;
         }
         let notes = checked.findings.len() as u64 + checked.left_out - checked.errors;
         writeln!(out, "{} errors, {notes} notes", checked.errors)?;

@@ -27,17 +27,17 @@ pub(super) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// The assistant whose calls are taken; without it the only one in the room
+    /// Assistant whose calls are accepted [default: the only assistant in the room]
     #[arg(long, value_name = "IDENTITY")]
     assistant: Option<String>,
 
-    /// The programs that are our tools (see examples/tools.toml); without it there is only `bridge.echo`
+    /// TOML file that defines programs as tools (see examples/tools.toml). Without it the client offers only `bridge.echo`,
     /// for `toolbridge ping`
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
 
-    /// A tool that runs without a question, though it needs consent; as often as needed. For the others you
-    /// are asked at the terminal
+    /// Run this tool without asking for consent (repeatable). For other tools that need consent, you are asked at the
+    /// terminal
     #[arg(long, value_name = "TOOL", requires = "tools")]
     yes: Vec<String>,
 
@@ -76,7 +76,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         () = interrupted() => Ok(CloseReason::Closed),
         shown = show(&client) => shown,
     };
-    // Also when nobody reads any more what we show: the room should hear that we leave.
+    // Leave the room in an orderly way even if standard output is closed.
     client.close().await;
     match shown? {
         CloseReason::Closed => Ok(()),
@@ -84,7 +84,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The programs of a file; what is wrong in it is told with its name.
+/// Loads the tools of a file. Errors name the file.
 pub(super) fn programs(path: &Path) -> Result<ProgramTools, Failure> {
     let tools = ProgramTools::from_file(path).map_err(|error| match error {
         ProgramsError::Toml { .. } | ProgramsError::Tool { .. } | ProgramsError::Register(_) => {
@@ -95,23 +95,23 @@ pub(super) fn programs(path: &Path) -> Result<ProgramTools, Failure> {
     Ok(tools.supervisor(this_program()?))
 }
 
-/// The running binary, also after its file has been replaced.
+/// Returns the path of the running binary, which stays valid when its file is replaced.
 fn this_program() -> Result<PathBuf, Failure> {
     let link = Path::new("/proc/self/exe");
     if link.exists() {
         return Ok(link.to_owned());
     }
     env::current_exe()
-        .map_err(|error| Failure::failed(format!("the path of this program cannot be found: {error}")))
+        .map_err(|error| Failure::failed(format!("cannot determine the path of this program: {error}")))
 }
 
-/// Shows what happens until the room is left, and why it was.
+/// Prints events until the client leaves the room. Returns why it left.
 async fn show(client: &Client) -> io::Result<CloseReason> {
     let mut events = client.events();
     say(&format!("joined as {}", client.identity()))?;
     let mut muted = false;
     while let Some(event) = events.recv().await {
-        // Once is enough: it is told for each packet.
+        // The event repeats for each packet; it is printed once.
         if matches!(event, Event::NotAllowed) && std::mem::replace(&mut muted, true) {
             continue;
         }
@@ -125,31 +125,31 @@ async fn show(client: &Client) -> io::Result<CloseReason> {
     Ok(client.closed().await)
 }
 
-/// What a person wants to know of an event; never arguments or results.
+/// Describes an event for a person, without arguments or results.
 pub(super) fn line(event: &Event) -> Option<String> {
     Some(match event {
-        Event::Bound(Some(assistant)) => format!("listening to {assistant}"),
-        Event::Bound(None) => "listening to nobody".to_owned(),
+        Event::Bound(Some(assistant)) => format!("bound to the assistant {assistant}"),
+        Event::Bound(None) => "not bound to an assistant".to_owned(),
         Event::AmbiguousAssistant { candidates } => {
             let names: Vec<_> = candidates.iter().map(toolbridge::Identity::as_str).collect();
-            format!("listening to nobody: choose one of {} with --assistant", names.join(", "))
+            format!("not bound: several participants could be the assistant; choose one of {} with --assistant", names.join(", "))
         }
         Event::Registered { by, refused: Some(why), .. } => {
-            format!("{by} does not take all of our tools: {why}")
+            format!("{by} rejected some of this client's tools: {why}")
         }
-        Event::PeerError { by, code, message, .. } => format!("{by} says: {message} (error {code})"),
+        Event::PeerError { by, code, message, .. } => format!("{by} reported an error: {message} (code {code})"),
         Event::ConnectionState(state) => connection_state::describe(*state).to_owned(),
-        // A ping is no news, and there may be thousands.
+        // Pings are not printed: there may be thousands.
         Event::Requested { tool, .. } | Event::Settled { tool, .. } if tool == ToolName::ECHO => return None,
-        Event::Requested { tool, by, .. } => format!("{by} asks for {tool}"),
+        Event::Requested { tool, by, .. } => format!("{by} called {tool}"),
         Event::Settled { tool, outcome, took, .. } => {
             let word = outcome.as_ref().map_or_else(ErrorCode::to_string, |()| "ok".to_owned());
             format!("{tool}: {word} after {:.1} ms", took.as_secs_f64() * 1e3)
         }
         Event::NotAllowed => {
-            "this token does not allow sending (`canPublishData`): no assistant can hear of us".to_owned()
+            "the token does not allow sending data: no assistant can see this client; have `canPublishData` granted".to_owned()
         }
-        Event::Misbehaved { by, what, times } => format!("{by} misbehaves: {what} ({times} times)"),
+        Event::Misbehaved { by, what, times } => format!("{by} violated the protocol: {what} ({times} times)"),
         Event::Closed(reason) => format!("left: {reason}"),
         _ => return None,
     })

@@ -1,18 +1,18 @@
-//! Times: of day, as the command line shows them, and spans, as it is given them.
+//! Formats times of day and parses durations.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 pub(super) fn unix_millis() -> u64 {
     u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A time as JSON has it: milliseconds, with three decimals at most.
+/// Returns a duration in milliseconds for JSON, with at most three decimals.
 pub(super) fn ms(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }
 
-/// Hours, minutes, seconds and milliseconds, in UTC.
+/// Formats the time of day in UTC, with milliseconds.
 pub(super) fn time_of_day() -> String {
     let now = since_1970();
     let seconds = now.as_secs() % 86_400;
@@ -25,10 +25,10 @@ fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The longest span that a flag takes: the longest that a call may take.
+/// The maximum duration of an option: the maximum time limit of a call.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// What a call may take: the session's own bounds.
+/// Parses a time limit of a call, with the session's bounds.
 pub(super) fn limit(text: &str) -> Result<Duration, String> {
     match span(text)? {
         limit if limit < Duration::from_millis(1) => Err("it must be at least 1ms".to_owned()),
@@ -36,16 +36,16 @@ pub(super) fn limit(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A span that may be zero.
+/// Parses a duration, which may be zero.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
     let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if span > LONGEST { Err("it must be at most 10m".to_owned()) } else { Ok(span) }
 }
 
-/// The longest that something is recorded without a hand on it: 30 days, in seconds.
+/// The maximum value of `record --for`: 30 days, in seconds.
 const LONGEST_RECORDING: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How long something goes on by itself.
+/// Parses the length of a recording.
 pub(super) fn length(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text).map_err(|error| error.to_string())? {
         Duration::ZERO => Err("it must be more than 0".to_owned()),
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_has_bounds() {
+    fn durations_have_bounds() {
         assert_eq!(span("0"), Ok(Duration::ZERO));
         assert_eq!(limit("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(limit("10m"), Ok(LONGEST));

@@ -1,4 +1,4 @@
-//! `toolbridge completions`: prints the script that lets a shell complete verbs and options.
+//! `toolbridge completions`: prints a shell completion script.
 
 use std::io::{self, Write as _};
 
@@ -10,16 +10,16 @@ use super::Failure;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 bash: toolbridge completions bash > ~/.local/share/bash-completion/completions/toolbridge
-zsh:  toolbridge completions zsh > a folder of $fpath, as _toolbridge
+zsh:  toolbridge completions zsh > _toolbridge  (in a directory of $fpath)
 fish: toolbridge completions fish > ~/.config/fish/completions/toolbridge.fish")]
 pub(super) struct Arguments {
-    /// The shell that reads the script
+    /// Shell to print the script for
     #[arg(value_enum)]
     shell: Shell,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // `generate` panics when it cannot write, and a closed pipe is no error here.
+    // `generate` panics when a write fails, but a closed pipe is not an error here.
     let mut script = Vec::new();
     let mut command = super::Arguments::command();
     let name = command.get_name().to_owned();

@@ -1,4 +1,5 @@
-//! Which server, which room, as whom: the same flags and environment names for every verb.
+//! The connection options: server, credentials, room and identity. Every subcommand that joins a room has the same flags
+//! and environment variables.
 
 use std::path::PathBuf;
 
@@ -16,46 +17,46 @@ use toolbridge::transport::{
     },
 };
 
-/// The key of LiveKit's `--dev` mode, which everybody knows.
+/// The publicly known API key of `livekit-server --dev`.
 const DEV_KEY: &str = "devkey";
 
-const NO_SERVER: &str = "no server: set LIVEKIT_URL";
-const NO_ROOM: &str = "no room: give --room, or a token that names one";
+const NO_SERVER: &str = "no server: set LIVEKIT_URL or pass --url";
+const NO_ROOM: &str = "no room: pass --room, or a token that names a room";
 
-const NOT_HIDDEN: &str = "--hidden needs a token with the hidden grant, and this one has none: \
-    toolbridge token --role observer --hidden makes one";
+const NOT_HIDDEN: &str = "--hidden needs a token with the `hidden` grant, and this token has none; \
+    create one with `toolbridge token --role observer --hidden`";
 
-/// Where the server is, and what lets us in.
+/// The server's address and the credentials.
 #[derive(Debug, Args)]
 pub(super) struct Server {
-    /// The server's address, as wss://host or ws://host:7880
+    /// Server URL, such as wss://host or ws://host:7880
     #[arg(long, env = "LIVEKIT_URL", value_name = "URL", help_heading = "Server")]
     pub(super) url: Option<String>,
 
     #[command(flatten)]
     pub(super) key: Key,
 
-    /// A finished token, in place of key and secret; it says room and identity
+    /// Access token to use instead of key and secret; it sets room and identity
     #[arg(long, env = "LIVEKIT_TOKEN", hide_env_values = true, value_name = "JWT", help_heading = "Server")]
     pub(super) token: Option<String>,
 
-    /// A PEM file of certificates to trust beside the system's
+    /// PEM file with root certificates to trust in addition to the system's
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(super) root_certificate: Option<PathBuf>,
 
-    /// Send packets through the server's relays (TURN) only, and nothing directly
+    /// Connect only through the server's TURN relays
     #[arg(long, help_heading = "Server")]
     pub(super) relay_only: bool,
 }
 
-/// A place in a room: which one, as whom, on which server.
+/// The room, the identity and the server.
 #[derive(Debug, Args)]
 pub(super) struct RoomArguments {
-    /// The room; a token of your own names it already
+    /// Room to join; not needed with --token
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
-    /// Our identity, made up if there is none; clients that name their assistant listen to that name only
+    /// Participant identity [default: random]. Clients configured with a specific assistant only accept that identity
     #[arg(long, value_name = "IDENTITY")]
     identity: Option<String>,
 
@@ -64,27 +65,27 @@ pub(super) struct RoomArguments {
 }
 
 impl RoomArguments {
-    /// Whether a room or an identity was named.
+    /// Returns whether `--room` or `--identity` was given.
     pub(super) fn is_given(&self) -> bool {
         self.room.is_some() || self.identity.is_some()
     }
 
-    /// The way there, in this role. The word is for the identity that is made up.
-    pub(super) fn target(&self, word: &str, role: Role) -> Result<JoinTarget, Failure> {
-        self.server.target(self.room.as_deref(), self.identity.as_deref(), word, role)
+    /// Returns what is needed to join in this role. `label` becomes part of a generated identity.
+    pub(super) fn target(&self, label: &str, role: Role) -> Result<JoinTarget, Failure> {
+        self.server.target(self.room.as_deref(), self.identity.as_deref(), label, role)
     }
 
-    /// The way there for somebody who only listens; hidden, the others never see us.
-    pub(super) fn observer_target(&self, word: &str, hidden: bool) -> Result<JoinTarget, Failure> {
+    /// Returns what is needed to join as an observer. Other participants never see a hidden observer.
+    pub(super) fn observer_target(&self, label: &str, hidden: bool) -> Result<JoinTarget, Failure> {
         let (room, identity) = (self.room.as_deref(), self.identity.as_deref());
-        self.server.target_with(room, identity, word, Role::Observer, hidden)
+        self.server.target_with(room, identity, label, Role::Observer, hidden)
     }
 }
 
-/// What signs tokens.
+/// The API key and secret that sign tokens.
 #[derive(Debug, Args)]
 pub(super) struct Key {
-    /// The API key
+    /// API key
     #[arg(
         long,
         env = "LIVEKIT_API_KEY",
@@ -94,7 +95,7 @@ pub(super) struct Key {
     )]
     pub(super) api_key: Option<String>,
 
-    /// The API secret; better in the environment, where other users cannot see it
+    /// API secret; prefer the environment variable, which other users of this machine cannot see
     #[arg(
         long,
         env = "LIVEKIT_API_SECRET",
@@ -116,10 +117,10 @@ impl Key {
     fn missing(&self) -> Vec<&'static str> {
         let mut missing = Vec::new();
         if self.name().is_none() {
-            missing.push("no API key: set LIVEKIT_API_KEY");
+            missing.push("no API key: set LIVEKIT_API_KEY or pass --api-key");
         }
         if given(&self.api_secret).is_none() {
-            missing.push("no API secret: set LIVEKIT_API_SECRET");
+            missing.push("no API secret: set LIVEKIT_API_SECRET or pass --api-secret");
         }
         missing
     }
@@ -129,18 +130,17 @@ impl Key {
     }
 }
 
-/// Everything that is missing at once: who learns of it one by one tries four times.
+/// Reports all missing settings in one error.
 fn without(missing: &[&str]) -> Failure {
     Failure::Usage(format!("{} (see --help)", missing.join("; ")))
 }
 
-/// A setting, without the line end that a file leaves behind. An empty one, as a script exports it that
-/// has nothing to set, is none.
+/// Trims a setting, which may end with the line feed of a file. An empty setting counts as unset.
 fn given(setting: &Option<String>) -> Option<&str> {
     setting.as_deref().map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// A room, and how to get into it.
+/// What a join needs: the server's URL, the token and the options.
 pub(super) struct JoinTarget {
     pub(super) url: String,
     pub(super) token: String,
@@ -148,12 +148,12 @@ pub(super) struct JoinTarget {
 }
 
 impl JoinTarget {
-    /// Whether clients and assistants will send us what observers are sent.
+    /// Returns whether clients and assistants send copies of their messages to this participant, as they do to observers.
     pub(super) fn observes(&self) -> bool {
         TokenClaims::from_unverified(&self.token).is_none_or(|claims| claims.observes())
     }
 
-    /// Whether the others never see us.
+    /// Returns whether the token hides this participant from the others.
     pub(super) fn is_hidden(&self) -> bool {
         TokenClaims::from_unverified(&self.token).is_some_and(|claims| claims.is_hidden())
     }
@@ -164,32 +164,32 @@ impl Server {
         given(&self.url).ok_or_else(|| without(&[NO_SERVER]))
     }
 
-    /// Whether a server was named at all.
+    /// Returns whether a server URL was given.
     pub(super) fn is_named(&self) -> bool {
         given(&self.url).is_some()
     }
 
-    /// A finished token.
+    /// Returns the given access token.
     pub(super) fn token(&self) -> Option<&str> {
         given(&self.token)
     }
 
-    /// The way into a room in this role. Without an identity one is made up: `toolbridge-<word>-<random>`.
+    /// Returns what is needed to join a room in this role. The default identity is `toolbridge-<label>-<random>`.
     pub(super) fn target(
         &self,
         room: Option<&str>,
         identity: Option<&str>,
-        word: &str,
+        label: &str,
         role: Role,
     ) -> Result<JoinTarget, Failure> {
-        self.target_with(room, identity, word, role, false)
+        self.target_with(room, identity, label, role, false)
     }
 
     fn target_with(
         &self,
         room: Option<&str>,
         identity: Option<&str>,
-        word: &str,
+        label: &str,
         role: Role,
         hidden: bool,
     ) -> Result<JoinTarget, Failure> {
@@ -203,7 +203,7 @@ impl Server {
             Some(token) => {
                 agrees(token, room, identity)?;
                 if let Some(claims) = TokenClaims::from_unverified(token) {
-                    check_role(&claims, word, role)?;
+                    check_role(&claims, label, role)?;
                     if hidden && !claims.is_hidden() {
                         return Err(Failure::usage(NOT_HIDDEN));
                     }
@@ -213,7 +213,7 @@ impl Server {
             None => {
                 let key = self.key_for(&url)?;
                 let room = room.ok_or_else(|| without(&[NO_ROOM]))?;
-                let made_up = || format!("toolbridge-{word}-{}", nanoid::nanoid!(6));
+                let made_up = || format!("toolbridge-{label}-{}", nanoid::nanoid!(6));
                 let identity = identity.map_or_else(made_up, str::to_owned);
                 token_for(&key, room, &Identity::from(identity), role, hidden)?
             }
@@ -221,29 +221,29 @@ impl Server {
         Ok(JoinTarget { url, token, options: self.room_options()? })
     }
 
-    /// What signs tokens for this server.
+    /// Returns the key that signs tokens for this server.
     pub(super) fn key_for(&self, url: &str) -> Result<AccessKey, Failure> {
         let key = self.key.access_key()?;
         if self.key.name() == Some(DEV_KEY) && !is_loopback(url) {
             let text = format!(
-                "the key {DEV_KEY:?} is known to everybody; it is used with servers on this machine only"
+                "the API key {DEV_KEY:?} is publicly known and is only used with a server on this machine; pass another key"
             );
             return Err(Failure::usage(text));
         }
         Ok(key)
     }
 
-    /// Who would sign tokens, and the secret: to look at the signature of a finished one.
+    /// Returns API key and secret, to verify the signature of a given token.
     pub(super) fn signer(&self) -> Option<(&str, &str)> {
         Some((self.key.name()?, given(&self.key.api_secret)?))
     }
 
-    /// Refuses an address that no join could use, before anything else is asked for.
+    /// Rejects a URL that no join can use, before it reports other missing settings.
     fn check_url(&self) -> Result<(), Failure> {
         given(&self.url).map_or(Ok(()), |url| livekit::check_url(url).map_err(Failure::usage))
     }
 
-    /// Complains unless server and token, or server and key, are there. No room is needed.
+    /// Returns an error unless a server is given, and a token or an API key with its secret. A room is not needed.
     pub(super) fn is_enough(&self) -> Result<(), Failure> {
         self.check_url()?;
         let missing = self.missing(Some(""));
@@ -259,7 +259,7 @@ impl Server {
             let key = self.key.missing();
             if !key.is_empty() {
                 missing.extend(key);
-                missing.push("LIVEKIT_TOKEN, a finished token, does as well");
+                missing.push("or set LIVEKIT_TOKEN to an access token");
             }
             if room.is_none() {
                 missing.push(NO_ROOM);
@@ -271,8 +271,8 @@ impl Server {
     pub(super) fn room_options(&self) -> Result<RoomOptions, Failure> {
         let options = RoomOptions::default().warn_unencrypted(|server| {
             hint(&format!(
-                "warning: the connection to {server} is not encrypted, so anybody on its path can read and use the token; \
-                 use wss://"
+                "warning: the connection to {server} is not encrypted, so anyone on the network path can read and use the \
+                token; use wss://"
             ));
         });
         let options = if self.relay_only { options.relay_only() } else { options };
@@ -284,7 +284,7 @@ impl Server {
 }
 
 impl JoinTarget {
-    /// Joins without a session, to hear what is said in the room.
+    /// Joins without a protocol session, to receive the packets of the room.
     pub(super) async fn join(&self) -> Result<Room, Failure> {
         let joining = self.options.clone().join(&self.url, &self.token);
         unless_interrupted(async { joining.await.map_err(Failure::failed) }).await
@@ -307,23 +307,23 @@ fn token_for(
     token.sign().map_err(Failure::usage)
 }
 
-/// A token says which room and who, so a flag that says something else is a mistake, and not a small one:
-/// the call would go to another room.
+/// Rejects a `--room` or `--identity` that contradicts the token, which would send the call to another room.
 pub(super) fn agrees(token: &str, room: Option<&str>, identity: Option<&str>) -> Result<(), Failure> {
-    // What cannot be read here is told by whoever reads it next.
+    // The join reports a token that cannot be parsed.
     let Ok(claims) = Claims::from_unverified(token) else { return Ok(()) };
     for (what, flag, says) in [("room", room, &claims.video.room), ("identity", identity, &claims.sub)] {
         if let Some(flag) = flag.filter(|flag| !says.is_empty() && flag != says) {
-            let text =
-                format!("--{what} is {flag:?}, but the token is for the {what} {says:?}: leave one out");
+            let text = format!(
+                "--{what} is {flag:?}, but the token is for the {what} {says:?}; remove --{what} or use another token"
+            );
             return Err(Failure::Usage(text));
         }
     }
     Ok(())
 }
 
-/// Whether a URL names this machine, and nothing that a server of names could send elsewhere: what is signed with a key
-/// that everybody knows goes no further.
+/// Returns whether a URL certainly names this machine, without a DNS lookup that could point elsewhere. Tokens signed with
+/// the publicly known key go nowhere else.
 fn is_loopback(url: &str) -> bool {
     Url::parse(url).ok().as_ref().and_then(Url::host).is_some_and(|host| host::is_here_for_certain(&host))
 }
@@ -336,7 +336,7 @@ mod tests {
         match result {
             Err(Failure::Usage(text)) => text,
             Err(other) => panic!("{other:?}"),
-            Ok(_) => panic!("it was taken"),
+            Ok(_) => panic!("accepted"),
         }
     }
 
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_setting_is_none() {
+    fn empty_setting_counts_as_unset() {
         for empty in ["", " ", "\n"] {
             let mut server = server(Some(empty));
             assert!(target(&server, "r", "a").is_ok(), "the key signs a token");
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_loses_the_line_end_of_its_file() {
+    fn setting_with_a_line_end_is_trimmed() {
         let signed = target(&server(None), "r", "a").unwrap();
         assert_eq!(signed.url, "ws://127.0.0.1");
         assert_eq!(Claims::from_unverified(&signed.token).unwrap().iss, "devkey");
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_the_token_contradicts_is_wrong_usage() {
+    fn flag_that_contradicts_the_token_is_a_usage_error() {
         let token = target(&server(None), "r", "a").unwrap().token;
         let server = server(Some(&token));
         assert!(server.target(None, None, "test", Role::Client).is_ok());
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_and_no_other() {
+    fn loopback_check_accepts_only_this_machine() {
         for here in ["ws://127.0.0.1:7880", "ws://localhost", "wss://[::1]:7880/x", "ws://[::ffff:127.0.0.1]"]
         {
             assert!(is_loopback(here), "{here}");

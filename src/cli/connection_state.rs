@@ -1,17 +1,17 @@
-//! A connection that is lost and comes back, in words for people.
+//! Prints when the connection is lost and restored.
 
 use super::hint;
 use toolbridge::{Assistant, ConnectionState, Event};
 
-/// What has become of the connection.
+/// Describes the state of the connection.
 pub(super) fn describe(state: ConnectionState) -> &'static str {
     match state {
-        ConnectionState::Reconnecting => "the connection is lost; joining anew …",
-        ConnectionState::Connected => "in the room again",
+        ConnectionState::Reconnecting => "connection lost; reconnecting …",
+        ConnectionState::Connected => "reconnected",
     }
 }
 
-/// Tells people of it while they wait for something else. It never ends.
+/// Prints changes of the connection. The future never completes.
 pub(super) async fn print_changes(assistant: &Assistant) {
     let mut events = assistant.events();
     while let Some(event) = events.recv().await {

@@ -1,4 +1,4 @@
-//! The question to whoever sits at the terminal, before a tool of ours runs that needs it.
+//! Asks for consent at the terminal before a tool runs that needs it.
 
 use std::{
     collections::BTreeSet,
@@ -12,24 +12,24 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use super::{Failure, hint, text};
 use toolbridge::{Consent, ConsentRequest, ProgramTools, ToolSource as _};
 
-/// Answers that nobody looked at yet. Whoever types faster is not understood.
+/// The maximum number of unread answers. Faster typing loses answers.
 const ANSWERS: usize = 64;
 
-/// The longest line that can be an answer, in bytes.
+/// The maximum length of an answer, in bytes.
 const LONGEST: usize = 64;
 
-/// The most of a question's arguments that is shown, in bytes.
+/// The maximum size of the arguments in a question, in bytes.
 const SHOWN_ARGUMENTS: usize = 2 << 10;
 
-/// Who answers for the tools that need it.
+/// Decides on consent for the tools that need it.
 #[derive(Clone)]
 pub(super) struct ConsentPrompt {
-    /// Tools that may run without a question.
+    /// The tools that run without asking.
     always: Arc<[String]>,
     terminal: Arc<Terminal>,
 }
 
-/// The questions at the terminal. Each has a number, so that no answer is for a question that came after it.
+/// The questions at the terminal. Each has a number, so that an answer never applies to a later question.
 struct Terminal {
     questions: Mutex<Questions>,
     reading: Once,
@@ -42,25 +42,25 @@ struct Answer {
     allowed: bool,
 }
 
-/// A line that is an answer; without a number it is for the only question.
+/// A parsed answer. Without a number it applies to the only open question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     number: Option<u64>,
     allowed: bool,
 }
 
-/// Which questions are open.
+/// The open questions.
 #[derive(Debug, Default)]
 struct Questions {
     last: u64,
     open: BTreeSet<u64>,
-    /// Those that were open at any time since the last line was read. An answer without a number could be for any of
-    /// them: the one that a person read may be gone, and another may have come while they typed.
+    /// The questions that were open at any time since the last line was read. An answer without a number could mean any of
+    /// them: the question that the person read may have ended, and a new one may have appeared while they typed.
     meant: BTreeSet<u64>,
 }
 
 impl Questions {
-    /// The next question's number.
+    /// Opens a question and returns its number.
     fn ask(&mut self) -> u64 {
         self.last += 1;
         self.open.insert(self.last);
@@ -72,7 +72,7 @@ impl Questions {
         self.open.remove(&number);
     }
 
-    /// The answer that a line is; none if it could be for several questions.
+    /// Returns the answer of a line, or `None` if several questions could be meant.
     fn answer(&mut self, line: Line) -> Option<Answer> {
         let number = line.number.or_else(|| self.meant.first().copied().filter(|_| self.meant.len() == 1));
         self.meant.clone_from(&self.open);
@@ -87,8 +87,8 @@ impl Questions {
 }
 
 impl ConsentPrompt {
-    /// For these tools: those that are named may always run, for the others the terminal is asked if it may be
-    /// and there is one. None, if no tool needs it.
+    /// Returns the consent prompt for these tools: tools in `always` run without asking; for others it asks at the terminal
+    /// if `may_ask` is set and standard input is a terminal. Returns `None` if no tool needs consent.
     pub(super) fn of(
         tools: &ProgramTools,
         always: &[String],
@@ -97,16 +97,17 @@ impl ConsentPrompt {
         let tools = tools.list();
         if let Some(unknown) = always.iter().find(|it| !tools.iter().any(|tool| tool.name().as_str() == *it))
         {
-            return Err(Failure::Usage(format!("--yes {unknown:?}: there is no tool of that name")));
+            return Err(Failure::Usage(format!(
+                "--yes {unknown:?}: the tools file has no tool with this name"
+            )));
         }
         let needs = tools.iter().filter(|it| it.tool_options().effective_consent() != Consent::Never);
         let needs: Vec<_> = needs.map(|tool| tool.name().to_string()).collect();
         let open = needs.iter().find(|name| !always.contains(name));
         if let Some(name) = open.filter(|_| !may_ask || !io::stdin().is_terminal()) {
-            let target =
-                if may_ask { "start this at a terminal, where you are asked each time, or " } else { "" };
+            let alternative = if may_ask { "run this at a terminal to be asked each time, or " } else { "" };
             return Err(Failure::Usage(format!(
-                "{name:?} needs a person's consent, and nobody can be asked: {target}let it always run with --yes {name}"
+                "the tool {name:?} needs consent, but nobody can be asked; {alternative}allow every run with --yes {name}"
             )));
         }
         let terminal = Terminal {
@@ -117,7 +118,7 @@ impl ConsentPrompt {
         Ok((!needs.is_empty()).then(|| Self { always: always.into(), terminal: Arc::new(terminal) }))
     }
 
-    /// Asks, unless there is no need to. Dropped, the question is taken back.
+    /// Asks for consent, unless the tool may always run. Dropping the future withdraws the question.
     pub(super) async fn ask(self, request: ConsentRequest) -> bool {
         let tool = request.tool().name().as_str();
         if self.always.iter().any(|name| name == tool) {
@@ -135,7 +136,7 @@ impl ConsentPrompt {
         let seconds = request.time_left().as_secs();
         let short = if is_only { " (or just y or n)" } else { "" };
         hint(&format!(
-            "type `yes {number}` to allow it, `no {number}` to refuse{short}; no answer within {seconds} s refuses"
+            "type `yes {number}` to allow it or `no {number}` to refuse it{short}; it is refused after {seconds} s"
         ));
         let allowed = loop {
             match answers.recv().await {
@@ -149,19 +150,19 @@ impl ConsentPrompt {
     }
 }
 
-/// The beginning of long arguments, and how much is left out.
+/// Shortens long arguments and states how much is omitted.
 fn shortened(mut arguments: String) -> String {
     let length = arguments.len();
     if length > SHOWN_ARGUMENTS {
         let end = (0..=SHOWN_ARGUMENTS).rev().find(|at| arguments.is_char_boundary(*at));
         arguments.truncate(end.unwrap_or_default());
         let left_out = length - arguments.len();
-        arguments += &format!(" … ({left_out} of {length} bytes left out)");
+        arguments += &format!(" … ({left_out} of {length} bytes omitted)");
     }
     arguments
 }
 
-/// An open question. Says when it is taken back.
+/// An open question. Dropping it unanswered prints that it was withdrawn.
 struct Open {
     terminal: Arc<Terminal>,
     number: u64,
@@ -172,7 +173,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.terminal.questions().end(self.number);
         if !self.answered {
-            hint(&format!("{}: nobody waits for an answer any more", self.number));
+            hint(&format!("question {} was withdrawn", self.number));
         }
     }
 }
@@ -182,8 +183,8 @@ impl Terminal {
         self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to read the terminal, in a thread that ends with it or with the process. Not before the first
-    /// question: a program in the background that reads is stopped by its shell.
+    /// Starts reading the terminal, in a thread that ends with standard input or with the process. It starts with the first
+    /// question, because a shell stops a background program that reads from the terminal.
     fn read(self: Arc<Self>) {
         let this = Arc::clone(&self);
         self.reading.call_once(move || {
@@ -194,20 +195,20 @@ impl Terminal {
                     }
                     let answer = read(&line).and_then(|line| this.questions().answer(line));
                     match answer {
-                        // An error: no question is open, and so it is none's answer.
+                        // Sending fails if no question is open.
                         Some(answer) => drop(this.answers.send(answer)),
-                        None => hint("type `yes` or `no` and the question's number"),
+                        None => hint("type `yes` or `no` and the number of the question"),
                     }
                 }
             });
             if let Err(error) = started {
-                hint(&format!("nobody can be asked: {error}"));
+                hint(&format!("cannot read answers from the terminal: {error}"));
             }
         });
     }
 }
 
-/// What a line says: a word, and a number if it names its question.
+/// Parses a line: `yes` or `no`, and optionally the number of the question.
 fn read(line: &str) -> Option<Line> {
     if line.len() > LONGEST {
         return None;
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_is_a_word_and_perhaps_a_number() {
+    fn answer_is_a_word_and_an_optional_number() {
         assert_eq!(read("yes 3\r"), Some(Line { number: Some(3), allowed: true }));
         assert_eq!(read(" n  12 "), Some(Line { number: Some(12), allowed: false }));
         assert_eq!(read("y"), Some(Line { number: None, allowed: true }));
@@ -274,6 +275,6 @@ mod tests {
         let exact = "x".repeat(SHOWN_ARGUMENTS);
         assert_eq!(shortened(exact.clone()), exact);
         let long = shortened(format!("{}äää", "x".repeat(SHOWN_ARGUMENTS - 1)));
-        assert_eq!(long, format!("{} … (6 of 2053 bytes left out)", "x".repeat(SHOWN_ARGUMENTS - 1)));
+        assert_eq!(long, format!("{} … (6 of 2053 bytes omitted)", "x".repeat(SHOWN_ARGUMENTS - 1)));
     }
 }

@@ -1,4 +1,4 @@
-//! `toolbridge demo`: a client with four tools and an assistant that calls them.
+//! `toolbridge demo`: runs a client with four tools and an assistant that calls them.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use toolbridge::{
     ToolError, Tools, protocol::session::Event,
 };
 
-/// The client's and the assistant's names in the demo's room.
+/// The identities of the client and the assistant.
 const PHONE: &str = "phone";
 const ASSISTANT: &str = "assistant";
 
@@ -55,18 +55,18 @@ struct Contacts(BTreeMap<&'static str, &'static str>);
 
 #[derive(Deserialize, JsonSchema)]
 struct Find {
-    /// A name
+    /// The contact's name
     name: String,
 }
 
 async fn find_contact(State(contacts): State<Contacts>, find: Find) -> Result<String, ToolError> {
-    let number = contacts.0.get(find.name.as_str()).ok_or("nobody of that name")?;
+    let number = contacts.0.get(find.name.as_str()).ok_or("no contact has this name")?;
     Ok((*number).to_owned())
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct Lamp {
-    /// Whether it shall shine
+    /// Turn the lamp on
     on: bool,
 }
 
@@ -76,7 +76,7 @@ async fn set_lamp(lamp: Lamp) -> Result<Value, ToolError> {
 
 #[derive(Deserialize, JsonSchema)]
 struct Export {
-    /// How many photos
+    /// The number of photos
     photos: u8,
 }
 
@@ -90,7 +90,7 @@ async fn export_album(context: ToolContext, export: Export) -> Result<Value, Too
 
 #[derive(Deserialize, JsonSchema)]
 struct Search {
-    /// What to look for
+    /// The search terms
     query: String,
 }
 
@@ -104,8 +104,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 
 async fn show(arguments: &Arguments) -> Result<(), Failure> {
     arguments.record.check()?;
-    let location = Location::find(&arguments.server).await?;
-    let (phone, assistant) = join(&location, &arguments.record).await?;
+    let setup = Setup::find(&arguments.server).await?;
+    let (phone, assistant) = join(&setup, &arguments.record).await?;
     let mut demo = Demo { assistant, began: Instant::now(), ended: Vec::new() };
     writeln!(
         io::stdout(),
@@ -122,7 +122,7 @@ async fn show(arguments: &Arguments) -> Result<(), Failure> {
     demo.call("set_lamp", json!({"on": true})).await?;
     demo.call("export_album", json!({"photos": 3})).await?;
     demo.call("search_web", json!({"query": "room acoustics"})).await?;
-    // What goes wrong is part of the picture: each call has one outcome all the same.
+    // Failing calls: each of them has exactly one outcome as well.
     demo.call("find_contact", json!({"nam": "Ada"})).await?;
     demo.call("find_contact", json!({"name": "Bob"})).await?;
     demo.call_within("export_album", json!({"photos": 200}), Duration::from_millis(250)).await?;
@@ -130,20 +130,20 @@ async fn show(arguments: &Arguments) -> Result<(), Failure> {
     demo.summary()?;
     demo.assistant.close().await;
     phone.close().await;
-    location.close().await;
+    setup.close().await;
     Ok(())
 }
 
-/// Where the demo takes place.
-struct Location {
+/// The server and the credentials of both participants.
+struct Setup {
     phone: JoinTarget,
     assistant: JoinTarget,
-    /// The room of our own, if no server was named.
+    /// The embedded server, if no other server was given.
     own: Option<DevServer>,
 }
 
-impl Location {
-    /// The server that was named, or a room of our own. Says which.
+impl Setup {
+    /// Uses the given server or starts an embedded one. Prints which one.
     async fn find(server: &Server) -> Result<Self, Failure> {
         let room = format!("toolbridge-demo-{}", nanoid::nanoid!(6));
         if !server.is_named() {
@@ -151,12 +151,12 @@ impl Location {
         }
         if server.token().is_some() {
             return Err(Failure::usage(
-                "the demo joins twice: it needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET, not a token",
+                "the demo joins as two participants and needs LIVEKIT_API_KEY and LIVEKIT_API_SECRET instead of a token",
             ));
         }
         let phone = server.target(Some(&room), Some(PHONE), "demo", Role::Client)?;
         let assistant = server.target(Some(&room), Some(ASSISTANT), "demo", Role::Assistant)?;
-        writeln!(io::stdout(), "over the LiveKit server {}, room {room}\n", text::plain(server.url()?))?;
+        writeln!(io::stdout(), "Using the LiveKit server {}, room {room}.\n", text::plain(server.url()?))?;
         Ok(Self { phone, assistant, own: None })
     }
 
@@ -171,8 +171,8 @@ impl Location {
         let (phone, assistant) = (target(key.client(room, PHONE))?, target(key.assistant(room, ASSISTANT))?);
         writeln!(
             io::stdout(),
-            "over a development server inside this process, at {} (set LIVEKIT_URL, LIVEKIT_API_KEY and \
-             LIVEKIT_API_SECRET for a LiveKit server)\n",
+            "Using an embedded development server at {}. Set LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET to \
+            use a LiveKit server.\n",
             own.url()
         )?;
         Ok(Self { phone, assistant, own: Some(own) })
@@ -185,12 +185,12 @@ impl Location {
     }
 }
 
-async fn join(location: &Location, record: &RecordOption) -> Result<(Client, Assistant), Failure> {
+async fn join(setup: &Setup, record: &RecordOption) -> Result<(Client, Assistant), Failure> {
     let contacts = Contacts(BTreeMap::from([("Ada", "+44 20 7946 0018")]));
     let tools = Tools::with_state(contacts)
-        .tool("get_battery", "Battery level (0 to 1) and charging state", get_battery)
-        .tool("find_contact", "Phone number of a contact", find_contact)
-        .tool("set_lamp", "Switches the lamp", set_lamp)
+        .tool("get_battery", "Returns the battery level (0 to 1) and whether it is charging", get_battery)
+        .tool("find_contact", "Returns the phone number of a contact", find_contact)
+        .tool("set_lamp", "Switches the lamp on or off", set_lamp)
         .tool("export_album", "Copies photos to the cloud", export_album);
     let client = Client::builder().tools(tools).assistant(ASSISTANT);
     let assistant = Assistant::builder().tool("search_web", "Searches the web", search_web).client(PHONE);
@@ -199,7 +199,7 @@ async fn join(location: &Location, record: &RecordOption) -> Result<(Client, Ass
         None => assistant,
     };
     let failed = |error: JoinError| file::not_joined(error);
-    let Location { phone: target, assistant: other, .. } = location;
+    let Setup { phone: target, assistant: other, .. } = setup;
     let phone =
         client.room_options(target.options.clone()).join(&target.url, &target.token).await.map_err(failed)?;
     let assistant = assistant.room_options(other.options.clone());
@@ -234,7 +234,7 @@ impl Demo {
             }
         }
         let id = call.id().clone();
-        let outcome = word(call.await);
+        let outcome = outcome(call.await);
         let took = began.elapsed();
         let (mut who, mut execution) = ("-".to_owned(), "-");
         while let Some(event) = events.recv().await {
@@ -270,7 +270,7 @@ impl Demo {
     }
 }
 
-fn word(result: Result<Body, CallError>) -> String {
+fn outcome(result: Result<Body, CallError>) -> String {
     match result {
         Ok(_) => "ok".to_owned(),
         Err(error) => ToolError::from(error).code().to_string(),

@@ -1,4 +1,4 @@
-//! `toolbridge dev`: a LiveKit-compatible server for development, on this machine only.
+//! `toolbridge dev`: an embedded LiveKit-compatible server for local development.
 
 use std::io::{self, Write as _};
 
@@ -14,34 +14,34 @@ pub(super) mod server;
 
 use server::{DevServer, Key};
 
-/// The key and the secret of LiveKit's `--dev` mode, which everybody knows.
+/// The publicly known API key and secret of `livekit-server --dev`.
 const DEV_KEY: [&str; 2] = ["devkey", "secret"];
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The port of the signalling; packets use the next over TCP and the one after it over UDP. 0: any
+    /// Signaling port; packets use the next port over TCP and the one after that over UDP. 0 picks free ports
     #[arg(long, default_value_t = 7880, value_parser = clap::value_parser!(u16).range(0..=65533), value_name = "PORT")]
     port: u16,
 
-    /// The API key and its secret [default: those of LIVEKIT_API_KEY and LIVEKIT_API_SECRET, else devkey:secret]
+    /// API key and secret [default: LIVEKIT_API_KEY and LIVEKIT_API_SECRET, or devkey:secret]
     #[arg(long, value_parser = key, value_name = "KEY:SECRET")]
     key: Option<Key>,
 
-    /// A further name or address that requests may be addressed to, besides those of this machine (repeatable)
+    /// Accept requests addressed to this host name or address, in addition to those of this machine (repeatable)
     #[arg(long, value_name = "HOST")]
     allow_host: Vec<String>,
 }
 
-/// Where the key comes from.
+/// The origin of the API key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// The command line, or LiveKit's own default.
+    /// The command line, or LiveKit's default.
     Shown,
-    /// The environment: its secret is not printed.
+    /// The environment. Its secret is not printed.
     Environment,
 }
 
-/// The key of the command line, else of the environment, else the default.
+/// Returns the key of the command line, of the environment, or the default.
 fn chosen(given: Option<Key>, variable: impl Fn(&str) -> Option<String>) -> Result<(Key, Origin), Failure> {
     if let Some(key) = given {
         return Ok((key, Origin::Shown));
@@ -62,7 +62,7 @@ fn chosen(given: Option<Key>, variable: impl Fn(&str) -> Option<String>) -> Resu
 fn key(text: &str) -> Result<Key, &'static str> {
     match text.split_once(':') {
         Some((name, secret)) if !name.is_empty() && !secret.is_empty() => Ok(Key::new(name, secret)),
-        _ => Err("a key has the form KEY:SECRET"),
+        _ => Err("the key must have the form KEY:SECRET"),
     }
 }
 
@@ -70,41 +70,44 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let (key, origin) = chosen(arguments.key, |name| std::env::var(name).ok())?;
     let starting = async {
         DevServer::start(arguments.port, key, arguments.allow_host).await.map_err(|error| {
-            let taken =
-                if error.is_taken() { ": another server has this port; choose one with --port" } else { "" };
+            let taken = if error.is_taken() {
+                "; another program uses this port, choose one with --port"
+            } else {
+                ""
+            };
             Failure::failed(format!("{error}{taken}"))
         })
     };
-    // From here on Ctrl-C is an order, and no end by itself.
+    // From here on Ctrl-C starts an orderly shutdown instead of ending the process.
     let server = unless_interrupted(starting).await?;
     let shown = show(&server, origin);
     if shown.is_ok() {
         interrupted().await;
     }
-    // Also when nobody reads what we show: who is in a room should hear that it ends.
+    // Close in an orderly way even if standard output is closed, so that participants are notified.
     server.close().await;
     Ok(shown?)
 }
 
-/// What a shell needs to know, as lines that it takes.
+/// Prints the connection settings as lines that a shell can evaluate.
 fn show(server: &DevServer, origin: Origin) -> io::Result<()> {
     let (name, secret) = (text::plain(server.key().name()), text::plain(server.key().secret()));
     let mut stdout = io::stdout();
     writeln!(
         stdout,
-        "# For development on this machine only: nobody else can join, it carries data and no media, and it keeps nothing."
+        "# Development server: reachable from this machine only, data without media, no persistence."
     )?;
     writeln!(stdout, "export LIVEKIT_URL={}", server.url())?;
     if origin == Origin::Environment {
-        writeln!(stdout, "# Its key is the one in LIVEKIT_API_KEY and LIVEKIT_API_SECRET of this shell.")?;
+        writeln!(stdout, "# It uses the key in LIVEKIT_API_KEY and LIVEKIT_API_SECRET of this shell.")?;
     } else {
         writeln!(stdout, "export LIVEKIT_API_KEY={name}")?;
         writeln!(stdout, "export LIVEKIT_API_SECRET={secret}")?;
     }
     writeln!(
         stdout,
-        "# With these in its environment another shell makes tokens: toolbridge token --room home --identity phone"
+        "# Run these lines in another shell to use the server, such as: toolbridge token --room home --identity phone"
     )?;
-    writeln!(stdout, "# Ctrl-C ends it.")?;
+    writeln!(stdout, "# Press Ctrl-C to stop it.")?;
     stdout.flush()
 }

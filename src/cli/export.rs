@@ -1,4 +1,4 @@
-//! `toolbridge export`: a recording for other programs.
+//! `toolbridge export`: converts a recording for other programs.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -12,32 +12,32 @@ use toolbridge::recording::{CallsBuilder, Moment, create_file, entry_json, write
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The recording
+    /// Recording to convert
     file: PathBuf,
 
-    /// For what
+    /// Output format
     #[arg(long, value_enum)]
     to: Form,
 
-    /// Where to; without it standard output
+    /// Output file [default: standard output]
     #[arg(long, short, value_name = "OUT")]
     output: Option<PathBuf>,
 
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// A JSON object an entry, a line each: for jq
+    /// One JSON object per line, for jq
     Jsonl,
-    /// The calls as a trace: for ui.perfetto.dev and chrome://tracing
+    /// The calls as a Chrome trace, for ui.perfetto.dev and chrome://tracing
     Trace,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // The input is looked at first: a wrong one leaves no empty file.
+    // Open the input first, so that an invalid one leaves no empty output file.
     drop(file::open(&arguments.file)?);
     let damage = match &arguments.output {
         None => write(arguments, &mut BufWriter::new(io::stdout().lock()))?,
@@ -59,16 +59,16 @@ fn write(arguments: &Arguments, out: &mut impl Write) -> Result<Option<String>, 
             damage
         }
         Form::Trace => {
-            let (mut fold, mut last) = (CallsBuilder::default(), Moment(0));
+            let (mut builder, mut last) = (CallsBuilder::default(), Moment(0));
             let (about, damage) = file::each(&arguments.file, |_, _, entry| {
-                fold.push(entry);
+                builder.push(entry);
                 last = last.max(entry.at);
                 Ok(())
             })?;
-            let calls = fold.finish();
+            let calls = builder.finish();
             write_trace(&calls, about.begun, last, out)?;
             if calls.dropped > 0 {
-                hint(&format!("{} more calls were left out", calls.dropped));
+                hint(&format!("{} more calls omitted", calls.dropped));
             }
             damage
         }

@@ -1,4 +1,4 @@
-//! Recordings, as the verbs that read them open and end them.
+//! Opens and reads recordings for the subcommands, and reports their errors.
 
 use std::{
     io::{self, Write as _},
@@ -11,32 +11,32 @@ use toolbridge::{
     recording::{About, Entries, Entry, RecordError, Recording, Repaired},
 };
 
-/// Opens a recording: a file that is not there was asked for wrongly, one that is no recording is a failure.
+/// Opens a recording. A missing file is a usage error; a file that is not a recording is a failure.
 pub(super) fn open(path: &Path) -> Result<Recording, Failure> {
     Recording::open(path).map_err(|error| refused(path, &error))
 }
 
 pub(super) fn refused(path: &Path, error: &RecordError) -> Failure {
     match error {
-        // These name the file themselves.
+        // These errors name the file.
         RecordError::Open { .. } | RecordError::Exists { .. } => Failure::usage(error),
         RecordError::Create { .. } => Failure::failed(error),
         _ => Failure::Failed(format!("{}: {error}", path.display())),
     }
 }
 
-/// Refuses a file that is there already, before anybody joins anything for it.
+/// Rejects an existing output file before a room is joined.
 pub(super) fn is_free(path: &Path) -> Result<(), Failure> {
     match path.symlink_metadata() {
         Ok(_) => Err(Failure::Usage(format!(
-            "`{}` is there already: give another name, or replace it with --force",
+            "`{}` already exists; choose another name, or overwrite it with --force",
             path.display()
         ))),
-        Err(_) => Ok(()), // whoever makes it says what is wrong
+        Err(_) => Ok(()), // creating the file reports the error
     }
 }
 
-/// Why a participant did not join; a file that is there already was asked for wrongly.
+/// Converts a join error. An existing recording file is a usage error.
 pub(super) fn not_joined(error: JoinError) -> Failure {
     match error {
         JoinError::Record(error) => refused(Path::new("the recording"), &error),
@@ -44,7 +44,7 @@ pub(super) fn not_joined(error: JoinError) -> Failure {
     }
 }
 
-/// Reads a recording to its end. Damage is told, and returned: what stood before it was given.
+/// Reads a recording to its end. Returns a description of damage, if any, after the entries before it.
 pub(super) fn each(
     path: &Path,
     mut take: impl FnMut(&About, usize, &Entry) -> Result<(), Failure>,
@@ -55,7 +55,7 @@ pub(super) fn each(
     Ok((about, damage))
 }
 
-/// All entries, then the damage in words.
+/// Visits all entries. Returns a description of damage, if any.
 pub(super) fn walk(
     mut entries: Entries,
     mut take: impl FnMut(usize, &Entry) -> Result<(), Failure>,
@@ -66,21 +66,21 @@ pub(super) fn walk(
     Ok(damage(&entries))
 }
 
-/// The damage that entries ended at, in words.
+/// Describes the damage at which the entries end.
 pub(super) fn damage(entries: &Entries) -> Option<String> {
     entries.damage().map(|damage| format!("damaged at byte {}: {}", damage.at_byte, damage.text))
 }
 
-/// The end of a verb that has written another file of one.
+/// Prints the summary of a subcommand that wrote a new recording.
 pub(super) fn written(file: &Repaired) -> Result<(), Failure> {
     if let Some(damage) = &file.damage {
-        hint(&format!("what stood behind byte {} is lost: {}", damage.at_byte, damage.text));
+        hint(&format!("the data after byte {} is lost: {}", damage.at_byte, damage.text));
     }
     writeln!(io::stdout(), "{} entries", file.entries)?;
     Ok(())
 }
 
-/// The end of a verb that has shown what there is.
+/// Reports damage at the end of a subcommand that reads a recording.
 pub(super) fn end(path: &Path, damage: Option<String>) -> Result<(), Failure> {
     let Some(damage) = damage else { return Ok(()) };
     hint(&format!("toolbridge: {}: {damage}", path.display()));

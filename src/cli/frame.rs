@@ -1,4 +1,4 @@
-//! `toolbridge frame`: MessagePack to canonical JSON and back.
+//! `toolbridge frame`: converts frames between MessagePack and canonical JSON.
 
 use std::{
     fs::File,
@@ -11,10 +11,10 @@ use clap::{Args, Subcommand};
 use super::{Failure, text};
 use toolbridge::protocol::frame::Frame;
 
-/// The most that is read: one byte more than the largest frame, so that a larger one is told as such.
+/// The maximum input: one byte more than the largest frame, so that decoding reports a larger frame.
 const READ_LIMIT: u64 = 16 * 1024 * 1024 + 1;
 
-/// JSON may spell a byte in more than one.
+/// The maximum JSON input: JSON may need several bytes for one byte of the frame.
 const READ_JSON_LIMIT: u64 = 8 * READ_LIMIT;
 
 #[derive(Debug, Args)]
@@ -25,14 +25,14 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Direction {
-    /// One MessagePack frame in, its canonical JSON out
+    /// Convert a MessagePack frame to canonical JSON
     Decode {
-        /// The file, or - for standard input
+        /// Input file, or - for standard input
         file: PathBuf,
     },
-    /// Canonical JSON in, the frame's bytes out
+    /// Convert canonical JSON to a MessagePack frame
     Encode {
-        /// The file, or - for standard input
+        /// Input file, or - for standard input
         file: PathBuf,
     },
 }
@@ -40,25 +40,25 @@ enum Direction {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.direction {
         Direction::Decode { file } => {
-            let frame = Frame::decode(read(file, READ_LIMIT)?).map_err(refused)?;
-            let json = frame.to_json().map_err(refused)?;
+            let frame = Frame::decode(read(file, READ_LIMIT)?).map_err(invalid)?;
+            let json = frame.to_json().map_err(invalid)?;
             writeln!(io::stdout(), "{}", text::json(&json))?;
         }
         Direction::Encode { file } => {
             let bytes = read(file, READ_JSON_LIMIT)?;
-            let json = std::str::from_utf8(&bytes).map_err(refused)?;
-            let frame = Frame::from_json(json).map_err(refused)?;
+            let json = std::str::from_utf8(&bytes).map_err(invalid)?;
+            let frame = Frame::from_json(json).map_err(invalid)?;
             let mut out = io::stdout();
             out.write_all(frame.as_bytes())?;
-            // What is still buffered at the end is written too, but nobody would hear that it could not be.
+            // Flush here to report a write error.
             out.flush()?;
         }
     }
     Ok(())
 }
 
-fn refused(error: impl std::fmt::Display) -> Failure {
-    Failure::Failed(format!("refused: {error}"))
+fn invalid(error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(format!("invalid frame: {error}"))
 }
 
 fn read(file: &Path, limit: u64) -> Result<Vec<u8>, Failure> {

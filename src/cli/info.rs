@@ -1,4 +1,4 @@
-//! `toolbridge info`: what is in a recording, in figures.
+//! `toolbridge info`: summarizes a recording.
 
 use std::{
     io::{self, Write as _},
@@ -12,21 +12,21 @@ use toolbridge::recording::InfoBuilder;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The recording
+    /// Recording to read
     file: PathBuf,
 
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut gather = InfoBuilder::default();
+    let mut builder = InfoBuilder::default();
     let (about, damage) = file::each(&arguments.file, |_, _, entry| {
-        gather.push(entry);
+        builder.push(entry);
         Ok(())
     })?;
-    let mut info = gather.finish();
+    let mut info = builder.finish();
     info.version = about.version;
     info.room = about.room;
     info.identity = about.identity.to_string();

@@ -1,4 +1,4 @@
-//! Ctrl-C, TERM and HUP: the first is an order to stop and say goodbye, the second to stop at once.
+//! Handles SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first signal starts an orderly stop, the second stops at once.
 
 use std::{
     sync::{LazyLock, Once},
@@ -9,24 +9,24 @@ use tokio::{runtime::Handle, sync::watch, time};
 
 use super::Failure;
 
-/// How long what was broken off has to say goodbye to the server.
+/// The time that interrupted joins and participants have to leave the server.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// How often it is looked at whether all have said it.
+/// How often to check whether they have left.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// How often we were asked to stop. It is kept, so that a Ctrl-C while nobody listens is not lost.
+/// The number of signals received. The counter keeps a Ctrl-C that arrives while nothing waits for it.
 static ASKED: LazyLock<watch::Sender<u32>> = LazyLock::new(|| watch::Sender::new(0));
 
-/// Resolves once we were asked to stop. From its first poll on the signals no longer end the process by
-/// themselves; a verb that never asks keeps that.
+/// Completes after the first signal. From the first poll on, signals no longer end the process by themselves; subcommands
+/// that never poll this keep the default behavior.
 pub(super) async fn interrupted() {
     static LISTENING: Once = Once::new();
     LISTENING.call_once(listen);
     asked(1).await;
 }
 
-/// The work, unless we are asked to stop first: then it is dropped where it stands.
+/// Runs `work` until a signal arrives, which drops it.
 pub(super) async fn unless_interrupted<T>(
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -37,8 +37,10 @@ pub(super) async fn unless_interrupted<T>(
     }
 }
 
-/// A verb, with the last word on it: who asks twice need not wait.
-pub(super) async fn obeyed(verb: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+/// Runs a subcommand; a second signal ends it at once.
+pub(super) async fn until_second_signal(
+    verb: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
     let orderly = async {
         let result = verb.await;
         if matches!(result, Err(Failure::Interrupted)) {
@@ -52,15 +54,15 @@ pub(super) async fn obeyed(verb: impl Future<Output = Result<(), Failure>>) -> R
     }
 }
 
-/// A join or a participant that was dropped says goodbye by itself, in tasks of its own.
+/// Waits for the tasks in which dropped joins and participants leave the server.
 async fn goodbyes() {
-    // One task is the one that listens for signals.
+    // One task is the signal listener.
     let all_said = async {
         while Handle::current().metrics().num_alive_tasks() > 1 {
             time::sleep(LOOK).await;
         }
     };
-    // Who has not said it by then is not waited for.
+    // Tasks that take longer are abandoned.
     let _ = time::timeout(GOODBYE, all_said).await;
 }
 
@@ -69,18 +71,18 @@ async fn asked(times: u32) {
     let _ = ASKED.subscribe().wait_for(|asked| *asked >= times).await;
 }
 
-/// Begins to listen, here and now, and counts in a task.
-#[expect(clippy::disallowed_methods, reason = "it listens as long as the process lives")]
+/// Installs the signal handlers and counts signals in a task.
+#[expect(clippy::disallowed_methods, reason = "the task runs as long as the process")]
 fn listen() {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
-        // Without a handler a signal ends the process by itself.
+        // If no handler can be installed, a signal ends the process.
         let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
         else {
             return;
         };
-        // A terminal that is closed must not leave programs of ours behind. Who was started by `nohup` shall stay.
+        // Closing the terminal must stop the tool programs. A process started with `nohup` keeps running.
         let mut hup = if ignores_hangup() { None } else { signal(SignalKind::hangup()).ok() };
         tokio::spawn(async move {
             loop {
@@ -107,13 +109,13 @@ fn listen() {
     });
 }
 
-/// Whether whoever started us had hangups ignored. Only Linux says so; elsewhere a hangup counts.
+/// Returns whether the process was started with SIGHUP ignored. This can be read on Linux only; elsewhere SIGHUP counts.
 #[cfg(unix)]
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    // HUP is signal 1, and so the lowest bit.
+    // SIGHUP is signal 1, the lowest bit.
     mask & 1 != 0
 }
 

@@ -1,4 +1,4 @@
-//! `toolbridge ping`: the round trip of calls to a client, over the reserved tool `bridge.echo`.
+//! `toolbridge ping`: measures the round-trip time of calls to a client, with the reserved tool `bridge.echo`.
 
 use std::{
     io::{self, Write as _},
@@ -21,14 +21,14 @@ use super::{
 };
 use toolbridge::{Assistant, Body, CallError, Role, ToolError, ToolName};
 
-/// What a request frame has beside the padding, about: envelope, ids, names.
+/// The approximate size of a request frame without the padding, in bytes.
 const OVERHEAD: usize = 218;
 
-/// The largest request that can be asked for, in bytes: a frame is one packet of 15,000 bytes, and a room's
-/// name of 256 bytes stands in it twice.
+/// The maximum request size, in bytes: a packet holds 15,000 bytes, and the frame contains the room's name, up to 256 bytes,
+/// twice.
 const LARGEST: i64 = 14_000;
 
-/// As many calls as one client takes at once.
+/// The maximum number of concurrent calls that one client accepts.
 const MOST_IN_FLIGHT: usize = 64;
 
 #[derive(Debug, Args)]
@@ -36,36 +36,36 @@ pub(super) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// Which client to ask; without it the only one
+    /// Client to call [default: the only client in the room]
     #[arg(long, value_name = "IDENTITY")]
     to: Option<String>,
 
-    /// How many calls
+    /// Number of calls
     #[arg(long, default_value_t = 100, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
 
-    /// The size of a request in bytes, about: up to 14000
+    /// Approximate size of a request in bytes, up to 14000
     #[arg(long, default_value_t = 220, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=LARGEST))]
     size: u32,
 
-    /// The time between two calls, such as 20ms; 0 goes as fast as answers come
+    /// Time between two calls, such as 20ms; 0 sends the next call as soon as a result arrives
     #[arg(long, default_value = "1s", value_parser = clock::span, value_name = "TIME")]
     interval: Duration,
 
-    /// How many calls may be open at once: up to 64
+    /// Maximum number of concurrent calls, up to 64
     #[arg(long, default_value_t = 1, value_name = "CALLS", value_parser = clap::value_parser!(u16).range(1..=MOST_IN_FLIGHT as i64))]
     in_flight: u16,
 
-    /// How long one call may take: 1ms to 10m
+    /// Time limit of each call, from 1ms to 10m
     #[arg(long, default_value = "10s", value_parser = clock::limit, value_name = "TIME")]
     timeout: Duration,
 
-    /// One JSON object a line: a call each, then the summary
+    /// Print one JSON object per line: each call, then the summary
     #[arg(long)]
     json: bool,
 }
 
-/// What came of one call.
+/// The outcome of one call.
 struct Answer {
     number: u32,
     took: Duration,
@@ -84,16 +84,17 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let ended = tokio::select! {
         biased;
         () = interrupted() => Ok(()),
-        () = connection_state::print_changes(&assistant) => Ok(()), // it never ends
+        () = connection_state::print_changes(&assistant) => Ok(()), // never completes
         result = measure(&assistant, &arguments, &mut summary) => result,
     };
     assistant.close().await;
     ended?;
     summary.print(arguments.json)?;
-    if summary.answered() == 0 { Err(Failure::failed("no answer")) } else { Ok(()) }
+    if summary.answered() == 0 { Err(Failure::failed("no call was answered")) } else { Ok(()) }
 }
 
-/// The first call finds the client and is not counted: it may wait for LiveKit to announce us.
+/// Runs the calls. An additional first call finds the client and is not measured: it may wait until LiveKit announces this
+/// participant.
 async fn measure(assistant: &Assistant, arguments: &Arguments, summary: &mut Summary) -> Result<(), Failure> {
     let payload = Body::from(json!({"data": "x".repeat((arguments.size as usize).saturating_sub(OVERHEAD))}));
     let first = ask(assistant, arguments, &payload, 0).await;
@@ -156,7 +157,7 @@ impl Answer {
     }
 }
 
-/// All calls so far.
+/// The calls so far.
 #[derive(Default)]
 struct Summary {
     sent: u32,
@@ -197,7 +198,7 @@ impl Summary {
     }
 }
 
-/// The smallest time that at least this share of all took no longer than.
+/// Returns the smallest time that is not exceeded by at least this share of the times.
 fn quantile(sorted: &[Duration], share: f64) -> Option<Duration> {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quantile_is_one_of_the_times() {
+    fn quantile_is_one_of_the_times() {
         let times: Vec<_> = (1..=100).map(Duration::from_millis).collect();
         let ms = |share| quantile(&times, share).unwrap().as_millis();
         assert_eq!((ms(0.5), ms(0.9), ms(0.99), ms(1.0)), (50, 90, 99, 100));

@@ -1,4 +1,4 @@
-//! `toolbridge record`: joins a room as an observer, and records what it hears.
+//! `toolbridge record`: joins a room as an observer and records the packets it receives.
 
 use std::{
     future::pending,
@@ -16,38 +16,39 @@ use super::{
 };
 use toolbridge::{CloseReason, Transport, transport::TransportEvent};
 
-/// How often the line on the terminal is written anew.
+/// How often the status line is updated.
 const REFRESH: Duration = Duration::from_millis(500);
 
-/// What a hidden observer must know of its file.
-const HIDDEN: &str = "hidden: nobody sees us, so nobody sends us copies; the file gets only what is said to the \
-    whole room, and no call that goes to a single client";
+/// The notice for a hidden observer.
+const HIDDEN: &str = "hidden: other participants cannot see this observer, so they send it no copies; the recording \
+contains only packets sent to the whole room, and no calls to individual clients";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The others see an observer, and send it copies of what they say to one another: requests,
-results, progress, stops, and who offers what; no Configurations, no acknowledgements.
-LiveKit announces it up to 3 s late, and until then it may miss something. Values under
-keys such as `password` or `token` are taken out before they are written.
-The first Ctrl-C finishes the file. After a second one, or if the recorder is killed, it may
-stay as it is: it can be read, and `toolbridge repair` finishes it.")]
+Other participants see the observer and send it copies of their messages: requests, results,
+progress, cancellations and tool registrations, but not Configurations or acknowledgements.
+LiveKit may announce the observer up to 3 s late; earlier messages can be missing. Values under
+keys such as `password` or `token` are redacted before they are written.
+
+The first Ctrl-C finishes the file. After a second one, or if the process is killed, the file may
+be unfinished: it can still be read, and `toolbridge repair` finishes it.")]
 pub(super) struct Arguments {
-    /// The file, which must not exist (see `toolbridge info`, `calls`, `check`, `report`)
+    /// Output file (see `toolbridge info`, `calls`, `check`, `report`)
     #[arg(value_name = "OUT.mcap")]
     output: PathBuf,
 
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// Join as one whom the others do not see. The file gets only what is said to the whole room
+    /// Join as a hidden participant; the recording then contains only packets sent to the whole room
     #[arg(long)]
     hidden: bool,
 
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 
-    /// Stop by itself after this time; without it, record until Ctrl-C
+    /// Stop after this time [default: record until Ctrl-C]
     #[arg(long = "for", value_name = "TIME", value_parser = clock::length)]
     length: Option<Duration>,
 }
@@ -81,12 +82,12 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let ended = listen(&mut room, &mut recording_file, &mut status, arguments.length).await;
     status.clear();
     room.close().await;
-    let says = recording_file.end().await?;
+    let says = recording_file.finish().await?;
     writeln!(io::stdout(), "{}", text::plain(&says))?;
     ended
 }
 
-/// Listens until we are asked to stop, the time is over, the room is left, or nothing more can be recorded.
+/// Records until a signal arrives, the time is up, the participant leaves the room, or the recorder stops.
 async fn listen(
     room: &mut impl Transport,
     recording_file: &mut RecordingFile,
@@ -109,9 +110,9 @@ async fn listen(
             biased;
             () = interrupted() => return Ok(()),
             () = &mut over => return Ok(()),
-            () = recording_file.stopped() => return Ok(()), // its end says why
+            () = recording_file.stopped() => return Ok(()), // `finish` reports why
             _ = refresh.tick(), if status.is_shown => {
-                status.show(&recording_file.says());
+                status.show(&recording_file.status());
                 continue;
             }
             event = room.recv() => event,
@@ -125,15 +126,15 @@ async fn listen(
                 hint(connection_state::describe(state));
             }
             Some(event) => {
-                if let Some(event) = watch::whole(&mut streams, event) {
-                    recording_file.hear(&event);
+                if let Some(event) = watch::assemble(&mut streams, event) {
+                    recording_file.count(&event);
                 }
             }
         }
     }
 }
 
-/// The one line on the terminal that says how far we are. Where stderr is none, nothing is shown.
+/// The status line on the terminal. It is not printed if stderr is not a terminal.
 struct Status {
     is_shown: bool,
 }
@@ -144,7 +145,7 @@ impl Status {
     }
 
     fn show(&mut self, line: &str) {
-        let _ = write!(io::stderr(), "\r{line}\u{1b}[K"); // whether it is read is its reader's business
+        let _ = write!(io::stderr(), "\r{line}\u{1b}[K"); // a write error is ignored
     }
 
     fn clear(&mut self) {

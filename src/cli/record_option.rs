@@ -12,7 +12,7 @@ use toolbridge::recording::RecorderOptions;
 
 #[derive(Debug, Args)]
 pub(super) struct RecordOption {
-    /// Record the session as this participant sees it into this file (see `toolbridge info`)
+    /// Record the session as seen by this participant (see `toolbridge info`)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
@@ -41,11 +41,11 @@ impl RecordOption {
     }
 
     /// Refuses to overwrite the recording that the verb reads.
-    pub(super) fn spares(&self, input: &Path) -> Result<(), Failure> {
+    pub(super) fn check_differs_from(&self, input: &Path) -> Result<(), Failure> {
         let Some(path) = &self.record else { return Ok(()) };
         match (fs::canonicalize(path), fs::canonicalize(input)) {
             (Ok(output), Ok(input)) if output == input => Err(Failure::Usage(format!(
-                "`{}` is the recording that is replayed: give --record another name",
+                "`{}` is the recording being replayed; choose another name for --record",
                 path.display()
             ))),
             _ => Ok(()),

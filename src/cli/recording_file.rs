@@ -1,4 +1,4 @@
-//! A recording of what is heard while a verb listens: how it begins, what it holds so far, and how it ends.
+//! Records the packets that a subcommand receives into a file.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -17,13 +17,13 @@ use toolbridge::{
     transport::TransportEvent,
 };
 
-/// Of how many calls it is remembered that they were counted: more than are open at once anywhere.
+/// The maximum number of remembered calls: more than can be open at once.
 const MAX_REMEMBERED: usize = 4_096;
 
-/// The longest id of a call that is counted, in bytes; those that read the file leave longer ones out, too.
+/// The maximum length of the id of a counted call, in bytes; readers of the file ignore longer ones too.
 const MAX_ID: usize = 256;
 
-/// A file that is being recorded.
+/// A recording in progress.
 pub(super) struct RecordingFile {
     path: PathBuf,
     recorder: Recorder,
@@ -32,7 +32,7 @@ pub(super) struct RecordingFile {
 }
 
 impl RecordingFile {
-    /// Begins the file; who is already in the room need not leave it again for a file that cannot be made.
+    /// Creates the file.
     pub(super) fn begin(path: &Path, force: bool, hidden: bool) -> Result<Self, Failure> {
         let options = RecorderOptions::default().force(force).role(Role::Observer);
         let options = if hidden { options.hidden() } else { options };
@@ -40,13 +40,13 @@ impl RecordingFile {
         Ok(Self { path: path.to_owned(), recorder, began: Instant::now(), calls: Counted::default() })
     }
 
-    /// A transport of which the file gets what passes.
+    /// Wraps a transport so that its packets are recorded.
     pub(super) fn tap<T: Transport>(&self, transport: T) -> Tap<T> {
         self.recorder.tap(transport)
     }
 
-    /// Counts what was heard; a stream as the one packet that it is.
-    pub(super) fn hear(&mut self, event: &TransportEvent) {
+    /// Counts the call of a received packet. A byte stream counts as one packet.
+    pub(super) fn count(&mut self, event: &TransportEvent) {
         let TransportEvent::Packet(packet) = event else { return };
         match Frame::decode(packet.payload.clone()).and_then(|frame| frame.message()) {
             Ok(Message::ToolUseRequest(request)) => self.calls.see(&request.id),
@@ -55,27 +55,27 @@ impl RecordingFile {
         }
     }
 
-    /// What it holds so far.
-    pub(super) fn says(&self) -> String {
+    /// Describes the recording so far.
+    pub(super) fn status(&self) -> String {
         let stats = self.recorder.stats();
         let held = self.held(stats.recorded);
         format!("{held}, {} unrecorded", stats.unrecorded)
     }
 
-    /// Waits until nothing more is recorded, as when the disk is full.
+    /// Waits until the recorder stops, for example because the disk is full.
     pub(super) async fn stopped(&self) {
         self.recorder.ended().await;
     }
 
-    /// Finishes the file, and says in a line what it holds.
-    pub(super) async fn end(self) -> Result<String, Failure> {
+    /// Finishes the file and returns a summary.
+    pub(super) async fn finish(self) -> Result<String, Failure> {
         let recorder = self.recorder.clone();
-        // It writes all of the file anew: whoever asks twice to stop need not wait for that.
+        // Finishing rewrites the whole file; a second signal does not wait for it.
         let finished = spawn_blocking(move || recorder.finish()).await.map_err(Failure::failed)?;
         let path = self.path.display();
         finished.map_err(|error| {
             Failure::Failed(format!(
-                "{error}; what was written until then lies in {path}, and `toolbridge repair` makes a finished file of it"
+                "{error}; {path} contains the entries written so far; recover them with `toolbridge repair`"
             ))
         })?;
         let stats = self.recorder.stats();
@@ -93,7 +93,7 @@ impl RecordingFile {
     }
 }
 
-/// How many calls there were. One is counted again if it is heard of long after its end.
+/// Counts calls. A call is counted twice if a frame of it arrives long after its end.
 #[derive(Debug, Default)]
 struct Counted {
     count: u64,
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_counts_once_and_what_is_remembered_has_a_cap() {
+    fn calls_are_counted_once_with_bounded_memory() {
         let mut calls = Counted::default();
         for n in 0..10_000 {
             let id = CallId::from(format!("call {n}"));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_for_people() {
+    fn durations_and_sizes_are_formatted_for_people() {
         assert_eq!(
             (text::counted(1, "frame"), text::counted(0, "call")),
             ("1 frame".to_owned(), "0 calls".to_owned())

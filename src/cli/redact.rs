@@ -1,4 +1,4 @@
-//! `toolbridge redact`: a recording without what tools were asked and answered.
+//! `toolbridge redact`: removes tool parameters and results from a recording.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -7,22 +7,22 @@ use clap::Args;
 use super::{Failure, file};
 use toolbridge::recording::{Redact, redact};
 
-/// How many tools of the recording are named to somebody who named one that it lacks.
+/// The maximum number of tools that an error message about `--keep` lists.
 const MAX_NAMED: usize = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The recording
+    /// Recording to redact
     input: PathBuf,
 
-    /// Where what is left goes, indexed and compressed
+    /// Output file, indexed and compressed
     output: PathBuf,
 
-    /// A tool whose parameters and results stay, but for values whose keys say that they are secret; may be repeated
+    /// Keep the parameters and results of this tool, except values under secret-looking keys (repeatable)
     #[arg(long, value_name = "NAME")]
     keep: Vec<String>,
 
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(unknown) = unknown.first() {
         let tools: Vec<_> = tools.into_iter().collect();
         return Err(Failure::Usage(format!(
-            "--keep {unknown:?}: the recording has no tool of that name; it has {}",
+            "--keep {unknown:?}: the recording has no tool with this name; its tools are {}",
             if tools.is_empty() { "none".to_owned() } else { tools.join(", ") }
         )));
     }

@@ -1,4 +1,4 @@
-//! `toolbridge repair`: a finished file of any recording.
+//! `toolbridge repair`: recovers a damaged or unfinished recording.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use toolbridge::recording::repair;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The recording: one whose recorder died, or that is damaged
+    /// Damaged or unfinished recording
     input: PathBuf,
 
-    /// Where what is whole goes, indexed and compressed
+    /// Output file for the recovered entries, indexed and compressed
     output: PathBuf,
 
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }

@@ -1,4 +1,4 @@
-//! `toolbridge replay`: runs a recorded session again: on virtual time, as its client, or as its assistant.
+//! `toolbridge replay`: replays a recorded session offline on virtual time, or in a room as its client or its assistant.
 
 mod as_assistant;
 mod as_client;
@@ -24,15 +24,15 @@ const AS_ASSISTANT: &str = "With --as assistant";
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The recording. Without --as, nothing of it is sent anywhere
+    /// Recording to replay. Without --as, the replay is offline: no room is joined
     file: PathBuf,
 
-    /// Join a room in the place of one end of the recording: a client that answers from it, or an assistant that asks
-    /// live clients again
+    /// Join a room as one end of the recording: a client that answers from the recording, or an assistant that repeats the
+    /// recorded calls
     #[arg(long = "as", value_name = "END", value_enum)]
     end: Option<End>,
 
-    /// Print what was found as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 
@@ -42,35 +42,35 @@ pub(super) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// The assistant whose calls are taken; without it the only one in the room
+    /// Assistant whose calls are accepted [default: the only assistant in the room]
     #[arg(long, value_name = "IDENTITY", help_heading = AS_CLIENT)]
     assistant: Option<String>,
 
-    /// When to answer: after as long as recorded, or at once. Default: recorded
+    /// When to answer: after the recorded time, or at once [default: recorded]
     #[arg(long, value_name = "WHEN", value_enum, help_heading = AS_CLIENT)]
     timing: Option<When>,
 
-    /// When all recorded calls that ask for the same were given, give the last again
+    /// Repeat the last recorded answer when matches run out
     #[arg(long, help_heading = AS_CLIENT)]
     loose: bool,
 
-    /// Ask live clients. Without it, what would be asked is shown
+    /// Call live clients. Without this option the calls are only listed
     #[arg(long, help_heading = AS_ASSISTANT)]
     live: bool,
 
-    /// A tool that may be asked; as often as needed
+    /// Tool that may be called (repeatable)
     #[arg(long, value_name = "TOOL", help_heading = AS_ASSISTANT)]
     allow: Vec<String>,
 
-    /// Of the allowed tools, ask those too that cannot be undone
+    /// Also call allowed tools that are marked destructive
     #[arg(long, help_heading = AS_ASSISTANT)]
     destructive: bool,
 
-    /// With the recorded pauses, a tenth of them, or none. Default: 1
+    /// Speed factor of the pauses between calls; max means no pauses [default: 1]
     #[arg(long, value_name = "SPEED", value_enum, help_heading = AS_ASSISTANT)]
     speed: Option<Pauses>,
 
-    /// Which client to ask; without it the one that was asked then, if it is there, else whoever offers the tool
+    /// Client to call [default: the recorded client if it is present, otherwise any client that offers the tool]
     #[arg(long, value_name = "IDENTITY", help_heading = AS_ASSISTANT)]
     to: Option<String>,
 }
@@ -125,7 +125,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 }
 
 impl Arguments {
-    /// Refuses what has no meaning here: who gives it expects something that would not happen.
+    /// Rejects options that have no effect in the chosen mode.
     fn fit(&self) -> Result<(), Failure> {
         let of_client = [
             ("--assistant", self.assistant.is_some()),
@@ -153,8 +153,8 @@ impl Arguments {
                 .or_else(|| given(&of_both).map(|it| (it, "--as client or --as assistant"))),
         };
         match wrong {
-            Some((option, with)) => Err(Failure::Usage(format!("{option} goes with {with}"))),
-            None => self.record.spares(&self.file).and_then(|()| self.record.check()),
+            Some((option, with)) => Err(Failure::Usage(format!("{option} requires {with}"))),
+            None => self.record.check_differs_from(&self.file).and_then(|()| self.record.check()),
         }
     }
 }
@@ -164,7 +164,7 @@ fn dry(arguments: &Arguments) -> Result<(), Failure> {
     let report = match Replay::dry(&mut entries) {
         Ok(report) => report,
         Err(error) => {
-            // What is missing may be what is damaged.
+            // The missing entries may be in the damaged part.
             file::end(&arguments.file, file::damage(&entries))?;
             return Err(Failure::Failed(format!("{}: {error}", arguments.file.display())));
         }
@@ -174,11 +174,11 @@ fn dry(arguments: &Arguments) -> Result<(), Failure> {
     if report.is_same() { Ok(()) } else { Err(Failure::ProblemsFound) }
 }
 
-/// A recording, read for a live replay.
+/// A recording, read for a replay in a room.
 struct Read<T> {
     what: T,
     about: About,
-    /// The file ends before its end: what stood before that is replayed, and the status says so.
+    /// Whether the file is damaged. The entries before the damage are replayed, and the exit status reports it.
     damaged: bool,
 }
 
@@ -191,7 +191,7 @@ fn read<T>(path: &Path, read: impl FnOnce(&mut Entries) -> Result<T, LiveError>)
     match result {
         Ok(what) => {
             if let Some(damage) = &damage {
-                hint(&format!("toolbridge: {}: {damage}; what stands before is replayed", path.display()));
+                hint(&format!("toolbridge: {}: {damage}; replaying the entries before it", path.display()));
             }
             Ok(Read { what, about, damaged: damage.is_some() })
         }
@@ -202,7 +202,7 @@ fn read<T>(path: &Path, read: impl FnOnce(&mut Entries) -> Result<T, LiveError>)
     }
 }
 
-/// A report on standard output: as JSON, or as text in which nothing steers the terminal.
+/// Prints a report as JSON, or as text with control characters escaped.
 fn show(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if json {

@@ -1,4 +1,4 @@
-//! `toolbridge report`: a recording as one HTML page.
+//! `toolbridge report`: writes a recording as an HTML page.
 
 use std::{
     fs,
@@ -13,18 +13,18 @@ use toolbridge::recording::{calls, create_file, write_report};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The recording
+    /// Recording to read
     file: PathBuf,
 
-    /// Where the page goes, or - for standard output [default: the recording's name, ending in .html]
+    /// Output file, or - for standard output [default: the recording's name with the extension .html]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// What stands above the page [default: the recording's name]
+    /// Title of the page [default: the recording's name]
     #[arg(long)]
     title: Option<String>,
 
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
@@ -35,18 +35,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let (Ok(from), Ok(to)) = (fs::canonicalize(&arguments.file), fs::canonicalize(&output))
         && from == to
     {
-        return Err(Failure::usage("the page cannot take the recording's place: name it with --output"));
+        return Err(Failure::usage(
+            "the page would overwrite the recording; choose another file with --output",
+        ));
     }
-    // Read twice, so that a long recording need not be kept: once for the calls, once for their frames.
+    // Read the recording twice, first the calls and then their frames, to avoid holding it in memory.
     let mut entries = file::open(&arguments.file)?.entries();
     let folded = calls(&mut entries);
     let mut notes = Vec::new();
     let damage = file::damage(&entries);
     if let Some(damage) = &damage {
-        notes.push(format!("The file is {damage}. What stood before it is here."));
+        notes.push(format!("The recording is {damage}. This page shows the entries before the damage."));
     }
     if folded.dropped > 0 {
-        notes.push(format!("{} more calls are neither here nor in the numbers.", folded.dropped));
+        notes.push(format!("{} more calls are omitted from this page and its statistics.", folded.dropped));
     }
     let name = arguments.file.file_name().map(|name| name.to_string_lossy().into_owned());
     let title = arguments.title.clone().or(name).unwrap_or_default();

@@ -1,10 +1,11 @@
-//! What may go to a terminal.
+//! Escapes text for a terminal.
 
 pub(super) use crate::escape::{counted, json, plain, write_json};
 
-/// Foreign text as one line of at most so many characters, what steers a terminal escaped. A line that is cut ends with `…`.
+/// Returns untrusted text as one line of at most `limit` characters, with control characters escaped. A shortened line ends
+/// with `…`.
 pub(super) fn line(text: &str, limit: usize) -> String {
-    // An escape is longer than its character, never shorter.
+    // An escape is never shorter than its character.
     let beginning: String = text.chars().take(limit + 1).collect();
     let escaped = plain(&beginning);
     if escaped.chars().count() <= limit {

@@ -1,4 +1,4 @@
-//! `toolbridge token`: a token with the right grants and the role attribute.
+//! `toolbridge token`: creates an access token with the grants and the role attribute of a participant.
 
 use std::{
     io::{Write as _, stdout},
@@ -9,28 +9,28 @@ use clap::{Args, ValueEnum};
 
 use super::{Failure, connect::Key};
 
-/// A token's life, unless told otherwise: long enough to start an app by hand.
+/// The default lifetime of a token: long enough to start an app by hand.
 const DEFAULT_LIFE: &str = "10m";
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The room it is for
+    /// Room that the token allows joining
     #[arg(long, value_name = "ROOM")]
     room: String,
 
-    /// Who will join with it
+    /// Identity of the participant
     #[arg(long, value_name = "IDENTITY")]
     identity: String,
 
-    /// What that participant is
+    /// Role of the participant
     #[arg(long, value_enum, default_value = "client")]
     role: RoleName,
 
-    /// The others never see that participant, and it hears only what goes to the whole room; for observers
+    /// Hide the participant from others; it then receives only packets sent to the whole room. Requires --role observer
     #[arg(long)]
     hidden: bool,
 
-    /// How long it lets somebody in, such as 90s, 10m or 1h
+    /// Lifetime of the token, such as 90s, 10m or 1h
     #[arg(long, default_value = DEFAULT_LIFE, value_parser = humantime::parse_duration, value_name = "TIME")]
     ttl: Duration,
 
@@ -42,15 +42,15 @@ pub(super) struct Arguments {
 enum RoleName {
     /// Offers tools
     Client,
-    /// Asks for tools
+    /// Calls tools
     Assistant,
-    /// Sees every call
+    /// Receives copies of every call
     Observer,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.hidden && arguments.role != RoleName::Observer {
-        return Err(Failure::usage("--hidden is for observers: --role observer --hidden"));
+        return Err(Failure::usage("--hidden needs --role observer"));
     }
     let key = arguments.key.access_key()?;
     let (room, identity) = (arguments.room.as_str(), arguments.identity.as_str());

@@ -1,13 +1,13 @@
-//! Whether a finished token fits the verb: what its bearer is in the room is written in it.
+//! Checks that the role in a token matches the subcommand.
 
 use super::{Failure, hint};
 use toolbridge::{Role, transport::livekit::access_token::TokenClaims};
 
-/// Checks that a token fits a verb: refuses one of another role, and hints at what will not work without a role.
+/// Rejects a token of another role, and warns about the limits of a token without a role.
 pub(super) fn check_role(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {
     if let Some(bearer) = claims.conflict(wanted) {
         return Err(Failure::Usage(format!(
-            "the token is {bearer}, and `{verb}` needs one of role {wanted}: toolbridge token --role {wanted} makes it"
+            "the token is {bearer}, but `{verb}` needs the role {wanted}; create one with `toolbridge token --role {wanted}`"
         )));
     }
     if let Some(lacking) = claims.without_role(wanted) {
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_another_role_is_wrong_usage() {
+    fn token_of_another_role_is_a_usage_error() {
         let key = AccessKey::new("key", "a secret of some length that is long enough");
         let roles = [Role::Client, Role::Assistant, Role::Observer];
         for wanted in roles {
@@ -53,7 +53,7 @@ mod tests {
                     );
                 }
             }
-            // No role at all, or one that its bearer could have written.
+            // No role, or a role that the participant could have set itself.
             assert!(fits(key.participant("r", "i"), wanted).is_ok());
             let own = key.participant("r", "i").attribute("a", "b").can_update_own_metadata();
             assert!(fits(own, wanted).is_ok());
@@ -62,6 +62,6 @@ mod tests {
         assert!(of("no token").is_none());
         assert!(of(&key.observer("r", "i").sign().unwrap()).unwrap().observes());
         let hidden = of(&key.observer("r", "i").hidden().sign().unwrap()).unwrap();
-        assert!(hidden.is_hidden() && !hidden.observes(), "nobody sends copies to whom nobody sees");
+        assert!(hidden.is_hidden() && !hidden.observes(), "a hidden participant gets no copies");
     }
 }

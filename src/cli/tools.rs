@@ -1,4 +1,4 @@
-//! `toolbridge tools`: who offers what, as an observer is shown it.
+//! `toolbridge tools`: lists the tools that participants register with an observer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,23 +24,23 @@ pub(super) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// One JSON array: owner, name, description, schema, annotations of each tool
+    /// Print one JSON array with owner, name, description, schema and annotations of each tool
     #[arg(long)]
     json: bool,
 
-    /// How long to wait for those who have not answered; LiveKit announces us up to 3 s late
+    /// How long to wait for participants that have not answered; LiveKit may announce the observer up to 3 s late
     #[arg(long, default_value = "4s", value_parser = clock::span, value_name = "TIME")]
     wait: Duration,
 }
 
-/// What each participant showed.
+/// The tools that each participant registered.
 type Shown = BTreeMap<Identity, Vec<RegisteredTool>>;
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let target = arguments.room_arguments.target("tools", Role::Observer)?;
     if !target.observes() {
         return Err(Failure::usage(
-            "tools are shown to observers alone: toolbridge token --role observer makes such a token",
+            "listing tools needs a token with the role observer; create one with `toolbridge token --role observer`",
         ));
     }
     let mut room = target.join().await?;
@@ -50,7 +50,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.json { print_json(&shown) } else { print_text(&shown) }
 }
 
-/// Listens until everybody who may offer something has answered, or the time is up.
+/// Waits until every participant that may offer tools has answered, or the time is up.
 async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Failure> {
     let until = Instant::now() + wait;
     let mut waiting: BTreeSet<Identity> =
@@ -68,7 +68,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
                 waiting.remove(who.identity());
                 shown.remove(who.identity());
             }
-            // A hidden sender or the server's API cannot be called, so it offers nothing.
+            // A hidden sender or the server API cannot be called, so its tools are ignored.
             Some(TransportEvent::Packet(packet)) if !packet.from.identity().is_empty() => {
                 let message = Frame::decode(packet.payload.clone()).and_then(|frame| frame.message());
                 if let Ok(Message::ToolsRegister(register)) = message {
@@ -81,7 +81,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
         }
     }
     for silent in &waiting {
-        hint(&format!("{silent}: no answer within {wait:?}"));
+        hint(&format!("{silent} did not answer within {wait:?}"));
     }
     Ok(shown)
 }
@@ -122,7 +122,7 @@ fn print_text(shown: &Shown) -> Result<(), Failure> {
         }
     }
     if shown.values().all(Vec::is_empty) {
-        hint("nobody offers a tool");
+        hint("no participant offers a tool");
     }
     Ok(())
 }

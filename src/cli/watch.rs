@@ -1,4 +1,4 @@
-//! `toolbridge watch`: frames as they pass, seen by an observer.
+//! `toolbridge watch`: prints the protocol frames that an observer receives.
 
 use std::{
     future::pending,
@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// One JSON object a line: time, sender, lane, topic, and the frame as canonical JSON
+    /// Print one JSON object per line: time, sender, lane, topic, and the frame as canonical JSON
     #[arg(long)]
     json: bool,
 
@@ -47,11 +47,11 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         }
     };
     let shown = show(&mut recording_file.tap(room), arguments.json, Some(&mut recording_file)).await;
-    hint(&recording_file.end().await?);
+    hint(&recording_file.finish().await?);
     shown
 }
 
-/// Shows what passes until we are asked to stop, the room is left, or the recording has stopped early.
+/// Prints events until a signal arrives, the participant leaves the room, or the recorder stops.
 async fn show(
     room: &mut impl Transport,
     json: bool,
@@ -68,7 +68,7 @@ async fn show(
             }
             () = stopped(recording_file.as_deref()) => {
                 room.close().await;
-                return Ok(()); // its end says why
+                return Ok(()); // `finish` reports why
             }
             event = room.recv() => event,
         };
@@ -76,9 +76,9 @@ async fn show(
             None => return Err(Failure::failed("the connection ended")),
             Some(TransportEvent::Closed(CloseReason::Closed)) => return Ok(()),
             Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
-            Some(event) => whole(&mut streams, event).and_then(|event| {
+            Some(event) => assemble(&mut streams, event).and_then(|event| {
                 if let Some(recording_file) = &mut recording_file {
-                    recording_file.hear(&event);
+                    recording_file.count(&event);
                 }
                 if json { as_json(&event) } else { as_text(&event) }
             }),
@@ -92,7 +92,7 @@ async fn show(
     }
 }
 
-/// Waits until a recording has stopped early. What is not recorded never does.
+/// Waits until the recorder stops. Without a recording the future never completes.
 async fn stopped(recording_file: Option<&RecordingFile>) {
     match recording_file {
         Some(recording_file) => recording_file.stopped().await,
@@ -100,8 +100,8 @@ async fn stopped(recording_file: Option<&RecordingFile>) {
     }
 }
 
-/// What there is to be shown: of a byte stream nothing before its end, and then the frame.
-pub(super) fn whole(streams: &mut StreamAssembler, event: TransportEvent) -> Option<TransportEvent> {
+/// Replaces the parts of a byte stream with its frame once the stream ends.
+pub(super) fn assemble(streams: &mut StreamAssembler, event: TransportEvent) -> Option<TransportEvent> {
     match event {
         TransportEvent::Stream { from, part } => {
             let frame = streams.take(&from, part)?;
@@ -154,12 +154,12 @@ fn as_text(event: &TransportEvent) -> Option<String> {
             let from =
                 if packet.from.identity().is_empty() { "(unnamed)" } else { packet.from.identity().as_str() };
             let what = match decode(packet) {
-                // Nobody reads megabytes in a terminal.
+                // Large frames are not printed as text.
                 Ok((frame, _)) if packet.payload.len() > Capabilities::MAX_PACKET => {
-                    format!("{:<16} (--json shows it)", frame.kind().name())
+                    format!("{:<16} (use --json to print it)", frame.kind().name())
                 }
                 Ok((frame, json)) => format!("{:<16} {}", frame.kind().name(), json["body"]),
-                Err(error) => format!("refused: {error}"),
+                Err(error) => format!("invalid frame: {error}"),
             };
             let lossy = if packet.lane == Lane::Lossy { "lossy " } else { "" };
             format!("{at} {from:<16} {:>6} B {lossy}{what}", packet.payload.len())

@@ -251,7 +251,7 @@ async fn a_call_beside_it_is_told_whom_the_client_listens_to() -> anyhow::Result
         let mut brain = brain(&server, room)?;
         ask(&mut brain, json!({"type": "call", "id": 1, "tool": "echo"})).await?;
         brain.json(json!({"type": "result", "id": 1, "ok": true})).await?;
-        desk.line("listening to brain").await?;
+        desk.line("bound to the assistant brain").await?;
         // Asked by name, the desk says so itself if it hears the call before our handshake.
         for to in [&["--to", "desk"][..], &[]] {
             let arguments = [&["call", "echo", "--room", room], to].concat();
@@ -259,7 +259,7 @@ async fn a_call_beside_it_is_told_whom_the_client_listens_to() -> anyhow::Result
             ensure!(output.code == Some(4) && output.stdout.is_empty(), "{output:?}");
             let told = output.stderr.lines().last().unwrap_or_default();
             ensure!(
-                told.contains(" listens to another assistant") && told.ends_with("(nothing ran)"),
+                told.contains(" listens to another assistant") && told.ends_with("(the tool did not run)"),
                 "{room} {to:?}: {output:?}"
             );
         }

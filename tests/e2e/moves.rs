@@ -145,9 +145,9 @@ async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<(
     hosts.order(&json!({"near": false}))?;
     hosts.order(&json!({"near": true}))?;
     let meanwhile = call("where_is");
-    says("the connection is lost").await?;
+    says("connection lost").await?;
     let down = moved.elapsed();
-    says("in the room again").await?;
+    says("reconnected").await?;
     let up = moved.elapsed();
     ensure!(answer(meanwhile).await? == kitchen);
     let answered = moved.elapsed();

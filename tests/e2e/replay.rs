@@ -112,7 +112,7 @@ async fn a_recorded_client_answers_a_live_assistant_and_misses_are_status_3() ->
     let output = tape.finish().await?;
     ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
     ensure!(
-        output.stdout.ends_with("3 calls answered, 0 not recorded; 0 recorded calls were not asked for\n"),
+        output.stdout.ends_with("3 calls answered, 0 not recorded; 0 recorded calls not used\n"),
         "{output:?}"
     );
     // What the cassette recorded of itself is as good as the first.
@@ -166,7 +166,10 @@ async fn live_clients_are_asked_again_and_differences_are_status_3() -> anyhow::
     let output = ask(&["--allow", "where_is", "--allow", "echo", "--allow", "fail"]).await?;
     ensure!(output.code == Some(0), "{output:?}");
     ensure!(output.stdout == "3 calls asked, 3 outcomes compared, 0 differences\n", "{output:?}");
-    ensure!(output.stderr.contains("live: asking clients of the room \"replay-again\" again"), "{output:?}");
+    ensure!(
+        output.stderr.contains("live: repeating calls with clients in the room \"replay-again\""),
+        "{output:?}"
+    );
     ensure!(!output.stderr.contains('\r'), "no bar where no terminal is: {output:?}");
     let output = ask(&["--allow", "where_is", "--json"]).await?;
     let told: Value = serde_json::from_str(&output.stdout)?;
@@ -183,7 +186,7 @@ async fn live_clients_are_asked_again_and_differences_are_status_3() -> anyhow::
     ensure!(output.stdout.contains(r#""outcome": expected "execution_error: "#), "{output:?}");
     changed.interrupt()?;
     let output = changed.finish().await?;
-    ensure!(output.stdout.matches("brain asks for ").count() == 3, "{output:?}");
+    ensure!(output.stdout.matches("brain called ").count() == 3, "{output:?}");
     Ok(())
 }
 
@@ -225,12 +228,12 @@ async fn ctrl_c_of_a_replay_stops_what_is_open_and_says_goodbye() -> anyhow::Res
     let options =
         ["--as", "assistant", "--identity", "brain", "--to", "phone", "--live", "--allow", "where_is"];
     let asking = replay(&server, &file, room, &options).start()?;
-    phone.line("brain asks for where_is").await?;
+    phone.line("brain called where_is").await?;
     asking.interrupt()?;
     let output = asking.finish().await?;
     ensure!(output.code == Some(130) && output.stdout.is_empty(), "{output:?}");
     phone.line("where_is: cancelled after ").await?;
-    phone.line("listening to nobody").await?;
+    phone.line("not bound to an assistant").await?;
     Ok(())
 }
 
@@ -242,7 +245,7 @@ async fn a_replay_whose_room_is_deleted_fails() -> anyhow::Result<()> {
     let options =
         ["--as", "assistant", "--identity", "brain", "--to", "phone", "--live", "--allow", "where_is"];
     let asking = replay(&server, &file, room, &options).start()?;
-    phone.line("brain asks for where_is").await?;
+    phone.line("brain called where_is").await?;
     server.room_service("DeleteRoom", room, json!({"room": room})).await?;
     let output = asking.finish().await?;
     ensure!(output.code == Some(1), "{output:?}");

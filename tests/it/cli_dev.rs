@@ -22,7 +22,7 @@ fn started(command: &mut Command) -> (Child, Vec<(String, String)>) {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let lines: Vec<_> = lines.take_while(|line| !line.contains("Ctrl-C")).collect();
-    assert!(lines[0].contains("on this machine only"), "{lines:?}");
+    assert!(lines[0].contains("from this machine only"), "{lines:?}");
     let settings = lines.iter().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
     let settings: Vec<_> = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     (child, settings)
@@ -33,7 +33,7 @@ fn a_server_for_development_is_joined_with_what_it_prints_and_ends_by_ctrl_c() {
     let (child, settings) = dev();
     let demo = toolbridge(&["demo"]).envs(settings).output().unwrap();
     let shown = text(&demo.stdout);
-    assert!(shown.contains("over the LiveKit server ws://127.0.0.1:"), "{demo:?}");
+    assert!(shown.contains("Using the LiveKit server ws://127.0.0.1:"), "{demo:?}");
     assert!(shown.contains("9 calls, 9 outcomes"), "{demo:?}");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -420,13 +420,13 @@ fn outcome_and_tool_that_the_recording_lacks_are_wrong_usage() {
     fs::copy(fixture, &file).unwrap();
     let bogus = run(&["cat", &file, "--outcome", "bogus"]);
     assert_eq!(bogus.status.code(), Some(2), "{bogus:?}");
-    assert!(text(&bogus.stderr).contains("they ended as ok"), "{bogus:?}");
+    assert!(text(&bogus.stderr).contains("the outcomes are ok"), "{bogus:?}");
     let none = run(&["cat", &file, "--outcome", "timeout"]);
     assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "a code that calls can have: {none:?}");
     let out = folder.path("out.mcap");
     let typo = run(&["redact", &file, &out, "--keep", "no_such_tool"]);
     assert_eq!(typo.status.code(), Some(2), "{typo:?}");
-    assert!(text(&typo.stderr).contains("no tool of that name; it has"), "{typo:?}");
+    assert!(text(&typo.stderr).contains("no tool with this name; its tools are"), "{typo:?}");
     assert!(!std::path::Path::new(&out).exists());
 }
 

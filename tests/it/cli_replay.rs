@@ -68,10 +68,10 @@ fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_woul
     let cases: [(&[&str], [&str; 4]); 4] = [
         (&[], ["not allowed"; 4]),
         (&["--live"], ["not allowed"; 4]),
-        (&["--allow", "lamp"], ["would ask", "would ask", "not allowed", "redacted parameters"]),
+        (&["--allow", "lamp"], ["would call", "would ask", "not allowed", "redacted parameters"]),
         (
             &["--allow", "lamp", "--allow", "door", "--destructive", "--speed", "max", "--to", "phone"],
-            ["would ask", "would ask", "would ask", "redacted parameters"],
+            ["would call", "would ask", "would ask", "redacted parameters"],
         ),
     ];
     for (options, verdicts) in cases {
@@ -88,7 +88,7 @@ fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_woul
     // A tool that cannot be undone takes a word of its own; with nothing else to ask, nothing is sent.
     let output = replay(&["--live", "--allow", "door"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(text(&output.stderr).contains("and --destructive for one that cannot be undone"), "{output:?}");
+    assert!(text(&output.stderr).contains("and --destructive for tools marked destructive"), "{output:?}");
     assert!(rows(&output)[2].contains("destructive") && rows(&output)[4].starts_with("0 of 4"), "{output:?}");
     let output = replay(&["--json", "--allow", "lamp"]);
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -98,7 +98,7 @@ fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_woul
     assert_eq!((&first["outcome"], &first["owner"]), (&json!("ok"), &json!("phone")));
     assert_eq!(plan["calls"][3]["not_asked"], "redacted");
     let wrong = complaint(&replay(&["--live", "--allow", "fly"]), 2);
-    assert!(wrong.contains(r#"--allow "fly": the recording has no call of that tool"#), "{wrong}");
+    assert!(wrong.contains(r#"--allow "fly": the recording has no call to this tool"#), "{wrong}");
     assert!(server.accept().is_err(), "somebody came");
 }
 
@@ -107,14 +107,14 @@ fn options_that_mean_nothing_here_are_refused() {
     let folder = Folder::new();
     let file = recording(&folder, session());
     for (options, expected) in [
-        (&["--loose"][..], "--loose goes with --as client"),
-        (&["--live"], "--live goes with --as assistant"),
-        (&["--room", "r"], "--room or --identity goes with --as client or --as assistant"),
-        (&["--record", "x.mcap"], "--record goes with"),
-        (&["--as", "client", "--record", &file, "--force"], "is the recording that is replayed"),
-        (&["--as", "client", "--allow", "lamp"], "--allow goes with --as assistant"),
-        (&["--as", "client", "--speed", "max"], "--speed goes with --as assistant"),
-        (&["--as", "assistant", "--timing", "fast"], "--timing goes with --as client"),
+        (&["--loose"][..], "--loose requires --as client"),
+        (&["--live"], "--live requires --as assistant"),
+        (&["--room", "r"], "--room or --identity requires --as client or --as assistant"),
+        (&["--record", "x.mcap"], "--record requires"),
+        (&["--as", "client", "--record", &file, "--force"], "is the recording being replayed"),
+        (&["--as", "client", "--allow", "lamp"], "--allow requires --as assistant"),
+        (&["--as", "client", "--speed", "max"], "--speed requires --as assistant"),
+        (&["--as", "assistant", "--timing", "fast"], "--timing requires --as client"),
         (&["--as", "observer"], "invalid value 'observer'"),
         (&["--as", "assistant", "--speed", "7"], "invalid value '7'"),
         (&["--as", "client"], "no server: set LIVEKIT_URL"),

@@ -84,6 +84,8 @@ fn a_damaged_recording_makes_a_page_that_says_so() {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(text(&output.stderr).contains("damaged at byte"), "{output:?}");
     assert!(
-        fs::read_to_string(folder.file("afternoon.html")).unwrap().contains("The file is damaged at byte")
+        fs::read_to_string(folder.file("afternoon.html"))
+            .unwrap()
+            .contains("The recording is damaged at byte")
     );
 }

@@ -156,7 +156,7 @@ fn question_at_the_terminal_is_short_and_answered_by_one_letter() {
     let question = until(&stage.warned, "wants to run wipe");
     assert!(question.len() < 2_200, "{} bytes", question.len());
     assert!(
-        question.contains(&format!("{} of {} bytes left out", long.len() - 2_048, long.len())),
+        question.contains(&format!("{} of {} bytes omitted", long.len() - 2_048, long.len())),
         "{question}"
     );
     assert!(until(&stage.warned, "type `yes 1`").contains("y or n"));

@@ -1,4 +1,4 @@
-//! What a driver can ask for: one line, one command.
+//! The commands of the controlling program, one per line.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -6,25 +6,25 @@ use serde_json::Value;
 
 use toolbridge::Body;
 
-/// The longest id of a call, in bytes: what the protocol allows its own.
+/// The maximum length of a call id, in bytes: the same as on the wire.
 const MAX_ID: usize = 128;
 
-/// What a line asks for.
+/// A command.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// A call; what is wrong with it besides its id is its result.
+    /// Calls a tool. If anything but the id is invalid, the error becomes the call's result.
     Call(Id, Result<Box<Call>, String>),
     Cancel(Id),
-    /// Ends a turn.
+    /// Interrupts a turn.
     BargeIn(Id),
     Tools(Option<Id>),
     Close,
 }
 
-/// The commands, as the hello names them.
+/// The names of the commands, as in the `hello` line.
 pub(super) const COMMANDS: &[&str] = &["call", "cancel", "barge_in", "tools", "close"];
 
-/// What a call asks for.
+/// The fields of a `call`.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) tool: String,
@@ -33,16 +33,16 @@ pub(super) struct Call {
     pub(super) timeout: Option<Duration>,
     pub(super) owner_wait: Option<Duration>,
     pub(super) meta: BTreeMap<String, Body>,
-    /// The turn that it is part of.
+    /// The turn that the call belongs to.
     pub(super) turn: Option<Id>,
 }
 
-/// A driver's own name for a call: a string or an integer, given back as it is.
+/// The controlling program's id for a call: a string or an integer, returned unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Id(String);
 
 impl Id {
-    /// As JSON.
+    /// Returns the id as JSON.
     pub(super) fn to_json(&self) -> Value {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
@@ -58,12 +58,12 @@ impl Id {
     }
 }
 
-/// A line that asks for nothing.
+/// Why a line is not a valid command.
 #[derive(Debug)]
 pub(super) struct CommandError {
-    /// In a word for programs.
+    /// The error code.
     pub(super) code: &'static str,
-    /// In words for a person.
+    /// The message for a person.
     pub(super) message: String,
 }
 
@@ -75,19 +75,19 @@ impl CommandError {
 
 pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
     let bad = |message: String| CommandError::new("bad_command", message);
-    let body =
-        Body::from_json(text).map_err(|error| CommandError::new("not_json", format!("no JSON: {error}")))?;
+    let body = Body::from_json(text)
+        .map_err(|error| CommandError::new("not_json", format!("not valid JSON: {error}")))?;
     let fields = match body.decode() {
         Ok(fields) if body.is_map() => fields,
-        _ => return Err(bad("a command is a JSON object".to_owned())),
+        _ => return Err(bad("a command must be a JSON object".to_owned())),
     };
     let mut fields = Fields(fields);
     let name = fields.text("type").map_err(bad)?;
-    let name = name.ok_or_else(|| bad(format!("`type` is missing: one of {}", COMMANDS.join(", "))))?;
+    let name =
+        name.ok_or_else(|| bad(format!("`type` is missing; it must be one of {}", COMMANDS.join(", "))))?;
     let id = fields.id("id").map_err(bad)?;
-    let needed = |id: Option<Id>| {
-        id.ok_or_else(|| bad(format!("a `{name}` has an `id`: a string or an integer of your own")))
-    };
+    let needed =
+        |id: Option<Id>| id.ok_or_else(|| bad(format!("`{name}` needs an `id`: a string or an integer")));
     match name.as_str() {
         "call" => {
             let id = needed(id)?;
@@ -101,14 +101,14 @@ pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
         }
         "barge_in" if id.is_none() => {
             let turn = fields.id("turn").map_err(bad)?;
-            let turn = turn.ok_or_else(|| bad("a `barge_in` has a `turn`".to_owned()))?;
+            let turn = turn.ok_or_else(|| bad("`barge_in` needs a `turn`".to_owned()))?;
             fields.end("barge_in").map_err(bad)?;
             Ok(Command::BargeIn(turn))
         }
         "tools" => fields.end("tools").map_err(bad).map(|()| Command::Tools(id)),
         "close" if id.is_none() => fields.end("close").map_err(bad).map(|()| Command::Close),
-        "barge_in" | "close" => Err(bad(format!("`id` is no key of `{name}`"))),
-        other => Err(bad(format!("{other:?} is no command: one of {}", COMMANDS.join(", ")))),
+        "barge_in" | "close" => Err(bad(format!("`{name}` does not take the key `id`"))),
+        other => Err(bad(format!("unknown command {other:?}; it must be one of {}", COMMANDS.join(", ")))),
     }
 }
 
@@ -128,7 +128,7 @@ fn call(fields: &mut Fields) -> Result<Call, String> {
     })
 }
 
-/// The keys of a line that were not looked at yet. `null` is the same as nothing.
+/// The keys of a line that have not been read yet. `null` counts as absent.
 struct Fields(BTreeMap<String, Body>);
 
 impl Fields {
@@ -145,7 +145,7 @@ impl Fields {
         let Some(value) = self.take(key) else { return Ok(None) };
         match value.decode::<u64>() {
             Ok(millis) => Ok(Some(Duration::from_millis(millis))),
-            Err(_) => Err(format!("`{key}` must be an integer of milliseconds, 0 or more")),
+            Err(_) => Err(format!("`{key}` must be a number of milliseconds: an integer, 0 or more")),
         }
     }
 
@@ -155,16 +155,16 @@ impl Fields {
         id.map(Some).ok_or_else(|| format!("`{key}` must be an integer, or a string of 1 to {MAX_ID} bytes"))
     }
 
-    /// A key that is not known is a mistake, and no small one: a limit that is misspelt would not hold.
+    /// Rejects unknown keys: a misspelt limit would otherwise be ignored silently.
     fn end(&self, command: &str) -> Result<(), String> {
         match self.0.keys().next() {
-            Some(key) => Err(format!("{key:?} is no key of `{command}`{}", hint_for(command))),
+            Some(key) => Err(format!("`{command}` does not take the key {key:?}{}", hint_for(command))),
             None => Ok(()),
         }
     }
 }
 
-/// What a wrong key of a command may have meant.
+/// Lists the valid keys of a command.
 fn hint_for(command: &str) -> &'static str {
     match command {
         "call" => {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_read_with_everything_that_it_may_say() {
+    fn call_with_all_keys_is_parsed() {
         let text = r#"{"type":"call","id":18446744073709551615,"tool":"t","to":"phone","timeoutMs":5000,
             "ownerWaitMs":0,"arguments":{"n":[1.0,{"$bin":"AAEC"}]},"meta":{"a":{"$float":"NaN"}}}"#;
         let Ok(Command::Call(id, Ok(call))) = parse(text) else { panic!("{:?}", parse(text)) };
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_says_what_is_wrong() {
+    fn invalid_command_is_reported_with_its_reason() {
         for text in ["", "{", "nonsense", "{} {}", &"[".repeat(100_000), r#"{"type":"call","a":{"$bin":1}}"#]
         {
             assert_eq!(wrong(text).0, "not_json", "{text:.20}");
@@ -213,16 +213,16 @@ mod tests {
             (r#"{"$map":[[1,2]]}"#, "object"),
             ("{}", "`type` is missing"),
             (r#"{"type":7}"#, "`type` must be a string"),
-            (r#"{"type":"dance"}"#, "\"dance\" is no command"),
+            (r#"{"type":"dance"}"#, "unknown command \"dance\""),
             (r#"{"type":"call","tool":"t"}"#, "`id`"),
             (r#"{"type":"cancel"}"#, "`id`"),
             (r#"{"type":"call","id":1.5,"tool":"t"}"#, "`id` must be"),
             (r#"{"type":"call","id":"","tool":"t"}"#, "`id` must be"),
-            (r#"{"type":"cancel","id":1,"why":2}"#, "\"why\" is no key of `cancel`"),
-            (r#"{"type":"close","id":1}"#, "no key of `close`"),
-            (r#"{"type":"barge_in"}"#, "has a `turn`"),
+            (r#"{"type":"cancel","id":1,"why":2}"#, "`cancel` does not take the key \"why\""),
+            (r#"{"type":"close","id":1}"#, "`close` does not take the key"),
+            (r#"{"type":"barge_in"}"#, "needs a `turn`"),
             (r#"{"type":"barge_in","turn":[]}"#, "`turn` must be"),
-            (r#"{"type":"tools","x":1}"#, "no key of `tools`"),
+            (r#"{"type":"tools","x":1}"#, "`tools` does not take the key"),
         ] {
             let (code, message) = wrong(text);
             assert!(code == "bad_command" && message.contains(says), "{text}: {message}");
@@ -230,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn a_call_with_an_id_has_its_faults_for_a_result() {
+    fn invalid_call_with_an_id_gets_an_error_result() {
         for (rest, says) in [
             ("", "`tool` is missing"),
             (r#","tool":5"#, "`tool` must be a string"),
-            (r#","tool":"t","timeout":5"#, "\"timeout\" is no key of `call`"),
-            (r#","tool":"t","timeoutMs":-5"#, "`timeoutMs` must be an integer"),
-            (r#","tool":"t","timeoutMs":"5s""#, "`timeoutMs` must be an integer"),
+            (r#","tool":"t","timeout":5"#, "`call` does not take the key \"timeout\""),
+            (r#","tool":"t","timeoutMs":-5"#, "`timeoutMs` must be a number of milliseconds"),
+            (r#","tool":"t","timeoutMs":"5s""#, "`timeoutMs` must be a number of milliseconds"),
             (r#","tool":"t","meta":[]"#, "`meta` must be an object"),
         ] {
             let text = format!(r#"{{"type":"call","id":7{rest}}}"#);

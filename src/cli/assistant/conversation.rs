@@ -1,4 +1,4 @@
-//! What goes on between a driver and the room: commands in, one result a call, and events out.
+//! Runs the commands of the controlling program: one result per call, and events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -14,68 +14,68 @@ use super::{
 use crate::cli::{text, tool_failed};
 use toolbridge::{Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn};
 
-/// Calls that are open at once. Beyond them no line is read until one has ended: as many as a session has.
+/// The maximum number of open calls, as in a session. While it is reached, no input line is read.
 pub(super) const OPEN_CALLS: usize = 1024;
 
-/// The code of a call that a barge-in leaves running.
+/// The code of a call that keeps running after a barge-in.
 const DETACHED: &str = "detached";
 
-/// Turns that are remembered. An older one takes no call any more, and cannot be interrupted.
+/// The maximum number of remembered turns. Older turns accept no calls and cannot be interrupted.
 const TURNS: usize = 64;
 
-/// Why a conversation is over.
+/// Why a conversation ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The driver has said all, and has every result.
+    /// The input ended and every call has its result.
     InputFinished,
-    /// We are not in the room any more.
+    /// The room connection ended.
     Disconnected,
-    /// Nobody reads what we write.
+    /// Standard output was closed.
     OutputClosed,
-    /// We were asked to stop.
+    /// A signal interrupted the command.
     Interrupted,
 }
 
-/// The reader of our lines is gone.
+/// The reader of standard output is gone.
 struct OutputClosed;
 
-/// What a call has to tell.
+/// A line that a call produces.
 struct CallLine {
     line: String,
-    /// Its id, with its result.
+    /// The call's id, if this line is its result.
     ended: Option<Id>,
 }
 
-/// Lines of all calls that wait behind events.
+/// The maximum number of call lines that wait behind events.
 const CALL_LINES: usize = 64;
 
-/// One driver, one assistant.
+/// One controlling program and one assistant.
 pub(super) struct Conversation {
     assistant: Assistant,
     events: Events,
     out: mpsc::Sender<String>,
-    /// Calls without a result, and how they are cancelled.
+    /// Calls without a result, with the token that cancels each.
     open: BTreeMap<Id, CancellationToken>,
     running: JoinSet<()>,
-    /// What they tell goes through here, so that events that came before are told before.
+    /// The queue of call lines, which keeps events that happened earlier in front of them.
     tell: mpsc::Sender<CallLine>,
-    told: mpsc::Receiver<CallLine>,
-    /// What the driver calls the calls of the room, until it is known that they have settled.
+    lines: mpsc::Receiver<CallLine>,
+    /// The controlling program's ids for the calls in the room, until the calls have settled.
     names: HashMap<CallId, Id>,
-    /// What the driver calls its turns, the oldest first; also those that a barge-in has ended.
+    /// The controlling program's turns, oldest first, including interrupted ones.
     turns: VecDeque<(Id, Turn)>,
-    /// Who was told to be there.
+    /// The participants reported as joined.
     present: BTreeSet<Peer>,
-    /// Clients that offer something.
+    /// The clients that offer tools.
     ready: BTreeSet<Identity>,
-    /// Once is enough to be told that we may not send.
+    /// Whether `not_allowed` was reported. It is reported once.
     not_allowed_reported: bool,
 }
 
 impl Conversation {
     pub(super) fn new(assistant: Assistant, out: mpsc::Sender<String>) -> Self {
         let events = assistant.events();
-        let (tell, told) = mpsc::channel(CALL_LINES);
+        let (tell, lines) = mpsc::channel(CALL_LINES);
         Self {
             assistant,
             events,
@@ -83,7 +83,7 @@ impl Conversation {
             open: BTreeMap::new(),
             running: JoinSet::new(),
             tell,
-            told,
+            lines,
             names: HashMap::new(),
             turns: VecDeque::new(),
             present: BTreeSet::new(),
@@ -92,21 +92,21 @@ impl Conversation {
         }
     }
 
-    /// Goes on until the input has ended and every call has its result, or something else ends it.
+    /// Runs until the input has ended and every call has its result, or until something else ends the conversation.
     pub(super) async fn run(&mut self, room: &str, input: mpsc::Receiver<Line>) -> End {
         self.talk(room, input).await.unwrap_or(End::OutputClosed)
     }
 
-    /// Cancels what is open, and waits until all of it was told.
+    /// Cancels the open calls and waits until their results are written.
     pub(super) async fn cancel_all(&mut self) {
         for stop in self.open.values() {
             stop.cancel();
         }
-        // Who does not read any more misses nothing, here and below.
+        // If the reader is gone, the lines are discarded, here and below.
         let _ = self.rest().await;
     }
 
-    /// The last word.
+    /// Writes the remaining results and the last line.
     pub(super) async fn finish(mut self, reason: &CloseReason) {
         let _ = self.rest().await;
         let _ = self.say(&messages::closed(reason)).await;
@@ -125,7 +125,7 @@ impl Conversation {
                     Some(event) => self.tell(event).await?,
                     None => return Ok(End::Disconnected),
                 },
-                Some(told) = self.told.recv() => self.pass(told).await?,
+                Some(line) = self.lines.recv() => self.pass(line).await?,
                 Some(_) = self.running.join_next() => {}
                 line = input.recv(), if listening && room_for_more => match line {
                     Some(line) => listening = self.obey(line).await?,
@@ -136,7 +136,7 @@ impl Conversation {
         Ok(End::InputFinished)
     }
 
-    /// Does what a line asks for. Says whether there is more to listen to.
+    /// Runs the command of a line. Returns whether to read more lines.
     async fn obey(&mut self, line: Line) -> Result<bool, OutputClosed> {
         let command = match &line.text {
             Text::Plain(text) if text.trim().is_empty() => return Ok(true),
@@ -148,19 +148,19 @@ impl Conversation {
         };
         match command {
             Ok(Command::Call(id, _)) if self.open.contains_key(&id) => {
-                let message = format!("the call {} is open; choose another `id`", id.to_json());
+                let message = format!("the call {} is still open; choose another `id`", id.to_json());
                 self.say(&messages::wrong(line.number, &CommandError::new("id_in_use", message))).await?;
             }
             Ok(Command::Call(id, Ok(call))) => self.call(id, *call),
             Ok(Command::Call(id, Err(message))) => self.say(&messages::refused(&id, &message)).await?,
             Ok(Command::Cancel(id)) => {
-                // One that has ended meanwhile has its result, or will have it.
+                // A call that has ended has its result, or the result is queued.
                 if let Some(stop) = self.open.get(&id) {
                     stop.cancel();
                 }
             }
             Ok(Command::BargeIn(turn)) => {
-                // One that nobody called in, or that is long over, has nothing open.
+                // An unknown or forgotten turn has no open calls.
                 if let Some((_, turn)) = self.turns.iter().find(|(name, _)| *name == turn) {
                     turn.barge_in();
                 }
@@ -194,7 +194,7 @@ impl Conversation {
         }
         let call = asked.start();
         if self.names.len() >= 2 * OPEN_CALLS {
-            // What a barge-in left running and nobody heard of since.
+            // Forget detached calls that never reported an end.
             self.names.retain(|_, name| self.open.contains_key(name));
         }
         if !call.id().as_str().is_empty() {
@@ -205,7 +205,7 @@ impl Conversation {
         self.running.spawn(follow(id, call, stop, self.tell.clone()));
     }
 
-    /// The turn of this name, which its first call begins.
+    /// Returns the turn with this id; the first call of a turn creates it.
     fn turn(&mut self, name: Id) -> Turn {
         if let Some((_, turn)) = self.turns.iter().find(|(known, _)| *known == name) {
             return turn.clone();
@@ -218,25 +218,25 @@ impl Conversation {
         turn
     }
 
-    /// Passes on what a call tells. With its result, its id is free.
-    async fn pass(&mut self, told: CallLine) -> Result<(), OutputClosed> {
-        if let Some(id) = told.ended {
+    /// Writes a line of a call. After its result, the id can be used again.
+    async fn pass(&mut self, line: CallLine) -> Result<(), OutputClosed> {
+        if let Some(id) = line.ended {
             self.open.remove(&id);
         }
-        self.out.send(told.line).await.map_err(|_| OutputClosed)
+        self.out.send(line.line).await.map_err(|_| OutputClosed)
     }
 
-    /// Waits for every result.
+    /// Waits for all results.
     async fn rest(&mut self) -> Result<(), OutputClosed> {
         while !self.open.is_empty() {
-            // The sender is ours too, and so there is always somebody to tell.
-            let Some(told) = self.told.recv().await else { break };
-            self.pass(told).await?;
+            // This struct holds a sender, so the channel never closes.
+            let Some(line) = self.lines.recv().await else { break };
+            self.pass(line).await?;
         }
         Ok(())
     }
 
-    /// What has happened before we listened.
+    /// Reports the participants and tools that are present at the start.
     async fn report_current_state(&mut self) -> Result<(), OutputClosed> {
         for who in self.assistant.participants() {
             self.tell(Event::Joined(who)).await?;
@@ -265,7 +265,7 @@ impl Conversation {
         }
     }
 
-    /// What follows the `tools_changed` of a client that offered nothing before.
+    /// Returns the `ready` event that follows the `tools_changed` of a client that offered no tools before.
     fn ready(&mut self, event: &Event) -> Option<Value> {
         let Event::ToolsChanged { owner } = event else { return None };
         let offers = self.assistant.tools();
@@ -287,13 +287,13 @@ impl Conversation {
             Event::Delivered { call, owner } => {
                 messages::step("delivered", self.names.get(&call), &call, Some(&owner))
             }
-            // It goes on, and will be told under its name.
+            // The call keeps running; `late_result` will report it under its id.
             Event::Settled { call, outcome: Err(code), .. }
                 if code.as_str() == DETACHED && self.names.contains_key(&call) =>
             {
                 return None;
             }
-            // A call of the driver's has a result in place of this.
+            // A call of the controlling program gets a `result` instead.
             Event::Settled { call, .. } if self.names.remove(&call).is_some() => return None,
             Event::Settled { call, tool, owner, outcome, took, .. } => {
                 messages::settled(&call, &tool, owner.as_ref(), &outcome, took)
@@ -311,7 +311,7 @@ impl Conversation {
             Event::NotAllowed if std::mem::replace(&mut self.not_allowed_reported, true) => return None,
             Event::NotAllowed => messages::not_allowed(),
             Event::Missed(events) => {
-                // It may have been told there that they have settled.
+                // The missed events may include the ends of these calls.
                 self.names.retain(|_, id| self.open.contains_key(id));
                 messages::missed(events)
             }
@@ -324,7 +324,7 @@ impl Conversation {
     }
 }
 
-/// A call's progress and its one result, in this order.
+/// Sends the progress of a call and then its result.
 async fn follow(id: Id, mut call: toolbridge::Call, stop: CancellationToken, tell: mpsc::Sender<CallLine>) {
     let mut stopped = false;
     loop {
@@ -338,7 +338,7 @@ async fn follow(id: Id, mut call: toolbridge::Call, stop: CancellationToken, tel
             }
         };
         let Some(step) = step else { break };
-        // Nobody listens when the conversation is over.
+        // The receiver is gone when the conversation is over.
         let _ = tell.send(CallLine { line: text::json(&messages::progress(&id, &step)), ended: None }).await;
     }
     let line = text::json(&messages::result(&id, &call.await));
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
     use toolbridge::{BargeIn, Body, Client, ToolContext, ToolError, ToolOptions, memory::Room};
 
-    /// A driver of an assistant in a room in memory.
+    /// A controlling program and its assistant in an in-memory room.
     struct Driver {
         input: mpsc::Sender<Line>,
         out: mpsc::Receiver<String>,
@@ -389,7 +389,7 @@ mod tests {
             self.input.send(Line { number: self.number, text }).await.unwrap();
         }
 
-        /// The next line that has these values.
+        /// Returns the next line that has these values.
         async fn until(&mut self, wanted: Value) -> Value {
             while let Some(line) = self.out.recv().await {
                 let line: Value = serde_json::from_str(&line).unwrap();
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_call_has_one_result_and_what_json_lacks_survives() {
+    async fn every_call_has_one_result_and_non_json_values_survive() {
         let room = Room::new();
         let _phone = phone(&room).await;
         let mut driver = Driver::new(&room, 64).await;
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn mistake_of_the_driver_has_a_code_that_no_tool_has() {
+    async fn invalid_command_has_an_error_code_of_its_own() {
         let room = Room::new();
         let _phone = phone(&room).await;
         let mut driver = Driver::new(&room, 64).await;
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_is_cancelled_and_its_name_is_free_again() {
+    async fn cancelled_call_frees_its_id() {
         let room = Room::new();
         let _phone = phone(&room).await;
         let mut driver = Driver::new(&room, 64).await;
@@ -493,7 +493,7 @@ mod tests {
             let result = driver.until(json!({"type": "result"})).await;
             assert!(result["id"] == 1 && result["error"]["code"] == "cancelled", "{result}");
         }
-        driver.write(&json!({"type": "cancel", "id": 1})).await; // it has ended: nothing
+        driver.write(&json!({"type": "cancel", "id": 1})).await; // it has ended: no effect
         driver.text(Text::TooLong).await;
         driver.text(Text::NotUtf8).await;
         let last = driver.number;
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_barge_in_ends_a_turn_at_once_and_what_goes_on_is_told_later() {
+    async fn barge_in_ends_a_turn_and_detached_calls_report_later() {
         async fn export(cx: ToolContext) -> Result<u32, ToolError> {
             tokio::time::sleep(cx.time_left() / 2).await;
             Ok(12)
@@ -535,34 +535,34 @@ mod tests {
         assert!(refused["id"] == 4 && refused["error"]["code"] == "turn_over", "{refused}");
         let late = driver.until(json!({"event": "late_result"})).await;
         assert_eq!((&late["id"], &late["result"]), (&json!(2), &json!({"value": 12})), "{late}");
-        driver.write(&json!({"type": "cancel", "id": 3})).await; // of no turn: it was left alone
+        driver.write(&json!({"type": "cancel", "id": 3})).await; // the barge-in did not affect a call outside the turn
         driver.until(json!({"type": "result", "id": 3})).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_too_many_calls_are_open_no_line_is_read() {
+    async fn input_is_not_read_while_too_many_calls_are_open() {
         let room = Room::new();
         let mut driver = Driver::new(&room, 4096).await;
         for id in 0..OPEN_CALLS + 1 {
-            // Nobody offers it: each waits for somebody who does.
+            // No participant offers the tool, so each call waits for an owner.
             let line =
                 json!({"type": "call", "id": id, "tool": "t", "timeoutMs": 60_000, "ownerWaitMs": 60_000});
             driver.write(&line).await;
         }
-        // The last one waits in the channel, which has room for one: the next finds none.
+        // The last call waits in the channel, which holds one line, so the next line does not fit.
         let next = Line { number: 0, text: Text::Plain(String::new()) };
         let full = tokio::time::timeout(Duration::from_secs(50), driver.input.send(next)).await;
         assert!(full.is_err(), "it was read");
         for _ in 0..OPEN_CALLS {
             driver.until(json!({"type": "result", "ok": false})).await;
         }
-        // Then it is read, and has a result like the others.
+        // The last call is read then and has a result like the others.
         let last = driver.until(json!({"type": "result", "id": OPEN_CALLS})).await;
         assert_eq!(last["error"]["code"], "unknown_tool");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_is_gone_ends_it() {
+    async fn closed_output_ends_the_conversation() {
         let room = Room::new();
         let mut driver = Driver::new(&room, 1).await;
         driver.write(&json!({"type": "call", "id": 0, "tool": "ours"})).await;
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_there_before_is_told_and_each_only_once() {
+    async fn present_participants_and_tools_are_reported_once() {
         let room = Room::new();
         let phone = phone(&room).await;
         let mut driver = Driver::new(&room, 64).await;
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_order_to_stop_cancels_what_is_open_and_tells_it() {
+    async fn interrupt_cancels_open_calls_and_reports_their_results() {
         let room = Room::new();
         let _phone = phone(&room).await;
         let assistant =

@@ -1,4 +1,4 @@
-//! The driver's lines: read in a thread, one ahead, each within a limit.
+//! Reads the controlling program's lines in a thread, one line ahead, each up to a size limit.
 
 use std::{
     io::{self, BufRead, BufReader, Read},
@@ -7,31 +7,30 @@ use std::{
 
 use tokio::sync::mpsc;
 
-/// The longest line, in bytes: the largest frame of 16 MiB with all of it binary, as base64, and what stands
-/// around it.
+/// The maximum length of a line, in bytes: the largest frame of 16 MiB as base64, plus the rest of the command.
 pub(super) const MAX_LINE: usize = 24 * 1024 * 1024;
 
-/// One line of the driver's.
+/// One input line.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Which, counted from 1.
+    /// The line number, counted from 1.
     pub(super) number: u64,
     pub(super) text: Text,
 }
 
-/// What a line holds.
+/// The content of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Text {
-    /// A text, without its end.
+    /// The text without its line end.
     Plain(String),
-    /// More than [`MAX_LINE`], which was skipped.
+    /// The line is longer than [`MAX_LINE`] and was skipped.
     TooLong,
-    /// Bytes that are no text.
+    /// The line is not valid UTF-8.
     NotUtf8,
 }
 
-/// Reads on as long as its lines are taken. The thread ends with the input or with the process: a read cannot
-/// be broken off.
+/// Starts reading. The thread ends when the input ends, when nobody receives the lines, or with the process: a blocking
+/// read cannot be cancelled.
 pub(super) fn start<R: Read>(open: impl FnOnce() -> R + Send + 'static) -> mpsc::Receiver<Line> {
     let (read, lines) = mpsc::channel(1);
     let started = thread::Builder::new().name("input".to_owned()).spawn(move || {
@@ -40,20 +39,20 @@ pub(super) fn start<R: Read>(open: impl FnOnce() -> R + Send + 'static) -> mpsc:
             let text = match next(&mut from, MAX_LINE) {
                 Ok(Some(text)) => text,
                 Ok(None) => return,
-                Err(error) => return super::super::hint(&format!("stdin cannot be read: {error}")),
+                Err(error) => return super::super::hint(&format!("cannot read standard input: {error}")),
             };
             if read.blocking_send(Line { number, text }).is_err() {
-                return; // nobody takes them
+                return; // the receiver is gone
             }
         }
     });
     if let Err(error) = started {
-        super::super::hint(&format!("stdin cannot be read: {error}"));
+        super::super::hint(&format!("cannot read standard input: {error}"));
     }
     lines
 }
 
-/// The next line; `None` at the end. A last line needs no line end.
+/// Reads the next line; `None` at the end. The last line needs no line end.
 fn next(from: &mut impl BufRead, limit: usize) -> io::Result<Option<Text>> {
     let (mut line, mut too_long, mut any) = (Vec::new(), false, false);
     loop {
@@ -90,13 +89,13 @@ mod tests {
     use super::*;
 
     fn all(bytes: &[u8], limit: usize) -> Vec<Text> {
-        // A reader that gives little at once meets every seam.
+        // A small buffer tests every chunk boundary.
         let mut from = BufReader::with_capacity(3, bytes);
         std::iter::from_fn(|| next(&mut from, limit).unwrap()).collect()
     }
 
     #[test]
-    fn lines_are_told_apart_and_the_last_needs_no_end() {
+    fn lines_are_split_and_the_last_needs_no_line_end() {
         let plain = |text: &str| Text::Plain(text.to_owned());
         assert_eq!(all(b"one\n\ntwo\r\nthree", 100), ["one", "", "two\r", "three"].map(plain));
         assert_eq!(all(b"", 100), []);
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_above_the_limit_is_skipped_and_the_next_is_read() {
+    fn line_above_the_limit_is_skipped_and_the_next_is_read() {
         let lines = all(b"123456\n1234567\nx\n\xff\xfe\n", 6);
         let expected = [Text::Plain("123456".into()), Text::TooLong, Text::Plain("x".into()), Text::NotUtf8];
         assert_eq!(lines, expected);

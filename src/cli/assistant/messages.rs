@@ -1,4 +1,4 @@
-//! What a driver is told: one line each.
+//! The lines sent to the controlling program.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use toolbridge::{
 /// The name of the line protocol.
 const PROTOCOL: &str = "toolbridge-assistant";
 
-/// Its version: raised when a driver that keeps to the contract would not understand us any more.
+/// The version of the line protocol. It changes only when a conforming controlling program would no longer work.
 const VERSION: u32 = 1;
 
-/// The first line.
+/// Returns the first line.
 pub(super) fn hello(identity: &Identity, room: &str) -> Value {
     json!({
         "type": "hello",
@@ -34,14 +34,14 @@ pub(super) fn hello(identity: &Identity, room: &str) -> Value {
     })
 }
 
-/// The one outcome of a call.
+/// Returns the result line of a call.
 pub(super) fn result(id: &Id, result: &Result<Body, CallError>) -> Value {
     let mut line = json!({"type": "result", "id": id.to_json()});
     outcome(&mut line, result);
     line
 }
 
-/// How a call ended after all that a barge-in had left running.
+/// Returns the event for the outcome of a call that kept running after a barge-in.
 pub(super) fn late(id: Option<&Id>, late: &LateResult) -> Value {
     let mut line = step("late_result", id, &late.id, late.owner.as_ref());
     line["tool"] = (*late.tool).into();
@@ -52,17 +52,17 @@ pub(super) fn late(id: Option<&Id>, late: &LateResult) -> Value {
 fn outcome(line: &mut Value, result: &Result<Body, CallError>) {
     line["ok"] = result.is_ok().into();
     match result {
-        // What is no map crosses the room in one; that of our own tools crosses nothing, and looks the same.
+        // On the wire a result that is not a map is wrapped in one. Results of local tools are wrapped the same way.
         Ok(body) if body.is_map() => line["result"] = body.to_json(),
         Ok(body) => line["result"] = json!({"value": body.to_json()}),
         Err(error) => line["error"] = failure(error),
     }
 }
 
-/// The code of a driver's own mistake in a call. A tool's `invalid_parameters` is something else.
+/// The error code for an invalid command, as opposed to a tool's `invalid_parameters`.
 const BAD_COMMAND: &str = "bad_command";
 
-/// The outcome of a call that was not asked for, since its line is wrong.
+/// Returns the result of a call whose line is invalid.
 pub(super) fn refused(id: &Id, message: &str) -> Value {
     let error = json!({"code": BAD_COMMAND, "message": message, "mayHaveRun": false});
     json!({"type": "result", "id": id.to_json(), "ok": false, "error": error})
@@ -77,22 +77,22 @@ fn failure(error: &CallError) -> Value {
             (word(other), of_call.as_str())
         }
     };
-    let mut told = json!({"code": code.as_str(), "message": message, "mayHaveRun": error.may_have_run()});
+    let mut failure = json!({"code": code.as_str(), "message": message, "mayHaveRun": error.may_have_run()});
     match error {
         CallError::Tool(error) => {
             if let Some(partial) = error.partial() {
-                told["partial"] = partial.to_json();
+                failure["partial"] = partial.to_json();
             }
         }
         CallError::Ambiguous { owners, .. } | CallError::NotBound { clients: owners, .. } => {
-            told["owners"] = owners.iter().map(Identity::as_str).collect();
+            failure["owners"] = owners.iter().map(Identity::as_str).collect();
         }
         _ => {}
     }
-    told
+    failure
 }
 
-/// A driver is told apart what a model need not tell apart.
+/// Returns the error code for the controlling program, which distinguishes more causes than the code for a model.
 fn word(error: &CallError) -> ErrorCode {
     match error {
         CallError::TurnOver => "turn_over".into(),
@@ -102,7 +102,7 @@ fn word(error: &CallError) -> ErrorCode {
     }
 }
 
-/// How far a call has come.
+/// Returns the progress line of a call.
 pub(super) fn progress(id: &Id, progress: &Progress) -> Value {
     let mut line = json!({"type": "progress", "id": id.to_json(), "status": progress.status.as_str()});
     if let Some(message) = &progress.message {
@@ -114,7 +114,7 @@ pub(super) fn progress(id: &Id, progress: &Progress) -> Value {
     line
 }
 
-/// What can be called.
+/// Returns the list of callable tools.
 pub(super) fn tools(id: Option<&Id>, offers: &[Offer], local: &Identity) -> Value {
     let tool = |offer: &Offer| {
         let options = offer.tool.tool_options();
@@ -141,7 +141,7 @@ pub(super) fn tools(id: Option<&Id>, offers: &[Offer], local: &Identity) -> Valu
     line
 }
 
-/// A line that asks for nothing.
+/// Returns the error line for an invalid command.
 pub(super) fn wrong(line: u64, wrong: &CommandError) -> Value {
     json!({"type": "error", "line": line, "code": wrong.code, "message": wrong.message})
 }
@@ -166,7 +166,7 @@ pub(super) fn left(who: &Peer) -> Value {
     line
 }
 
-/// What somebody offers now.
+/// Returns the event for a participant's changed tools.
 pub(super) fn tools_changed(owner: &Identity, offers: &[Offer]) -> Value {
     let mut line = event("tools_changed");
     line["owner"] = owner.as_str().into();
@@ -175,21 +175,21 @@ pub(super) fn tools_changed(owner: &Identity, offers: &[Offer]) -> Value {
     line
 }
 
-/// A client offers tools, and offered none before.
+/// Returns the event for a client that offers tools and offered none before.
 pub(super) fn ready(owner: &Identity, offers: &[Offer]) -> Value {
     let mut line = tools_changed(owner, offers);
     line["event"] = "ready".into();
     line
 }
 
-/// The room was not joined. No `hello` comes before it.
+/// Returns the event for a failed join, which replaces `hello`.
 pub(super) fn join_failed(reason: &str) -> Value {
     let mut line = event("join_failed");
     line["reason"] = reason.into();
     line
 }
 
-/// A call has an owner, or was taken by it.
+/// Returns the event for a call that was assigned to an owner or delivered to it.
 pub(super) fn step(name: &str, id: Option<&Id>, call: &CallId, owner: Option<&Identity>) -> Value {
     let mut line = event(name);
     if let Some(id) = id {
@@ -200,7 +200,7 @@ pub(super) fn step(name: &str, id: Option<&Id>, call: &CallId, owner: Option<&Id
     line
 }
 
-/// A call that is none of the driver's has ended.
+/// Returns the event for the end of a call that the controlling program did not make.
 pub(super) fn settled(
     call: &CallId,
     tool: &str,
@@ -260,7 +260,7 @@ pub(super) fn frame(from: &Peer, frame: Value) -> Value {
 
 pub(super) fn not_allowed() -> Value {
     let mut line = event("not_allowed");
-    line["message"] = "our token does not allow us to send data (`canPublishData`)".into();
+    line["message"] = "the token does not allow sending data; have `canPublishData` granted".into();
     line
 }
 
@@ -270,7 +270,7 @@ pub(super) fn missed(events: u64) -> Value {
     line
 }
 
-/// The last line.
+/// Returns the last line.
 pub(super) fn closed(reason: &CloseReason) -> Value {
     let mut line = event("closed");
     line["orderly"] = (*reason == CloseReason::Closed).into();

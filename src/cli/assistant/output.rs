@@ -1,4 +1,4 @@
-//! Our lines: written in a thread, so that a driver that does not read stops nothing but itself.
+//! Writes the output lines in a thread, so that a controlling program that does not read blocks nothing else.
 
 use std::{
     io::{self, Write},
@@ -7,16 +7,16 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-/// Lines that wait to be written. Beyond them, no line is read either.
+/// The maximum number of lines waiting to be written. While the queue is full, no input is read.
 const WAITING: usize = 64;
 
-/// Writes what is sent until the sender is gone; then, or when it cannot be written any more, says how it went.
+/// Writes the lines until all senders are dropped or a write fails, and then sends the result.
 pub(super) fn start(
     mut to: impl Write + Send + 'static,
 ) -> (mpsc::Sender<String>, oneshot::Receiver<io::Result<()>>) {
     let (send, mut lines) = mpsc::channel::<String>(WAITING);
     let (over, written) = oneshot::channel();
-    // Without a thread `over` is dropped, and so is what receives the lines.
+    // If the thread cannot start, `over` and the receiver of the lines are dropped.
     let _ = thread::Builder::new().name("output".to_owned()).spawn(move || {
         let _ = over.send(write(&mut to, &mut lines));
     });
@@ -27,7 +27,7 @@ fn write(to: &mut impl Write, lines: &mut mpsc::Receiver<String>) -> io::Result<
     while let Some(line) = lines.blocking_recv() {
         to.write_all(line.as_bytes())?;
         to.write_all(b"\n")?;
-        // Many at once are one write; the last of them must not wait.
+        // Flush only when the queue is empty, to batch writes.
         if lines.is_empty() {
             to.flush()?;
         }

@@ -1,4 +1,4 @@
-//! `replay --as assistant`: live clients are asked again what was asked, and their answers compared.
+//! `replay --as assistant`: repeats the recorded calls with live clients and compares the results.
 
 use std::{
     cell::Cell,
@@ -22,16 +22,16 @@ use toolbridge::{
     replay::{Live, LiveReport, NotAsked, Plan, PlannedCall, Replay, Speed},
 };
 
-/// On the way out nothing of ours is open but what was stopped.
+/// How long closing waits for open calls; only cancelled calls can be open then.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// After this long without a call we say what we are waiting for.
+/// The time without a call after which a message says what the command is waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often the bar is drawn.
+/// How often the progress bar is drawn.
 const DRAWN_EVERY: Duration = Duration::from_millis(200);
 
-/// Parameters are cut off beyond so many characters.
+/// The maximum length of displayed parameters, in characters.
 const MAX_SHOWN: usize = 200;
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -49,14 +49,14 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = live.plan();
     if let Some(unknown) = arguments.allow.iter().find(|tool| !plan.calls.iter().any(|it| it.tool == **tool))
     {
-        return Err(Failure::Usage(format!("--allow {unknown:?}: the recording has no call of that tool")));
+        return Err(Failure::Usage(format!("--allow {unknown:?}: the recording has no call to this tool")));
     }
     if !arguments.live || plan.asked().next().is_none() {
         show_plan(&plan, about.begun, arguments.json)?;
         let destructive = plan.calls.iter().any(|call| call.not_asked == Some(NotAsked::Destructive));
-        let more = if destructive { ", and --destructive for one that cannot be undone" } else { "" };
+        let more = if destructive { ", and --destructive for tools marked destructive" } else { "" };
         return Err(Failure::Usage(format!(
-            "nothing was sent: it takes --live, and --allow TOOL for each tool that live clients may be asked{more}"
+            "nothing was sent; to call live clients pass --live, and --allow TOOL for each tool that may be called{more}"
         )));
     }
     let report = in_room(&live, &plan, arguments).await?;
@@ -79,13 +79,13 @@ async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<Live
     }
     let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
-    hint(&format!("live: asking clients of the room {:?} again: {}", assistant.room(), counts(plan)));
+    hint(&format!("live: repeating calls with clients in the room {:?}: {}", assistant.room(), counts(plan)));
     let report = watched(live, &assistant).await;
     assistant.close().await;
     report
 }
 
-/// Asks, and shows how far it has come.
+/// Runs the calls and shows the progress.
 async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failure> {
     let (mut bar, told) = (ProgressBar::new(), Cell::new(None));
     let mut ask = Box::pin(live.ask_with(assistant, |step| told.set(Some((*step, Instant::now())))));
@@ -108,7 +108,7 @@ async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failu
             () = &mut patience, if !patience.is_elapsed() => {
                 if told.get().is_none_or(|(step, _)| step.asked == 0) {
                     bar.clear();
-                    hint("waiting for clients that offer it (LiveKit announces participants up to 3 s late) …");
+                    hint("waiting for clients that offer the tools (LiveKit may announce participants up to 3 s late) …");
                 }
             }
             _ = tick.tick(), if bar.is_shown() => if let Some((mut step, since)) = told.get() {
@@ -123,7 +123,7 @@ async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failu
     report
 }
 
-/// How many calls of which tools.
+/// Formats the number of calls per tool.
 fn counts(plan: &Plan) -> String {
     let mut counts = BTreeMap::<&str, usize>::new();
     for call in plan.asked() {
@@ -141,12 +141,12 @@ fn show_plan(plan: &Plan, begun: Moment, as_json: bool) -> Result<(), Failure> {
     } else {
         for call in &plan.calls {
             let at = call.at.since(begun).as_secs_f64();
-            let what = call.not_asked.map_or_else(|| "would ask".to_owned(), |why| why.to_string());
+            let what = call.not_asked.map_or_else(|| "would call".to_owned(), |why| why.to_string());
             let (tool, owner) = (text::plain(&call.tool), call.owner.as_ref().map_or("", |it| it.as_str()));
             let (owner, parameters) = (text::plain(owner), shown(call));
             writeln!(out, "{at:>10.6} #{:<6} {what:<19} {tool:<20} {owner:<16} {parameters}", call.entry)?;
         }
-        writeln!(out, "{} of {} calls would be asked", plan.asked().count(), plan.calls.len())?;
+        writeln!(out, "{} of {} calls would be repeated", plan.asked().count(), plan.calls.len())?;
     }
     out.flush()?;
     Ok(())
@@ -166,7 +166,7 @@ fn as_value(call: &PlannedCall) -> Value {
     })
 }
 
-/// The parameters, on one line.
+/// Formats the parameters on one line.
 fn shown(call: &PlannedCall) -> String {
     let Some(parameters) = &call.parameters else { return String::new() };
     let json = text::json(&parameters.to_json());

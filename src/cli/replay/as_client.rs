@@ -1,4 +1,4 @@
-//! `replay --as client`: a client whose tools answer from the recording.
+//! `replay --as client`: joins as a client whose tools answer from the recording.
 
 use std::io::{self, Write as _};
 
@@ -32,7 +32,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let joining = async {
         builder.room_options(target.options.clone()).join(&target.url, &target.token).await.map_err(|error| {
             match error {
-                // What a file offers may be more than anybody may.
+                // The recording may contain more tools than a client may offer.
                 JoinError::Register(error) => {
                     Failure::Failed(format!("{}: {error}", arguments.file.display()))
                 }
@@ -46,7 +46,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         () = interrupted() => Ok(CloseReason::Closed),
         shown = show(&client, &cassette, arguments.json) => shown,
     };
-    // Also when nobody reads any more what we show: the room should hear that we leave.
+    // Leave the room in an orderly way even if standard output is closed.
     client.close().await;
     let reason = shown?;
     summary(&cassette, arguments.json)?;
@@ -57,7 +57,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Shows what happens until the room is left, and why it was. What is for programs comes at the end alone.
+/// Prints events until the client leaves the room, and returns why it left. JSON output is printed at the end only.
 async fn show(client: &Client, cassette: &Cassette, quiet: bool) -> io::Result<CloseReason> {
     let mut events = client.events();
     if !quiet {
@@ -65,12 +65,14 @@ async fn show(client: &Client, cassette: &Cassette, quiet: bool) -> io::Result<C
         client::say(&format!("{} recorded calls can be answered", cassette.calls()))?;
         match cassette.redacted() {
             0 => {}
-            calls => client::say(&format!("{calls} cannot be: their parameters are redacted"))?,
+            calls => client::say(&format!(
+                "{calls} recorded calls cannot be answered: their parameters are redacted"
+            ))?,
         }
     }
     let mut muted = false;
     while let Some(event) = events.recv().await {
-        // Once is enough: it is told for each packet.
+        // The event repeats for each packet; it is printed once.
         if quiet || (matches!(event, Event::NotAllowed) && std::mem::replace(&mut muted, true)) {
             continue;
         }
@@ -84,7 +86,7 @@ async fn show(client: &Client, cassette: &Cassette, quiet: bool) -> io::Result<C
     Ok(client.closed().await)
 }
 
-/// What a person wants to know of an event: of a miss, why it is one.
+/// Describes an event for a person; for a call without a recorded answer, includes the reason.
 fn line(event: &Event, cassette: &Cassette) -> Option<String> {
     if let Event::Settled { call, outcome: Err(code), .. } = event
         && code.as_str() == Miss::CODE
@@ -106,10 +108,7 @@ fn summary(cassette: &Cassette, as_json: bool) -> Result<(), Failure> {
         });
         writeln!(out, "{}", text::json(&all))?;
     } else {
-        writeln!(
-            out,
-            "{answered} calls answered, {missed} not recorded; {left} recorded calls were not asked for"
-        )?;
+        writeln!(out, "{answered} calls answered, {missed} not recorded; {left} recorded calls not used")?;
     }
     out.flush()?;
     Ok(())

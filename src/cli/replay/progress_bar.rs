@@ -1,4 +1,4 @@
-//! How far a live replay has come: one line on a terminal, none elsewhere.
+//! The progress bar of a live replay, on a terminal only.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -8,12 +8,12 @@ use std::{
 use crate::cli::text;
 use toolbridge::replay::Step;
 
-/// The bar itself, in characters.
+/// The width of the bar, in characters.
 const WIDTH: usize = 24;
 
 pub(super) struct ProgressBar {
     is_shown: bool,
-    /// What stands there.
+    /// The text on the screen.
     drawn: String,
 }
 
@@ -26,14 +26,14 @@ impl ProgressBar {
         self.is_shown
     }
 
-    /// Draws it anew, if there is something new.
+    /// Draws the bar if it changed.
     pub(super) fn draw(&mut self, step: &Step) {
         let line = line((step.done, step.total), step.differences, step.left);
         if line == self.drawn {
             return;
         }
         let width = self.drawn.len();
-        // Whether somebody looks is his business.
+        // A write error is ignored.
         let _ = write!(io::stderr(), "\r{line:<width$}");
         self.drawn = line;
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_what_is_done_what_differs_and_what_is_left() {
+    fn line_shows_done_calls_differences_and_time_left() {
         let step =
             |done, total, differences, left| line((done, total), differences, Duration::from_secs(left));
         assert_eq!(step(6, 12, 1, 75), "[############............] 6/12 calls, 1 difference, 1:15 left");

@@ -1,4 +1,4 @@
-//! Large frames, put together again from the byte streams that they come as.
+//! Reassembles large frames from byte streams.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -7,31 +7,31 @@ use toolbridge::{
     transport::{STREAM_TOPIC, StreamPart},
 };
 
-/// Streams that are followed at once, of all senders. Of more the oldest is given up.
+/// The maximum number of concurrent streams of all senders. Beyond it, the oldest is dropped.
 const AT_ONCE: usize = 64;
 
-/// The bytes that are kept at once: two frames of the largest size.
+/// The maximum number of buffered bytes: two frames of the largest size.
 const BYTES: usize = 32 * 1024 * 1024;
 
-/// The streams that have begun, the oldest first.
+/// The open streams, oldest first.
 #[derive(Default)]
 pub(in crate::cli) struct StreamAssembler(VecDeque<OpenStream>);
 
 struct OpenStream {
     from: Peer,
     id: Arc<str>,
-    /// The index of the chunk that is due.
+    /// The index of the next chunk.
     next: u64,
     bytes: Vec<u8>,
 }
 
 impl StreamAssembler {
-    /// Takes a part; the frame, if it was the last one.
+    /// Adds a part. Returns the frame after the last part.
     pub(super) fn take(&mut self, from: &Peer, part: StreamPart) -> Option<Vec<u8>> {
         let at = self.0.iter().position(|stream| stream.from == *from && stream.id == *part.id());
         match part {
             StreamPart::Header(header) => {
-                // The same once more is another one.
+                // A repeated header starts a new stream.
                 at.map(|at| self.0.remove(at));
                 if header.topic == STREAM_TOPIC {
                     self.0.push_back(OpenStream {
@@ -64,7 +64,7 @@ impl StreamAssembler {
         }
     }
 
-    /// Nothing more comes from there.
+    /// Drops the streams of a participant that left.
     pub(super) fn forget(&mut self, from: &Peer) {
         self.0.retain(|stream| stream.from != *from);
     }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_a_frame_again_and_others_do_not_mingle() {
+    fn interleaved_streams_are_reassembled_separately() {
         let (mut streams, a, b) =
             (StreamAssembler::default(), Peer::new("a", "PA_1"), Peer::new("b", "PA_2"));
         let mut frames = Vec::new();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_early_is_on_another_topic_or_of_somebody_gone_is_no_frame() {
+    fn incomplete_or_foreign_streams_yield_no_frame() {
         let (mut streams, a) = (StreamAssembler::default(), Peer::new("a", "PA_1"));
         let mut abandoned = parts(40_000);
         let header = abandoned.next().unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn sec_r3_streams_that_never_end_have_a_cap() {
+    fn sec_r3_unfinished_streams_are_limited() {
         let (mut streams, a) = (StreamAssembler::default(), Peer::new("a", "PA_1"));
         for n in 0..1_000 {
             let id: Arc<str> = format!("s{n}").into();
