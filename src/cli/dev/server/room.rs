@@ -1,6 +1,6 @@
-//! The rooms as state alone: who is there, who hears what, and what follows a lost connection. No I/O, no clock, no chance.
+//! The state of the rooms: participants, packet routing, and resumes. No I/O, no clock and no randomness.
 //!
-//! In: joins, signalling, packets, the ends of connections, and the time. Out: [`Output`], and when to ask again.
+//! Inputs are joins, signaling requests, packets, ends of connections, and the time. Outputs are [`Output`] and the next timeout.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -33,70 +33,70 @@ pub(super) use service::ServiceError;
 
 use participant::Participant;
 
-/// How many rooms there may be at once.
+/// The maximum number of rooms.
 const MAX_ROOMS: usize = 256;
-/// How many participants all rooms together may have. Those that were killed count for 20 s.
+/// The maximum number of participants in all rooms. Killed participants count for another 20 s.
 const MAX_PARTICIPANTS: usize = 256;
-/// The longest room name or identity, in bytes: LiveKit's own limit.
+/// The maximum length of a room name or identity, in bytes, as in livekit-server.
 pub(super) const MAX_NAME: usize = 256;
-/// How often a client asks whether the server is there, and how long it waits: LiveKit's own figures, in seconds.
+/// The ping interval and the ping timeout of clients, in seconds, as in livekit-server.
 pub(super) const PING: [i32; 2] = [5, 15];
-/// How long a join has to connect.
+/// The time that a join has to connect.
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
-/// How long somebody whose path is lost is kept.
+/// The time that a participant has to resume after its path was lost.
 const PATH_GRACE: Duration = Duration::from_secs(5);
-/// How long somebody who has resumed has to find a path again.
+/// The time that a participant has to find a path after a resume.
 const RESUME_LIMIT: Duration = Duration::from_secs(20);
-/// How often a newer token is given.
+/// The interval of token refreshes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(300);
-/// How long the others are told nothing of somebody who left: what it has said last travels another way, and comes
-/// first. The real server takes up to 3 s.
+/// The delay before other participants are notified of a departure, so that its last packets, which travel over the data
+/// channels, arrive first. In livekit-server it takes up to 3 s.
 const LEAVE_DELAY: Duration = Duration::from_millis(500);
-/// How long a room waits for its first participant who keeps it open, in seconds.
+/// The time that an empty room waits for its first participant, in seconds. Agents and recorders do not count.
 const EMPTY_TIMEOUT: u32 = 300;
-/// How long it waits for another one after its last, in seconds.
+/// The time that a room stays open after its last participant left, in seconds.
 const DEPARTURE_TIMEOUT: u32 = 20;
-/// The protocol that we speak.
+/// The signaling protocol version.
 const PROTOCOL: i32 = 17;
 
-/// A participant, for as long as it is there. Never given twice.
+/// The id of a participant's stay in a room. Never reused.
 pub(super) type Key = u64;
-/// A signalling connection. Never given twice.
+/// The id of a signaling connection. Never reused.
 pub(super) type ConnectionId = u64;
 
-/// What is to be done.
+/// An action for the server's task.
 #[derive(Debug)]
 pub(super) enum Output {
-    /// Tell a participant this.
+    /// Send a signaling message.
     Signal(ConnectionId, Box<Message>),
-    /// End its signalling, after what was told.
+    /// Close a signaling connection after its queued messages.
     CloseSignal(ConnectionId),
-    /// Give it a newer token.
+    /// Send a refreshed token.
     RefreshToken(ConnectionId, Box<Claims>),
-    /// Answer its offer.
+    /// Answer a participant's SDP offer.
     Offer(Key, proto::SessionDescription),
-    /// Take an address of its.
+    /// Add a candidate of a participant.
     Candidate(Key, String),
-    /// Send it a packet.
+    /// Send a packet to a participant.
     Data(Key, Lane, Vec<u8>),
-    /// End its peer connection.
+    /// Close a participant's peer connection.
     Close(Key),
 }
 
-/// Somebody at the door.
+/// A participant that wants to join or resume.
 #[derive(Debug)]
 pub(super) struct JoinAttempt {
     pub(super) key: Key,
     pub(super) connection: ConnectionId,
     pub(super) claims: Claims,
     pub(super) request: JoinRequest,
-    /// What the participant and the room are called, if they are new.
+    /// The sids of the participant and of the room, if they are new.
     pub(super) sids: [String; 2],
     /// The time in milliseconds since 1970.
     pub(super) unix_ms: i64,
 }
 
-/// Why somebody is not let in: the HTTP status, and what it says.
+/// Why a request is refused: the HTTP status and the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal(pub(super) u16, pub(super) &'static str);
 
@@ -104,7 +104,7 @@ pub(super) struct Refusal(pub(super) u16, pub(super) &'static str);
 #[derive(Debug)]
 pub(super) struct Rooms {
     rooms: BTreeMap<String, Room>,
-    /// In which room somebody is.
+    /// The room and the identity of each participant.
     locations: HashMap<Key, Location>,
     connections: HashMap<ConnectionId, Key>,
     server: ServerInfo,
@@ -123,16 +123,16 @@ struct Room {
     info: proto::Room,
     participants: BTreeMap<String, Participant>,
     nonces: Nonces,
-    /// Who has left, and when the others are told.
+    /// The participants that left, and when to announce it.
     departed: Vec<(Instant, ParticipantInfo)>,
-    /// When it ends, while nobody is there who keeps it open.
+    /// When the room closes, while no participant keeps it open.
     ends: Option<Instant>,
-    /// Whether anybody was there who kept it open.
+    /// Whether a participant ever kept it open.
     was_occupied: bool,
 }
 
 impl Rooms {
-    /// No room yet. The version is told to who joins.
+    /// Creates the state without rooms. `version` is the reported server version.
     pub(super) fn new(version: &str) -> Self {
         let server = ServerInfo { version: version.into(), protocol: PROTOCOL, ..Default::default() };
         Self {
@@ -145,12 +145,12 @@ impl Rooms {
         }
     }
 
-    /// What is to be done next.
+    /// Returns the next action.
     pub(super) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When the time alone brings something next.
+    /// Returns when to call `handle_timeout` next.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let of = |participant: &Participant| {
             participant.due.map_or(participant.refresh_at, |(due, _)| due.min(participant.refresh_at))
@@ -161,10 +161,10 @@ impl Rooms {
         participants.chain(ends).chain(departed).min()
     }
 
-    /// Somebody wants to join, or to go on.
+    /// Handles a join or a resume.
     ///
     /// # Errors
-    /// There is no place, or an order says that it is not let in.
+    /// The limits are reached, or an injected fault refuses the resume.
     pub(super) fn handle_join(&mut self, now: Instant, attempt: JoinAttempt) -> Result<(), Refusal> {
         let (name, identity) = (&attempt.claims.video.room, &attempt.claims.sub);
         let known = self.rooms.get(name).and_then(|room| room.participants.get(identity)).map(|it| it.key);
@@ -172,10 +172,10 @@ impl Rooms {
             return self.resume(now, known, &attempt);
         }
         if self.locations.len() >= MAX_PARTICIPANTS && known.is_none() {
-            return Err(Refusal(503, "this server has no place for another participant"));
+            return Err(Refusal(503, "the server has reached its limit of participants"));
         }
         if self.rooms.len() >= MAX_ROOMS && !self.rooms.contains_key(name) && !self.delete_empty_room() {
-            return Err(Refusal(503, "this server has no place for another room"));
+            return Err(Refusal(503, "the server has reached its limit of rooms"));
         }
         if let Some(old) = known {
             self.remove(now, old, DisconnectReason::DuplicateIdentity, Some(Action::Disconnect));
@@ -222,17 +222,17 @@ impl Rooms {
         }
     }
 
-    /// It reads so slowly that more waits for it than we keep: a new join is the end of that.
+    /// A participant reads too slowly and its queue overflowed. It is asked to rejoin.
     pub(super) fn handle_overflow(&mut self, now: Instant, key: Key) {
         self.remove(now, key, DisconnectReason::StateMismatch, Some(Action::Reconnect));
     }
 
-    /// Its offer could not be answered.
+    /// A participant's SDP offer could not be answered. It is asked to rejoin.
     pub(super) fn handle_bad_offer(&mut self, now: Instant, key: Key) {
         self.remove(now, key, DisconnectReason::StateMismatch, Some(Action::Reconnect));
     }
 
-    /// Our half of the peer connection is made.
+    /// Sends the SDP answer and the server's candidates.
     pub(super) fn handle_answer(
         &mut self,
         key: Key,
@@ -255,11 +255,11 @@ impl Rooms {
                 r#final: n == last,
             })
         });
-        let told = [Message::Answer(answer)].into_iter().chain(lines);
-        self.outputs.extend(told.map(|message| Output::Signal(connection, Box::new(message))));
+        let messages = [Message::Answer(answer)].into_iter().chain(lines);
+        self.outputs.extend(messages.map(|message| Output::Signal(connection, Box::new(message))));
     }
 
-    /// A signalling connection ended. Whoever had a path stays for as long as that.
+    /// A signaling connection ended. A participant with a network path stays while the path works.
     pub(super) fn handle_signal_closed(&mut self, now: Instant, connection: ConnectionId) {
         let Some(key) = self.connections.remove(&connection) else { return };
         let Some(participant) = self.participant_mut(key) else { return };
@@ -269,14 +269,14 @@ impl Rooms {
         }
     }
 
-    /// Makes room for another room: one in which nobody is ends before its time. Whether there was one.
+    /// Closes an empty room early to make space for another one. Returns whether there was one.
     fn delete_empty_room(&mut self) -> bool {
         let empty = self.rooms.iter().filter(|(_, room)| room.participants.is_empty());
         let first = empty.min_by_key(|(_, room)| room.ends).map(|(name, _)| name.clone());
         first.is_some_and(|name| self.rooms.remove(&name).is_some())
     }
 
-    /// Ends somebody's signalling, after what was told.
+    /// Closes a participant's signaling connection after its queued messages.
     fn close_signal(&mut self, key: Key) {
         let connection = self.participant_mut(key).and_then(|it| it.connection.take());
         self.disconnect(connection);
@@ -302,13 +302,13 @@ impl Rooms {
         }
     }
 
-    /// Tells all in its room, itself too, how somebody is. Of somebody hidden nobody is told.
+    /// Announces a participant's state to all participants of its room, including itself. Hidden participants are not announced.
     fn announce(&mut self, key: Key, reason: DisconnectReason) {
         let Some(participant) = self.participant(key).filter(|it| !it.is_hidden()) else { return };
         let info = participant.info(reason);
         let Some(room) = self.room_of(key) else { return };
-        let told: Vec<_> = room.participants.values().filter_map(|it| it.connection).collect();
-        for connection in told {
+        let connections: Vec<_> = room.participants.values().filter_map(|it| it.connection).collect();
+        for connection in connections {
             self.outputs.push_back(Output::Signal(connection, Box::new(update(vec![info.clone()]))));
         }
     }
@@ -350,7 +350,7 @@ impl Room {
         }
     }
 
-    /// Those whom others may see.
+    /// Returns the participants that are not hidden.
     fn visible(&self) -> impl Iterator<Item = ParticipantInfo> {
         let seen = self.participants.values().filter(|it| !it.is_hidden());
         seen.map(|it| it.info(DisconnectReason::UnknownReason))
@@ -360,7 +360,7 @@ impl Room {
         self.participants.values().map(|it| it.key)
     }
 
-    /// Somebody came or left.
+    /// Updates when the room closes, after a participant joined or left.
     fn update_closing(&mut self, now: Instant) {
         let kept = self.participants.values().any(|it| !it.is_dependent());
         self.was_occupied |= kept;

@@ -1,4 +1,4 @@
-//! Our own participants in the embedded room, over the true path.
+//! Tests of toolbridge participants with the embedded server over real sockets.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ mod data;
 mod disconnects;
 mod faults;
 
-/// When a test has failed because what it waits for does not come.
+/// The time limit of every wait.
 const BOUND: Duration = Duration::from_secs(30);
 
 impl DevServer {
-    /// Looks at the rooms from within the server.
+    /// Runs a closure on the rooms inside the server's task.
     async fn look<T: Send + 'static>(&self, look: impl FnOnce(&mut Rooms) -> T + Send + 'static) -> T {
         let (reply, seen) = tokio::sync::oneshot::channel();
         let look = ServerInput::Inspect(Box::new(move |rooms| drop(reply.send(look(rooms)))));
@@ -31,7 +31,7 @@ impl DevServer {
     }
 
     async fn join(&self, identity: &str) -> Room {
-        // Nobody else is hurt by one who is soon back.
+        // A fast rejoin keeps the tests short.
         let options = RoomOptions::new().rejoin_wait(Duration::from_millis(10), Duration::from_millis(50));
         self.join_with(options, identity).await
     }
@@ -46,17 +46,17 @@ async fn server() -> DevServer {
     DevServer::start(0, Key::new("devkey", "secretsecretsecretsecretsecretsecret"), Vec::new()).await.unwrap()
 }
 
-/// Waits for the first event that `wanted` takes.
+/// Waits for the first event that `wanted` accepts.
 async fn until<T>(room: &mut Room, mut wanted: impl FnMut(TransportEvent) -> Option<T>) -> T {
     let search = async {
         loop {
-            let event = room.recv().await.expect("the room ended");
+            let event = room.recv().await.expect("the event stream ended");
             if let Some(found) = wanted(event) {
                 return found;
             }
         }
     };
-    timeout(BOUND, search).await.expect("it did not come")
+    timeout(BOUND, search).await.expect("no matching event in time")
 }
 
 async fn packet(room: &mut Room) -> Incoming {

@@ -1,4 +1,4 @@
-//! Packets: who hears what.
+//! Routes packets to participants.
 
 use livekit_protocol::{DataPacket, participant_info::State};
 use prost::Message as _;
@@ -7,11 +7,11 @@ use super::{Key, Output, Participant, Rooms};
 use crate::cli::dev::server::{grant, packet};
 use toolbridge::transport::Lane;
 
-/// The largest message that is taken, in bytes: a longer one would end the channel at the real server.
+/// The maximum size of a message, in bytes: livekit-server closes the channel after a larger one.
 const MAX_MESSAGE: usize = 65_535;
 
 impl Rooms {
-    /// Both of somebody's channels are open: it is sent what was kept for it.
+    /// Both data channels of a participant are open. The packets held for it are sent.
     pub(in crate::cli::dev::server) fn handle_open(&mut self, key: Key) {
         let Some(participant) = self.participant_mut(key) else { return };
         participant.open = true;
@@ -19,11 +19,11 @@ impl Rooms {
         self.outputs.extend(held.into_iter().map(|packet| Output::Data(key, Lane::Reliable, packet)));
     }
 
-    /// A message came on one of somebody's channels. What may not be sent is dropped without a word.
+    /// Handles a message of a participant. Messages that are not allowed are dropped silently.
     pub(in crate::cli::dev::server) fn handle_message(&mut self, key: Key, lane: Lane, message: &[u8]) {
         if lane == Lane::Reliable && self.faults.drop_reliable > 0 {
             self.faults.drop_reliable -= 1;
-            return tracing::debug!("a packet was lost on purpose");
+            return tracing::debug!("a packet was dropped by an injected fault");
         }
         let Some(sender) = self.participant_mut(key) else { return };
         if !grant::can_publish_data(&sender.claims.video) || message.len() > MAX_MESSAGE {
@@ -31,15 +31,20 @@ impl Rooms {
             return;
         }
         let Ok(mut packet) = DataPacket::decode(message) else {
-            return tracing::debug!(identity = sender.identity(), "a message was no data packet");
+            return tracing::debug!(identity = sender.identity(), "a message was not a data packet");
         };
         if lane == Lane::Reliable && packet.sequence > 0 {
             if packet.sequence <= sender.last_sequence {
-                return tracing::debug!(sequence = packet.sequence, "a packet that came already was dropped");
+                return tracing::debug!(sequence = packet.sequence, "a duplicate packet was dropped");
             }
             sender.last_sequence = packet.sequence;
         }
-        tracing::trace!(identity = sender.identity(), ?lane, sequence = packet.sequence, "a packet came");
+        tracing::trace!(
+            identity = sender.identity(),
+            ?lane,
+            sequence = packet.sequence,
+            "a packet was received"
+        );
         if packet::stamp(&mut packet, lane, sender.sender()) {
             if self.faults.reset_sequences {
                 packet.sequence = 1;
@@ -48,19 +53,19 @@ impl Rooms {
         }
     }
 
-    /// Sends a packet to those it is for. `room` names the room of a packet that comes of nobody.
+    /// Sends a packet to its recipients. `room` names the room of a packet without a sender.
     pub(super) fn forward(&mut self, from: Option<Key>, lane: Lane, packet: &DataPacket, room: Option<&str>) {
         let room = room.or_else(|| Some(self.locations.get(&from?)?.room.as_str()));
         let Some(room) = room.and_then(|name| self.rooms.get_mut(name)) else { return };
         if room.nonces.is_repeated(packet) {
-            return tracing::debug!("a packet with a known nonce was dropped");
+            return tracing::debug!("a packet with a duplicate nonce was dropped");
         }
         let mut encoded = None;
         for participant in room.participants.values_mut() {
-            let heard = Some(participant.key) != from
+            let receives = Some(participant.key) != from
                 && packet::is_for(packet, participant.identity(), &participant.sid)
-                && hears(participant, lane, packet.sequence);
-            if !heard {
+                && is_ready(participant, lane, packet.sequence);
+            if !receives {
                 continue;
             }
             let bytes = encoded.get_or_insert_with(|| packet.encode_to_vec()).clone();
@@ -73,8 +78,8 @@ impl Rooms {
     }
 }
 
-/// Who is still joining is kept numbered packets only.
-fn hears(participant: &Participant, lane: Lane, sequence: u32) -> bool {
+/// Returns whether a participant gets a packet. While it is joining, only packets with a sequence are held for it.
+fn is_ready(participant: &Participant, lane: Lane, sequence: u32) -> bool {
     match lane {
         Lane::Reliable if sequence > 0 => true,
         _ => participant.open && participant.state == State::Active,

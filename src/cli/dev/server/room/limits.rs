@@ -1,18 +1,18 @@
-//! How much somebody may say of itself.
+//! Limits of a participant's metadata and attributes.
 
 use std::collections::HashMap;
 
 use super::{MAX_NAME, Refusal};
 
-/// The largest metadata, in bytes: LiveKit's own limit is 512 KiB, which nobody needs here.
+/// The maximum size of metadata, in bytes. In livekit-server it is 512 KiB.
 pub(super) const MAX_METADATA: usize = 64_000;
-/// The largest attributes in all, names and values, in bytes: LiveKit's own limit. It looks at each change alone, and
-/// so many small ones may grow beyond it there; here they may not.
+/// The maximum total size of attribute names and values, in bytes, as in livekit-server. That checks each change on its own,
+/// so small changes can add up to more; here the total is checked.
 pub(super) const MAX_ATTRIBUTES: usize = 64 * 1024;
 
 type Attributes = HashMap<String, String>;
 
-/// Whether a change is small enough, and what there was is with it.
+/// Returns whether a change, and the result of applying it, is within the limits.
 pub(super) fn allow(name: &str, metadata: &str, changes: &Attributes, before: &Attributes) -> bool {
     let kept = before.iter().filter(|(name, _)| !changes.contains_key(*name));
     let set = changes.iter().filter(|(_, value)| !value.is_empty());
@@ -22,7 +22,7 @@ pub(super) fn allow(name: &str, metadata: &str, changes: &Attributes, before: &A
         && size(kept.chain(set)) <= MAX_ATTRIBUTES
 }
 
-/// Whether somebody may join who says this of itself.
+/// Checks the metadata and attributes of a join.
 pub(in crate::cli::dev::server) fn check(metadata: &str, attributes: &Attributes) -> Result<(), Refusal> {
     if metadata.len() > MAX_METADATA {
         return Err(Refusal(400, "metadata size exceeds limits"));

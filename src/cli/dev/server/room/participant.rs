@@ -1,4 +1,4 @@
-//! One participant, as the server knows it.
+//! The state of one participant.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -11,8 +11,8 @@ use livekit_token::Claims;
 use super::{ConnectionId, Key};
 use crate::cli::dev::server::{grant, packet::Sender};
 
-/// How many bytes of reliable packets are kept for somebody whose channels are not open yet: LiveKit's own limit for
-/// a room. The oldest go first.
+/// The maximum size of reliable packets held for a participant until its channels are open, in bytes: livekit-server's
+/// limit for a room. Beyond it, the oldest are dropped.
 const MAX_HELD: usize = 100_000;
 
 /// A participant.
@@ -22,32 +22,32 @@ pub(super) struct Participant {
     pub(super) sid: String,
     pub(super) claims: Claims,
     pub(super) state: State,
-    /// Counts what the others are told of it.
+    /// The version of the announced state.
     pub(super) version: u32,
     joined_at_ms: i64,
     client: ClientInfo,
-    /// Its signalling, while there is one.
+    /// The signaling connection, if there is one.
     pub(super) connection: Option<ConnectionId>,
-    /// Whether both of its channels are open.
+    /// Whether both data channels are open.
     pub(super) open: bool,
     held: VecDeque<Vec<u8>>,
     held_bytes: usize,
-    /// The number of its last reliable packet.
+    /// The sequence of the last reliable packet.
     pub(super) last_sequence: u32,
-    /// When it must have connected, or be back.
+    /// When the participant is removed unless it connects or resumes.
     pub(super) due: Option<(Instant, DisconnectReason)>,
-    /// When it is given a newer token.
+    /// When to send a refreshed token.
     pub(super) refresh_at: Instant,
-    /// It is told of our address over TCP only.
+    /// Whether to send only TCP candidates.
     pub(super) prefers_tcp: bool,
-    /// Until when its signalling is cut right after a resume.
+    /// Until when a resume is followed by closing the signaling connection (simulated).
     pub(super) cut_after_resume: Option<Instant>,
-    /// Until when a resume is refused without a word.
+    /// Until when a resume is refused without a message (simulated).
     pub(super) refuse_resume: Option<Instant>,
 }
 
 impl Participant {
-    /// Somebody who joins. `unix_ms` is the time in milliseconds since 1970.
+    /// Creates a joining participant. `unix_ms` is the time in milliseconds since 1970.
     pub(super) fn new(
         (key, connection): (Key, ConnectionId),
         sid: String,
@@ -85,7 +85,7 @@ impl Participant {
         self.claims.video.hidden
     }
 
-    /// Whether it keeps no room open, as agents and recorders do not.
+    /// Returns whether the participant does not keep a room open, as with agents and recorders.
     pub(super) fn is_dependent(&self) -> bool {
         matches!(grant::kind(&self.claims), Kind::Agent | Kind::Egress)
     }
@@ -99,7 +99,7 @@ impl Participant {
         }
     }
 
-    /// Its state goes forward only. Whether it did.
+    /// Advances the state, which never goes back. Returns whether it changed.
     pub(super) fn advance(&mut self, state: State) -> bool {
         let forward = state as i32 > self.state as i32;
         if forward {
@@ -109,7 +109,7 @@ impl Participant {
         forward
     }
 
-    /// What the others are told.
+    /// Returns the state to announce.
     pub(super) fn info(&self, reason: DisconnectReason) -> ParticipantInfo {
         ParticipantInfo {
             sid: self.sid.clone(),
@@ -130,7 +130,7 @@ impl Participant {
         }
     }
 
-    /// Keeps a reliable packet until the channels are open.
+    /// Holds a reliable packet until the channels are open.
     pub(super) fn hold(&mut self, packet: Vec<u8>) {
         self.held_bytes += packet.len();
         self.held.push_back(packet);
@@ -141,7 +141,7 @@ impl Participant {
         }
     }
 
-    /// What was kept for it.
+    /// Takes the held packets.
     pub(super) fn take_held(&mut self) -> VecDeque<Vec<u8>> {
         self.held_bytes = 0;
         std::mem::take(&mut self.held)

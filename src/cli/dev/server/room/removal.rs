@@ -1,4 +1,4 @@
-//! Who is put out and why, and what ends by the time alone.
+//! Removes participants and rooms, also by timeout.
 
 use std::{
     mem,
@@ -10,7 +10,7 @@ use livekit_protocol::{DisconnectReason, leave_request::Action, participant_info
 use super::{Key, LEAVE_DELAY, MAX_PARTICIPANTS, Output, REFRESH_INTERVAL, Rooms, update};
 
 impl Rooms {
-    /// The time has come.
+    /// Handles due timeouts.
     pub(in crate::cli::dev::server) fn handle_timeout(&mut self, now: Instant) {
         let all: Vec<_> =
             self.rooms.values().flat_map(|room| room.participants.values()).map(|it| it.key).collect();
@@ -34,7 +34,7 @@ impl Rooms {
         }
     }
 
-    /// The server ends: all are told.
+    /// Closes all rooms because the server stops.
     pub(in crate::cli::dev::server) fn close(&mut self, now: Instant) {
         let names: Vec<_> = self.rooms.keys().cloned().collect();
         for name in names {
@@ -42,7 +42,7 @@ impl Rooms {
         }
     }
 
-    /// Puts everybody out and forgets the room.
+    /// Removes all participants and deletes the room.
     pub(super) fn end_room(&mut self, now: Instant, name: &str, reason: DisconnectReason) {
         let keys: Vec<_> = self.rooms.get(name).into_iter().flat_map(|room| room.keys()).collect();
         for key in keys {
@@ -51,20 +51,26 @@ impl Rooms {
         self.rooms.remove(name);
     }
 
-    /// Puts somebody out; with an action, with a word to it.
-    pub(super) fn remove(&mut self, now: Instant, key: Key, reason: DisconnectReason, told: Option<Action>) {
+    /// Removes a participant. With an action it is sent a leave request first.
+    pub(super) fn remove(
+        &mut self,
+        now: Instant,
+        key: Key,
+        reason: DisconnectReason,
+        action: Option<Action>,
+    ) {
         let Some(participant) = self.participant_mut(key) else { return };
         participant.advance(State::Disconnected);
         tracing::debug!(
             identity = participant.identity(),
             sid = participant.sid,
             ?reason,
-            "a participant is out"
+            "a participant was removed"
         );
         let info = participant.info(reason);
-        // Of whom the same identity has put out, the others learn by the newer sid.
-        let is_told = !participant.is_hidden() && reason != DisconnectReason::DuplicateIdentity;
-        if let (Some(connection), Some(action)) = (participant.connection, told) {
+        // After a duplicate identity, the others learn of the change from the new sid.
+        let is_announced = !participant.is_hidden() && reason != DisconnectReason::DuplicateIdentity;
+        if let (Some(connection), Some(action)) = (participant.connection, action) {
             self.send_leave(connection, action, reason);
         }
         self.close_signal(key);
@@ -74,21 +80,21 @@ impl Rooms {
         if room.participants.remove(&location.identity).is_some_and(|it| !it.is_hidden()) {
             room.info.num_participants = room.info.num_participants.saturating_sub(1);
         }
-        if is_told {
-            // So many at once need not wait.
+        if is_announced {
+            // Above this number departures are announced at once.
             let wait = if room.departed.len() < MAX_PARTICIPANTS { LEAVE_DELAY } else { Duration::ZERO };
             room.departed.push((now + wait, info));
         }
         room.update_closing(now);
     }
 
-    /// Tells those who are in a room who has left it.
+    /// Announces departures whose delay is over.
     fn announce_departures(&mut self, now: Instant, name: &str) {
         let Some(room) = self.rooms.get_mut(name) else { return };
         let (due, later): (Vec<_>, Vec<_>) =
             mem::take(&mut room.departed).into_iter().partition(|it| now >= it.0);
         room.departed = later;
-        // Who is back by then was told with its newer sid.
+        // A participant that is back has been announced with its new sid.
         let left = due.into_iter().map(|(_, info)| info);
         let infos: Vec<_> = left.filter(|info| !room.participants.contains_key(&info.identity)).collect();
         if infos.is_empty() {

@@ -1,4 +1,4 @@
-//! What a client says by signalling.
+//! What a client says by signaling.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use livekit_protocol::{
 
 use super::{ConnectionId, Key, Output, Rooms, limits};
 
-/// How long a simulated fault waits for the resume that it is for.
+/// The time for which a simulated fault waits for a resume.
 const SIMULATED: Duration = Duration::from_secs(5);
 
 impl Rooms {
-    /// A client said something. What concerns media has no meaning here and is passed over.
+    /// Handles a signaling request. Requests that concern media are ignored.
     pub(in crate::cli::dev::server) fn handle_request(
         &mut self,
         now: Instant,
@@ -73,7 +73,7 @@ impl Rooms {
                     participant.prefers_tcp = protocol == i32::from(CandidateProtocol::Tcp);
                 }
             }
-            // These concern media.
+            // Scenarios for media are ignored.
             Scenario::SpeakerUpdate(_) | Scenario::SubscriberBandwidth(_) => {}
         }
     }
@@ -103,7 +103,7 @@ impl Rooms {
     }
 }
 
-/// The candidate line in the JSON that carries it.
+/// Returns the candidate line of a trickle request.
 fn candidate(init: &str) -> Option<String> {
     let init: serde_json::Value = serde_json::from_str(init).ok()?;
     let line = init.get("candidate")?.as_str()?;

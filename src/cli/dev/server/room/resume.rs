@@ -1,4 +1,4 @@
-//! Connections that are lost, and participants who come back.
+//! Lost connections and resumes.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use livekit_protocol::{
 use super::{JoinAttempt, Key, Output, PATH_GRACE, RESUME_LIMIT, Refusal, Rooms, update};
 
 impl Rooms {
-    /// Somebody who was there says that it is again. Who is not known is asked to join anew.
+    /// Resumes a participant. An unknown participant is asked to rejoin.
     pub(super) fn resume(
         &mut self,
         now: Instant,
@@ -18,7 +18,7 @@ impl Rooms {
         attempt: &JoinAttempt,
     ) -> Result<(), Refusal> {
         let asked = &attempt.request.participant_sid;
-        // The real server asks for the identity alone; a sid that is another one is somebody else's resume.
+        // livekit-server checks the identity only. Another sid belongs to another stay.
         let known = known.filter(|key| {
             self.participant(*key).is_some_and(|it| asked.is_empty() || it.sid == *asked)
                 && !self.faults.refuse_resume
@@ -31,13 +31,13 @@ impl Rooms {
         let sequences = self.faults.forget_sequences;
         let Some(participant) = self.participant_mut(key) else { return Ok(()) };
         let old = participant.connection.replace(attempt.connection);
-        tracing::debug!(identity = participant.identity(), sid = participant.sid, "a participant is back");
+        tracing::debug!(identity = participant.identity(), sid = participant.sid, "a participant resumed");
         if participant.refuse_resume.take_if(|until| now < *until).is_some() {
             participant.connection = None;
             self.disconnect(old);
             return Err(Refusal(500, "connection closed by media"));
         }
-        // Whoever is back has some time to find a path, and no more.
+        // The participant has limited time to find a path.
         participant.due = participant.due.map(|_| (now + RESUME_LIMIT, DisconnectReason::ConnectionTimeout));
         let cut = participant.cut_after_resume.take().is_some_and(|until| now < until);
         let last_message_seq = if sequences { 0 } else { participant.last_sequence };
@@ -50,10 +50,10 @@ impl Rooms {
             ..Default::default()
         };
         let Some(room) = self.room_of(key) else { return Ok(()) };
-        // The room behind the list of everybody says that the list is whole.
-        let whole = Message::RoomUpdate(RoomUpdate { room: Some(room.info.clone()) });
-        let told = [Message::Reconnect(response), update(room.visible().collect()), whole];
-        self.outputs.extend(told.map(|message| Output::Signal(attempt.connection, Box::new(message))));
+        // The room update after the participant list marks the list as complete.
+        let complete = Message::RoomUpdate(RoomUpdate { room: Some(room.info.clone()) });
+        let messages = [Message::Reconnect(response), update(room.visible().collect()), complete];
+        self.outputs.extend(messages.map(|message| Output::Signal(attempt.connection, Box::new(message))));
         self.outputs.push_back(Output::RefreshToken(attempt.connection, Box::new(claims)));
         if cut {
             self.close_signal(key);
@@ -61,7 +61,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Its path was found, or found again.
+    /// ICE found a path for a participant, or found one again.
     pub(in crate::cli::dev::server) fn handle_connected(&mut self, key: Key) {
         let Some(participant) = self.participant_mut(key) else { return };
         participant.due = None;
@@ -70,14 +70,14 @@ impl Rooms {
         }
     }
 
-    /// It has closed its peer connection, and says so by signalling too: unless its word is lost, it is gone by then.
+    /// A participant closed its peer connection. Usually its leave request follows; otherwise it is removed by timeout.
     pub(in crate::cli::dev::server) fn handle_peer_closed(&mut self, now: Instant, key: Key) {
         if let Some(participant) = self.participant_mut(key) {
             participant.due = Some((now + PATH_GRACE, DisconnectReason::ConnectionTimeout));
         }
     }
 
-    /// No path to it works any more: it may come back, for a while. Before the first one, that says nothing.
+    /// ICE lost the path to a participant, which may resume for a while. Before the first path this is ignored.
     pub(in crate::cli::dev::server) fn handle_path_lost(&mut self, now: Instant, key: Key) {
         let Some(participant) = self.participant_mut(key).filter(|it| it.state == State::Active) else {
             return;

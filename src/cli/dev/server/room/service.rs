@@ -1,4 +1,4 @@
-//! What the room service is asked for.
+//! The methods of the room service.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -11,12 +11,12 @@ use super::{Key, Output, Rooms, limits, update};
 use crate::cli::dev::server::grant;
 use toolbridge::transport::Lane;
 
-/// Why the room service does not do what it is asked to.
+/// Why a method of the room service failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli::dev::server) enum ServiceError {
-    /// There is no such room or participant.
+    /// The room or participant does not exist.
     NotFound(&'static str),
-    /// What is asked for is too large.
+    /// The request exceeds a limit.
     Invalid(&'static str),
 }
 
@@ -24,20 +24,20 @@ const NO_ROOM: ServiceError = ServiceError::NotFound("requested room does not ex
 const NO_PARTICIPANT: ServiceError = ServiceError::NotFound("participant does not exist");
 
 impl Rooms {
-    /// The rooms of these names; all without a name.
+    /// Returns the rooms with these names, or all rooms if there are no names.
     pub(in crate::cli::dev::server) fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
         let rooms = self.rooms.values().map(|room| &room.info);
         rooms.filter(|info| names.is_empty() || names.contains(&info.name)).cloned().collect()
     }
 
-    /// Who is in a room, the hidden ones too. Nobody is in a room that is not there.
+    /// Returns the participants of a room, including hidden ones; none if the room does not exist.
     pub(in crate::cli::dev::server) fn list_participants(&self, room: &str) -> Vec<ParticipantInfo> {
         let room = self.rooms.get(room).into_iter();
         let all = room.flat_map(|room| room.participants.values());
         all.map(|it| it.info(DisconnectReason::UnknownReason)).collect()
     }
 
-    /// One participant.
+    /// Returns one participant.
     pub(in crate::cli::dev::server) fn participant_info(
         &self,
         room: &str,
@@ -47,7 +47,7 @@ impl Rooms {
         self.participant(key).map(|it| it.info(DisconnectReason::UnknownReason)).ok_or(NO_PARTICIPANT)
     }
 
-    /// Puts somebody out.
+    /// Removes a participant.
     pub(in crate::cli::dev::server) fn remove_participant(
         &mut self,
         now: Instant,
@@ -59,7 +59,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Puts everybody out and ends the room.
+    /// Removes all participants and deletes the room.
     pub(in crate::cli::dev::server) fn delete_room(
         &mut self,
         now: Instant,
@@ -72,7 +72,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Changes what somebody is called, says of itself, or may do.
+    /// Changes a participant's name, metadata, attributes or permissions.
     pub(in crate::cli::dev::server) fn update_participant(
         &mut self,
         request: &UpdateParticipantRequest,
@@ -87,7 +87,7 @@ impl Rooms {
         self.participant_info(&request.room, &request.identity)
     }
 
-    /// Sends a packet that comes of nobody.
+    /// Sends a packet without a sender.
     pub(in crate::cli::dev::server) fn send_data(
         &mut self,
         request: SendDataRequest,
@@ -99,7 +99,7 @@ impl Rooms {
             data_packet::Kind::Reliable => Lane::Reliable,
             data_packet::Kind::Lossy => Lane::Lossy,
         };
-        #[expect(deprecated, reason = "older clients read lane and destinations there")]
+        #[expect(deprecated, reason = "older clients read the kind and the destinations there")]
         let packet = DataPacket {
             kind: request.kind,
             destination_identities: request.destination_identities.clone(),
@@ -117,7 +117,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Changes what is known of somebody, and tells all. An empty text changes nothing, an empty attribute goes.
+    /// Changes a participant and announces it. Empty texts change nothing; an empty attribute value removes the attribute.
     pub(super) fn change(
         &mut self,
         key: Key,
@@ -143,7 +143,7 @@ impl Rooms {
             grant::permit(&mut claims.video, permission);
         }
         participant.version += 1;
-        // What was changed of somebody hidden, itself alone is told.
+        // Only the participant itself is notified of changes to a hidden participant.
         let hidden = participant.connection.filter(|_| participant.is_hidden());
         let info = participant.info(DisconnectReason::UnknownReason);
         if let Some(connection) = hidden {

@@ -1,4 +1,4 @@
-//! What tests make happen in the rooms.
+//! Actions that tests trigger in the rooms.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use livekit_protocol::{
 use super::{Key, Message, Output, Room, Rooms};
 
 impl Rooms {
-    /// Says goodbye to somebody. Whoever is asked to resume stays, as at the real server.
+    /// Sends a leave request. A participant that is asked to resume stays in the room, as in livekit-server.
     pub(in crate::cli::dev::server) fn inject_leave(
         &mut self,
         identity: &str,
@@ -27,7 +27,7 @@ impl Rooms {
         self.close_signal(key);
     }
 
-    /// Puts somebody into another room under this sid, over the connections that are there.
+    /// Moves a participant to another room under this sid, over its existing connections.
     pub(in crate::cli::dev::server) fn move_to(&mut self, identity: &str, to: &str, sid: &str) {
         let (now, key) = (Instant::now(), self.key_of(identity));
         let from = self.locations[&key].room.clone();
@@ -49,28 +49,28 @@ impl Rooms {
         self.announce(key, DisconnectReason::UnknownReason);
     }
 
-    /// Ends somebody's signalling without a word.
+    /// Closes a participant's signaling connection without a leave request.
     pub(in crate::cli::dev::server) fn sever(&mut self, identity: &str) {
         let key = self.key_of(identity);
         self.close_signal(key);
     }
 
-    /// Does what somebody would ask for.
+    /// Handles a `SimulateScenario` request of a participant.
     pub(in crate::cli::dev::server) fn simulate_for(&mut self, identity: &str, scenario: Scenario) {
         let connection = self.participant(self.key_of(identity)).and_then(|it| it.connection).unwrap();
         let simulate = Request::Simulate(SimulateScenario { scenario: Some(scenario) });
         self.handle_request(Instant::now(), connection, simulate);
     }
 
-    /// Whether somebody's signalling is there.
-    pub(in crate::cli::dev::server) fn is_signalling(&self, identity: &str) -> bool {
+    /// Returns whether a participant has a signaling connection.
+    pub(in crate::cli::dev::server) fn is_signaling(&self, identity: &str) -> bool {
         self.find_key(identity)
             .and_then(|key| self.participant(key))
             .is_some_and(|it| it.connection.is_some())
     }
 
     fn key_of(&self, identity: &str) -> Key {
-        self.find_key(identity).expect("nobody of that name")
+        self.find_key(identity).expect("no participant with this identity")
     }
 
     fn find_key(&self, identity: &str) -> Option<Key> {

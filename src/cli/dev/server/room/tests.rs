@@ -1,4 +1,4 @@
-//! The rooms without any I/O.
+//! Tests of the rooms without I/O.
 
 use livekit_protocol::{
     CandidateProtocol, ClientInfo, DataPacket, SimulateScenario, TrickleRequest, UpdateParticipantMetadata,
@@ -18,7 +18,7 @@ struct World {
     last: u64,
 }
 
-/// Who was let in.
+/// A joined participant.
 #[derive(Clone, Copy)]
 struct Who {
     key: Key,
@@ -49,7 +49,7 @@ impl World {
         who
     }
 
-    /// Joined and connected, with both channels open. What was told of it is read.
+    /// Joins and connects a participant with both channels open, and discards the outputs.
     fn active(&mut self, identity: &str) -> Who {
         let who = self.join(identity);
         self.rooms.handle_connected(who.key);
@@ -67,7 +67,7 @@ impl World {
         std::iter::from_fn(|| self.rooms.poll_output()).collect()
     }
 
-    /// What one was told, and whether its signalling was ended after it.
+    /// Returns the messages to a connection, and whether it was closed after them.
     fn told(&mut self, connection: ConnectionId) -> (Vec<Message>, bool) {
         let (mut told, mut ended) = (Vec::new(), false);
         for output in self.read() {
@@ -80,7 +80,7 @@ impl World {
         (told, ended)
     }
 
-    /// The last word and its reason, and that the signalling was ended after it.
+    /// Returns action and reason of the leave request, and asserts that the connection was closed after it.
     fn leave(&mut self, connection: ConnectionId) -> (Action, DisconnectReason) {
         let (told, ended) = self.told(connection);
         let leaves: Vec<_> = told
@@ -131,7 +131,7 @@ fn updates(told: &[Message]) -> Vec<ParticipantInfo> {
 }
 
 #[test]
-fn a_join_is_answered_with_the_room_as_it_is() {
+fn join_response_contains_the_state_of_the_room() {
     let mut world = World::new();
     world.active("one");
     let client = ClientInfo { client_protocol: 1, ..Default::default() };
@@ -150,7 +150,7 @@ fn a_join_is_answered_with_the_room_as_it_is() {
 }
 
 #[test]
-fn all_are_told_of_each_state_with_a_higher_version() {
+fn each_state_is_announced_with_a_higher_version() {
     let mut world = World::new();
     let one = world.active("one");
     let two = world.join("two");
@@ -163,19 +163,19 @@ fn all_are_told_of_each_state_with_a_higher_version() {
 }
 
 #[test]
-fn a_packet_that_came_already_is_dropped() {
+fn duplicate_packet_is_dropped() {
     let mut world = World::new();
     let (one, two) = (world.active("one"), world.active("two"));
     assert_eq!(world.say(one, 1, &[]), [two.key]);
     assert!(world.say(one, 1, &[]).is_empty());
-    assert_eq!(world.say(one, 5, &["two"]), [two.key], "a gap is not ours to judge");
+    assert_eq!(world.say(one, 5, &["two"]), [two.key], "gaps are allowed");
     assert!(world.say(one, 4, &["two"]).is_empty());
-    assert_eq!(world.say(one, 0, &["two"]), [two.key], "what has no number passes");
+    assert_eq!(world.say(one, 0, &["two"]), [two.key], "a packet without a sequence is forwarded");
     assert!(world.say(one, 6, &["three"]).is_empty());
 }
 
 #[test]
-fn who_may_not_publish_is_not_heard_and_not_told() {
+fn packets_without_publish_permission_are_dropped() {
     let mut world = World::new();
     world.active("one");
     let mut mute = claims("mute");
@@ -196,11 +196,11 @@ fn who_may_not_publish_is_not_heard_and_not_told() {
     };
     assert!(world.rooms.update_participant(&update).unwrap().permission.unwrap().can_publish_data);
     world.read();
-    assert_eq!(world.say(mute, 1, &[]).len(), 1, "what was dropped has not counted");
+    assert_eq!(world.say(mute, 1, &[]).len(), 1, "a dropped packet does not advance the sequence");
 }
 
 #[test]
-fn what_is_said_while_somebody_joins_is_kept_for_it_within_a_limit() {
+fn packets_are_held_for_a_joining_participant_up_to_a_limit() {
     let mut world = World::new();
     let one = world.active("one");
     let two = world.join("two");
@@ -225,7 +225,7 @@ fn what_is_said_while_somebody_joins_is_kept_for_it_within_a_limit() {
 }
 
 #[test]
-fn the_same_identity_puts_the_older_out_and_nobody_else_is_told() {
+fn duplicate_identity_removes_the_older_participant_silently() {
     let mut world = World::new();
     let (one, other) = (world.active("one"), world.active("other"));
     let again = world.join("one");
@@ -252,17 +252,17 @@ fn the_same_identity_puts_the_older_out_and_nobody_else_is_told() {
     world.rooms.handle_signal_closed(world.now, one.connection);
     assert!(
         world.rooms.participant_info("kitchen", "one").is_ok(),
-        "the older one's end is not the newer one's"
+        "the end of the older connection does not affect the newer"
     );
 }
 
 #[test]
-fn a_resume_keeps_the_participant_and_says_what_has_arrived() {
+fn resume_keeps_the_participant_and_reports_the_last_sequence() {
     let mut world = World::new();
     let (one, two) = (world.active("one"), world.active("two"));
     world.say(one, 7, &[]);
     world.rooms.handle_signal_closed(world.now, one.connection);
-    assert_eq!(world.read().len(), 0, "it is still there");
+    assert_eq!(world.read().len(), 0, "the participant stays");
     let (back, resumed) = world.resume("one", "PA_1");
     assert_eq!(resumed, Ok(()));
     let (told, ended) = world.told(back.connection);
@@ -284,7 +284,7 @@ fn a_resume_keeps_the_participant_and_says_what_has_arrived() {
 }
 
 #[test]
-fn who_is_not_known_is_asked_to_join_anew() {
+fn unknown_participant_is_asked_to_rejoin() {
     let mut world = World::new();
     let one = world.active("one");
     for (identity, sid) in [("nobody", "PA_1"), ("one", "PA_other")] {
@@ -297,7 +297,7 @@ fn who_is_not_known_is_asked_to_join_anew() {
 }
 
 #[test]
-fn a_lost_path_is_kept_for_5_s_and_a_resume_gives_it_time() {
+fn lost_path_removes_the_participant_after_5_s_unless_it_resumes() {
     let mut world = World::new();
     let one = world.active("one");
     let other = world.active("other");
@@ -320,14 +320,14 @@ fn a_lost_path_is_kept_for_5_s_and_a_resume_gives_it_time() {
     let due = world.rooms.poll_timeout().unwrap();
     assert_eq!(due, world.now + PATH_GRACE);
     world.rooms.handle_timeout(due);
-    assert!(updates(&world.told(other.connection).0).is_empty(), "its last packets go first");
+    assert!(updates(&world.told(other.connection).0).is_empty(), "its last packets are delivered first");
     world.rooms.handle_timeout(due + LEAVE_DELAY);
     let (told, _) = world.told(other.connection);
     assert_eq!(updates(&told)[0].state(), State::Disconnected);
 }
 
 #[test]
-fn whoever_never_connects_is_put_out_at_once_or_after_a_minute() {
+fn participant_that_never_connects_is_removed() {
     let mut world = World::new();
     let one = world.join("one");
     world.rooms.handle_path_lost(world.now, one.key);
@@ -340,7 +340,7 @@ fn whoever_never_connects_is_put_out_at_once_or_after_a_minute() {
 }
 
 #[test]
-fn each_simulated_fault_is_what_it_says() {
+fn simulated_scenarios_have_their_effects() {
     for (scenario, leave) in [
         (Scenario::ServerLeave(true), Some((Action::Disconnect, DisconnectReason::ServerShutdown))),
         (
@@ -369,7 +369,7 @@ fn each_simulated_fault_is_what_it_says() {
 }
 
 #[test]
-fn a_resume_is_cut_off_once_if_that_is_simulated() {
+fn simulated_resume_faults_apply_once() {
     let simulate = |scenario| Request::Simulate(SimulateScenario { scenario: Some(scenario) });
     let mut world = World::new();
     let one = world.active("one");
@@ -393,11 +393,11 @@ fn a_resume_is_cut_off_once_if_that_is_simulated() {
     world.now += 6 * SECOND;
     world.read();
     let (back, _) = world.resume("one", "PA_1");
-    assert!(!world.told(back.connection).1, "a fault waits for 5 s");
+    assert!(!world.told(back.connection).1, "a simulated fault expires after 5 s");
 }
 
 #[test]
-fn whoever_is_to_use_tcp_is_told_of_no_other_way() {
+fn switch_to_tcp_sends_only_tcp_candidates() {
     let mut world = World::new();
     let one = world.active("one");
     let lines = ["candidate:1 1 udp 9 127.0.0.1 9 typ host", "candidate:2 1 tcp 8 127.0.0.1 8 typ host"];
@@ -421,7 +421,7 @@ fn whoever_is_to_use_tcp_is_told_of_no_other_way() {
 }
 
 #[test]
-fn own_attributes_change_with_the_grant_alone() {
+fn own_attributes_change_only_with_the_grant() {
     let mut world = World::new();
     let update = |value: &str| {
         Request::UpdateMetadata(UpdateParticipantMetadata {
@@ -453,7 +453,7 @@ fn own_attributes_change_with_the_grant_alone() {
 }
 
 #[test]
-fn attributes_grow_to_a_limit_by_small_changes_too_and_shrink_again() {
+fn attributes_are_limited_in_total() {
     let mut world = World::new();
     let mut claims = claims("one");
     claims.video.can_update_own_metadata = Some(true);
@@ -468,7 +468,7 @@ fn attributes_grow_to_a_limit_by_small_changes_too_and_shrink_again() {
             Message::RequestResponse(response) => Some(response.reason()),
             _ => None,
         });
-        // The room service says the same of the same.
+        // The room service applies the same limits.
         let (room, identity) = ("kitchen".into(), "one".into());
         let request = UpdateParticipantRequest { room, identity, attributes, ..Default::default() };
         let by_service = world.rooms.update_participant(&request).is_ok();
@@ -480,13 +480,13 @@ fn attributes_grow_to_a_limit_by_small_changes_too_and_shrink_again() {
         assert_eq!(said(of(n, 4092)), (true, (n + 1) * 4096));
     }
     assert_eq!(said(of(16, 1)), (false, MAX_ATTRIBUTES), "one more");
-    assert_eq!(said(of(3, 4093)), (false, MAX_ATTRIBUTES), "a longer one in place of one");
-    assert_eq!(said(of(3, 0)), (true, MAX_ATTRIBUTES - 4096), "an empty one goes");
+    assert_eq!(said(of(3, 4093)), (false, MAX_ATTRIBUTES), "a longer value");
+    assert_eq!(said(of(3, 0)), (true, MAX_ATTRIBUTES - 4096), "an empty value removes the attribute");
     assert_eq!(said(of(16, 4092)), (true, MAX_ATTRIBUTES));
 }
 
 #[test]
-fn a_room_ends_20_s_after_the_last_who_keeps_it_open() {
+fn room_closes_20_s_after_its_last_participant_left() {
     let mut world = World::new();
     let one = world.active("one");
     let mut agent = claims("agent");
@@ -504,7 +504,7 @@ fn a_room_ends_20_s_after_the_last_who_keeps_it_open() {
 }
 
 #[test]
-fn the_service_puts_out_and_deletes() {
+fn service_removes_participants_and_deletes_rooms() {
     let mut world = World::new();
     let (one, two) = (world.active("one"), world.active("two"));
     world.rooms.remove_participant(world.now, "kitchen", "one").unwrap();
@@ -516,7 +516,7 @@ fn the_service_puts_out_and_deletes() {
 }
 
 #[test]
-fn rooms_and_participants_have_caps() {
+fn rooms_and_participants_are_limited() {
     let mut world = World::new();
     for n in 0..MAX_PARTICIPANTS {
         world.join(&format!("p{n}"));
@@ -534,14 +534,14 @@ fn rooms_and_participants_have_caps() {
     let all: Vec<_> = (0..MAX_ROOMS).map(|n| join(&mut world, n)).collect();
     assert!(all.iter().all(|(_, joined)| joined.is_ok()) && MAX_PARTICIPANTS >= MAX_ROOMS);
     world.rooms.handle_signal_closed(world.now, all[7].0.connection);
-    assert_eq!(world.rooms.list_rooms(&[]).len(), MAX_ROOMS, "an empty room stays for a while");
+    assert_eq!(world.rooms.list_rooms(&[]).len(), MAX_ROOMS, "an empty room stays open for a while");
     assert_eq!(join(&mut world, MAX_ROOMS).1, Ok(()));
     let names: Vec<_> = world.rooms.list_rooms(&[]).into_iter().map(|room| room.name).collect();
     assert!(names.len() == MAX_ROOMS && !names.contains(&"room 7".to_owned()));
 }
 
 #[test]
-fn who_reads_too_slowly_is_asked_to_join_anew() {
+fn slow_participant_is_asked_to_rejoin() {
     let mut world = World::new();
     let one = world.active("one");
     world.rooms.handle_overflow(world.now, one.key);
@@ -552,7 +552,7 @@ fn who_reads_too_slowly_is_asked_to_join_anew() {
 }
 
 #[test]
-fn a_newer_token_is_given_every_5_minutes() {
+fn token_is_refreshed_every_5_minutes() {
     let mut world = World::new();
     let one = world.active("one");
     assert_eq!(world.rooms.poll_timeout(), Some(world.now + REFRESH_INTERVAL));

@@ -1,9 +1,9 @@
-//! Joining, and packets between those who are there.
+//! Tests of joins and packets.
 
 use super::*;
 
 #[tokio::test]
-async fn packets_pass_both_ways_on_both_lanes() {
+async fn packets_pass_in_both_directions_on_both_channels() {
     let server = server().await;
     let (mut one, mut two) = (server.join("one").await, server.join("two").await);
     assert_eq!(two.present().iter().map(|it| it.identity().as_str()).collect::<Vec<_>>(), ["one"]);
@@ -18,7 +18,7 @@ async fn packets_pass_both_ways_on_both_lanes() {
 }
 
 #[tokio::test]
-async fn over_tcp_alone_packets_pass_as_well() {
+async fn packets_pass_over_tcp() {
     let server = server().await;
     let mut one = server.join_with(RoomOptions::new().tcp_only(), "one").await;
     let mut two = server.join("two").await;
@@ -48,7 +48,7 @@ async fn a_thousand_large_packets_stay_in_order() {
 }
 
 #[tokio::test]
-async fn only_those_named_hear_and_never_the_sender() {
+async fn packets_reach_only_their_destinations() {
     let server = server().await;
     let (mut one, mut two) = (server.join("one").await, server.join("two").await);
     let mut three = server.join("three").await;
@@ -62,7 +62,7 @@ async fn only_those_named_hear_and_never_the_sender() {
 }
 
 #[tokio::test]
-async fn somebody_hidden_hears_and_is_not_seen() {
+async fn hidden_participant_receives_packets_but_is_not_listed() {
     let server = server().await;
     let mut one = server.join("one").await;
     let token = server.access().participant("kitchen", "ear").hidden().sign().unwrap();

@@ -1,4 +1,4 @@
-//! How a participant's time in the room ends.
+//! Tests of how participants leave.
 
 use super::*;
 use toolbridge::transport::CloseReason;
@@ -20,7 +20,7 @@ async fn left(room: &mut Room, identity: &str) {
 }
 
 #[tokio::test]
-async fn leaving_and_dropping_are_seen_at_once() {
+async fn close_and_drop_are_announced() {
     let server = server().await;
     let (mut one, two) = (server.join("one").await, server.join("two").await);
     let mut three = server.join("three").await;
@@ -33,7 +33,7 @@ async fn leaving_and_dropping_are_seen_at_once() {
 }
 
 #[tokio::test]
-async fn each_end_is_told_by_its_reason() {
+async fn close_reason_matches_the_cause() {
     let server = server().await;
     let mut one = server.join("one").await;
     let mut again = server.join("one").await;
@@ -49,7 +49,7 @@ async fn each_end_is_told_by_its_reason() {
 }
 
 #[tokio::test]
-async fn who_has_no_valid_token_is_refused() {
+async fn join_with_an_invalid_token_is_refused() {
     let server = server().await;
     let token = AccessKey::new("devkey", "another secret").client("kitchen", "one").sign().unwrap();
     let refused = Room::join(&server.url(), &token).await.err().unwrap();
@@ -57,28 +57,28 @@ async fn who_has_no_valid_token_is_refused() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_told() {
+async fn used_port_is_reported() {
     let server = server().await;
     let error = DevServer::start(server.address.port(), server.key.clone(), Vec::new()).await.unwrap_err();
     assert!(error.is_taken() && error.to_string().contains(&server.address.port().to_string()), "{error}");
 }
 
 #[tokio::test]
-async fn connections_that_say_nothing_keep_nobody_out() {
+async fn idle_connections_do_not_block_a_join() {
     let server = server().await;
     let mut silent = Vec::new();
-    // As many as there are places for requests and WebSockets.
+    // As many as the limit of requests and WebSockets.
     for _ in 0..256 {
         silent.push(tokio::net::TcpStream::connect(server.address).await.unwrap());
     }
     let mut room = server.join("phone").await;
     room.close().await;
-    // Nobody waited for them: the newest could still send its request.
+    // The newest connection is still open and could send its request.
     let mut byte = [0];
     let newest = silent[255].try_read(&mut byte).unwrap_err();
     assert_eq!(newest.kind(), std::io::ErrorKind::WouldBlock);
-    // The oldest was closed to make room.
+    // The oldest connection was closed.
     let read = timeout(BOUND, tokio::io::AsyncReadExt::read(&mut silent[0], &mut byte)).await;
-    assert!(matches!(read.expect("it is still open"), Ok(0) | Err(_)));
+    assert!(matches!(read.expect("the oldest connection is still open"), Ok(0) | Err(_)));
     server.close().await;
 }

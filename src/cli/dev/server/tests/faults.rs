@@ -1,4 +1,4 @@
-//! What a real server cannot be made to show: our own participants must take it, and come back where they can.
+//! Tests that toolbridge participants survive faults that cannot be provoked with livekit-server.
 
 use livekit_protocol::{DisconnectReason, leave_request::Action, simulate_scenario::Scenario};
 
@@ -8,14 +8,14 @@ use toolbridge::{
     transport::{CloseReason, ConnectionState, Sid},
 };
 
-/// A server, and two who are joined.
+/// Starts a server with two participants.
 async fn pair() -> (DevServer, Room, Room) {
     let server = server().await;
     let (one, two) = (server.join("one").await, server.join("two").await);
     (server, one, two)
 }
 
-/// Waits until somebody is in the room under another sid.
+/// Waits until a participant has rejoined under another sid.
 async fn rejoined(room: &mut Room, before: &Sid) {
     let mut down = false;
     until(room, |event| match event {
@@ -24,20 +24,20 @@ async fn rejoined(room: &mut Room, before: &Sid) {
             None
         }
         TransportEvent::ConnectionState(ConnectionState::Connected) => Some(()),
-        TransportEvent::Closed(reason) => panic!("it was closed: {reason}"),
+        TransportEvent::Closed(reason) => panic!("the connection was closed: {reason}"),
         _ => None,
     })
     .await;
     assert!(down && room.local().sid() != before);
 }
 
-/// Waits until somebody's signalling is back.
-async fn signalling(server: &DevServer, identity: &'static str) {
-    let back = async { while !server.look(move |rooms| rooms.is_signalling(identity)).await {} };
-    timeout(BOUND, back).await.expect("it did not come back");
+/// Waits until a participant's signaling connection is restored.
+async fn signaling_restored(server: &DevServer, identity: &'static str) {
+    let back = async { while !server.look(move |rooms| rooms.is_signaling(identity)).await {} };
+    timeout(BOUND, back).await.expect("signaling was not restored");
 }
 
-/// Packets pass both ways, and nothing else was told.
+/// Asserts that packets pass in both directions, without a connection event and under the same sid.
 async fn untouched(one: &mut Room, two: &mut Room, before: &Sid) {
     one.send(to("two", "ping")).await.unwrap();
     assert_eq!(packet(two).await.payload, "ping");
@@ -52,7 +52,7 @@ async fn untouched(one: &mut Room, two: &mut Room, before: &Sid) {
 }
 
 #[tokio::test]
-async fn a_goodbye_that_is_somebodys_will_is_the_end() {
+async fn deliberate_leave_request_closes_the_connection() {
     let server = server().await;
     for (reason, told) in [
         (DisconnectReason::DuplicateIdentity, CloseReason::DuplicateIdentity),
@@ -74,7 +74,7 @@ async fn a_goodbye_that_is_somebodys_will_is_the_end() {
 }
 
 #[tokio::test]
-async fn a_goodbye_that_asks_for_a_new_join_gets_one() {
+async fn leave_request_for_a_reconnect_is_followed_by_a_rejoin() {
     let server = server().await;
     let mut two = server.join("two").await;
     let mut one = server.join("one").await;
@@ -99,7 +99,7 @@ async fn a_goodbye_that_asks_for_a_new_join_gets_one() {
 }
 
 #[tokio::test]
-async fn a_signalling_that_is_lost_is_taken_up_and_nobody_is_told() {
+async fn lost_signaling_is_resumed_silently() {
     let (server, mut one, mut two) = pair().await;
     let before = one.local().sid().clone();
     for fault in [
@@ -107,7 +107,7 @@ async fn a_signalling_that_is_lost_is_taken_up_and_nobody_is_told() {
         |rooms: &mut Rooms| {
             rooms.inject_leave("one", Action::Resume, DisconnectReason::ConnectionTimeout);
         },
-        // The first resume is cut off after the answer, or without one.
+        // The first resume is interrupted after its response, or before it.
         |rooms: &mut Rooms| {
             rooms.simulate_for("one", Scenario::DisconnectSignalOnResume(true));
             rooms.sever("one");
@@ -119,13 +119,13 @@ async fn a_signalling_that_is_lost_is_taken_up_and_nobody_is_told() {
     ] {
         server.look(fault).await;
         untouched(&mut one, &mut two, &before).await;
-        signalling(&server, "one").await;
+        signaling_restored(&server, "one").await;
         untouched(&mut one, &mut two, &before).await;
     }
 }
 
 #[tokio::test]
-async fn a_move_to_another_room_is_told_as_a_new_join() {
+async fn move_to_another_room_is_reported_as_a_rejoin() {
     let (server, mut one, two) = pair().await;
     let other = server.access().client("cellar", "three").sign().unwrap();
     let mut three = RoomOptions::new().join(&server.url(), &other).await.unwrap();
@@ -136,16 +136,19 @@ async fn a_move_to_another_room_is_told_as_a_new_join() {
     assert_eq!(one.present().iter().map(|who| who.peer()).collect::<Vec<_>>(), [three.local().peer()]);
     one.send(to("three", "from above")).await.unwrap();
     assert_eq!(packet(&mut three).await.from, *one.local().peer());
-    assert!(matches!(two.present()[..], [ref it] if it.identity() == "one"), "it was not told of that");
+    assert!(
+        matches!(two.present()[..], [ref it] if it.identity() == "one"),
+        "the departure is not announced"
+    );
 
-    // A lost join is made anew in the room where it is now.
+    // A rejoin uses the new room.
     let renewed = async {
         while one.token() == token {
             tokio::task::yield_now().await
         }
     };
-    timeout(BOUND, renewed).await.expect("no token for it");
-    // Nor is a lost signalling taken up: it would ask for who we were in the old room.
+    timeout(BOUND, renewed).await.expect("no refreshed token");
+    // After a move, lost signaling causes a rejoin: a resume would use the sid of the old room.
     let before = one.local().sid().clone();
     server.look(|rooms| rooms.sever("one")).await;
     rejoined(&mut one, &before).await;
@@ -159,7 +162,7 @@ async fn a_move_to_another_room_is_told_as_a_new_join() {
 }
 
 #[tokio::test]
-async fn a_refused_resume_is_followed_by_a_new_join() {
+async fn refused_resume_is_followed_by_a_rejoin() {
     let (server, mut one, mut two) = pair().await;
     let before = one.local().sid().clone();
     server
@@ -174,7 +177,7 @@ async fn a_refused_resume_is_followed_by_a_new_join() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_what_it_has_is_sent_it_again_and_nobody_hears_it_twice() {
+async fn packets_forgotten_by_the_server_are_retransmitted_without_duplicates() {
     let (server, one, mut two) = pair().await;
     for n in 0..10_u8 {
         one.send(to("two", vec![n])).await.unwrap();
@@ -185,7 +188,7 @@ async fn a_server_that_forgot_what_it_has_is_sent_it_again_and_nobody_hears_it_t
             rooms.sever("one");
         })
         .await;
-    signalling(&server, "one").await;
+    signaling_restored(&server, "one").await;
     for n in 10..20_u8 {
         one.send(to("two", vec![n])).await.unwrap();
     }
@@ -195,7 +198,7 @@ async fn a_server_that_forgot_what_it_has_is_sent_it_again_and_nobody_hears_it_t
 }
 
 #[tokio::test]
-async fn what_a_server_lost_that_the_connection_had_delivered_is_said_again_after_a_resume() {
+async fn packets_lost_in_the_server_are_retransmitted_after_a_resume() {
     let (server, mut one, mut two) = pair().await;
     let before = one.local().sid().clone();
     server.look(|rooms| rooms.faults.drop_reliable = 3).await;
@@ -204,7 +207,7 @@ async fn what_a_server_lost_that_the_connection_had_delivered_is_said_again_afte
     }
     let lost =
         async { while server.look(|rooms| rooms.faults.drop_reliable).await > 0 || one.backlog() > 0 {} };
-    timeout(BOUND, lost).await.expect("they were not delivered");
+    timeout(BOUND, lost).await.expect("the packets were not acknowledged");
     server.look(|rooms| rooms.sever("one")).await;
     for n in 0..3_u8 {
         assert_eq!(packet(&mut two).await.payload[..], [n]);
@@ -213,7 +216,7 @@ async fn what_a_server_lost_that_the_connection_had_delivered_is_said_again_afte
 }
 
 #[tokio::test]
-async fn a_number_that_was_heard_is_not_heard_again() {
+async fn repeated_sequence_is_dropped() {
     let (server, one, mut two) = pair().await;
     server.look(|rooms| rooms.faults.reset_sequences = true).await;
     one.send(to("two", "first")).await.unwrap();
@@ -221,11 +224,15 @@ async fn a_number_that_was_heard_is_not_heard_again() {
     assert_eq!(packet(&mut two).await.payload, "first");
     server.look(|rooms| rooms.faults.reset_sequences = false).await;
     one.send(to("two", "third")).await.unwrap();
-    assert_eq!(packet(&mut two).await.payload, "third", "the second had the first one's number");
+    assert_eq!(
+        packet(&mut two).await.payload,
+        "third",
+        "the second packet repeated the sequence of the first"
+    );
 }
 
 #[tokio::test]
-async fn an_answer_that_never_comes_is_a_join_that_takes_too_long() {
+async fn missing_sdp_answer_fails_the_join_by_timeout() {
     let server = server().await;
     server.look(|rooms| rooms.faults.max_answers = Some(0)).await;
     let token = server.access().client("kitchen", "one").sign().unwrap();
@@ -233,17 +240,17 @@ async fn an_answer_that_never_comes_is_a_join_that_takes_too_long() {
     let error = options.join(&server.url(), &token).await.err().unwrap();
     assert!(matches!(error, ConnectError::NoNetworkPath { .. }), "{error:?}");
     let gone = async { while server.look(|rooms| rooms.list_participants("kitchen").len()).await > 0 {} };
-    timeout(BOUND, gone).await.expect("it is still there");
+    timeout(BOUND, gone).await.expect("the participant is still listed");
 }
 
 #[tokio::test]
-async fn a_second_answer_that_never_comes_is_a_silence_and_a_new_join() {
+async fn missing_answer_to_an_ice_restart_is_followed_by_a_rejoin() {
     let (server, mut one, mut two) = pair().await;
     let before = one.local().sid().clone();
     server
         .look(|rooms| {
             rooms.faults.max_answers = Some(1);
-            // Whoever is asked to resume begins ICE anew, with an offer.
+            // A request to resume makes the client restart ICE with an offer.
             rooms.inject_leave("one", Action::Resume, DisconnectReason::ConnectionTimeout);
         })
         .await;
@@ -253,22 +260,22 @@ async fn a_second_answer_that_never_comes_is_a_silence_and_a_new_join() {
 }
 
 #[tokio::test]
-async fn a_server_that_hears_no_requests_is_asked_again_and_packets_go_on() {
+async fn unanswered_pings_restore_signaling_while_packets_flow() {
     let server = server().await;
     server.look(|rooms| rooms.faults.ping = Some([1, 2])).await;
     let (mut one, mut two) = (server.join("one").await, server.join("two").await);
     let before = one.local().sid().clone();
     server.look(|rooms| rooms.faults.ignore_requests = true).await;
-    let lost = async { while server.look(|rooms| rooms.is_signalling("one")).await {} };
-    timeout(BOUND, lost).await.expect("it did not notice");
+    let lost = async { while server.look(|rooms| rooms.is_signaling("one")).await {} };
+    timeout(BOUND, lost).await.expect("the client did not close its signaling connection");
     untouched(&mut one, &mut two, &before).await;
     server.look(|rooms| rooms.faults.ignore_requests = false).await;
-    signalling(&server, "one").await;
+    signaling_restored(&server, "one").await;
     untouched(&mut one, &mut two, &before).await;
 }
 
 #[tokio::test]
-async fn a_server_that_is_frozen_is_lost_and_joined_anew_once_it_moves() {
+async fn frozen_server_is_rejoined_when_it_continues() {
     let (server, mut one, mut two) = pair().await;
     let before = one.local().sid().clone();
     server.look(|rooms| rooms.faults.frozen = true).await;
@@ -291,7 +298,7 @@ async fn a_server_that_is_frozen_is_lost_and_joined_anew_once_it_moves() {
 }
 
 #[tokio::test]
-async fn a_ping_interval_of_zero_is_refused() {
+async fn nonpositive_ping_interval_fails_the_join() {
     let server = server().await;
     for ping in [[0, 15], [5, 0], [-1, -1]] {
         server.look(move |rooms| rooms.faults.ping = Some(ping)).await;
