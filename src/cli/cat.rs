@@ -72,7 +72,7 @@ pub(super) struct Arguments {
     call: Option<String>,
 
     /// Only frames of calls with this outcome: ok, open, stopped, or an error code
-    #[arg(long, value_name = "WORD")]
+    #[arg(long, value_name = "OUTCOME")]
     outcome: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The options `--record FILE` and `--force` of every verb that joins a room.
+//! The options `--record FILE` and `--force` of each subcommand that joins a room.
 
 use std::{
     fs,
@@ -16,13 +16,13 @@ pub(super) struct RecordOption {
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
-    /// Overwrite the file that --record names
+    /// Overwrite an existing --record file
     #[arg(long, requires = "record")]
     force: bool,
 }
 
 impl RecordOption {
-    /// Returns the file, if one was named.
+    /// Returns the file, if one was given.
     pub(super) fn path(&self) -> Option<&Path> {
         self.record.as_deref()
     }
@@ -40,7 +40,7 @@ impl RecordOption {
         }
     }
 
-    /// Refuses to overwrite the recording that the verb reads.
+    /// Refuses to overwrite the recording that the subcommand reads.
     pub(super) fn check_differs_from(&self, input: &Path) -> Result<(), Failure> {
         let Some(path) = &self.record else { return Ok(()) };
         match (fs::canonicalize(path), fs::canonicalize(input)) {
@@ -52,7 +52,7 @@ impl RecordOption {
         }
     }
 
-    /// Returns what the builder's `record_with` needs, if a file was named.
+    /// Returns what the builder's `record_with` needs, if a file was given.
     pub(super) fn target(&self) -> Option<(&Path, RecorderOptions)> {
         Some((self.path()?, RecorderOptions::default().force(self.force)))
     }

@@ -160,7 +160,7 @@ fn what_is_asked_wrongly_has_status_2() {
         (vec!["call"], "TOOL"),
         (with(&["call", "t", "--room", "r", "--timeout", "soon"]), "soon"),
         (with(&["ping", "--room", "r", "--count", "0"]), "0"),
-        (with(&["call", "t", "{not json", "--room", "r"]), "no JSON"),
+        (with(&["call", "t", "{not json", "--room", "r"]), "not valid JSON"),
         (with(&["call", "t", "[1]", "--room", "r"]), "JSON object"),
         (with(&["call", "t"]), "--room"),
         (with(&["watch"]), "--room"),
@@ -347,7 +347,7 @@ fn the_demo_needs_nothing() {
 #[test]
 fn a_demo_with_a_finished_token_says_why_not() {
     let output = run(&["demo", "--url", "ws://127.0.0.1:1", "--token", "t"]);
-    assert!(complaint(&output, 2).contains("joins twice"), "{output:?}");
+    assert!(complaint(&output, 2).contains("joins as two participants"), "{output:?}");
 }
 
 #[test]
