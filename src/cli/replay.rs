@@ -66,7 +66,7 @@ pub(super) struct Arguments {
     #[arg(long, help_heading = AS_ASSISTANT)]
     destructive: bool,
 
-    /// Speed factor of the pauses between calls; max means no pauses [default: 1]
+    /// Replay speed: 1 keeps the recorded pauses, 10 divides them by ten, max removes them [default: 1]
     #[arg(long, value_name = "SPEED", value_enum, help_heading = AS_ASSISTANT)]
     speed: Option<Pauses>,
 

@@ -68,10 +68,10 @@ fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_woul
     let cases: [(&[&str], [&str; 4]); 4] = [
         (&[], ["not allowed"; 4]),
         (&["--live"], ["not allowed"; 4]),
-        (&["--allow", "lamp"], ["would call", "would ask", "not allowed", "redacted parameters"]),
+        (&["--allow", "lamp"], ["would call", "would call", "not allowed", "redacted parameters"]),
         (
             &["--allow", "lamp", "--allow", "door", "--destructive", "--speed", "max", "--to", "phone"],
-            ["would call", "would ask", "would ask", "redacted parameters"],
+            ["would call", "would call", "would call", "redacted parameters"],
         ),
     ];
     for (options, verdicts) in cases {

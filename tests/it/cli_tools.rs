@@ -166,7 +166,7 @@ fn question_at_the_terminal_is_short_and_answered_by_one_letter() {
     let call = asks(&stage, "{}");
     until(&stage.warned, "type `yes 2`");
     keyboard.write_all(b"what?\n").unwrap();
-    until(&stage.warned, "the question's number");
+    until(&stage.warned, "the number of the question");
     keyboard.write_all(b"n\n").unwrap();
     let output = call.join().unwrap();
     assert_eq!(output.status.code(), Some(4), "{output:?}");

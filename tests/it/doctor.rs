@@ -333,7 +333,7 @@ fn each_fault_of_a_certificate_is_told() {
             .starts_with("TLS 1.3, with a trusted certificate for 127.0.0.1")
     );
     let name = check(&format!("wss://localhost:{port}"), &["--root-certificate", trusted]);
-    name.fails("tls", "not valid for localhost", "name");
+    name.fails("tls", "not for localhost", "name");
     let _ = std::fs::remove_file(&root);
 
     let (port, root) = encrypted("127.0.0.1", 2020);
@@ -380,5 +380,5 @@ fn people_get_a_table_and_a_verdict() {
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(text.contains("\n  failed   connection "), "{text}");
     assert!(text.contains("\n                                  → no server listens on port"), "{text}");
-    assert!(text.contains("\n\nIt does not work from here (connection): "), "{text}");
+    assert!(text.contains("\n\nThe server cannot be used from this machine (connection): "), "{text}");
 }
