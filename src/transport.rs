@@ -1,7 +1,7 @@
-//! Connections to a room: who is in it, and what is sent and received.
+//! Connections to a room: its participants, and the packets sent and received.
 //!
-//! [`Transport`] is one participant's connection. [`livekit`] is a connection to a LiveKit room, [`memory`] a room inside the
-//! process for tests, and any other network can implement the trait. The types are usable without an async runtime.
+//! [`Transport`] is one participant's connection. [`livekit`] connects to a LiveKit room. [`memory`] is a room inside the
+//! process, for tests. Other networks can implement the trait. The types need no async runtime.
 
 #[cfg(feature = "runtime")]
 mod api;

@@ -1,4 +1,4 @@
-//! The trait that carries packets for a session, whatever the network underneath.
+//! The trait that connects a session to a network.
 
 use std::{borrow::Cow, fmt, future::Future, sync::Arc};
 
@@ -8,95 +8,106 @@ use super::{Capabilities, CloseReason, ConnectionState, Lane, Packet, Participan
 
 /// One participant's connection to a room.
 ///
-/// Packets of one lane are handed over in the order of the calls to [`send`](Transport::send).
+/// Packets of one lane are sent in the order of the calls to [`send`](Transport::send).
 ///
 /// # Cancel safety
-/// [`recv`](Transport::recv) must be cancel safe: a dropped future loses no event. `send` borrows
-/// nothing, so that a stalled one cannot stop `recv`.
+/// Implementations of [`recv`](Transport::recv) must be cancel safe: dropping the future loses no event. `send` borrows
+/// nothing, so a pending `send` cannot block `recv`.
 pub trait Transport: Send + 'static {
-    /// Ourselves, in this join. Asked again after [`ConnectionState::Connected`].
+    /// Returns the local participant with its current sid. Called again after [`ConnectionState::Connected`].
     fn local(&self) -> Participant;
 
-    /// The room's name.
+    /// Returns the room's name.
     fn room(&self) -> String;
 
-    /// Who is in the room, as far as it was announced.
+    /// Returns the remote participants that have been announced and are still in the room.
     fn present(&self) -> Vec<Participant>;
 
-    /// What it can carry.
+    /// Returns what the transport can carry.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// Hands a packet to the room. Resolves when it was handed over, not when it arrived.
+    /// Sends a packet. The future completes when the packet was handed to the network, not when it arrived.
     ///
-    /// One larger than [`Capabilities::max_packet`] goes as a byte stream ([`StreamParts`](crate::transport::StreamParts))
-    /// if there are any. Packets that [overtake](Packet::overtakes) pass between its parts. Dropping the
-    /// future abandons a stream that is not handed over to its end, and tells its receivers so.
+    /// A packet larger than [`Capabilities::max_packet`] is sent as a byte stream
+    /// ([`StreamParts`](crate::transport::StreamParts)) if the transport has them. Packets that
+    /// [overtake](Packet::overtakes) are sent between its parts.
+    ///
+    /// # Errors
+    /// Returns a [`SendError`] if the packet was not handed over.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts a byte stream that was not handed over completely, and notifies its receivers.
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static;
 
-    /// How many bytes of payload were handed over for [`Lane::Reliable`] and wait: for their turn, or for the
-    /// other end's word that they arrived. Asked often. Default: 0, and then the session sends its reliable copies
-    /// of small frames as if nothing waited.
+    /// Returns the payload bytes on [`Lane::Reliable`] that are queued or unacknowledged. Called often, so it must be cheap.
+    /// Default: 0; the session then sends its reliable copies of small frames as if the queue were empty.
     fn backlog(&self) -> usize {
         0
     }
 
-    /// The next thing that happened; `None` when the connection ended without a reason.
+    /// Waits for the next event. Returns `None` if the connection ended without a reason.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no event.
     fn recv(&mut self) -> impl Future<Output = Option<TransportEvent>> + Send;
 
-    /// Leaves in order. Whatever was handed over before is sent first.
+    /// Leaves the room after sending the packets that were already handed over. Default: does nothing.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave without sending them.
     fn close(&mut self) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// What a transport tells.
+/// An event of a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportEvent {
-    /// A participant is there, or what is known of it has changed. Ourselves: the others have been told of us.
+    /// A remote participant joined or changed. For the local participant: the server has announced it to the others.
     Joined(Participant),
-    /// A participant is gone.
+    /// A remote participant left.
     Left(Peer),
-    /// A packet came.
+    /// A packet arrived.
     Packet(Incoming),
     /// The connection was lost or restored.
     ConnectionState(ConnectionState),
-    /// A part of somebody's byte stream came.
+    /// A part of a byte stream arrived.
     Stream {
-        /// Who sent it, as the room says.
+        /// The sender, as reported by the server.
         from: Peer,
         /// The part.
         part: StreamPart,
     },
-    /// It is over, and nothing follows.
+    /// The connection ended. No event follows.
     Closed(CloseReason),
 }
 
 impl TransportEvent {
-    /// A packet on no topic, as a plain peer sends it.
+    /// Creates a packet event without a topic, as a participant without toolbridge sends it.
     pub fn packet(from: Peer, lane: Lane, payload: impl Into<Bytes>) -> Self {
         Self::Packet(Incoming { from, lane, topic: Cow::Borrowed(""), payload: payload.into() })
     }
 }
 
-/// A packet that came.
+/// A received packet.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incoming {
-    /// Who sent it, as the room says; either part may be empty.
+    /// The sender, as reported by the server. Its identity or sid may be empty.
     pub from: Peer,
-    /// The channel.
+    /// The lane that carried it.
     pub lane: Lane,
-    /// The topic, or nothing.
+    /// The topic. Empty if there is none.
     pub topic: Cow<'static, str>,
-    /// The bytes.
+    /// The payload.
     pub payload: Bytes,
 }
 
 impl Incoming {
-    /// A packet on this topic.
+    /// Creates a received packet.
     pub fn new(
         from: Peer,
         lane: Lane,
@@ -118,37 +129,39 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// Why a packet was not handed over: it has not left this process.
+/// The reason why a packet was not sent.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// It names nobody and means nobody.
-    #[error("the packet has no destination; a broadcast must be meant")]
+    /// The packet has no destination and is not a broadcast.
+    #[error("the packet has no destination; name one, or use `Packet::broadcast`")]
     NoDestination,
-    /// It is larger than one packet can be.
-    #[error("{size} bytes are more than the {limit} of one packet")]
+    /// The packet is too large for its lane.
+    #[error("the packet has {size} bytes; the limit is {limit}")]
     TooLarge {
-        /// Its size in bytes.
+        /// The packet's size in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
     },
-    /// Our token does not allow us to publish data.
-    #[error("the token does not allow publishing data (grant `canPublishData`)")]
+    /// The local participant's token does not grant publishing data.
+    #[error("the token does not allow publishing data; grant `canPublishData`")]
     NotAllowed,
-    /// Not connected.
+    /// The connection has ended.
     #[error("not connected: {0}")]
     Closed(CloseReason),
-    /// The connection was lost before it left, and another is being made.
-    #[error("the connection was lost before the packet left; it can be sent again once the link is up")]
+    /// The connection was lost before the packet was sent, and is being restored.
+    #[error(
+        "the connection was lost before the packet was sent; send it again when the state is `Connected`"
+    )]
     Interrupted,
-    /// The transport's own error.
+    /// An error of the transport implementation.
     #[error("{0}")]
     Other(Arc<dyn std::error::Error + Send + Sync>),
 }
 
 impl SendError {
-    /// The transport's own error.
+    /// Wraps an error of the transport implementation.
     pub fn new(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Other(Arc::new(error))
     }

@@ -1,12 +1,15 @@
-//! A LiveKit room, joined by a participant that carries data only: no media, no native WebRTC library.
+//! A data-only LiveKit participant: no media, and no native WebRTC library.
 //!
-//! One task owns everything of a participant: the signaling (`livekit-signaling`), the peer
-//! connection (`str0m`), the sockets under it, and the queues to and from its [`Room`]. All queues
-//! have caps: who sends too much waits, and who reads too slowly slows the sender down.
+//! One task owns a participant: its signaling client (`livekit-signaling`), its peer connection (`str0m`), the sockets
+//! below them, and the queues to and from its [`Room`]. All queues are bounded: a sender waits when its queue is full, and
+//! a slow reader slows the remote sender down.
 //!
-//! A join is mended where that can be, and followed by a new one where not: the task is older than any of its joins.
+//! The task outlives individual connections. It resumes a connection where possible and rejoins the room otherwise.
 
-#![expect(clippy::disallowed_methods, reason = "the room owns its clock and ends its tasks itself")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the participant reads the clock and ends the tasks that it spawns"
+)]
 
 use std::{
     fmt,
@@ -72,49 +75,64 @@ use stream::Outflow;
 use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
 
-/// Checks the address of a server as a join does, without connecting.
+/// Validates a server address with the rules that [`RoomOptions::join`] uses, without connecting.
 ///
 /// # Errors
-/// [`ConnectError::Url`] if it is not the address of a LiveKit server.
+/// [`ConnectError::Url`] if `url` is not a valid LiveKit server address.
 pub fn check_url(url: &str) -> Result<(), ConnectError> {
     ServerUrl::parse(url).map(drop)
 }
 
-/// The longest that anything is waited for: "no limit at all" would be beyond the clock's end.
+/// The upper bound of every configured duration. Adding `Duration::MAX` to the current time would overflow.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// A joined room. Dropping it leaves, without waiting; [`close`](Transport::close) leaves in order.
+/// A connection to a LiveKit room. Dropping it leaves without waiting; [`close`](Transport::close) flushes first.
 ///
-/// A lost connection is told as [`TransportEvent::ConnectionState`] with `Down`, and it joins anew by itself, until that
-/// works ([`RoomOptions::rejoin_wait`]), is of no use any more, or [`RoomOptions::rejoin_limit`] is over. `Up`
-/// is told in the new join: with another sid, and nothing kept. Packets that had not left are told as
-/// [`SendError::Interrupted`], as is all that is sent meanwhile; what had left may have arrived or not.
-/// Lost is what is silent for 2.8 s, or for 2.5 s while something waits to be acknowledged (2.3 and 1.5 s while the
-/// signaling is lost, too), and what acknowledges nothing for 5 s, or for 1 s behind a hole of 2 s. Time in which this process
-/// itself stood still, up to 10 s, does not count. Only packets that are proven to come from the server count as heard.
-/// Somebody's will (a removal,
-/// a deleted room, another participant with the same identity), an expired token and a token that is refused for 15 s end it:
-/// [`TransportEvent::Closed`] says why.
+/// # Reconnection
 ///
-/// A lost signaling connection is no lost join: packets pass without it, and another one is opened beside them, for
-/// as long as the server lives. Nor is a network address of ours that goes away while another one is there: then `Down`
-/// and `Up` are told under the same sid, packets that are sent in between wait, and nothing reliable is lost. A server
-/// that puts us into another room is followed: that is told as a new join is.
+/// When the connection is lost, the room emits [`TransportEvent::ConnectionState`] with
+/// [`Reconnecting`](crate::transport::ConnectionState::Reconnecting) and rejoins by itself. Attempts are spaced by
+/// [`RoomOptions::rejoin_wait`] and stop after [`RoomOptions::rejoin_limit`]. After a rejoin it emits
+/// [`Connected`](crate::transport::ConnectionState::Connected); the local participant then has a new sid, and nothing of
+/// the previous connection is kept. Packets still queued, and packets sent while reconnecting, fail with
+/// [`SendError::Interrupted`]. Packets already sent may or may not have arrived.
 ///
-/// What waits to be received has a cap (4 MiB); beyond it the network's own brakes are used, and it can
-/// take seconds until a sender that was slowed down is fast again. So receive without delay.
+/// The connection counts as lost when no packet arrives, or no data is acknowledged, for this long:
 ///
-/// Participants that were there at the join are in [`present`](Transport::present) and are not
-/// announced again; later ones, and changes, come as [`TransportEvent::Joined`]. A packet whose
-/// sender was not announced yet is delivered all the same. Who is there, and who we are, changes as the
-/// events are read that tell of it.
+/// | condition | signaling up | signaling down |
+/// | --- | --- | --- |
+/// | no packets | 2.8 s | 2.3 s |
+/// | no packets, data unacknowledged | 2.5 s | 1.5 s |
+/// | packets, but no acknowledgement progress | 5 s | 5 s |
+/// | no acknowledgement progress after an outage of 2 s or more | 1 s | 1 s |
+///
+/// Only packets authenticated as the server's count. Up to 10 s during which this process was suspended do not count.
+///
+/// Reconnection stops, and [`TransportEvent::Closed`] gives the reason, if the participant is removed, the room is deleted,
+/// another participant joins with the same identity, the token expires, or the server rejects the token for 15 s.
+///
+/// These events do not cause a rejoin:
+/// - The signaling connection is lost. Packets keep flowing, and signaling is resumed in the background.
+/// - The local network address changes while another address is available. The state changes to `Reconnecting` and back
+///   to `Connected` under the same sid. Packets sent in between are queued, and no reliable packet is lost.
+///
+/// If the server moves the participant to another room, the events are the same as for a rejoin.
+///
+/// # Receiving
+///
+/// At most 4 MiB of events are queued. Beyond that, flow control slows the remote senders down, and they can take seconds
+/// to recover. Call [`recv`](Transport::recv) without delay.
+///
+/// [`present`](Transport::present) lists the participants that were in the room at the join; no event announces them.
+/// [`TransportEvent::Joined`] reports later participants and changes. A packet can arrive before its sender is announced.
+/// [`local`](Transport::local) and [`present`](Transport::present) change as events are read, not before.
 pub struct Room {
     snapshot: Snapshot,
     shared: Arc<Shared>,
     ends: UserQueues,
 }
 
-/// How a room is joined.
+/// Options for joining a room.
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), toolbridge::transport::livekit::ConnectError> {
@@ -154,37 +172,39 @@ impl Default for RoomOptions {
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
-            warn_unencrypted: |server| tracing::warn!(server, "the token travels unencrypted: use wss://"),
+            warn_unencrypted: |server| tracing::warn!(server, "the token is sent unencrypted; use wss://"),
         }
     }
 }
 
 impl RoomOptions {
-    /// How long a join may take by default: 15 s, for ICE over TCP behind a slow firewall.
+    /// The default time limit of a join: 15 s, enough for ICE over TCP behind a slow firewall.
     pub const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-    /// The first wait between two attempts to join anew, by default: 200 ms.
+    /// The default wait between the first two rejoin attempts: 200 ms.
     pub const FIRST_REJOIN_WAIT: Duration = Duration::from_millis(200);
 
-    /// The longest wait between two attempts to join anew, by default: 5 s.
+    /// The default upper bound of the wait between two rejoin attempts: 5 s.
     pub const LONGEST_REJOIN_WAIT: Duration = Duration::from_secs(5);
 
-    /// The system's root certificates, 15 s, any address, UDP and TCP; joins anew for ever.
+    /// Creates the default options: the system's root certificates, a join limit of 15 s, any local address, UDP, TCP and
+    /// relays, and no limit for rejoining.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Trusts these root certificates beside the system's: PEM, one or several, or one in DER.
+    /// Trusts these root certificates in addition to the system's. Accepts PEM with one or more certificates, or one
+    /// certificate in DER.
     ///
     /// # Errors
-    /// [`ConnectError::Tls`] if there is no certificate in it.
+    /// [`ConnectError::Tls`] if the input contains no certificate or an invalid one.
     pub fn root_certificates(mut self, pem_or_der: &[u8]) -> Result<Self, ConnectError> {
-        /// How PEM begins, after what may stand before it.
+        /// The first characters of a PEM block. Text may precede it.
         const PEM: &[u8] = b"-----BEGIN ";
         let unusable = |reason: String| ConnectError::Tls { server: "the server".into(), reason };
         if !pem_or_der.windows(PEM.len()).any(|text| text == PEM) {
             if pem_or_der.is_empty() {
-                return Err(unusable("the root certificate given is empty".into()));
+                return Err(unusable("the root certificate is empty".into()));
             }
             self.roots.push(CertificateDer::from(pem_or_der.to_vec()));
             return Ok(self);
@@ -193,89 +213,90 @@ impl RoomOptions {
         for certificate in CertificateDer::pem_slice_iter(pem_or_der) {
             self.roots.push(
                 certificate
-                    .map_err(|error| unusable(format!("a root certificate given is no PEM: {error}")))?,
+                    .map_err(|error| unusable(format!("a root certificate is not valid PEM: {error}")))?,
             );
         }
         if self.roots.len() == before {
-            return Err(unusable("the PEM given holds no certificate".into()));
+            return Err(unusable("the PEM input contains no certificate".into()));
         }
         Ok(self)
     }
 
-    /// How long a join may take in all. Default: [`RoomOptions::JOIN_TIMEOUT`]; an hour at most.
+    /// Sets the time limit of one join, from DNS lookup to open data channels. Default: [`RoomOptions::JOIN_TIMEOUT`];
+    /// maximum: 1 h.
     pub fn join_timeout(mut self, limit: Duration) -> Self {
         self.join_timeout = limit.min(LONGEST);
         self
     }
 
-    /// Sends packets from this address of ours only. Default: whichever leads to the server.
+    /// Sends and receives packets on this local address only. Default: the addresses that have a route to the server.
     pub fn bind_address(mut self, address: IpAddr) -> Self {
         self.bind = Some(address);
         self
     }
 
-    /// Uses TCP only, for networks that let UDP begin and then choke it. Default: both.
+    /// Uses TCP only, for networks that throttle UDP after it was established. Default: UDP and TCP.
     pub fn tcp_only(mut self) -> Self {
         (self.udp, self.tcp) = (false, true);
         self
     }
 
-    /// Uses UDP only, to see whether it gets through at all; a room to stay in is better off with both. The
-    /// signaling is a WebSocket all the same. Default: both.
+    /// Uses UDP only, to test whether UDP works. For regular use allow both. Signaling still uses a WebSocket. Default: UDP
+    /// and TCP.
     pub fn udp_only(mut self) -> Self {
         (self.udp, self.tcp) = (true, false);
         self
     }
 
-    /// Uses no relay (TURN), unless the server demands one. For diagnostics: most apps should leave relays on.
+    /// Disables relays (TURN) unless the server requires one. This is for diagnostics: most apps should allow relays.
     pub fn direct_only(mut self) -> Self {
         self.direct_only = true;
         self
     }
 
-    /// Calls this, in place of logging a warning, if the token would travel unencrypted to another machine. Its argument is
-    /// the server's host and port.
+    /// Calls `warn` with the server's host and port if the token is about to be sent unencrypted to another machine.
+    /// Default: log a warning.
     pub fn warn_unencrypted(mut self, warn: fn(&str)) -> Self {
         self.warn_unencrypted = warn;
         self
     }
 
-    /// Sends packets through the relays (TURN servers) that the room's server names, and nothing directly: for
-    /// networks that let nothing else out, and for who must not show where he is. The signaling is not concerned.
-    /// With [`tcp_only`](RoomOptions::tcp_only) only relays over TCP and TLS are used. Default: relays are used
-    /// where no direct path is, unless the server demands them.
+    /// Sends all packets through the relays (TURN servers) that the LiveKit server provides, for networks that block direct
+    /// traffic and for apps that must not reveal their address to the media server. Signaling is not relayed. With
+    /// [`tcp_only`](RoomOptions::tcp_only) only relays over TCP and TLS are used. Default: a relay is used if there is no
+    /// direct path, or if the server requires one.
     pub fn relay_only(mut self) -> Self {
         self.relay_only = true;
         self
     }
 
-    /// How long to wait between two attempts to join anew after a lost connection, counted from the
-    /// beginning of the one to that of the next: the first wait, which doubles up to the longest. Up to half
-    /// of a wait is left to chance, and the first attempt follows within half of the first wait. Default:
-    /// 200 ms and 5 s; an hour each at most.
+    /// Sets the wait between two rejoin attempts, measured from start to start. It begins at `first` and doubles up to
+    /// `longest`. Up to half of each wait is random. The first attempt starts within half of `first` after the loss.
+    /// Default: 200 ms and 5 s; maximum: 1 h each.
     pub fn rejoin_wait(mut self, first: Duration, longest: Duration) -> Self {
         let longest = longest.min(LONGEST);
         self.rejoin_wait = [first.min(longest), longest];
         self
     }
 
-    /// How long to try to join anew after a lost connection; then it ends as
-    /// [`CloseReason::ConnectionLost`](crate::transport::CloseReason::ConnectionLost). Zero: not at all. Default: for ever.
+    /// Sets how long to try to rejoin after the connection was lost. After that the room closes with
+    /// [`CloseReason::ConnectionLost`](crate::transport::CloseReason::ConnectionLost). Zero disables rejoining. Default: no
+    /// limit.
     pub fn rejoin_limit(mut self, limit: Duration) -> Self {
         self.rejoin_limit = Some(limit);
         self
     }
 
-    /// Where a fresh token comes from when the server takes the newest no more, after an absence longer than
-    /// its life (10 min): a join that was lost. It must be for the same identity and the same room. A source
-    /// that fails is asked again with the next attempt. Default: none, and so an expired token is the end,
-    /// as [`CloseReason::TokenExpired`](crate::transport::CloseReason::TokenExpired).
+    /// Sets the source of fresh tokens for rejoining. It is called when the newest token has expired or was rejected, for
+    /// example after an outage longer than the token's lifetime (10 min). The token must be for the same identity and room.
+    /// If the source fails, it is called again for the next attempt. Default: none; an expired token then closes the room
+    /// with [`CloseReason::TokenExpired`](crate::transport::CloseReason::TokenExpired).
     ///
     /// ```
     /// use toolbridge::transport::livekit::RoomOptions;
     ///
-    /// # async fn from_our_token_server() -> std::io::Result<String> { Ok(String::new()) }
-    /// let options = RoomOptions::new().token_source(|| async { from_our_token_server().await });
+    /// # async fn fetch_token() -> std::io::Result<String> { Ok(String::new()) }
+    /// let options = RoomOptions::new().token_source(|| async { fetch_token().await });
     /// ```
     pub fn token_source<F, Fut, E>(mut self, source: F) -> Self
     where
@@ -287,17 +308,16 @@ impl RoomOptions {
         self
     }
 
-    /// Joins a room. The address is `wss://HOST` or `ws://HOST:PORT`; the token names the room.
+    /// Joins the room that the token names, on the server at `url` (`wss://HOST` or `ws://HOST:PORT`).
     ///
-    /// The signaling goes through the HTTP proxy that the environment names, if it does: `HTTPS_PROXY` for `wss`,
-    /// `HTTP_PROXY` for `ws`, `ALL_PROXY` for both, in capitals or not; not for what `NO_PROXY` lists, and never for
-    /// this machine. Packets never go through it.
+    /// Signaling uses the HTTP proxy set in the environment: `HTTPS_PROXY` for `wss`, `HTTP_PROXY` for `ws`, `ALL_PROXY` for
+    /// both, in upper or lower case. Hosts in `NO_PROXY` and this machine are reached directly. Packets never use a proxy.
     ///
     /// # Errors
-    /// Each kind of failure has its variant of [`ConnectError`]. The first join is tried once.
+    /// Returns a [`ConnectError`] with one variant per cause. The first join is not retried.
     ///
     /// # Cancel safety
-    /// A dropped future leaves the room again.
+    /// Dropping the future leaves the room. Joining is not resumed by a later call.
     pub async fn join(self, url: &str, token: &str) -> Result<Room, ConnectError> {
         let url = ServerUrl::parse(url)?;
         if !has_the_form_of_a_token(token) {
@@ -344,7 +364,7 @@ impl RoomOptions {
 }
 
 impl Room {
-    /// Joins a room as [`RoomOptions::new`] does it.
+    /// Joins a room with the default options. See [`RoomOptions::join`].
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), toolbridge::transport::livekit::ConnectError> {
@@ -357,28 +377,29 @@ impl Room {
     /// ```
     ///
     /// # Errors
-    /// Each kind of failure has its variant of [`ConnectError`].
+    /// Returns a [`ConnectError`] with one variant per cause.
     ///
     /// # Cancel safety
-    /// A dropped future leaves the room again.
+    /// Dropping the future leaves the room.
     pub async fn join(url: &str, token: &str) -> Result<Self, ConnectError> {
         RoomOptions::new().join(url, token).await
     }
 
-    /// Whether the server lets us send data: without that right it drops what we send, without a word.
+    /// Returns true if the token allows publishing data. Otherwise [`send`](Transport::send) fails with
+    /// [`SendError::NotAllowed`]; the server would drop the packets silently.
     pub fn can_publish_data(&self) -> bool {
         self.shared.with(|state| state.can_publish_data)
     }
 
-    /// The newest token: the server renews it every few minutes, with what the participant may do by then.
+    /// Returns the newest token. The server refreshes it every few minutes with the participant's current permissions.
     pub fn token(&self) -> String {
         self.shared.with(|state| state.token.clone())
     }
 }
 
 impl Room {
-    /// Makes something go wrong, to see how an app bears it. What comes of it is told as of anything else that goes
-    /// wrong. The server needs to take part in most of it, and does so for everybody who asks.
+    /// Simulates a failure (LiveKit's `SimulateScenario`). The resulting events are the same as for a real failure. Most
+    /// scenarios are carried out by the server, which accepts the request from any participant.
     ///
     /// ```no_run
     /// # async fn f(mut room: toolbridge::transport::livekit::Room) {
@@ -389,7 +410,7 @@ impl Room {
     /// # }
     /// ```
     pub fn simulate(&self, scenario: Scenario) {
-        // Only what no join has had the time to do yet finds no place, and it is a wish.
+        // The queue is full only if earlier requests are still pending. Dropping this one is harmless.
         let _ = self.ends.simulate.try_send(scenario);
     }
 }
@@ -411,13 +432,14 @@ impl Transport for Room {
         Capabilities { lossy: true, streams: true, ..Capabilities::default() }
     }
 
-    /// Hands a packet to the room: done when it was written to its channel, the last part of a stream if it is a
-    /// large one. The parts are written as the network takes them, with at most 128 KiB on their way.
+    /// Sends a packet. The future completes when the packet was written to its data channel; for a packet sent as a byte
+    /// stream, when its last part was written. At most 128 KiB are unacknowledged at any time.
     ///
-    /// It takes its place in the lane's queue at the call, if the queue has one, else when first polled.
+    /// The packet is queued when this method is called. If the queue is full, it is queued when there is room, and the future
+    /// must be polled.
     ///
     /// # Errors
-    /// [`SendError`]; whatever it is, the packet has not left this process.
+    /// Returns a [`SendError`]. The packet was then not sent, or not completely if it is a byte stream.
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
         let shared = self.shared.clone();
         let queued = self.enqueue(packet);
@@ -436,25 +458,24 @@ impl Transport for Room {
 
     async fn recv(&mut self) -> Option<TransportEvent> {
         loop {
-            let told = self.ends.events.recv().await?;
-            if let Some(event) = self.snapshot.read(told) {
+            let event = self.ends.events.recv().await?;
+            if let Some(event) = self.snapshot.read(event) {
                 return Some(event);
             }
         }
     }
 
-    /// Leaves in order: waits up to 1 s until the server has acknowledged what was handed over,
-    /// then says goodbye.
+    /// Leaves the room after waiting up to 1 s for the server to acknowledge the packets already sent.
     async fn close(&mut self) {
         let (left, done) = oneshot::channel();
         if self.ends.leave.send(Leave { left }).await.is_ok() {
-            // An error means that the task has ended, and so has left.
+            // An error means that the task has ended and the room was left.
             let _ = done.await;
         }
     }
 }
 
-/// A queue with no place left and what waits for one; and the answer.
+/// A full queue with the packet that waits for it, if any; and the receiver of the result.
 type Queued = (Option<(mpsc::Sender<Outgoing>, Outgoing)>, oneshot::Receiver<Result<(), SendError>>);
 
 impl Room {
@@ -471,11 +492,11 @@ impl Room {
         }
         let streamed = packet.lane == Lane::Reliable && packet.payload.len() > Capabilities::MAX_PACKET;
         check_size(packet.payload.len(), if streamed { usize::MAX } else { Capabilities::MAX_PACKET })?;
-        // What was meant for the room as the user knows it does not leave in a later join.
+        // The packet was addressed using the snapshot of an earlier connection; do not send it in a later one.
         if !joined {
             return Err(SendError::Interrupted);
         }
-        // The server drops what we may not send without a word.
+        // The server drops such packets silently.
         if !allowed {
             return Err(SendError::NotAllowed);
         }
@@ -501,9 +522,9 @@ impl Room {
     }
 }
 
-/// Any number, so that not all who were lost together come back together.
+/// A random number for backoff jitter, so that participants that were disconnected together do not rejoin together.
 fn chance() -> u32 {
-    // Without the system's chance there is still the order in which they come.
+    // If the system has no randomness, the jitter is constant.
     getrandom::u32().unwrap_or(u32::MAX / 2)
 }
 
@@ -525,7 +546,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_root_certificate_is_pem_or_der_and_never_nothing() {
+    fn root_certificate_without_pem_or_der_is_rejected() {
         let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert;
         let two = certificate.pem().repeat(2);
         assert_eq!(RoomOptions::new().root_certificates(two.as_bytes()).unwrap().roots.len(), 2);
@@ -540,10 +561,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_join_without_a_limit_has_one() {
+    async fn unlimited_join_timeout_is_bounded() {
         let options = RoomOptions::new().join_timeout(Duration::MAX);
         assert!(Instant::now().checked_add(options.join_timeout).is_some());
-        // As for the user: the limit is reckoned with before the server is asked.
+        // The limit is added to the current time before the server is contacted.
         assert!(matches!(
             options.join("ws://127.0.0.1:1", "a.b.c").await,
             Err(ConnectError::Unreachable { .. })
@@ -551,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_without_an_end_have_one() {
+    fn unlimited_rejoin_waits_are_bounded() {
         let (now, lost) = (Instant::now(), || liveness::End::Lost(liveness::Loss::Signaling("gone".into())));
         for first in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
             let policy =
@@ -579,12 +600,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_is_none_costs_no_socket() {
+    async fn invalid_address_opens_no_socket() {
         assert!(matches!(Room::join("localhost", "t").await, Err(ConnectError::Url { .. })));
     }
 
     #[tokio::test]
-    async fn a_token_that_is_none_costs_no_connection() {
+    async fn malformed_token_opens_no_connection() {
         for none in ["", "t", "a.b", "a.b.c.d", "a..c", "Bearer a.b.c", "\"a.b.c\"", "a.b.c\n"] {
             let joined = Room::join("ws://127.0.0.1:1", none).await;
             assert!(matches!(joined, Err(ConnectError::MalformedToken)), "{none:?}");

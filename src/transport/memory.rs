@@ -1,8 +1,8 @@
-//! A room inside the process: how an app's own tests run, and the demo where no server is.
+//! A room inside the process, for tests of apps and for demos without a server.
 //!
-//! It behaves as LiveKit does where that matters to a call: packets of a lane keep their order, an
-//! identity that joins again evicts its older self, a lost reliable packet comes late rather than
-//! never, and a lost lossy one never. All waiting is tokio's, so that a paused clock makes an hour pass in no time.
+//! It behaves like LiveKit where calls depend on it: packets of a lane keep their order (lossy packets can overtake delayed
+//! reliable ones), an identity that joins again evicts its earlier join, a lost reliable packet arrives late, and a lost
+//! lossy packet never arrives. It uses tokio's clock, so tests can pause time.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -35,13 +35,13 @@ use crate::transport::{
     SendError, Sid, StreamPart, StreamParts, Transport, TransportEvent,
 };
 
-/// How many events may wait for one participant before its senders have to wait.
+/// The number of queued events per participant beyond which its senders wait.
 const QUEUE_LIMIT: usize = 8_192;
 
-/// How much later a reliable packet comes that was lost once: SCTP's shortest timer.
+/// The delay of a reliable packet that was lost once. SCTP's minimum retransmission timeout is 1 s.
 const RESEND_AFTER: Duration = Duration::from_secs(1);
 
-/// A room inside the process. Clones are the same room.
+/// A room inside the process. Clones refer to the same room.
 #[derive(Clone, Debug)]
 pub struct Room(Arc<Shared>);
 
@@ -49,7 +49,7 @@ pub struct Room(Arc<Shared>);
 struct Shared {
     name: String,
     state: Mutex<State>,
-    /// Somebody's queue became shorter, or somebody left.
+    /// Notified when a queue became shorter or a participant left.
     space: Notify,
 }
 
@@ -62,17 +62,17 @@ struct State {
     seats: HashMap<Identity, Seat>,
 }
 
-/// One participant's place.
+/// A participant in the room.
 #[derive(Debug)]
 struct Seat {
     participant: Participant,
     inbox: Arc<Inbox>,
-    /// What it sent while it was paused.
+    /// The packets that it sent while paused.
     held: Vec<(Packet, Option<StreamPart>)>,
 }
 
-/// What one participant has not heard yet, and when that is due. Its connection shares it, and so
-/// hears of its own end after its seat is gone.
+/// The events queued for one participant, with their delivery times. The connection shares it, so that it receives
+/// `Closed` after its seat was removed.
 #[derive(Debug, Default)]
 struct Inbox {
     waiting: Mutex<Waiting>,
@@ -82,7 +82,7 @@ struct Inbox {
 #[derive(Debug, Default)]
 struct Waiting {
     queue: VecDeque<(Instant, TransportEvent)>,
-    /// Lossy packets: they pass what is late.
+    /// Lossy packets, which overtake delayed reliable ones.
     lossy: VecDeque<(Instant, TransportEvent)>,
     paused: bool,
 }
@@ -94,32 +94,32 @@ impl Default for Room {
 }
 
 impl Room {
-    /// An empty room named `memory`, without delay or loss.
+    /// Creates an empty room named `memory`, without delay or loss.
     pub fn new() -> Self {
         Self::named("memory")
     }
 
-    /// An empty room of this name.
+    /// Creates an empty room with this name.
     pub fn named(name: impl Into<String>) -> Self {
         Self(Arc::new(Shared { name: name.into(), state: Mutex::default(), space: Notify::new() }))
     }
 
-    /// Joins as a client: a participant whose token says so.
+    /// Joins as a client: a participant with the role `client`.
     pub fn client(&self, identity: impl Into<Identity>) -> Connection {
         self.join(|sid| Participant::new(identity, sid).role(Role::Client))
     }
 
-    /// Joins as an assistant: a participant of kind `AGENT`.
+    /// Joins as an assistant: a participant of kind `AGENT` with the role `assistant`.
     pub fn assistant(&self, identity: impl Into<Identity>) -> Connection {
         self.join(|sid| Participant::new(identity, sid).role(Role::Assistant).agent(true))
     }
 
-    /// Joins as an observer.
+    /// Joins as an observer: a participant with the role `observer`.
     pub fn observer(&self, identity: impl Into<Identity>) -> Connection {
         self.join(|sid| Participant::new(identity, sid).role(Role::Observer))
     }
 
-    /// Joins as whatever `describe` makes of the new sid. An older join of the same identity ends.
+    /// Joins as the participant that `describe` returns for the new sid. Disconnects an earlier join with the same identity.
     pub fn join(&self, describe: impl FnOnce(Sid) -> Participant) -> Connection {
         let mut state = self.0.lock();
         state.joins += 1;
@@ -129,27 +129,27 @@ impl Room {
         let inbox = Arc::new(Inbox::default());
         let seat = Seat { participant: participant.clone(), inbox: Arc::clone(&inbox), held: Vec::new() };
         state.seats.insert(identity, seat);
-        // Ourselves too: all are told at once here.
+        // The new participant receives its own event, too: it is announced to all at once.
         state.tell_all(&TransportEvent::Joined(participant.clone()));
         drop(state);
-        self.0.space.notify_waiters(); // an older self's queue stands in nobody's way
+        self.0.space.notify_waiters(); // senders no longer wait for the evicted join's queue
         Connection { room: Arc::clone(&self.0), local: participant, inbox, ended: false }
     }
 
-    /// Takes a participant out at once, as when its process is killed.
+    /// Removes a participant at once, as if its process had been killed.
     pub fn leave(&self, identity: &str) {
-        self.0.lock().remove(identity, CloseReason::ConnectionLost("taken out of the room".into()));
+        self.0.lock().remove(identity, CloseReason::ConnectionLost("removed by `Room::leave`".into()));
         self.0.space.notify_waiters();
     }
 
-    /// Cuts a participant off: what it sends and what is sent to it waits.
+    /// Interrupts a participant's connection. Packets from and to it are queued until [`resume`](Room::resume).
     pub fn pause(&self, identity: &str) {
         if let Some(seat) = self.0.lock().seats.get(identity) {
             seat.inbox.pause(true);
         }
     }
 
-    /// Ends [`pause`](Room::pause): all that waited goes on.
+    /// Ends [`pause`](Room::pause) and delivers the queued packets.
     pub fn resume(&self, identity: &str) {
         let mut state = self.0.lock();
         let Some(seat) = state.seats.get_mut(identity) else { return };
@@ -162,15 +162,14 @@ impl Room {
         self.0.space.notify_waiters();
     }
 
-    /// From now on each packet takes this long. Default: no time.
+    /// Sets the delay of each packet from now on. Default: zero.
     pub fn delay(&self, each: Duration) {
         self.0.lock().delay = each;
     }
 
-    /// From now on this share of packets is lost, 0 to 1, drawn from `seed`. Default: none.
+    /// Sets the share of packets that are lost from now on, 0.0 to 1.0. `seed` makes the losses reproducible. Default: 0.
     ///
-    /// A lossy packet that is lost never comes, and passes what is late. A reliable one comes a second later, and so does
-    /// everything behind it.
+    /// A lost lossy packet never arrives. A lost reliable packet arrives 1 s late and delays the reliable packets behind it.
     pub fn lose(&self, share: f64, seed: u64) {
         let mut state = self.0.lock();
         state.loss = share;
@@ -178,7 +177,7 @@ impl Room {
     }
 }
 
-/// A stream on its way; dropped before its end it tells its receivers.
+/// A byte stream being sent. Dropping it before its end sends a trailer with a reason.
 struct Stream {
     room: Arc<Shared>,
     local: Participant,
@@ -189,14 +188,14 @@ struct Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(trailer) = self.parts.abandon() {
-            // A queue without room, or a connection that ended: its receivers give it up by themselves.
+            // If a queue is full or the connection has ended, receivers discard the stream by themselves.
             let _ = self.room.lock().take(&self.local, &self.packet, Some(&trailer));
         }
     }
 }
 
 impl Shared {
-    /// Waits until everybody who hears it has room for it.
+    /// Waits until the queue of every receiver has room, then delivers the packet or part.
     async fn hand_over(
         &self,
         from: &Participant,
@@ -218,7 +217,7 @@ impl Shared {
     }
 }
 
-/// A panic while a lock was held leaves a state that is whole: no step here can panic half-way.
+/// Ignores poisoning: no code here can panic while the state is inconsistent.
 fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -242,7 +241,7 @@ impl State {
         self.seats.iter().filter(move |(it, _)| *it != from.identity() && heard(it)).map(|(_, seat)| seat)
     }
 
-    /// A packet, or one part of the stream that it travels as.
+    /// Delivers a packet, or one part of its byte stream.
     fn deliver(&mut self, from: &Peer, packet: &Packet, part: Option<&StreamPart>) {
         let lost = self.loss > 0.0 && self.draw() < self.loss;
         if lost && packet.lane == Lane::Lossy {
@@ -261,7 +260,7 @@ impl State {
         }
     }
 
-    /// A number in 0..1 (SplitMix64).
+    /// Returns a random number in 0.0..1.0 (SplitMix64).
     fn draw(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.random;
@@ -271,7 +270,7 @@ impl State {
     }
 }
 
-/// What a connection finds in its inbox.
+/// The state of an inbox.
 enum Next {
     Event(TransportEvent),
     At(Instant),
@@ -282,7 +281,7 @@ impl Inbox {
     fn push(&self, due: Instant, event: TransportEvent) {
         let mut waiting = whole(&self.waiting);
         match &event {
-            // Sent once: what finds no place, or nobody who can hear it, is lost.
+            // Lossy packets are dropped if the queue is full or the receiver is paused.
             TransportEvent::Packet(packet) if packet.lane == Lane::Lossy => {
                 if waiting.lossy.len() < QUEUE_LIMIT && !waiting.paused {
                     waiting.lossy.push_back((due, event));
@@ -299,7 +298,7 @@ impl Inbox {
             waiting.paused = paused;
             waiting.lossy.clear();
             let state = if paused { ConnectionState::Reconnecting } else { ConnectionState::Connected };
-            // Before all that waits, but behind the change that it undoes.
+            // Before all queued events, but after earlier state changes.
             let is_link =
                 |(_, event): &&(Instant, TransportEvent)| matches!(event, TransportEvent::ConnectionState(_));
             let place = waiting.queue.iter().take_while(is_link).count();
@@ -308,7 +307,7 @@ impl Inbox {
         }
     }
 
-    /// Nothing that waits is heard any more, but the reason.
+    /// Discards all queued events and queues `Closed`.
     fn end(&self, reason: CloseReason) {
         let mut waiting = whole(&self.waiting);
         waiting.paused = false;
@@ -399,7 +398,7 @@ impl Transport for Connection {
             let mut stream = Stream { parts: StreamParts::of(&packet), room, local, packet };
             for part in stream.parts.by_ref() {
                 stream.room.hand_over(&stream.local, &stream.packet, Some(part)).await?;
-                tokio::task::yield_now().await; // others pass between the parts
+                tokio::task::yield_now().await; // other packets may be sent between the parts
             }
             Ok(())
         }
@@ -429,7 +428,7 @@ impl Transport for Connection {
 }
 
 impl State {
-    /// Whether the packet, or this part of it, was taken; if not, somebody's queue is full.
+    /// Returns true if the packet or part was delivered or dropped, and false if a receiver's queue is full.
     fn take(
         &mut self,
         from: &Participant,
@@ -492,7 +491,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_packet_reaches_whom_it_names_and_nobody_else() {
+    async fn packet_reaches_only_its_destinations() {
         let room = Room::new();
         let (a, mut b, mut c) = (room.client("a"), room.client("b"), room.client("c"));
         a.send(Packet::new(["b".into()], "for b")).await.unwrap();
@@ -504,7 +503,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lost_reliable_packet_comes_late_and_in_order() {
+    async fn lost_reliable_packet_arrives_late_and_in_order() {
         let room = Room::new();
         let (a, mut b) = (room.client("a"), room.client("b"));
         let began = Instant::now();
@@ -518,7 +517,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lossy_packet_passes_a_late_reliable_one_and_never_comes_if_lost() {
+    async fn lossy_packet_overtakes_late_reliable_one_and_is_dropped_if_lost() {
         let room = Room::new();
         let (a, mut b) = (room.client("a"), room.client("b"));
         let lossy = |text: &'static str| {
@@ -541,7 +540,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_paused_hears_and_says_nothing_until_resumed() {
+    async fn paused_participant_receives_nothing_until_resumed() {
         let room = Room::new();
         let (a, mut b) = (room.client("a"), room.client("b"));
         room.pause("b");
@@ -553,7 +552,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_identity_that_joins_again_evicts_its_older_self() {
+    async fn second_join_of_an_identity_evicts_the_first() {
         let room = Room::new();
         let mut old = room.client("phone");
         let new = room.client("phone");

@@ -1,7 +1,6 @@
-//! The words of the room: who is in it, and what is carried between them.
+//! The types that a transport and a [`Session`](crate::Session) exchange: participants, packets and their limits.
 //!
-//! Nothing here does anything. A transport speaks in these words to the
-//! [`Session`](crate::Session), whatever carries the packets underneath.
+//! They are plain data and need no async runtime.
 
 use std::{borrow::Borrow, borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
@@ -12,7 +11,7 @@ mod stream;
 
 pub use stream::{STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts};
 
-/// Counts how often this thread compared identities, sids and call ids: what a test can say of the cost of a lookup
+/// Counts the comparisons of identities, sids and call ids on this thread. Tests use it to measure the cost of a lookup
 /// without a clock.
 #[cfg(test)]
 pub(crate) mod comparisons {
@@ -26,7 +25,7 @@ pub(crate) mod comparisons {
         COUNT.set(COUNT.get() + 1);
     }
 
-    /// How many comparisons `work` makes.
+    /// Returns the number of comparisons that `work` makes.
     pub(crate) fn of(work: impl FnOnce()) -> u64 {
         let before = COUNT.get();
         work();
@@ -34,10 +33,10 @@ pub(crate) mod comparisons {
     }
 }
 
-/// The topic on which frames travel (`wire.md`, section 5).
+/// The topic of the data packets that carry frames (`wire.md`, section 5).
 pub const TOPIC: &str = "toolbridge";
 
-/// The token attribute that says what a participant is: `assistant`, `client` or `observer`.
+/// The participant attribute that holds the role: `assistant`, `client` or `observer`.
 pub const ROLE_ATTRIBUTE: &str = "toolbridge.role";
 
 macro_rules! text_newtype {
@@ -47,7 +46,7 @@ macro_rules! text_newtype {
         #[serde(transparent)]
         pub struct $name(Arc<str>);
 
-        // By hand, so that unit tests can count comparisons.
+        // Not derived, so that unit tests can count comparisons.
         impl PartialEq for $name {
             fn eq(&self, other: &Self) -> bool {
                 #[cfg(test)]
@@ -77,12 +76,12 @@ macro_rules! text_newtype {
         }
 
         impl $name {
-            /// The text itself.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
 
-            /// Whether nothing is known: a hidden participant, or a packet sent by a server API.
+            /// Returns true if it is unknown, as for a hidden participant or a packet sent by a server API.
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
             }
@@ -139,18 +138,18 @@ macro_rules! text_newtype {
 }
 
 text_newtype! {
-    /// A participant's identity: chosen by whoever issued its token, unique in a room at any moment.
+    /// A participant's identity. It is set in the token and unique in a room at any time.
     Identity
 }
 
 text_newtype! {
-    /// A participant's session id: LiveKit gives a new one for each join.
+    /// A participant's session id. LiveKit assigns a new one at each join.
     Sid
 }
 
-/// One remote participant in one join: an identity and its sid.
+/// An identity together with its sid: one participant during one join.
 ///
-/// The same identity under another sid is another peer.
+/// The same identity with another sid is a different peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
     identity: Identity,
@@ -158,17 +157,17 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A peer of this identity and sid. Either may be empty when LiveKit withheld it.
+    /// Creates a peer. Identity or sid is empty if LiveKit does not disclose it.
     pub fn new(identity: impl Into<Identity>, sid: impl Into<Sid>) -> Self {
         Self { identity: identity.into(), sid: sid.into() }
     }
 
-    /// Who it is.
+    /// Returns the identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// In which join.
+    /// Returns the sid.
     pub fn sid(&self) -> &Sid {
         &self.sid
     }
@@ -180,7 +179,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What the room says of one participant.
+/// A participant as the server describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Participant {
     peer: Peer,
@@ -190,7 +189,8 @@ pub struct Participant {
 }
 
 impl Participant {
-    /// A participant without attributes, not an agent, whose attributes are not believed.
+    /// Creates a participant of the standard kind, without attributes. It may change its attributes, so they are not
+    /// trusted.
     pub fn new(identity: impl Into<Identity>, sid: impl Into<Sid>) -> Self {
         Self {
             peer: Peer::new(identity, sid),
@@ -200,20 +200,20 @@ impl Participant {
         }
     }
 
-    /// Whether LiveKit's participant *kind* is `AGENT`, which only a token can give. Default: no.
+    /// Sets LiveKit's participant kind to `AGENT` or `STANDARD`. Only a token can set it. Default: `STANDARD`.
     #[must_use]
     pub fn agent(self, agent: bool) -> Self {
         self.kind(if agent { ParticipantKind::Agent } else { ParticipantKind::Standard })
     }
 
-    /// LiveKit's *kind* of participant, which only a token or the server can give. Default: standard.
+    /// Sets LiveKit's participant kind. Only a token or the server can set it. Default: `STANDARD`.
     #[must_use]
     pub fn kind(mut self, kind: ParticipantKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Its attributes, as the room tells them.
+    /// Sets its attributes. Default: none.
     #[must_use]
     pub fn attributes<K: Into<String>, V: Into<String>>(
         mut self,
@@ -223,63 +223,63 @@ impl Participant {
         self
     }
 
-    /// Whether it may change its own attributes. Default: yes, and so they are not believed.
+    /// Sets whether it may change its own attributes. Default: yes; its attributes are then not trusted.
     #[must_use]
     pub fn can_update_metadata(mut self, may: bool) -> Self {
         self.can_update_metadata = may;
         self
     }
 
-    /// This participant in the given role, as its token would say it: a shorthand for tests and drivers.
+    /// Sets the role as a token does: as an attribute that the participant cannot change. Replaces all attributes.
     #[must_use]
     pub fn role(self, role: Role) -> Self {
         self.attributes([(ROLE_ATTRIBUTE, role.as_str())]).can_update_metadata(false)
     }
 
-    /// Identity and sid.
+    /// Returns identity and sid.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// Who it is.
+    /// Returns the identity.
     pub fn identity(&self) -> &Identity {
         &self.peer.identity
     }
 
-    /// In which join.
+    /// Returns the sid.
     pub fn sid(&self) -> &Sid {
         &self.peer.sid
     }
 
-    /// Whether its kind is `AGENT`.
+    /// Returns true if its kind is `AGENT`.
     pub fn is_agent(&self) -> bool {
         self.kind == ParticipantKind::Agent
     }
 
-    /// Whether its kind is `STANDARD`: a person's app, and not an agent, an egress, an ingress or a telephone.
+    /// Returns true if its kind is `STANDARD`: an app, not an agent, egress, ingress or SIP participant.
     pub fn is_standard(&self) -> bool {
         self.kind == ParticipantKind::Standard
     }
 
-    /// The value of one attribute, believed or not.
+    /// Returns the value of an attribute, trusted or not.
     pub fn attribute(&self, key: &str) -> Option<&str> {
         self.attributes.get(key).map(String::as_str)
     }
 
-    /// How many bytes of memory its attributes take, about.
+    /// Returns the approximate memory use of its attributes, in bytes.
     #[cfg(feature = "livekit")]
     pub(crate) fn attribute_bytes(&self) -> usize {
-        /// What one takes beside its texts: their places, and what the allocator adds.
-        const PLACE: usize = 80;
-        self.attributes.iter().map(|(key, value)| PLACE + key.len() + value.len()).sum()
+        /// The overhead of one attribute, in bytes: map entry, two strings and the allocator.
+        const OVERHEAD: usize = 80;
+        self.attributes.iter().map(|(key, value)| OVERHEAD + key.len() + value.len()).sum()
     }
 
-    /// Whether it may change its own attributes.
+    /// Returns true if it may change its own attributes.
     pub fn may_update_metadata(&self) -> bool {
         self.can_update_metadata
     }
 
-    /// The role that its token gives it; none where it could have given it to itself.
+    /// Returns the role set by its token, or `None` if it has none or could have set it by itself.
     pub fn token_role(&self) -> Option<Role> {
         if self.can_update_metadata {
             return None;
@@ -287,38 +287,38 @@ impl Participant {
         self.attribute(ROLE_ATTRIBUTE).and_then(Role::from_text)
     }
 
-    /// Whether it may be an assistant: kind `AGENT`, or the role `assistant` by its token.
+    /// Returns true if it can be an assistant: its kind is `AGENT`, or its token sets the role `assistant`.
     pub fn is_eligible_assistant(&self) -> bool {
         self.is_agent() || self.token_role() == Some(Role::Assistant)
     }
 }
 
-/// LiveKit's kinds of participants, as far as they matter here.
+/// LiveKit's participant kinds, as far as toolbridge distinguishes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ParticipantKind {
-    /// A person's app (`STANDARD`).
+    /// An app (`STANDARD`).
     #[default]
     Standard,
-    /// An agent (`AGENT`), which may be an assistant.
+    /// An agent (`AGENT`). It can be an assistant.
     Agent,
-    /// Any other: an egress, an ingress, a telephone, a bridge.
+    /// Any other kind: egress, ingress, SIP, connector or bridge.
     Other,
 }
 
-/// What a participant's token says that it is, in the attribute [`ROLE_ATTRIBUTE`].
+/// The role that a participant's token sets in the attribute [`ROLE_ATTRIBUTE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Asks for tools.
+    /// Calls tools.
     Assistant,
     /// Offers tools.
     Client,
-    /// Sees every call, and has no part in any.
+    /// Receives a copy of every call, and takes part in none.
     Observer,
 }
 
 impl Role {
-    /// The word in the attribute.
+    /// Returns the attribute's value.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Assistant => "assistant",
@@ -327,7 +327,7 @@ impl Role {
         }
     }
 
-    /// The role that the attribute's value names.
+    /// Parses the attribute's value.
     pub fn from_text(text: &str) -> Option<Self> {
         [Self::Assistant, Self::Client, Self::Observer].into_iter().find(|role| role.as_str() == text)
     }
@@ -339,39 +339,40 @@ impl fmt::Display for Role {
     }
 }
 
-/// Which of LiveKit's two data channels carries a packet.
+/// The LiveKit data channel that carries a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// In order and sent again when lost, as long as the connection lives.
+    /// Ordered and retransmitted, as long as the connection lasts.
     #[default]
     Reliable,
-    /// Sent once, in any order.
+    /// Unordered and not retransmitted.
     Lossy,
 }
 
-/// One data packet on its way out.
+/// An outgoing data packet.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Packet {
-    /// Names this packet to the session when it could not be sent (`Session::handle_unsent`).
+    /// Identifies the packet when the session is notified that it could not be sent (`Session::handle_unsent`).
     pub id: u64,
-    /// Who shall hear it. Empty only in a broadcast: LiveKit reads an empty list as the whole room.
+    /// The destination identities. Empty only in a broadcast, because LiveKit sends a packet without destinations to the
+    /// whole room.
     pub to: Vec<Identity>,
     /// The topic; [`TOPIC`] for frames.
     pub topic: Cow<'static, str>,
-    /// The channel.
+    /// The lane. Default: [`Lane::Reliable`].
     pub lane: Lane,
-    /// The bytes. More than [`Capabilities::max_packet`] travel as a byte stream, where there are any.
+    /// The payload. A payload larger than [`Capabilities::max_packet`] is sent as a byte stream if the transport has them.
     pub payload: Bytes,
-    /// Whether it need not wait for the parts of larger packets that were handed over before. Default: no.
+    /// True if the packet may be sent between the parts of larger packets queued before it. Default: false.
     pub overtakes: bool,
-    /// The id of the byte stream, should it need one. Default: one that is made of `id`.
+    /// The id of the byte stream, if the packet needs one. Default: derived from `id`.
     pub stream: Option<Arc<str>>,
     broadcast: bool,
 }
 
 impl Packet {
-    /// A reliable packet to these identities, on the frames' topic.
+    /// Creates a reliable packet to these identities on the topic [`TOPIC`].
     pub fn new(to: impl IntoIterator<Item = Identity>, payload: impl Into<Bytes>) -> Self {
         Self {
             id: 0,
@@ -385,22 +386,22 @@ impl Packet {
         }
     }
 
-    /// A reliable packet to the whole room, hidden participants included.
+    /// Creates a reliable packet to the whole room, including hidden participants.
     pub fn broadcast(payload: impl Into<Bytes>) -> Self {
         Self { broadcast: true, ..Self::new([], payload) }
     }
 
-    /// Whether the whole room is meant.
+    /// Returns true if the packet is a broadcast to the whole room.
     pub fn is_broadcast(&self) -> bool {
         self.broadcast
     }
 
-    /// The id of the byte stream that carries it, if it is too large for a packet.
+    /// Returns the id of the byte stream that carries the packet if it is too large to be sent as one.
     pub fn stream_id(&self) -> Arc<str> {
         self.stream.clone().unwrap_or_else(|| format!("frame-{}", self.id).into())
     }
 
-    /// Whether it can be sent as it stands: it names somebody, or means everybody.
+    /// Returns true if the packet has a destination or is a broadcast.
     pub fn is_addressed(&self) -> bool {
         self.broadcast || !self.to.is_empty()
     }
@@ -429,21 +430,21 @@ pub enum ConnectionState {
     Connected,
 }
 
-/// What a transport can carry.
+/// The capabilities of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// The largest payload of one packet, in bytes. Default: [`Capabilities::MAX_PACKET`].
     pub max_packet: usize,
-    /// Whether [`Lane::Lossy`] exists. Default: no.
+    /// True if [`Lane::Lossy`] exists. Default: false.
     pub lossy: bool,
-    /// Whether a reliable packet may be larger than `max_packet`, and then travels as a byte stream ([`StreamParts`]).
-    /// Default: no.
+    /// True if larger reliable packets are sent as byte streams ([`StreamParts`]). Default: false.
     pub streams: bool,
 }
 
 impl Capabilities {
-    /// LiveKit's guidance for a reliable packet is 15 KiB with its envelope; above it, streams.
+    /// The default of [`max_packet`](Self::max_packet), in bytes. LiveKit recommends at most 15 KiB for a reliable packet with
+    /// its envelope, and byte streams above that.
     pub const MAX_PACKET: usize = 15_000;
 }
 
@@ -453,29 +454,29 @@ impl Default for Capabilities {
     }
 }
 
-/// Why a participant is no longer in its room.
+/// The reason why a participant's connection to its room ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// We closed it, or dropped the last handle.
+    /// The application closed the connection or dropped its last handle.
     Closed,
-    /// Another participant joined with our identity.
+    /// Another participant joined with the same identity.
     DuplicateIdentity,
-    /// Somebody with the room's admin grant removed us.
+    /// A participant or service with the `roomAdmin` grant removed the local participant.
     Removed,
     /// The room was deleted.
     RoomDeleted,
-    /// The room closed because nobody was left in it.
+    /// The room closed because it was empty.
     RoomClosed,
     /// The server is shutting down.
     ServerShutdown,
-    /// The connection was lost; the text says how.
+    /// The connection was lost. The text describes the cause.
     ConnectionLost(Arc<str>),
-    /// The server ended the session for another reason, named as LiveKit names it.
+    /// The server ended the session. The text is LiveKit's disconnect reason.
     Server(Arc<str>),
-    /// The connection was lost, and when it came back the token had expired.
+    /// The connection was lost, and the token expired before the rejoin.
     TokenExpired,
-    /// The connection was lost, and the server did not let us in again; the text says why.
+    /// The connection was lost, and the server refused the rejoin. The text describes the cause.
     Refused(Arc<str>),
 }
 
@@ -484,19 +485,19 @@ impl fmt::Display for CloseReason {
         match self {
             Self::Closed => f.write_str("closed"),
             Self::DuplicateIdentity => {
-                f.write_str("another participant joined with the same identity; give each its own")
+                f.write_str("another participant joined with the same identity; use a unique identity for each participant")
             }
-            Self::Removed => f.write_str("removed from the room by its administrator"),
+            Self::Removed => f.write_str("removed from the room by an administrator"),
             Self::RoomDeleted => f.write_str("the room was deleted"),
             Self::RoomClosed => f.write_str("the room closed"),
             Self::ServerShutdown => f.write_str("the server is shutting down"),
             Self::ConnectionLost(how) => write!(f, "connection lost: {how}"),
             Self::Server(reason) => write!(f, "the server ended the session: {reason}"),
             Self::TokenExpired => f.write_str(
-                "the connection was lost, and the token has expired meanwhile: join again with a new one, or give the \
-                 room a source of tokens",
+                "the connection was lost and the token has expired; join again with a new token, or set a token source \
+                 (`RoomOptions::token_source`)",
             ),
-            Self::Refused(why) => write!(f, "the connection was lost, and no new join is possible: {why}"),
+            Self::Refused(why) => write!(f, "the connection was lost and rejoining failed: {why}"),
         }
     }
 }
@@ -506,7 +507,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attribute_that_its_owner_could_change_is_no_role() {
+    fn role_attribute_that_its_owner_can_change_is_ignored() {
         let attributes = [(ROLE_ATTRIBUTE, "assistant")];
         let doubtful = Participant::new("a", "PA_1").attributes(attributes);
         assert_eq!(doubtful.token_role(), None);
@@ -517,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_destination_list_is_not_a_broadcast() {
+    fn packet_without_destinations_is_not_a_broadcast() {
         assert!(!Packet::new([], "x").is_addressed());
         assert!(Packet::broadcast("x").is_addressed());
     }

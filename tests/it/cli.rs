@@ -206,7 +206,7 @@ fn server_that_is_not_there_has_a_failure_status_and_advice() {
         assert_eq!(output.stdout.is_empty(), verb[0] != "assistant", "{output:?}");
         let complaint = text(&output.stderr);
         assert!(complaint.contains(&format!("127.0.0.1:{port} cannot be reached")), "{complaint}");
-        assert!(complaint.contains("check the name, the port"), "{complaint}");
+        assert!(complaint.contains("check the host name, the port"), "{complaint}");
         assert_eq!(complaint.lines().count(), 1, "{complaint}");
     }
 }

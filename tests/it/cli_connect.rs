@@ -96,7 +96,7 @@ fn encryption_where_the_server_does_not_encrypt_is_told() {
     let url = format!("wss://127.0.0.1:{port}");
     let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 4);
     assert!(
-        complaint.contains("does not encrypt") && complaint.contains("ws:// in place of wss://"),
+        complaint.contains("does not speak TLS") && complaint.contains("ws:// instead of wss://"),
         "{complaint}"
     );
 }

@@ -1,9 +1,9 @@
-//! Tokens: what lets a participant into one room, in one role.
+//! LiveKit access tokens. A token lets one identity join one room, optionally with a toolbridge role.
 //!
-//! Whoever holds the API secret makes them, never a client for itself. The role is an attribute in the
-//! token, and it counts only because its holder cannot change it: so a token with a role never allows
-//! to change attributes or to administrate the room. Who gets which *identity* matters as much: a later
-//! join with an identity puts out the earlier one.
+//! Sign tokens on a server that holds the API secret, never in a client. The role is a participant attribute in the token.
+//! Other participants trust it because the holder cannot change it, so a token with a role never grants changing
+//! attributes or administrating the room. Assign identities with care, too: a participant that joins with an identity
+//! already in the room disconnects the earlier one.
 
 use std::{fmt, time::Duration};
 
@@ -15,7 +15,7 @@ mod claims;
 
 pub use claims::{Bearer, TokenClaims};
 
-/// An API key and its secret, as the LiveKit server's configuration has them. `Debug` hides the secret.
+/// An API key and secret from the LiveKit server's configuration. `Debug` hides the secret.
 #[derive(Clone)]
 pub struct AccessKey {
     key: String,
@@ -23,17 +23,17 @@ pub struct AccessKey {
 }
 
 impl AccessKey {
-    /// This key and its secret.
+    /// Creates an access key from the API key and its secret.
     pub fn new(key: impl Into<String>, secret: impl Into<String>) -> Self {
         Self { key: key.into(), secret: secret.into() }
     }
 
-    /// The key's name, which every token shows.
+    /// Returns the API key. Every token contains it in plain text.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// A token for somebody who offers tools.
+    /// Creates a token with the role `client`, for a participant that offers tools.
     ///
     /// ```
     /// use toolbridge::AccessKey;
@@ -46,17 +46,18 @@ impl AccessKey {
         self.participant(room, identity).role(Role::Client)
     }
 
-    /// A token for somebody who asks for tools.
+    /// Creates a token with the role `assistant`, for a participant that calls tools.
     pub fn assistant(&self, room: impl Into<String>, identity: impl Into<Identity>) -> Token {
         self.participant(room, identity).role(Role::Assistant)
     }
 
-    /// A token for somebody who sees every call, and says nothing: it may not publish data.
+    /// Creates a token with the role `observer`, for a participant that receives a copy of every call. It does not grant
+    /// publishing data.
     pub fn observer(&self, room: impl Into<String>, identity: impl Into<Identity>) -> Token {
         self.participant(room, identity).role(Role::Observer)
     }
 
-    /// A token without a role.
+    /// Creates a token without a role.
     pub fn participant(&self, room: impl Into<String>, identity: impl Into<Identity>) -> Token {
         Token {
             key: self.clone(),
@@ -79,7 +80,7 @@ impl fmt::Debug for AccessKey {
     }
 }
 
-/// A token to be signed: it lets one identity join one room, with data and without media of its own.
+/// A builder of an access token. The token grants joining one room and publishing data, but not publishing media.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Token {
@@ -96,12 +97,12 @@ pub struct Token {
 }
 
 impl Token {
-    /// How long a token lets in by default: 10 min. It is looked at when joining only; the server renews
-    /// it for who is in the room.
+    /// The default validity: 10 min. The server checks it only at a join, and refreshes the token of a connected
+    /// participant.
     pub const TTL: Duration = Duration::from_secs(600);
-    /// The longest time that a token may let in: a day. A token cannot be called back.
+    /// The longest validity: 24 h. A token cannot be revoked.
     pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
-    /// The longest room name or identity, in bytes: LiveKit's own limit.
+    /// The longest room name or identity, in bytes. This is LiveKit's own limit.
     pub const MAX_NAME: usize = 256;
 
     fn role(mut self, role: Role) -> Self {
@@ -110,47 +111,51 @@ impl Token {
         self
     }
 
-    /// How long it lets in. Default: [`Token::TTL`].
+    /// Sets the validity. Default: [`Token::TTL`]; maximum: [`Token::MAX_TTL`].
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Adds an attribute, which everybody in the room sees.
+    /// Adds a participant attribute. All participants of the room can read it.
     pub fn attribute(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.attributes.push((key.into(), value.into()));
         self
     }
 
-    /// Makes it one of LiveKit's kind `AGENT`, which no longer keeps a room open. Default: no.
+    /// Sets LiveKit's participant kind to `AGENT`. Agents alone do not keep a room open. Default: `STANDARD`.
     pub fn agent(mut self) -> Self {
         self.agent = true;
         self
     }
 
-    /// Makes it one that the others never see: it hears what goes to the whole room, and no copies, and what it sends
-    /// comes of nobody. Default: no.
+    /// Makes the participant hidden: other participants do not see it. It receives broadcasts but no observer copies, and
+    /// its packets arrive without a sender. Default: visible.
     pub fn hidden(mut self) -> Self {
         self.hidden = true;
         self
     }
 
-    /// Lets it hear only. Default: it may publish data, unless an observer.
+    /// Revokes publishing data. Default: granted, except for observers.
     pub fn listen_only(mut self) -> Self {
         self.publish_data = false;
         self
     }
 
-    /// Lets it change its own attributes; never together with a role. Default: no.
+    /// Grants changing the participant's own attributes. Not allowed together with a role. Default: not granted.
     pub fn can_update_own_metadata(mut self) -> Self {
         self.update_own_metadata = true;
         self
     }
 
-    /// The token's text (a JWT).
+    /// Signs the token and returns it as a JWT.
     ///
     /// # Errors
-    /// [`TokenError`]: what was asked for is unusable, or not safe.
+    /// - [`TokenError::Name`] if the room name or the identity is empty or longer than [`Token::MAX_NAME`].
+    /// - [`TokenError::Ttl`] if the validity is zero or longer than [`Token::MAX_TTL`].
+    /// - [`TokenError::Key`] if the key or the secret is empty.
+    /// - [`TokenError::ChangeableRole`] and [`TokenError::RoleAttribute`] if the role could be changed or forged.
+    /// - [`TokenError::Sign`] if signing fails.
     pub fn sign(self) -> Result<String, TokenError> {
         for (what, text) in [("room", &*self.room), ("identity", self.identity.as_str())] {
             if text.is_empty() || text.len() > Self::MAX_NAME {
@@ -191,12 +196,12 @@ impl Token {
     }
 }
 
-/// Why a token was not signed.
+/// The reason why a token was not signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// The room's name or the identity is empty or too long.
-    #[error("the {what} must have 1 to {limit} bytes, not {size}")]
+    /// The room name or the identity is empty or too long.
+    #[error("the {what} has {size} bytes; 1 to {limit} are allowed")]
     Name {
         /// `room` or `identity`.
         what: &'static str,
@@ -205,30 +210,32 @@ pub enum TokenError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// It would let in for no time, or for too long.
-    #[error("a token must be valid for more than 0 s and at most {limit:?}, not {ttl:?}")]
+    /// The validity is zero or too long.
+    #[error("the token's validity is {ttl:?}; it must be more than 0 s and at most {limit:?}")]
     Ttl {
-        /// What was asked for.
+        /// The requested validity.
         ttl: Duration,
-        /// The longest.
+        /// The longest validity.
         limit: Duration,
     },
-    /// The key or the secret is empty.
-    #[error("the API key or its secret is empty")]
+    /// The API key or its secret is empty.
+    #[error("the API key or its secret is empty; set both")]
     Key,
-    /// Its holder could make itself anything else.
+    /// A token with a role would grant changing attributes, so its holder could change the role.
     #[error(
-        "a token with the role `{role}` cannot allow changing its own attributes: the role is one of them"
+        "a token with the role `{role}` must not grant changing attributes, because the role is one of them"
     )]
     ChangeableRole {
         /// The role.
         role: Role,
     },
-    /// The role was given as an attribute.
-    #[error("the attribute `{ROLE_ATTRIBUTE}` is the role's: use `client`, `assistant` or `observer`")]
+    /// The role was set as an attribute.
+    #[error(
+        "the attribute `{ROLE_ATTRIBUTE}` is reserved for the role; create the token with `client`, `assistant` or `observer`"
+    )]
     RoleAttribute,
-    /// The signature could not be made.
-    #[error("the token cannot be signed: {0}")]
+    /// Signing failed.
+    #[error("cannot sign the token: {0}")]
     Sign(String),
 }
 
@@ -249,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_comes_with_data_without_media_and_without_a_way_to_change_it() {
+    fn token_with_role_grants_data_but_no_media_and_no_attribute_changes() {
         for (token, role, data) in [
             (key().client("r", "a"), "client", true),
             (key().assistant("r", "a"), "assistant", true),
@@ -270,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_unsafe_is_refused() {
+    fn unsafe_token_is_rejected() {
         let changeable = key().assistant("r", "a").can_update_own_metadata();
         assert_eq!(changeable.sign(), Err(TokenError::ChangeableRole { role: Role::Assistant }));
         let smuggled = key().participant("r", "a").attribute(ROLE_ATTRIBUTE, "assistant");
@@ -285,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_in_it() {
+    fn signed_token_contains_the_requested_claims() {
         let token = key()
             .participant("r", "a")
             .agent()
@@ -300,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_observer_is_an_observer_and_hidden() {
+    fn hidden_observer_token_has_role_and_hidden_grant() {
         let claims = claims(key().observer("r", "a").hidden());
         assert!(claims.video.hidden);
         assert_eq!(

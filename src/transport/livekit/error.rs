@@ -1,42 +1,42 @@
-//! Why a room could not be joined, and what to do about it.
+//! Errors of joining a LiveKit room. Each message says what failed and what to do.
 
 use std::{fmt, io, net::SocketAddr, time::Duration};
 
 use super::{liveness::End, refusal::TokenRefusal, turn::RelayFailure};
 use crate::transport::CloseReason;
 
-/// What is wrong where TLS is expected and something else answers, and what to do about it.
+/// The problem and the advice if a port that should speak TLS does not.
 pub(crate) const NO_TLS: [&str; 2] = [
-    "what answers at this port does not encrypt (it speaks no TLS)",
-    "use the port that does (443 behind a web server), or ws:// in place of wss:// for a server on this machine",
+    "the port does not speak TLS",
+    "use the TLS port (443 behind a web server), or ws:// instead of wss:// for a server on this machine",
 ];
 
-/// Why a room could not be joined. Each message says what to do about it; none shows the token.
+/// The reason why joining a room failed. Each message says what to do. No message contains the token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The address is no LiveKit address.
-    #[error("the server's address cannot be used: {reason}; give it as wss://HOST or ws://HOST:PORT")]
+    /// The server address is invalid.
+    #[error("invalid server address: {reason}; use wss://HOST or ws://HOST:PORT")]
     Url {
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// The token is no token at all.
-    #[error("the token is not a JWT; pass the text that the token server gave, without quotes or `Bearer`")]
+    /// The token does not have the form of a JWT.
+    #[error("the token is not a JWT; pass the token server's text without quotes or `Bearer`")]
     MalformedToken,
-    /// The server does not accept the token.
-    #[error("{server} refused the token (HTTP {status}): {reason}; {}", reason.advice())]
+    /// The server rejected the token.
+    #[error("{server} rejected the token (HTTP {status}): {reason}; {}", reason.advice())]
     Unauthorized {
         /// Host and port.
         server: String,
         /// The HTTP status: 401.
         status: u16,
-        /// Why, as far as the server's answer says.
+        /// The reason, as far as the response gives one.
         reason: TokenRefusal,
     },
-    /// The server accepts the token, but not this join.
+    /// The server accepted the token but does not allow this join.
     #[error(
-        "{server} does not allow this join (HTTP {status}): ask whoever runs it for the grant or the room"
+        "{server} does not allow this join (HTTP {status}); ask the server's operator for the missing grant or room"
     )]
     Forbidden {
         /// Host and port.
@@ -44,10 +44,10 @@ pub enum ConnectError {
         /// The HTTP status: 403.
         status: u16,
     },
-    /// The server answered with another HTTP status than LiveKit does.
+    /// The server responded with another HTTP status.
     #[error(
-        "{server} answered HTTP {status} instead of opening the room: 404 is a wrong path, a room that does not \
-         exist, or no LiveKit server at all; 5xx is the server's own trouble, try again"
+        "{server} responded with HTTP {status}; 404 means a wrong path, a room that does not exist, or not a LiveKit \
+         server; 5xx is a server error, try again"
     )]
     Refused {
         /// Host and port.
@@ -55,117 +55,117 @@ pub enum ConnectError {
         /// The HTTP status.
         status: u16,
     },
-    /// No connection to the server.
-    #[error("{server} cannot be reached: {reason}; check the name, the port, and whether the server runs")]
+    /// No TCP connection to the server could be made, or its name could not be resolved.
+    #[error(
+        "{server} cannot be reached: {reason}; check the host name, the port, and that the server is running"
+    )]
     Unreachable {
         /// Host and port.
         server: String,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// The server's certificate is not trusted, or TLS failed otherwise.
+    /// The server's certificate is not trusted, or the TLS handshake failed.
     #[error(
-        "no trusted TLS connection to {server}: {reason}; for a certificate of your own give its root \
-         (`RoomOptions::root_certificates`)"
+        "TLS connection to {server} failed: {reason}; for a private certificate authority, pass its root \
+         certificate (`RoomOptions::root_certificates`)"
     )]
     Tls {
         /// Host and port.
         server: String,
-        /// What TLS said.
+        /// The TLS error.
         reason: String,
     },
-    /// The address asks for encryption (`wss://`), and the server does not encrypt at this port.
-    #[error("no encrypted connection to {server}: {}; {}", NO_TLS[0], NO_TLS[1])]
+    /// The address starts with `wss://`, but the port does not speak TLS.
+    #[error("TLS connection to {server} failed: {}; {}", NO_TLS[0], NO_TLS[1])]
     NotEncrypted {
         /// Host and port.
         server: String,
     },
-    /// The platform names a proxy, and there is no way through it.
+    /// The proxy set in the environment could not be used.
     #[error(
-        "no way to {server} through the proxy {proxy}: {reason}; set the variable right, or name the server's host in \
-         `NO_PROXY` to reach it without"
+        "{server} cannot be reached through the proxy {proxy}: {reason}; correct the variable, or add the server's host \
+         to `NO_PROXY` to connect directly"
     )]
     Proxy {
         /// Host and port of the server.
         server: String,
-        /// Host and port of the proxy, and the variable that names it.
+        /// Host and port of the proxy, and the environment variable that sets it.
         proxy: String,
-        /// What the proxy or the system said.
+        /// The error of the proxy or the system.
         reason: String,
     },
-    /// Another part of this program has set the process's WebSocket client, of which there is one only
-    /// (`livekit_net::set_ws_client`). With it a room would be without its limits on what a server sends, without
-    /// [root certificates](super::RoomOptions::root_certificates) of the user's and without a proxy. A room that is
-    /// joined first sets its own, which leaves everybody else's connections as the library itself would make them.
+    /// Another part of this program has registered a WebSocket client with `livekit_net::set_ws_client`, which allows one
+    /// per process. That client would not apply the limits on received data, the
+    /// [root certificates](super::RoomOptions::root_certificates) or the proxy. If a toolbridge room is joined first, it
+    /// registers its own client, which handles all other connections as `livekit_net`'s default does.
     #[error(
-        "this program has set a WebSocket client of its own for LiveKit (`livekit_net::set_ws_client`), and there can be \
-         one only: leave that out, or join the first room before"
+        "a WebSocket client is already registered with `livekit_net::set_ws_client`; remove that call, or join a room \
+         first"
     )]
     ForeignClient,
-    /// The server cannot carry data over one peer connection.
-    #[error("the server is too old (version {version}); LiveKit 1.9.11 or newer is needed")]
+    /// The server does not support a single peer connection for data.
+    #[error("LiveKit server version {version} is too old; update it to 1.9.11 or newer")]
     ServerTooOld {
         /// Its version, or `unknown`.
         version: String,
     },
-    /// Signaling works, but no packet gets through.
+    /// Signaling works, but ICE found no path for packets.
     #[error(
-        "the server answers, but within {limit:?} no path for packets was found: neither UDP nor TCP to its RTC \
-         ports ({}) gets through; open them in the firewall, or set the server's `rtc.node_ip`",
+        "no network path for packets within {limit:?}: neither UDP nor TCP reaches the server's RTC ports ({}); open \
+         them in the firewall, or correct the server's `rtc.node_ip`",
         addresses_in_words(tried)
     )]
     NoNetworkPath {
-        /// How long it was tried.
+        /// The time limit.
         limit: Duration,
-        /// The server's addresses that were tried, in the order in which it named them.
+        /// The server addresses tried, in the order of the server's candidates.
         tried: Vec<SocketAddr>,
     },
-    /// Only relays may be used, and none can be.
+    /// Only relays are allowed, and none is usable.
     #[error(
-        "packets may go through relays only, and {}; look at the `turn` part of the server's configuration, and \
-         whether a firewall keeps the relay away (`RoomOptions::relay_only`)",
+        "only relays are allowed (`RoomOptions::relay_only` or the server requires one), and {}; check the `turn` \
+         section of the server's configuration, and that no firewall blocks the relay",
         relays_in_words(relays)
     )]
     NoRelay {
-        /// Those that the server named, and why each cannot be used.
+        /// The relays that the server provided, each with its error.
         relays: Vec<RelayFailure>,
     },
-    /// Another participant joined with our identity meanwhile.
-    #[error("another participant joined with the same identity; give each its own")]
+    /// Another participant joined with the same identity during the join.
+    #[error("another participant joined with the same identity; use a unique identity for each participant")]
     DuplicateIdentity,
-    /// The room was deleted meanwhile.
-    #[error("the room was deleted while joining; join again to create it anew")]
+    /// The room was deleted during the join.
+    #[error("the room was deleted during the join; join again to recreate it")]
     RoomDeleted,
-    /// Somebody with the room's admin grant removed us meanwhile.
-    #[error("removed from the room while joining, by its administrator")]
+    /// A participant or service with the `roomAdmin` grant removed the local participant during the join.
+    #[error("a room administrator removed this participant during the join")]
     Removed,
-    /// It took too long.
-    #[error(
-        "not joined within {limit:?}, while {phase}; try again, or allow more time (`RoomOptions::join_timeout`)"
-    )]
+    /// The join exceeded its time limit.
+    #[error("join timed out after {limit:?} while {phase}; try again, or raise `RoomOptions::join_timeout`")]
     Timeout {
-        /// How long it was tried.
+        /// The time limit.
         limit: Duration,
-        /// What was under way.
+        /// The phase that was in progress.
         phase: JoinPhase,
     },
-    /// The connection ended while joining.
-    #[error("the connection ended while joining: {0}")]
+    /// The connection ended during the join.
+    #[error("the connection ended during the join: {0}")]
     Closed(CloseReason),
-    /// A socket could not be opened.
-    #[error("no socket could be opened here: {0}")]
+    /// A local socket could not be opened.
+    #[error("cannot open a local socket: {0}")]
     Socket(#[from] io::Error),
-    /// The server or the WebRTC stack did something that it should not.
-    #[error("the peer connection could not be set up: {0}")]
+    /// The WebRTC stack failed, or the server sent an invalid message.
+    #[error("cannot set up the peer connection: {0}")]
     Transport(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// How many of the tried addresses the message names.
+/// The largest number of addresses in a message.
 const NAMED: usize = 8;
 
 fn addresses_in_words(addresses: &[SocketAddr]) -> String {
     if addresses.is_empty() {
-        return "it named none".into();
+        return "it sent none".into();
     }
     let named: Vec<_> = addresses.iter().take(NAMED).map(ToString::to_string).collect();
     let more = addresses.len() - named.len();
@@ -174,33 +174,33 @@ fn addresses_in_words(addresses: &[SocketAddr]) -> String {
 
 fn relays_in_words(relays: &[RelayFailure]) -> String {
     if relays.is_empty() {
-        return "the server names none that we could use".into();
+        return "the server provided none that can be used".into();
     }
     let relays: Vec<_> = relays.iter().map(ToString::to_string).collect();
-    format!("none can be used ({})", relays.join("; "))
+    format!("none is usable ({})", relays.join("; "))
 }
 
 impl ConnectError {
-    /// The stack's or the server's own error.
+    /// Wraps an error of the WebRTC stack or the server.
     pub(super) fn transport(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Transport(error.into())
     }
 }
 
-/// What was meant to happen when the time was up.
+/// The phase of a join in which its time limit expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JoinPhase {
-    /// The WebSocket was being opened, or the server's first answer waited for.
+    /// Opening the WebSocket, or waiting for the server's join response.
     Signaling,
-    /// A path was there, and the data channels were being opened.
+    /// Opening the data channels, after ICE had found a path.
     Channels,
 }
 
 impl fmt::Display for JoinPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Signaling => "waiting for the server's answer to the join",
+            Self::Signaling => "waiting for the server's join response",
             Self::Channels => "opening the data channels",
         })
     }
@@ -231,12 +231,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_tried_addresses_the_first_are_named() {
+    fn no_network_path_error_names_at_most_eight_addresses() {
         let said = |count: u16| {
             let tried = (1..=count).map(|port| ([192, 0, 2, 1], port).into()).collect();
             ConnectError::NoNetworkPath { limit: Duration::from_secs(5), tried }.to_string()
         };
-        assert!(said(0).contains("(it named none)"), "{}", said(0));
+        assert!(said(0).contains("(it sent none)"), "{}", said(0));
         assert!(said(2).contains("(192.0.2.1:1, 192.0.2.1:2)"), "{}", said(2));
         assert!(said(8).contains("192.0.2.1:7, 192.0.2.1:8)"), "{}", said(8));
         assert!(said(64).contains("192.0.2.1:8 and 56 more)"), "{}", said(64));

@@ -185,6 +185,9 @@ impl Probe {
     ///
     /// # Errors
     /// [`ConnectError::Url`] if the address is not one of a LiveKit server.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts this step.
     pub async fn new(url: &str, options: &RoomOptions, limit: Duration) -> Result<Self, ConnectError> {
         let checked = ServerUrl::parse(url)?;
         let url =
@@ -250,13 +253,19 @@ impl Probe {
     /// Resolves the first host.
     ///
     /// # Errors
-    /// [`NameFault`].
+    /// Returns a [`NameFault`] if the name is unknown or the resolver does not answer within the limit.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts this step.
     pub async fn resolve(&self) -> Result<Vec<SocketAddr>, NameFault> {
         let (host, port) = self.first();
         addresses(&host, port, self.limit).await
     }
 
     /// Connects to all of these addresses at once, and keeps the first that answers for the steps that follow.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts this step.
     pub async fn connect(&mut self, addresses: &[SocketAddr]) -> Vec<(SocketAddr, Result<(), ConnectFault>)> {
         let tried = connect_each(addresses, self.limit).await;
         self.address = tried.iter().find(|(_, result)| result.is_ok()).map(|(address, _)| *address);
@@ -266,7 +275,10 @@ impl Probe {
     /// Checks that the server is reached; without a proxy that is a further TCP connection.
     ///
     /// # Errors
-    /// [`RouteFault`].
+    /// Returns a [`RouteFault`] if the connection or the proxy failed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts this step.
     pub async fn reach(&self) -> Result<(), RouteFault> {
         self.dial().await.map(drop)
     }
@@ -274,7 +286,10 @@ impl Probe {
     /// Opens an encrypted connection.
     ///
     /// # Errors
-    /// [`TlsFault`].
+    /// Returns a [`TlsFault`] if the connection or the handshake failed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts this step.
     pub async fn encrypt(&self) -> Result<Encrypted, TlsFault> {
         self.handshake().await.map(|(_, found)| found)
     }
@@ -282,7 +297,10 @@ impl Probe {
     /// Requests a path below the server's address, with a token or without one. Reads 16 KiB of the answer at most.
     ///
     /// # Errors
-    /// [`HttpFault`].
+    /// Returns an [`HttpFault`] if the connection failed or the response is invalid.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts this step.
     pub async fn get(&self, path: &str, token: Option<&str>) -> Result<HttpAnswer, HttpFault> {
         http::get(self, path, token).await
     }

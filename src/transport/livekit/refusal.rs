@@ -1,27 +1,27 @@
-//! Why a server refuses a token, in texts that joins and `toolbridge doctor` share.
+//! Reasons for a rejected token, shared by joins and `toolbridge doctor`.
 
 use std::fmt;
 
-/// Why the server refused a token (HTTP 401), as far as its answer says. `Display` is what is wrong.
+/// The reason why the server rejected a token (HTTP 401), read from its response. `Display` describes the problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TokenRefusal {
     /// The server does not know the API key.
     Key,
-    /// The token was not signed with the key's secret.
+    /// The token was not signed with the secret of its API key.
     Signature,
     /// The token has expired.
     Expired,
     /// The token is not valid yet.
     NotYet,
-    /// The token does not let its holder into the room.
+    /// The token does not grant joining the room.
     NoJoin,
-    /// The server did not say, or something else answered in its place.
+    /// The response gives no reason, or came from something other than a LiveKit server.
     Unknown,
 }
 
 impl TokenRefusal {
-    /// Reads the reason from the body of the server's answer. The body repeats the token, so nothing of it is kept.
+    /// Determines the reason from the response body. The body repeats the token, so no part of it is kept.
     pub fn read(body: &str) -> Self {
         let words = body.rsplit_once("error: ").map_or(body, |(_, words)| words).to_ascii_lowercase();
         let says = |any: &[&str]| any.iter().any(|word| words.contains(word));
@@ -40,21 +40,21 @@ impl TokenRefusal {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn advice(self) -> &'static str {
         match self {
             Self::Key => {
-                "compare the key with `keys` in the LiveKit server's configuration, or with its project in the cloud"
+                "compare the key with `keys` in the LiveKit server's configuration, or with the LiveKit Cloud project"
             }
             Self::Signature => {
                 "set LIVEKIT_API_SECRET, here or at the token server, to the secret in the LiveKit server's configuration \
-                 (`keys`); look for a space or line end in it"
+                 (`keys`); check it for a trailing space or newline"
             }
-            Self::Expired => "have the token server make a new one",
-            Self::NotYet => "set the clocks of the server and of the machine that makes tokens by NTP",
-            Self::NoJoin => "have the token server grant `roomJoin` and the room's name",
+            Self::Expired => "get a new token from the token server",
+            Self::NotYet => "synchronize the clocks of the LiveKit server and the token server (NTP)",
+            Self::NoJoin => "let the token server grant `roomJoin` for this room",
             Self::Unknown => {
-                "compare key and secret with the server's configuration, and both clocks; the server's log names the reason"
+                "compare the key, the secret and the clocks of both machines; the LiveKit server's log gives the reason"
             }
         }
     }
@@ -64,12 +64,12 @@ impl fmt::Display for TokenRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Key => "the server does not know the API key",
-            Self::Signature => "the token was not signed with the secret that the server has for its key",
+            Self::Signature => "the token was not signed with the secret that the server has for its API key",
             Self::Expired => "the token has expired",
-            Self::NotYet => "the token is not valid yet by the server's clock",
-            Self::NoJoin => "the token does not let anybody into this room",
+            Self::NotYet => "the token is not valid yet according to the server's clock",
+            Self::NoJoin => "the token does not grant joining this room",
             Self::Unknown => {
-                "it has expired, is not valid yet, was signed with another key or secret, or lacks `roomJoin` for this room"
+                "the token has expired, is not valid yet, is signed with another key or secret, or lacks `roomJoin` for this room"
             }
         })
     }

@@ -1,34 +1,34 @@
-//! What a server does to a participant that asks for it, to see how its app bears that.
+//! Failures that the server simulates on request.
 
 use livekit_protocol::{CandidateProtocol, SimulateScenario, signal_request, simulate_scenario};
 
-/// Something that goes wrong at the server, on request: [`Room::simulate`](super::Room::simulate).
+/// A failure to simulate with [`Room::simulate`](super::Room::simulate).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scenario {
-    /// The signaling connection ends. The join goes on.
+    /// The signaling connection is closed. It is resumed under the same sid.
     SignalLost,
-    /// The next connection of the signaling ends as soon as it is open.
+    /// The server closes the next signaling connection as soon as it is open.
     SignalLostAtResume,
-    /// The next three connections of the signaling end before the server says anything.
+    /// The server closes the next three signaling connections before it sends a message.
     SignalLostBeforeResume,
-    /// The server loses the participant, as when its machine fails.
+    /// The server drops the participant's state, as if its node had failed.
     NodeFailure,
-    /// The server wants the participant to go to another machine.
+    /// The server asks the participant to migrate to another node.
     Migration,
-    /// The server ends the join for good.
+    /// The server disconnects the participant for good.
     ServerLeave,
-    /// The server asks for a new join. LiveKit 1.13.5 ignores it.
+    /// The server asks for a full reconnect. LiveKit 1.13.5 ignores this request.
     FullReconnect,
-    /// From the next beginning of ICE on the server offers TCP only.
+    /// The server offers only TCP candidates, starting with the next ICE restart.
     SwitchToTcp,
-    /// From the next join on the server wants everything to go through a relay over TLS, as it does by itself after
-    /// other ways have failed. Only a LiveKit server with such a relay of its own should be asked.
+    /// The server requires a TURN relay over TLS, starting with the next join. It does this by itself when other paths have
+    /// failed. Use this only with a LiveKit server that has its own TURN/TLS relay.
     SwitchToTls,
 }
 
 impl Scenario {
-    /// The request, if the server has a part in it.
+    /// Returns the request to send, or `None` if the client simulates the failure itself.
     pub(super) fn request(self) -> Option<signal_request::Message> {
         use simulate_scenario::Scenario as Wire;
         let scenario = match self {

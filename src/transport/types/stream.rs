@@ -1,4 +1,4 @@
-//! A LiveKit byte stream, part by part: how a frame travels that is larger than one packet.
+//! The parts of a LiveKit byte stream, which carries a frame larger than one packet.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -9,46 +9,46 @@ use super::Packet;
 /// The topic of the byte streams that carry frames (`wire.md`, section 5).
 pub const STREAM_TOPIC: &str = "toolbridge.frame";
 
-/// The payload of one part, in bytes: what LiveKit's own clients put into a chunk.
+/// The payload of one chunk, in bytes. LiveKit's own clients use the same size.
 pub const STREAM_CHUNK: usize = 15_000;
 
-/// One part of a byte stream. Its parts come in this order, all on the reliable lane.
+/// One part of a byte stream: a header, then chunks, then a trailer, all on the reliable lane.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StreamPart {
-    /// It begins.
+    /// Begins the stream.
     Header(StreamHeader),
-    /// It goes on.
+    /// Carries a part of the payload.
     Chunk {
         /// The stream's id.
         id: Arc<str>,
-        /// Counts the chunks of this stream from 0.
+        /// The chunk's index, from 0.
         index: u64,
-        /// The bytes.
+        /// The payload of this chunk.
         bytes: Bytes,
     },
-    /// It ends.
+    /// Ends the stream.
     Trailer {
         /// The stream's id.
         id: Arc<str>,
-        /// Why it ends before it is whole; empty if it is whole.
+        /// The reason if the stream was aborted; empty if it is complete.
         reason: String,
     },
 }
 
-/// What a stream says of itself when it begins.
+/// The header of a byte stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamHeader {
-    /// The stream's id: unique among those of its sender, in its join. Another sender may use the same.
+    /// The stream's id, unique per sender and sid. Another sender may use the same id.
     pub id: Arc<str>,
     /// The topic; [`STREAM_TOPIC`] for frames.
     pub topic: Cow<'static, str>,
-    /// How many bytes it says that follow, if it says so.
+    /// The announced payload size in bytes, if known.
     pub length: Option<u64>,
 }
 
 impl StreamHeader {
-    /// The beginning of a stream on this topic.
+    /// Creates a header.
     pub fn new(
         id: impl Into<Arc<str>>,
         topic: impl Into<Cow<'static, str>>,
@@ -59,14 +59,14 @@ impl StreamHeader {
 }
 
 impl StreamPart {
-    /// The id of the stream that it is a part of.
+    /// Returns the id of the stream.
     pub fn id(&self) -> &Arc<str> {
         match self {
             Self::Header(StreamHeader { id, .. }) | Self::Chunk { id, .. } | Self::Trailer { id, .. } => id,
         }
     }
 
-    /// How many bytes of payload it has.
+    /// Returns the number of payload bytes in this part.
     pub fn size(&self) -> usize {
         match self {
             Self::Chunk { bytes, .. } => bytes.len(),
@@ -92,28 +92,29 @@ impl fmt::Debug for StreamPart {
     }
 }
 
-/// The parts of a packet that is too large to be one, in their order. A transport that has streams sends them so.
+/// An iterator over the stream parts of a packet that is too large to be sent as one. Transports with
+/// [`Capabilities::streams`](super::Capabilities::streams) send these parts in order.
 #[derive(Clone, Debug)]
 pub struct StreamParts {
     id: Arc<str>,
     payload: Bytes,
-    /// How many parts were taken: the header is the first.
+    /// The number of parts returned so far, including the header.
     taken: u64,
     ended: bool,
 }
 
 impl StreamParts {
-    /// The parts of this packet.
+    /// Creates the parts of this packet.
     pub fn of(packet: &Packet) -> Self {
         Self { id: packet.stream_id(), payload: packet.payload.clone(), taken: 0, ended: false }
     }
 
-    /// The stream's id.
+    /// Returns the stream's id.
     pub fn id(&self) -> &Arc<str> {
         &self.id
     }
 
-    /// Ends the stream early: the trailer that tells so, unless nothing was taken or all of it.
+    /// Aborts the stream. Returns the trailer to send, or `None` if the stream has not begun or is complete.
     pub fn abandon(&mut self) -> Option<StreamPart> {
         let begun = self.taken > 0 && !self.ended;
         self.ended = true;
@@ -121,7 +122,7 @@ impl StreamParts {
     }
 }
 
-/// The reason in the trailer of a stream that its sender ended before it was whole.
+/// The reason in the trailer of a stream that its sender aborted.
 const ABANDONED: &str = "abandoned";
 
 impl Iterator for StreamParts {
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_a_header_its_chunks_and_a_trailer() {
+    fn packet_is_split_into_header_chunks_and_trailer() {
         let parts: Vec<_> = StreamParts::of(&packet(2 * STREAM_CHUNK + 1)).collect();
         let [StreamPart::Header(header), chunks @ .., StreamPart::Trailer { reason, .. }] = &parts[..] else {
             panic!("{parts:?}")
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_stream_ends_with_a_reason_and_only_if_it_began() {
+    fn aborted_stream_has_a_trailer_with_reason_only_if_it_began() {
         assert_eq!(StreamParts::of(&packet(20_000)).abandon(), None);
         let mut parts = StreamParts::of(&packet(20_000));
         parts.next();
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_shows_its_length_and_not_its_bytes() {
+    fn debug_of_a_part_shows_its_size_but_no_payload() {
         let part = StreamPart::Chunk { id: "s".into(), index: 3, bytes: Bytes::from_static(b"secret") };
         assert_eq!(format!("{part:?}"), r#"Chunk { id: "s", index: 3, bytes: 6 }"#);
     }

@@ -1,4 +1,4 @@
-//! How the participants of a room treat the bearer of a finished token.
+//! Predicts how other participants treat the bearer of a signed token.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ impl TokenClaims {
     /// Reads the claims of a token without verifying its signature. Returns `None` if the token cannot be read.
     pub fn from_unverified(token: &str) -> Option<Self> {
         let claims = Claims::from_unverified(token).ok()?;
-        // The rule of the room: a role counts if its bearer could not have given it to himself.
+        // Participants trust a role only if its bearer cannot change its own attributes.
         let changeable = claims.video.can_update_own_metadata == Some(true);
         let role = claims.attributes.get(ROLE_ATTRIBUTE).filter(|_| !changeable);
         Some(Self {
@@ -33,18 +33,18 @@ pub struct TokenClaims {
     identity: String,
 }
 
-/// What a token makes of its bearer: a participant of a role, or an agent.
+/// The role or kind that a token gives its bearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bearer {
-    /// A participant of this role.
+    /// A participant with this role.
     Role(Role),
-    /// A participant of LiveKit's kind `AGENT`, without a role.
+    /// A participant of LiveKit's kind `AGENT` without a role.
     Agent,
 }
 
 impl TokenClaims {
-    /// Returns true if the bearer is sent the copies that observers are sent.
+    /// Returns true if the bearer receives observer copies of calls.
     pub fn observes(&self) -> bool {
         self.role == Some(Role::Observer) && !self.is_hidden
     }
@@ -54,7 +54,7 @@ impl TokenClaims {
         self.is_hidden
     }
 
-    /// Returns what the token makes of its bearer if it contradicts the wanted role. A token without a role does not.
+    /// Returns the token's role or kind if it contradicts the wanted role. A token with neither does not contradict it.
     pub fn conflict(&self, wanted: Role) -> Option<Bearer> {
         let is_it = match wanted {
             Role::Assistant => self.is_agent || self.role == Some(wanted),
@@ -68,28 +68,26 @@ impl TokenClaims {
         }
     }
 
-    /// Explains what will not work in the wanted role if the token names none.
+    /// Describes the limitations in the wanted role if the token has no role. Returns `None` if there are none.
     pub fn without_role(&self, wanted: Role) -> Option<String> {
         if self.role.is_some() || self.is_agent {
             return None;
         }
         let identity = &self.identity;
         match wanted {
-            Role::Assistant => {
-                Some(format!("the token has no role: only clients that name {identity} listen to it"))
-            }
+            Role::Assistant => Some(format!(
+                "the token has no role: only clients configured with the assistant {identity} accept it"
+            )),
             Role::Client if self.is_changeable => Some(format!(
-                "the token has no role that counts, since it allows to change attributes (canUpdateOwnMetadata): only \
-                 assistants that name {identity} take its tools"
+                "the token's role is ignored because the token grants changing attributes (canUpdateOwnMetadata): only \
+                 assistants configured with the client {identity} use its tools"
             )),
             Role::Client => Some(format!(
-                "the token has no role: only assistants that name {identity}, or find no other participant without a \
-                 role, take its tools"
+                "the token has no role: only assistants configured with the client {identity}, or that see no other \
+                 participant without a role, use its tools"
             )),
-            Role::Observer if self.is_hidden => None, // nobody sees its role
-            Role::Observer => {
-                Some("the token has no role: only what goes to the whole room is heard".to_owned())
-            }
+            Role::Observer if self.is_hidden => None, // its role is not visible to others
+            Role::Observer => Some("the token has no role: only broadcasts are received".to_owned()),
         }
     }
 }

@@ -1,19 +1,19 @@
-//! Why a relay could not be had.
+//! Errors of TURN relays.
 
 use std::{fmt, time::Duration};
 
-/// A relay that the server named, and why it cannot be used.
+/// A relay that the LiveKit server provided and that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RelayFailure {
-    /// Its address, as `turn:HOST:PORT?transport=udp`.
+    /// Its URL: `turn:HOST:PORT?transport=udp`.
     pub relay: String,
-    /// What went wrong.
+    /// The reason.
     pub error: RelayError,
 }
 
 impl RelayFailure {
-    /// The failure of the relay at this address.
+    /// Creates the failure of the relay at this URL.
     pub fn new(relay: impl Into<String>, error: RelayError) -> Self {
         Self { relay: relay.into(), error }
     }
@@ -25,48 +25,48 @@ impl fmt::Display for RelayFailure {
     }
 }
 
-/// Why a relay cannot be used. None shows the credentials.
+/// The reason why a relay cannot be used. No message contains the credentials.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelayError {
-    /// Its name leads to no address.
-    #[error("its name was not found ({0})")]
+    /// The relay's host name could not be resolved.
+    #[error("host name not found ({0})")]
     NotFound(String),
-    /// No connection to it.
-    #[error("it cannot be reached ({0})")]
+    /// No connection to the relay could be made.
+    #[error("cannot connect ({0})")]
     Unreachable(String),
-    /// Its certificate is not trusted, or TLS failed otherwise.
-    #[error("no trusted TLS connection ({0})")]
+    /// The relay's certificate is not trusted, or the TLS handshake failed.
+    #[error("TLS failed ({0})")]
     Tls(String),
-    /// It does not take the credentials that the room's server gave.
-    #[error("it refused the credentials ({code} {words})")]
+    /// The relay rejected the credentials that the LiveKit server provided.
+    #[error("credentials rejected ({code} {words})")]
     Unauthorized {
-        /// The code: 401, or 441 for another user's.
+        /// The STUN error code: 401, or 441 for wrong credentials.
         code: u16,
-        /// What it said, if anything.
+        /// The reason phrase. May be empty.
         words: String,
     },
-    /// It gives us no relayed address, or will not reach the room's server.
-    #[error("it refused ({code} {words})")]
+    /// The relay refused to allocate an address, or to relay to the LiveKit server.
+    #[error("request refused ({code} {words})")]
     Refused {
-        /// The code of [RFC 8656](https://www.rfc-editor.org/rfc/rfc8656), section 19.
+        /// The error code of [RFC 8656](https://www.rfc-editor.org/rfc/rfc8656), section 19.
         code: u16,
-        /// What it said, if anything.
+        /// The reason phrase. May be empty.
         words: String,
     },
-    /// Nothing came from it.
-    #[error("no answer within {0:?}")]
+    /// The relay did not respond in time.
+    #[error("no response within {0:?}")]
     Silent(Duration),
-    /// It did what no TURN server does.
-    #[error("it does not speak TURN ({0})")]
+    /// The relay sent an invalid message.
+    #[error("invalid TURN message ({0})")]
     Malformed(&'static str),
-    /// It was there and has gone.
-    #[error("its connection ended ({0})")]
+    /// The connection to the relay ended.
+    #[error("connection ended ({0})")]
     Closed(String),
 }
 
 impl RelayError {
-    /// A refusal with this code.
+    /// Creates the error for a response with this code.
     pub(super) fn refused(code: u16, words: String) -> Self {
         match code {
             401 | 441 => Self::Unauthorized { code, words },

@@ -100,7 +100,7 @@ fn each_certificate_problem_has_its_advice() {
         ),
         (TlsFault::OtherName(Vec::new()), "not valid for host", "address"),
         (TlsFault::Certificate("odd".into()), "odd", "Let's Encrypt"),
-        (TlsFault::NotTls, "does not encrypt", "ws://"),
+        (TlsFault::NotTls, "does not speak TLS", "ws://"),
         (TlsFault::Ended("eof".into()), "eof", "log"),
         (TlsFault::Route(RouteFault::Connect(ConnectFault::Refused)), "refuses", "log"),
     ] {

@@ -216,7 +216,7 @@ fn relay_is_required_only_if_no_other_path_works() {
     for (error, wrong, advice) in [
         (
             RelayError::Silent(Duration::from_secs(5)),
-            "turns:turn.example:443: no answer within 5s",
+            "turns:turn.example:443: no response within 5s",
             "open its port",
         ),
         (RelayError::Tls("bad".into()), "bad", "certificate"),
