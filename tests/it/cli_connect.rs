@@ -110,9 +110,9 @@ fn refused_token_is_explained_by_the_servers_reason() {
             "not signed with the secret",
             "LIVEKIT_API_SECRET",
         ),
-        ("invalid token: ey, error: token is expired (exp)", "has expired", "make a new one"),
-        ("no permissions to access the room", "into this room", "`roomJoin`"),
-        ("<html>", "was signed with another key", "log names the reason"),
+        ("invalid token: ey, error: token is expired (exp)", "has expired", "get a new token"),
+        ("no permissions to access the room", "joining this room", "`roomJoin`"),
+        ("<html>", "is signed with another key", "log gives the reason"),
     ] {
         let answer = format!("HTTP/1.1 401 Unauthorized\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
         let url = format!("ws://127.0.0.1:{}", answering(answer));

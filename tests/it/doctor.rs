@@ -227,7 +227,7 @@ fn each_refused_join_says_why() {
             "LIVEKIT_API_SECRET",
         ),
         ("401 Unauthorized", "no permissions to access the room", "this room", "roomJoin"),
-        ("401 Unauthorized", "<html>", "HTTP 401", "log names the reason"),
+        ("401 Unauthorized", "<html>", "HTTP 401", "log gives the reason"),
         ("403 Forbidden", "", "HTTP 403", "limit"),
         ("404 Not Found", "", "HTTP 404", "--room"),
         ("503 Service Unavailable", "", "HTTP 503", "load"),

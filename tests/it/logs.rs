@@ -285,9 +285,9 @@ async fn join_with_a_token_without_a_role_logs_what_will_not_work() {
     let token = key.participant("r", "phone").sign().unwrap();
     // Nobody listens there; the token is looked at first.
     assert!(matches!(Client::builder().join("ws://127.0.0.1:9", &token).await, Err(JoinError::Room(_))));
-    assert!(log.text().contains("only assistants that name phone"), "{}", log.text());
+    assert!(log.text().contains("only assistants configured with the client phone"), "{}", log.text());
     assert!(matches!(Assistant::builder().join("ws://127.0.0.1:9", &token).await, Err(JoinError::Room(_))));
-    assert!(log.text().contains("only clients that name phone"), "{}", log.text());
+    assert!(log.text().contains("only clients configured with the assistant phone"), "{}", log.text());
     assert!(!log.text().contains(&token));
 }
 

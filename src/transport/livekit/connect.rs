@@ -1,4 +1,4 @@
-//! One way into a room: the server takes the join, and the peer connection is made.
+//! Joining a room: opens the signaling connection and the peer connection.
 
 use std::{
     net::IpAddr,
@@ -22,13 +22,12 @@ use super::{
 };
 use crate::transport::CloseReason;
 
-/// How long a refusal is waited for after the peer connection ended.
+/// How long to wait for the server's reason after the peer connection ended.
 const FAREWELL: Duration = Duration::from_millis(300);
-/// How long ICE is tried before it begins anew. The longer it finds nothing the less often it asks, and the network
-/// may have come back.
+/// How long ICE runs before it is restarted. ICE sends checks at growing intervals, and the network may have recovered.
 const BEGIN_ANEW: Duration = Duration::from_secs(2);
 
-/// Where the room is, and how it is reached: the same for every join of a participant.
+/// The server address and options. They are the same for every connection of a participant.
 pub(super) struct Connector {
     pub(super) url: ServerUrl,
     pub(super) roots: Vec<CertificateDer<'static>>,
@@ -41,26 +40,26 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Joins. A dropped future leaves again.
+    /// Joins the room. Dropping the future leaves it.
     pub(super) async fn connect(&self, token: &str, limit: Duration) -> Result<Connection, ConnectError> {
         let (server, start) = (&self.url, Instant::now());
         let (mut peer, offer) =
             PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
         let dial = Dial::new(self.roots.clone());
         let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
-        tracing::debug!(%server, after = ?start.elapsed(), "the server took the join");
+        tracing::debug!(%server, after = ?start.elapsed(), "the server accepted the join");
         let only = self.relay_only || demands_relays(response.client_configuration.as_ref());
         if only || !self.direct_only {
             peer.use_relays(&response.ice_servers, only, &self.roots);
         }
         let mut connecting = Connecting::new(signal, peer, token, response);
         connecting.open(start, limit).await?;
-        tracing::debug!(%server, after = ?start.elapsed(), "both channels are open");
+        tracing::debug!(%server, after = ?start.elapsed(), "both data channels are open");
         Ok(connecting.finish((self.policy, self.roots.clone())))
     }
 }
 
-/// A join under way. Dropping it leaves.
+/// A join in progress. Dropping it leaves.
 struct Connecting {
     signal: Signal,
     peer: PeerConnection,
@@ -71,7 +70,7 @@ struct Connecting {
 }
 
 impl Connecting {
-    /// The server answered with this.
+    /// Creates it from the server's join response.
     fn new(signal: Signal, peer: PeerConnection, token: &str, response: JoinResponse) -> Self {
         let mut participants = Participants::default();
         participants.update_all(&response.other_participants);
@@ -85,7 +84,7 @@ impl Connecting {
         }
     }
 
-    /// Waits until both channels are open.
+    /// Waits until both data channels are open.
     async fn open(&mut self, start: Instant, limit: Duration) -> Result<(), ConnectError> {
         let until = start + limit;
         let mut anew = Instant::now() + BEGIN_ANEW;
@@ -146,7 +145,7 @@ impl Connecting {
             ServerEvent::Leave(end) => return Err(end.into()),
             ServerEvent::Lost(why) => return Err(lost(&Loss::Signaling(why).to_string())),
             ServerEvent::AsksToResume(reason) => return Err(End::Lost(Loss::Asked(reason)).into()),
-            // The participants are taken as they are told. The rest is of a join that was made.
+            // These concern resumed connections or need no action during a join.
             ServerEvent::Listed
             | ServerEvent::Moved(_)
             | ServerEvent::Resumed(_)
@@ -155,7 +154,7 @@ impl Connecting {
         Ok(())
     }
 
-    /// The peer connection ended: the server's reason, if it gives one soon.
+    /// Waits briefly for the server's reason after the peer connection ended.
     async fn farewell(&mut self, why: &str) -> ConnectError {
         let reason = async {
             loop {

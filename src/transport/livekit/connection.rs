@@ -1,4 +1,4 @@
-//! One join: from the moment when both channels are open until it is left or lost.
+//! A connection to a room, from the moment when both data channels are open until it is left or lost.
 
 use std::{
     mem,
@@ -28,10 +28,10 @@ mod server;
 
 use recovery::Recovery;
 
-/// How long leaving waits for what was handed over to be acknowledged.
+/// How long leaving waits for outstanding packets to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// A join. Dropping it leaves, without waiting.
+/// A connection to a room. Dropping it leaves without waiting.
 pub(super) struct Connection {
     signal: Signal,
     peer: PeerConnection,
@@ -39,30 +39,30 @@ pub(super) struct Connection {
     pub(super) room: String,
     pub(super) local: Participant,
     pub(super) can_publish_data: bool,
-    /// Whether nobody is told of us.
+    /// True if the local participant is hidden.
     hidden: bool,
     pub(super) token: String,
-    /// The server has told the others of us while the join was still being made.
+    /// True if the server announced the local participant before both channels were open.
     announced: bool,
     liveness: Liveness,
     resume: Resume,
     recovery: Recovery,
     numbers: sequence::Outgoing,
     heard: sequence::Incoming,
-    /// Messages that were no user packets.
+    /// The number of messages that were not user packets.
     skipped: u64,
 }
 
-/// How a join ended.
+/// How a connection ended.
 pub(super) enum Ended {
-    /// The user wanted it.
+    /// The handle asked to leave or was dropped.
     Left,
     /// Another reason.
     End(End),
 }
 
 impl Connection {
-    /// Both channels are open.
+    /// Creates a connection whose data channels are open.
     pub(super) fn new(
         signal: Signal,
         peer: PeerConnection,
@@ -90,15 +90,15 @@ impl Connection {
         }
     }
 
-    /// The room as it is.
+    /// Returns the current state of the room.
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.room.clone(), self.local.clone(), self.participants.list())
     }
 
-    /// Runs until it is left or lost.
+    /// Runs the connection until it is left or lost.
     pub(super) async fn run(&mut self, queues: &mut Queues) -> Ended {
         if mem::take(&mut self.announced) {
-            queues.inbox.tell(TransportEvent::Joined(self.local.clone()));
+            queues.inbox.event(TransportEvent::Joined(self.local.clone()));
         }
         let events = queues.events.clone();
         loop {
@@ -125,14 +125,14 @@ impl Connection {
             let admit = admit(full);
             let [lossy, urgent, reliable] = &mut queues.lanes;
             tokio::select! {
-                // What is not read waits, up to a cap, and then the server does.
+                // Unread messages are queued up to a limit; then the server has to wait.
                 event = self.signal.next(), if !full => {
                     if let Some(end) = self.handle_server(event, queues) {
                         return Ended::End(end);
                     }
                 }
                 permit = events.reserve(), if waiting => match permit {
-                    Ok(permit) => if let Some(told) = queues.inbox.pop() { permit.send(told) },
+                    Ok(permit) => if let Some(event) = queues.inbox.pop() { permit.send(event) },
                     Err(_) => return Ended::Left,
                 },
                 asked = queues.leave.recv(), if queues.leaving.is_none() => match asked {
@@ -152,24 +152,24 @@ impl Connection {
         }
     }
 
-    /// Says goodbye on both connections.
+    /// Leaves the room: closes signaling with a leave request, then the peer connection.
     pub(super) async fn leave(self) {
         let Self { signal, mut peer, .. } = self;
         signal.leave().await;
         peer.close();
     }
 
-    /// Lets go of both connections without a word: the server keeps our place until we are back.
+    /// Drops both connections without leaving, so that the server keeps the participant until it rejoins.
     pub(super) fn abandon(self) {
         self.signal.abandon();
     }
 
-    /// Writes what there is room for.
+    /// Writes queued packets while the data channels have room.
     fn write_all(&mut self, queues: &mut Queues) -> Result<(), Error> {
         let unacknowledged = self.peer.unacknowledged();
         let progress = self.numbers.handle_unacknowledged(unacknowledged);
         self.liveness.handle_reliable(Instant::now(), unacknowledged > 0, progress);
-        // What is sent again goes before all that is new, or it would count as known.
+        // Retransmissions come first: the server discards them as duplicates once it has seen a newer number.
         if !self.write_again()? || self.recovery.is_moving() {
             return Ok(());
         }
@@ -196,7 +196,7 @@ impl Connection {
                     }
                 }
                 lane.go_on();
-                // All lossy packets that wait go before the next reliable one.
+                // All queued lossy packets go before the next reliable one.
                 if lane.lane == Lane::Lossy {
                     lane.next = lane.queue.try_recv().ok();
                 }
@@ -210,7 +210,7 @@ impl Connection {
         queues.lanes.iter().all(|lane| lane.is_done()) && self.peer.unacknowledged() == 0
     }
 
-    /// Takes what came on the channels.
+    /// Handles messages received on the data channels.
     fn take_messages(&mut self, inbox: &mut Inbox) {
         let now = Instant::now();
         while let Some((lane, bytes)) = self.peer.poll_message() {
@@ -225,7 +225,7 @@ impl Connection {
         match packet::incoming(lane, bytes) {
             Ok(heard) => {
                 if lane == Lane::Lossy || self.heard.accept(now, heard.sid.as_str(), heard.sequence) {
-                    inbox.tell(heard.event);
+                    inbox.event(heard.event);
                 }
             }
             Err(why @ (Skipped::Malformed | Skipped::OtherKind)) => {
@@ -237,12 +237,12 @@ impl Connection {
 
     fn poll_liveness(&mut self, queues: &mut Queues) -> Option<End> {
         let full = queues.inbox.is_full();
-        self.take_note_of_what_was_heard(queues);
+        self.record_received(queues);
         self.liveness.handle_signaling(self.resume.is_up());
-        // Judged by the time in which we could hear, and at this moment: we may stand still at any.
+        // Excludes time in which the process was suspended, up to this moment.
         let now = Instant::now();
         self.liveness.handle_awake(now);
-        // While too much waits for the user, we shut out acknowledgements ourselves.
+        // While the inbox is full, this side does not read acknowledgements.
         if full {
             self.liveness.handle_full();
         } else {
@@ -251,11 +251,11 @@ impl Connection {
         if now < self.liveness.poll_timeout() {
             return None;
         }
-        // If we came late, the sockets hold what came meanwhile.
+        // If this runs late, the sockets hold packets that arrived in time.
         if let Err(error) = self.peer.handle(None, admit(full)) {
             self.liveness.handle_peer_lost(Instant::now(), &error.to_string());
         }
-        self.take_note_of_what_was_heard(queues);
+        self.record_received(queues);
         match self.liveness.poll(now)? {
             Sign::End(end) => Some(end),
             Sign::Suspect => {
@@ -265,7 +265,7 @@ impl Connection {
         }
     }
 
-    fn take_note_of_what_was_heard(&mut self, queues: &mut Queues) {
+    fn record_received(&mut self, queues: &mut Queues) {
         self.liveness.handle_heard(self.peer.heard());
         if self.recovery.handle_heard(self.peer.heard()) {
             queues.emit_connection_state(ConnectionState::Connected);
@@ -273,17 +273,17 @@ impl Connection {
     }
 }
 
-/// A user who reads too slowly slows the sender down, and the path is kept alive meanwhile.
+/// While the inbox is full, only keepalives are read, so that senders slow down and the path stays alive.
 fn admit(full: bool) -> Admit {
     if full { Admit::KeepAlive } else { Admit::All }
 }
 
-/// Whether our token lets us publish data. Without a permission the server is the one to say.
+/// Returns true if the local participant may publish data. Without permission info, the server decides.
 fn can_publish_data(info: &ParticipantInfo) -> bool {
     info.permission.as_ref().is_none_or(|may| may.can_publish_data)
 }
 
-/// Whether nobody is told of us.
+/// Returns true if the local participant is hidden.
 fn is_hidden(info: &ParticipantInfo) -> bool {
     info.permission.as_ref().is_some_and(|may| may.hidden)
 }

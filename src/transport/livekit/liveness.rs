@@ -1,9 +1,9 @@
-//! Whether a join still lives: decided from what was heard and when, without a clock or a socket.
+//! Decides whether a connection is still alive, from the times of received packets. It has no clock and no I/O.
 //!
-//! A hole in the media has three stages. First it may be that only the way has changed, as when a router between
-//! forgets us: ICE begins anew, if the server can be told. Then the join is lost. In between it may end by itself:
-//! then what was sent into it must be acknowledged soon, or a new join is faster than the old connection, which
-//! sends again only after as long as the hole was.
+//! An outage of the media has two thresholds. At the first, only the path may have changed, for example because a NAT
+//! dropped its mapping: ICE restarts if signaling works. At the second, the connection is lost. If the outage ends in
+//! between, data sent during it must be acknowledged soon. Otherwise a rejoin is faster, because SCTP's backed-off timer
+//! delays retransmission by roughly the length of the outage.
 
 use std::{
     fmt,
@@ -12,76 +12,74 @@ use std::{
 
 use crate::transport::CloseReason;
 
-/// How often both ends are checked on the way between them, as ICE asks for it, when nothing else is said. A server that
-/// speaks ICE itself also checks by itself, every 2 s.
+/// The interval of ICE checks on an idle path. A server with a full ICE agent also sends its own checks, every 2 s.
 pub(super) const CHECK: Duration = Duration::from_secs(1);
-/// After this long without a datagram the join is lost: two checks were, and what went again behind them. What the old
-/// connection lost it sends again 1, 3 and 7 s after that, whenever the hole ends; a new join says it at once.
+/// The connection is lost after this long without a datagram: two checks and their retransmissions have failed. The old
+/// connection would retransmit lost data 1, 3 and 7 s after it was sent; a rejoin sends it at once.
 pub(super) const SILENCE: Duration = Duration::from_millis(2_800);
-/// The same while something of ours waits to be acknowledged, which takes a round trip and a fifth of a
-/// second: by then a new join is faster than whatever else may come.
+/// The same limit while sent data is unacknowledged. An acknowledgement takes a round trip plus 0.2 s, so by then a rejoin
+/// is the faster choice.
 pub(super) const SILENCE_WAITING: Duration = Duration::from_millis(2_500);
-/// The same two while the signaling is lost, too: then it is less likely that only packets are.
+/// [`SILENCE`] while signaling is down, too, which makes a mere loss of packets less likely.
 const SILENCE_ALONE: Duration = Duration::from_millis(2_300);
-/// Longer than a packet takes that is lost and sent again.
+/// [`SILENCE_WAITING`] while signaling is down. Longer than one retransmission of a lost packet takes.
 const SILENCE_ALONE_WAITING: Duration = Duration::from_millis(1_500);
-/// A hole this long is one that ICE's own checks have fallen into: now it may begin anew.
+/// After this long without a datagram ICE restarts: its own checks have failed.
 const SUSPECT: Duration = Duration::from_millis(2_000);
-/// The same while something of ours waits to be acknowledged. A packet that was lost is sent again after a second.
+/// The same limit while sent data is unacknowledged. A lost packet is retransmitted after 1 s.
 const SUSPECT_WAITING: Duration = Duration::from_millis(1_500);
-/// How long after a restart of ICE the next one may follow: it takes that long to be of use, and in a longer silence the
-/// join is lost.
+/// The minimum interval of ICE restarts. A restart needs that long to take effect, and in a longer outage the connection is
+/// lost anyway.
 pub(super) const RESTART_AGAIN: Duration = Duration::from_secs(3);
-/// After a hole at least this long, what waits should be acknowledged within [`PROGRESS`] from its end. In a shorter
-/// one the old connection has sent again at most once, and soon does so again.
+/// After an outage at least this long, pending data must be acknowledged within [`PROGRESS`] after its end. In a shorter one
+/// SCTP has retransmitted at most once, and soon does so again.
 const HOLE: Duration = Duration::from_secs(2);
-/// How long it may take then.
+/// The time limit for acknowledgement progress after an outage.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// The same without a hole: whoever hears the server and is not heard finds it out by what is never acknowledged. The
-/// connection has sent it again twice by then.
+/// The time limit for acknowledgement progress without an outage. It detects a path that works in one direction only. SCTP
+/// has retransmitted twice by then.
 const STUCK: Duration = Duration::from_secs(5);
-/// When the server ends a connection, the channels close before the word that says why. Connecting anew
-/// without having heard it would put out whoever has put us out.
+/// How long to wait for the server's leave request after the channels closed, since they close first. Rejoining without
+/// it could disconnect another participant with the same identity, and be disconnected by it in turn.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
-/// Who wakes up this much too late stood still, with the process or the whole machine: what was not heard meanwhile is
-/// nobody's silence.
+/// A timer firing this late means that the process or host was suspended. That interval does not count as packet loss.
 const LATE: Duration = Duration::from_millis(300);
-/// Who stood still for longer is likely to have lost its place meanwhile.
+/// After a longer suspension the server has probably removed the participant, so the interval counts.
 const TOO_LATE: Duration = Duration::from_secs(10);
 
-/// The state of one join.
+/// The liveness of one connection.
 #[derive(Debug)]
 pub(super) struct Liveness {
     heard: Instant,
-    /// When we were awake last, or want to be again.
+    /// The last time the task ran, or the time it asked to be woken.
     awake: Instant,
-    /// Since when something of ours waits to be acknowledged.
+    /// Since when sent data is unacknowledged, on any lane.
     waiting: Option<Instant>,
-    /// Since when nothing is acknowledged of what waits on the reliable channel.
+    /// Since when there is no acknowledgement progress on the reliable channel.
     stuck: Option<Instant>,
-    /// When a long hole ended while something waited that is not acknowledged yet.
+    /// When a long outage ended during which data was pending that is still unacknowledged.
     healed: Option<Instant>,
-    /// Whether the signaling is lost, too.
+    /// True while signaling is down.
     alone: bool,
-    /// When ICE last began anew.
+    /// When ICE was last restarted.
     restarted: Option<Instant>,
-    /// The peer connection ended, and the server's word is awaited until then.
+    /// Set when the peer connection ended: the deadline of the server's leave request.
     ending: Option<(Instant, Loss)>,
 }
 
-/// What the time has brought.
+/// The result of a liveness check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sign {
-    /// The way may have changed: ICE should begin anew. Said until [`Liveness::handle_restarted`].
+    /// The path may have changed: ICE should restart. Returned until [`Liveness::handle_restarted`] is called.
     Suspect,
-    /// It is over.
+    /// The connection is over.
     End(End),
 }
 
-/// How a join ended.
+/// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Somebody wants us to be gone.
+    /// The server ended it for good.
     Closed(CloseReason),
     /// The connection failed.
     Lost(Loss),
@@ -90,17 +88,17 @@ pub(super) enum End {
 /// How a connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// The signaling ended. The peer connection may live on for a while.
+    /// Signaling ended. The peer connection may still work for a while.
     Signaling(String),
     /// The peer connection ended.
     PeerConnection(String),
-    /// Nothing was heard for so long.
+    /// No packets were received for this long.
     Silence(Duration),
-    /// The server is heard, and what waits is not acknowledged.
+    /// Packets arrive, but sent data is not acknowledged.
     Stalled,
-    /// The server gives the join up, for this reason.
+    /// The server asked to reconnect, for this reason.
     Asked(&'static str),
-    /// An attempt of ours that was given up has put us out.
+    /// An earlier, abandoned rejoin attempt of this participant reached the server late and replaced this connection.
     Ghost,
 }
 
@@ -109,16 +107,16 @@ impl fmt::Display for Loss {
         match self {
             Self::Signaling(how) => write!(f, "the signaling connection ended ({how})"),
             Self::PeerConnection(how) => f.write_str(how),
-            Self::Silence(limit) => write!(f, "nothing was heard from the server for {limit:?}"),
-            Self::Stalled => f.write_str("the server is heard and acknowledges nothing"),
-            Self::Asked(reason) => write!(f, "the server gave the join up ({reason})"),
-            Self::Ghost => f.write_str("an earlier attempt of ours reached the server late"),
+            Self::Silence(limit) => write!(f, "no packets from the server for {limit:?}"),
+            Self::Stalled => f.write_str("the server sends packets but acknowledges none"),
+            Self::Asked(reason) => write!(f, "the server asked to reconnect ({reason})"),
+            Self::Ghost => f.write_str("an earlier rejoin attempt reached the server late"),
         }
     }
 }
 
 impl Liveness {
-    /// A connection that was just made.
+    /// Creates the state of a new connection.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             heard: now,
@@ -132,7 +130,7 @@ impl Liveness {
         }
     }
 
-    /// The server was last heard at this time.
+    /// A packet of the server was last received at this time.
     pub(super) fn handle_heard(&mut self, at: Instant) {
         if at <= self.heard {
             return;
@@ -143,19 +141,19 @@ impl Liveness {
         self.heard = at;
     }
 
-    /// We go to sleep, and want to be awake at `until`.
+    /// The task sleeps until this time at most.
     pub(super) fn handle_asleep(&mut self, until: Instant) {
         self.awake = self.awake.max(until);
     }
 
-    /// We are awake.
+    /// The task runs. Excludes the time by which it is late.
     pub(super) fn handle_awake(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.awake);
         self.awake = now;
         if !(LATE..TOO_LATE).contains(&late) {
             return;
         }
-        tracing::debug!(?late, "we stood still");
+        tracing::debug!(?late, "the process was suspended");
         let end = self.ending.as_mut().map(|(until, _)| until);
         let since = [&mut self.waiting, &mut self.stuck, &mut self.healed, &mut self.restarted];
         for at in since.into_iter().flatten().chain([&mut self.heard]).chain(end) {
@@ -163,12 +161,12 @@ impl Liveness {
         }
     }
 
-    /// When the server was last heard.
+    /// Returns when a packet of the server was last received.
     pub(super) fn heard(&self) -> Instant {
         self.heard
     }
 
-    /// Whether anything waits on the reliable channel, and whether something of it was acknowledged just now.
+    /// Reports whether reliable data is unacknowledged, and whether some of it was just acknowledged.
     pub(super) fn handle_reliable(&mut self, now: Instant, waits: bool, progress: bool) {
         if progress {
             (self.healed, self.stuck) = (None, None);
@@ -176,13 +174,13 @@ impl Liveness {
         self.stuck = self.stuck.or(Some(now)).filter(|_| waits);
     }
 
-    /// ICE begins anew, or will as soon as the server can be told.
+    /// ICE restarts, or will as soon as signaling works.
     pub(super) fn handle_restarted(&mut self, now: Instant) {
         self.restarted = Some(now);
     }
 
-    /// Whether something of ours waits to be acknowledged. What has ended to wait while nothing was heard was given up,
-    /// as the lossy lane does after 100 ms: that is no answer, and the wait goes on.
+    /// Reports whether sent data is unacknowledged. Data that stops waiting while no packet arrives was abandoned, as the
+    /// lossy lane does after 100 ms. That is not an acknowledgement, so the wait continues.
     pub(super) fn handle_waiting(&mut self, now: Instant, waits: bool) {
         let was_answered = self.waiting.is_none_or(|since| self.heard > since);
         if waits || !was_answered {
@@ -193,23 +191,23 @@ impl Liveness {
         }
     }
 
-    /// Nothing is read now, and so no acknowledgement either.
+    /// The inbox is full: nothing is read, so acknowledgements cannot be seen.
     pub(super) fn handle_full(&mut self) {
         (self.waiting, self.stuck, self.healed) = (None, None, None);
     }
 
-    /// Whether there is a signaling connection. Without one a hole is more likely to be the end: a server that was
-    /// killed ends it, and says nothing on the other.
+    /// Reports whether signaling works. Without it an outage is more likely final: when a server is killed, its signaling
+    /// connection closes, while the peer connection only falls silent.
     pub(super) fn handle_signaling(&mut self, up: bool) {
         self.alone = !up;
     }
 
-    /// The peer connection ended. That counts unless the server says why at once.
+    /// The peer connection ended. This is the loss unless the server soon sends a reason.
     pub(super) fn handle_peer_lost(&mut self, now: Instant, why: &str) {
         self.ending.get_or_insert_with(|| (now + FAREWELL, Loss::PeerConnection(why.into())));
     }
 
-    /// The signaling ended. With the peer connection gone as well there is nothing more to wait for.
+    /// Signaling ended. If the peer connection has ended, too, the connection is lost now.
     pub(super) fn handle_signal_lost(&mut self) -> Option<End> {
         self.ending.take().map(|(_, loss)| End::Lost(loss))
     }
@@ -277,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stood_still_goes_on_where_it_was() {
+    fn suspended_process_keeps_its_connection() {
         let (start, second) = (Instant::now(), SECOND);
         let mut liveness = Liveness::new(start);
         liveness.handle_waiting(start, true);
@@ -298,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_of_two_checks_is_a_loss_and_a_shorter_one_is_none() {
+    fn two_missed_checks_lose_the_connection() {
         let start = Instant::now();
         let mut liveness = Liveness::new(start);
         liveness.handle_restarted(start + SUSPECT);
@@ -313,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn while_something_waits_to_be_acknowledged_a_silence_is_a_loss_earlier() {
+    fn unacknowledged_data_shortens_the_silence_limit() {
         let start = Instant::now();
         let mut liveness = Liveness::new(start);
         let due = |liveness: &Liveness| liveness.silence().0;
@@ -332,7 +330,7 @@ mod tests {
 
     /// The lossy lane gives up after 100 ms what nobody acknowledged.
     #[test]
-    fn what_was_given_up_while_nothing_was_heard_waits_still() {
+    fn data_abandoned_during_silence_still_counts_as_unacknowledged() {
         let start = Instant::now();
         let mut liveness = Liveness::new(start);
         let due = |liveness: &Liveness| liveness.silence().0;
@@ -347,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn without_signaling_a_silence_is_a_loss_earlier() {
+    fn lost_signaling_shortens_the_silence_limit() {
         let start = Instant::now();
         let mut liveness = Liveness::new(start);
         liveness.handle_signaling(false);
@@ -362,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn before_a_silence_is_a_loss_the_way_is_suspected() {
+    fn silence_restarts_ice_before_the_connection_is_lost() {
         let start = Instant::now();
         let mut liveness = Liveness::new(start);
         assert_eq!(liveness.poll_timeout(), start + SUSPECT);
@@ -383,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_hole_what_waits_is_acknowledged_soon_or_never() {
+    fn missing_progress_after_a_long_outage_loses_the_connection() {
         let start = Instant::now();
         let after = |hole: Duration| {
             let mut liveness = Liveness::new(start);
@@ -409,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hears_and_is_not_heard_finds_out() {
+    fn one_way_path_loses_the_connection() {
         let start = Instant::now();
         let mut liveness = Liveness::new(start);
         for n in 0..5 {
@@ -428,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_word_is_awaited_after_the_channels_closed() {
+    fn closed_channels_wait_for_the_servers_reason() {
         let start = Instant::now();
         let mut liveness = Liveness::new(start);
         liveness.handle_peer_lost(start, "a channel closed");
@@ -438,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_loss_counts() {
+    fn first_loss_is_reported() {
         let start = Instant::now();
         let mut liveness = Liveness::new(start);
         liveness.handle_peer_lost(start, "a channel closed");
@@ -449,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_signaling_alone_is_no_loss() {
+    fn lost_signaling_alone_keeps_the_connection() {
         let start = Instant::now();
         assert_eq!(Liveness::new(start).handle_signal_lost(), None);
     }

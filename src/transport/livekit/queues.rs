@@ -1,4 +1,4 @@
-//! Where the room's task and its user meet: the queues between them, which outlive any one join.
+//! The queues between the participant's task and its `Room` handle. They survive reconnects.
 
 use std::{
     collections::VecDeque,
@@ -22,31 +22,31 @@ use crate::transport::{
     CloseReason, ConnectionState, Lane, Participant, Peer, SendError, Sid, StreamPart, TransportEvent,
 };
 
-/// How many packets of one lane wait to be written, beyond the one that is.
+/// The number of packets per lane that wait behind the one being written.
 const LANE_QUEUE: usize = 32;
-/// How many events wait for the user in the channel to it.
+/// The capacity of the event channel to the handle.
 const EVENT_QUEUE: usize = 256;
-/// How many bytes wait for the user before the sender is slowed down.
+/// The size of queued events, in bytes, at which the task stops receiving.
 const INBOX_BYTES: usize = 4 << 20;
-/// How many events wait for the user before the sender is slowed down.
+/// The number of queued events at which the task stops receiving.
 const INBOX_EVENTS: usize = 4096;
-/// What each event that waits counts, in bytes, beside what it carries: its place, and the counters of its texts.
+/// The overhead counted for each queued event, in bytes: its queue slot and reference counters.
 const EVENT_BYTES: usize = 256;
-/// What a participant that waits counts, in bytes, beside its attributes: its identity, its sid, their places.
+/// The size counted for a queued participant without its attributes, in bytes: identity, sid and map entries.
 const PARTICIPANT_BYTES: usize = 512;
 
-/// A packet on its way out, and who waits for it. It is of the join whose sid it carries, and of no other.
+/// An outgoing packet and the sender of its result. It may only be sent in the connection whose sid it carries.
 pub(super) struct Outgoing {
     pub(super) packet: DataPacket,
-    /// What follows it, if it is a part of a stream.
+    /// The remaining parts, if the packet is a part of a byte stream.
     pub(super) rest: Option<Outflow>,
     pub(super) written: oneshot::Sender<Result<(), SendError>>,
-    /// It counts as waiting until it is written.
+    /// Counts the packet in the backlog until it is written.
     pub(super) waits: Queued,
 }
 
 impl Outgoing {
-    /// Whoever asked may have gone away.
+    /// Sends the result. The caller may have dropped its future.
     fn answer(self, result: Result<(), SendError>) {
         let Self { written, waits, .. } = self;
         drop(waits);
@@ -54,14 +54,14 @@ impl Outgoing {
     }
 }
 
-/// What the user asks of the task. Dropping the sender means: leave, without waiting.
+/// A request to leave after flushing. If its sender is dropped, the task leaves without waiting.
 pub(super) struct Leave {
     pub(super) left: oneshot::Sender<()>,
 }
 
-/// The user's ends of the queues.
+/// The handle's ends of the queues.
 pub(super) struct UserQueues {
-    /// What passes between the parts of streams.
+    /// Reliable packets that may be sent between the parts of byte streams.
     pub(super) urgent: mpsc::Sender<Outgoing>,
     pub(super) reliable: mpsc::Sender<Outgoing>,
     pub(super) lossy: mpsc::Sender<Outgoing>,
@@ -70,16 +70,16 @@ pub(super) struct UserQueues {
     pub(super) events: mpsc::Receiver<TaskEvent>,
 }
 
-/// What both sides look at any time.
+/// State that the task and the handle share.
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// What waits on the reliable lane.
+    /// The bytes queued or unacknowledged on the reliable lane.
     pub(super) backlog: Backlog,
 }
 
 /// The state of [`Shared`].
 pub(super) struct State {
-    /// The join that packets can be handed to; none while there is none.
+    /// The local sid of the current connection; none while reconnecting.
     pub(super) sid: Option<Sid>,
     pub(super) can_publish_data: bool,
     pub(super) token: String,
@@ -87,48 +87,48 @@ pub(super) struct State {
 }
 
 impl Shared {
-    /// Looks at it or changes it; never across an await.
+    /// Reads or changes the state. The lock is never held across an await.
     pub(super) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Why nothing can be sent any more.
+    /// Returns the error for packets sent after the connection has ended.
     pub(super) fn closed(&self) -> SendError {
         let reason = self.with(|state| state.closed.clone());
         SendError::Closed(
-            reason.unwrap_or_else(|| CloseReason::ConnectionLost("the room's task ended".into())),
+            reason.unwrap_or_else(|| CloseReason::ConnectionLost("the participant's task ended".into())),
         )
     }
 }
 
-/// The task's side of it.
+/// The task's ends of the queues.
 pub(super) struct Queues {
     pub(super) shared: Arc<Shared>,
-    /// In the order in which they are served.
+    /// In order of priority.
     pub(super) lanes: Lanes,
     pub(super) inbox: Inbox,
-    /// What the user was told last.
+    /// The state emitted last.
     connection_state: ConnectionState,
     pub(super) leave: mpsc::Receiver<Leave>,
     pub(super) simulate: mpsc::Receiver<Scenario>,
     pub(super) events: mpsc::Sender<TaskEvent>,
-    /// The user has asked to leave in order.
+    /// Set once the handle has asked to leave.
     pub(super) leaving: Option<Leaving>,
 }
 
-/// An orderly end under way.
+/// A flush in progress before leaving.
 pub(super) struct Leaving {
     pub(super) left: oneshot::Sender<()>,
-    /// How long it waits for what was handed over.
+    /// The deadline of the flush.
     pub(super) until: Instant,
 }
 
-/// The user wants to leave.
+/// The handle asked to leave or was dropped.
 #[derive(Debug)]
 pub(super) struct Left;
 
 impl Queues {
-    /// The two sides.
+    /// Creates both ends.
     pub(super) fn new(state: State) -> (Self, UserQueues) {
         let (urgent, urgent_queue) = mpsc::channel(LANE_QUEUE);
         let (reliable, reliable_queue) = mpsc::channel(LANE_QUEUE);
@@ -153,7 +153,7 @@ impl Queues {
         (queues, UserQueues { urgent, reliable, lossy, leave, simulate, events: events_queue })
     }
 
-    /// The user wants to leave: nothing more can be handed over, and what was is flushed until then.
+    /// Stops accepting packets and flushes queued ones until the deadline.
     pub(super) fn begin_to_leave(&mut self, left: oneshot::Sender<()>, until: Instant) {
         self.shared.with(|state| state.closed = Some(CloseReason::Closed));
         for lane in &mut self.lanes {
@@ -162,14 +162,14 @@ impl Queues {
         self.leaving = Some(Leaving { left, until });
     }
 
-    /// Packets cannot pass now, or can again in the same join. Told once.
+    /// Emits the connection state if it has changed, within the same connection.
     pub(super) fn emit_connection_state(&mut self, state: ConnectionState) {
         if mem::replace(&mut self.connection_state, state) != state {
-            self.inbox.tell(TransportEvent::ConnectionState(state));
+            self.inbox.event(TransportEvent::ConnectionState(state));
         }
     }
 
-    /// There is a join again, in which packets can be sent.
+    /// Accepts packets again after a rejoin and queues the new snapshot.
     pub(super) fn resume(&mut self, sid: Sid, can_publish_data: bool, snapshot: Snapshot) {
         self.shared.with(|state| {
             state.sid = Some(sid);
@@ -179,7 +179,7 @@ impl Queues {
         self.inbox.push(TaskEvent::Rejoined(snapshot));
     }
 
-    /// There is no join any more: what waits for one is told, and whatever comes is refused.
+    /// Refuses packets from now on, and fails all queued ones with [`SendError::Interrupted`].
     pub(super) fn interrupt(&mut self) {
         self.shared.with(|state| state.sid = None);
         self.shared.backlog.set_unacknowledged(0);
@@ -191,10 +191,10 @@ impl Queues {
         }
     }
 
-    /// Does something that needs no join, and serves the user meanwhile.
+    /// Runs `work` while reconnecting, and serves the handle meanwhile.
     ///
     /// # Errors
-    /// The user wants to leave; the work was dropped.
+    /// [`Left`] if the handle asked to leave; `work` was dropped.
     pub(super) async fn serve<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Left> {
         let mut work = pin!(work);
         loop {
@@ -205,10 +205,10 @@ impl Queues {
         }
     }
 
-    /// Waits until the user has read enough for more to come.
+    /// Waits until the inbox has room.
     ///
     /// # Errors
-    /// The user wants to leave.
+    /// [`Left`] if the handle asked to leave.
     pub(super) async fn wait_until_read(&mut self) -> Result<(), Left> {
         while self.inbox.is_full() {
             self.serve_once().await?;
@@ -216,13 +216,13 @@ impl Queues {
         Ok(())
     }
 
-    /// Gives the user one event, or takes one packet, which cannot go anywhere. A dropped future loses nothing.
+    /// Delivers one event, or fails one packet, since there is no connection. Cancel safe.
     async fn serve_once(&mut self) -> Result<(), Left> {
         let (events, waiting) = (self.events.clone(), !self.inbox.is_empty());
         let [lossy, urgent, reliable] = &mut self.lanes;
         tokio::select! {
             permit = events.reserve(), if waiting => match permit {
-                Ok(permit) => if let Some(told) = self.inbox.pop() { permit.send(told) },
+                Ok(permit) => if let Some(event) = self.inbox.pop() { permit.send(event) },
                 Err(_) => return Err(Left),
             },
             asked = self.leave.recv() => {
@@ -238,8 +238,7 @@ impl Queues {
         Ok(())
     }
 
-    /// The end: from now on nothing can be sent, and everybody who waits for that hears of it, before all
-    /// events are read. It may be the same one that reads them.
+    /// Ends the queues. Pending sends fail now, before all events are read, because the same caller may wait for both.
     pub(super) fn close(self, reason: CloseReason) -> Rest {
         self.shared.with(|state| {
             state.sid = None;
@@ -251,7 +250,7 @@ impl Queues {
     }
 }
 
-/// What is left to be read.
+/// The events left to deliver after the end.
 pub(super) struct Rest {
     inbox: Inbox,
     events: mpsc::Sender<TaskEvent>,
@@ -259,23 +258,23 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Tells whoever waits that we have left, and the reader all that is left to tell.
-    pub(super) async fn tell(mut self) {
+    /// Completes a pending leave request and delivers the remaining events.
+    pub(super) async fn deliver(mut self) {
         if let Some(Leaving { left, .. }) = self.leaving {
             let _ = left.send(());
         }
-        while let Some(told) = self.inbox.pop() {
-            if self.events.send(told).await.is_err() {
+        while let Some(event) = self.inbox.pop() {
+            if self.events.send(event).await.is_err() {
                 return;
             }
         }
     }
 }
 
-/// The lossy lane, what passes between the parts of streams on the reliable one, and the rest of that.
+/// The queues of the lossy lane, of urgent reliable packets, and of all other reliable packets.
 pub(super) type Lanes = [LaneQueue; 3];
 
-/// The packets of one lane: those that wait, and the one that is being written.
+/// The queue of one lane and the packet being written.
 pub(super) struct LaneQueue {
     pub(super) lane: Lane,
     pub(super) queue: mpsc::Receiver<Outgoing>,
@@ -301,7 +300,7 @@ impl LaneQueue {
         self.next = more;
     }
 
-    /// What was being written is written: the next part of its stream follows, or nothing.
+    /// Continues after a write: with the next part of the byte stream, or with an empty slot.
     pub(super) fn go_on(&mut self) {
         let Some(Outgoing { packet, rest, .. }) = &mut self.next else { return };
         match rest.as_mut().and_then(Outflow::next) {
@@ -310,14 +309,14 @@ impl LaneQueue {
         }
     }
 
-    /// Nobody waits for the rest of a stream: its end is told to those who heard its beginning.
+    /// Aborts a byte stream whose caller has dropped its future. Receivers of its header get a trailer.
     pub(super) fn abandon_unwanted(&mut self) {
         let Some(Outgoing { packet, rest, written, .. }) = &mut self.next else { return };
         if let Some(stream) = rest.as_mut().filter(|_| written.is_closed()) {
             match stream.abandon() {
                 Some(trailer) if !stream::is_header(packet) => *packet = trailer,
-                Some(_) => self.next = None, // not even its header was written
-                None => {}                   // all but the last part was
+                Some(_) => self.next = None, // the header was not written yet
+                None => {}                   // only the trailer is left
             }
         }
     }
@@ -329,7 +328,7 @@ impl LaneQueue {
     }
 }
 
-/// What waits for the user.
+/// The events that wait for the handle.
 #[derive(Default)]
 pub(super) struct Inbox {
     waiting: VecDeque<TaskEvent>,
@@ -337,34 +336,34 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn tell(&mut self, event: TransportEvent) {
+    pub(super) fn event(&mut self, event: TransportEvent) {
         self.push(TaskEvent::Event(event));
     }
 
-    pub(super) fn push(&mut self, told: TaskEvent) {
-        self.bytes += size(&told);
-        self.waiting.push_back(told);
+    pub(super) fn push(&mut self, event: TaskEvent) {
+        self.bytes += size(&event);
+        self.waiting.push_back(event);
     }
 
     pub(super) fn pop(&mut self) -> Option<TaskEvent> {
-        let told = self.waiting.pop_front()?;
-        self.bytes -= size(&told);
-        Some(told)
+        let event = self.waiting.pop_front()?;
+        self.bytes -= size(&event);
+        Some(event)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Beyond this the network's own brakes are used, so what one reading brings at most is on top.
+    /// Returns true if the task should stop receiving. One read of the sockets can exceed the limit.
     pub(super) fn is_full(&self) -> bool {
         self.bytes >= INBOX_BYTES || self.waiting.len() >= INBOX_EVENTS
     }
 }
 
-/// All that others decide the length of counts, whatever it is called.
-fn size(told: &TaskEvent) -> usize {
-    let carried = match told {
+/// The size of an event, in bytes. All fields whose length remote participants choose are counted.
+fn size(event: &TaskEvent) -> usize {
+    let carried = match event {
         TaskEvent::Event(TransportEvent::Packet(packet)) => {
             peer_size(&packet.from) + packet.topic.len() + packet.payload.len()
         }
@@ -390,7 +389,7 @@ fn part_size(part: &StreamPart) -> usize {
     part.id().len() + more
 }
 
-/// A participant may change its attributes as often as it likes, and they may be large.
+/// Attributes are counted because a participant can change them at any rate, and they can be large.
 fn participant_size(who: &Participant) -> usize {
     PARTICIPANT_BYTES + who.attribute_bytes()
 }

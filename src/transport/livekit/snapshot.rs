@@ -1,25 +1,24 @@
-//! The room as its user knows it: it changes when he reads of it, not when it happens.
+//! A snapshot of the room, updated as the caller consumes events.
 //!
-//! Events wait in a queue until they are read, and meanwhile the participant may have lost its join and
-//! have made another. So what the getters answer moves with the events: whoever has read that the link
-//! is up sees the join that this event speaks of, and never a later one.
+//! While events wait in the queue, the participant may already have reconnected. The getters therefore reflect the last
+//! event read: after `Connected`, they show the connection that this event reports, never a later one.
 
 use std::collections::BTreeMap;
 
 use crate::transport::{ConnectionState, Identity, Participant, TransportEvent};
 
-/// What waits for the user.
+/// What the task sends to the handle.
 #[derive(Debug)]
 pub(super) enum TaskEvent {
-    /// This happened.
+    /// An event for the caller.
     Event(TransportEvent),
-    /// What is known of ourselves has changed, which is no event.
+    /// The local participant changed. This is not reported to the caller.
     Local(Participant),
-    /// Joined anew: ourselves, and who is there. The link is up.
+    /// The participant rejoined. Reported as `Connected`.
     Rejoined(Snapshot),
 }
 
-/// Ourselves and the others.
+/// The room, the local participant and the remote participants.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     room: String,
@@ -28,15 +27,15 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// The room at the join.
+    /// Creates the snapshot at a join.
     pub(super) fn new(room: String, local: Participant, present: Vec<Participant>) -> Self {
         let present = present.into_iter().map(|who| (who.identity().clone(), who)).collect();
         Self { room, local, present }
     }
 
-    /// Takes what is read; the event that it is to the user, if it is one.
-    pub(super) fn read(&mut self, told: TaskEvent) -> Option<TransportEvent> {
-        match told {
+    /// Applies a message of the task. Returns the event to report, if any.
+    pub(super) fn read(&mut self, message: TaskEvent) -> Option<TransportEvent> {
+        match message {
             TaskEvent::Event(event) => {
                 match &event {
                     TransportEvent::Joined(who) if who.identity() == self.local.identity() => {
@@ -65,22 +64,22 @@ impl Snapshot {
         }
     }
 
-    /// The room's name.
+    /// Returns the room's name.
     pub(super) fn room(&self) -> &str {
         &self.room
     }
 
-    /// Ourselves.
+    /// Returns the local participant.
     pub(super) fn local(&self) -> &Participant {
         &self.local
     }
 
-    /// The others.
+    /// Returns the remote participants.
     pub(super) fn present(&self) -> Vec<Participant> {
         self.others().cloned().collect()
     }
 
-    /// The others, where they are.
+    /// Iterates over the remote participants.
     pub(super) fn others(&self) -> impl Iterator<Item = &Participant> {
         self.present.values()
     }
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_and_goes_is_there_once_it_was_read() {
+    fn participants_change_when_their_event_is_read() {
         let mut snapshot = snapshot();
         let joined = TransportEvent::Joined(Participant::new("tablet", "PA_3"));
         assert_eq!(snapshot.read(TaskEvent::Event(joined.clone())), Some(joined));
@@ -108,22 +107,22 @@ mod tests {
         snapshot.read(TaskEvent::Event(TransportEvent::Left(Peer::new("phone", "PA_2"))));
         assert_eq!(snapshot.present(), [Participant::new("tablet", "PA_3")]);
         snapshot.read(TaskEvent::Event(TransportEvent::Left(Peer::new("tablet", "PA_0"))));
-        assert_eq!(snapshot.others().count(), 1, "an older join of it left");
+        assert_eq!(snapshot.others().count(), 1, "an earlier join of the identity left");
     }
 
     #[test]
-    fn what_is_known_of_ourselves_is_no_other_participant() {
+    fn local_participant_is_not_listed_as_remote() {
         let mut snapshot = snapshot();
         let changed = Participant::new("me", "PA_1").attributes([("floor", "2")]);
         assert_eq!(snapshot.read(TaskEvent::Local(changed.clone())), None);
         assert_eq!(*snapshot.local(), changed);
-        let told = TransportEvent::Joined(Participant::new("me", "PA_1"));
-        assert_eq!(snapshot.read(TaskEvent::Event(told.clone())), Some(told));
+        let event = TransportEvent::Joined(Participant::new("me", "PA_1"));
+        assert_eq!(snapshot.read(TaskEvent::Event(event.clone())), Some(event));
         assert_eq!((snapshot.local().attribute("floor"), snapshot.others().count()), (None, 1));
     }
 
     #[test]
-    fn a_new_join_is_seen_when_its_link_is_read_to_be_up() {
+    fn rejoin_is_visible_when_its_connected_event_is_read() {
         let mut snapshot = snapshot();
         let again = Snapshot::new("kitchen".into(), Participant::new("me", "PA_9"), Vec::new());
         snapshot.read(TaskEvent::Event(TransportEvent::ConnectionState(ConnectionState::Reconnecting)));

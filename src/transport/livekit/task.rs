@@ -1,4 +1,4 @@
-//! The task that owns a participant, from its first join to its end, over all the joins between.
+//! The task that owns a participant from its first join to its end, across all reconnects.
 
 use std::time::{Duration, Instant};
 
@@ -16,38 +16,38 @@ use super::{
 };
 use crate::transport::{CloseReason, ConnectionState, Participant};
 
-/// A participant.
+/// The state of a participant's task.
 pub(super) struct Task {
     pub(super) queues: Queues,
     pub(super) connector: Connector,
     pub(super) source: Option<TokenSource>,
     pub(super) rejoin: Rejoin,
-    /// The room and our identity, which a fresh token cannot change.
+    /// The room and the local participant. A fresh token must not change room or identity.
     pub(super) room: String,
     pub(super) local: Participant,
 }
 
 impl Task {
-    /// Runs until the room is left, or lost for good.
+    /// Runs until the participant has left or reconnection has stopped.
     pub(super) async fn run(mut self, first: Connection) {
-        let (reason, last) = self.live(first).await;
-        tracing::debug!(%reason, "the room was left");
+        let (reason, last) = self.run_connections(first).await;
+        tracing::debug!(%reason, "left the room");
         let rest = self.queues.close(reason);
         if let Some(connection) = last {
             connection.leave().await;
         }
-        rest.tell().await;
+        rest.deliver().await;
     }
 
-    /// Lives through join after join. Why it is over, and the join that is to be left.
-    async fn live(&mut self, first: Connection) -> (CloseReason, Option<Connection>) {
+    /// Runs one connection after the other. Returns the reason of the end and the connection to leave, if any.
+    async fn run_connections(&mut self, first: Connection) -> (CloseReason, Option<Connection>) {
         let mut connection = first;
         loop {
             let end = match connection.run(&mut self.queues).await {
                 Ended::Left => return (CloseReason::Closed, Some(connection)),
                 Ended::End(end) => end,
             };
-            tracing::debug!(?end, "a join ended");
+            tracing::debug!(?end, "the connection ended");
             if self.queues.leaving.is_some() {
                 return (reason(end), Some(connection));
             }
@@ -59,9 +59,9 @@ impl Task {
             connection.abandon();
             self.queues.interrupt();
             self.queues.emit_connection_state(ConnectionState::Reconnecting);
-            // The server may have put us into another one.
+            // The server may have moved the participant to another room.
             self.room.clone_from(&room);
-            connection = match self.join_anew().await {
+            connection = match self.rejoin().await {
                 Ok(Ok(connection)) => connection,
                 Ok(Err(reason)) => return (reason, None),
                 Err(Left) => return (CloseReason::Closed, None),
@@ -71,10 +71,10 @@ impl Task {
         }
     }
 
-    /// Tries until there is a join, or it is of no use any more.
-    async fn join_anew(&mut self) -> Result<Result<Connection, CloseReason>, Left> {
+    /// Tries to rejoin until it succeeds or reconnection must stop.
+    async fn rejoin(&mut self) -> Result<Result<Connection, CloseReason>, Left> {
         loop {
-            // What a flapping connection has to tell would else grow without end.
+            // Otherwise the events of a flapping connection would pile up.
             self.queues.wait_until_read().await?;
             let (limit, fresh) = match self.rejoin.poll(Instant::now()) {
                 Step::End(reason) => return Ok(Err(reason)),
@@ -87,7 +87,7 @@ impl Task {
             let newest = self.queues.shared.with(|state| state.token.clone());
             let attempt = attempt(&self.connector, self.source.as_ref(), newest, fresh, limit);
             match self.queues.serve(attempt).await? {
-                Ok(connection) if self.is_elsewhere(&connection) => {
+                Ok(connection) if self.is_other_room_or_identity(&connection) => {
                     connection.leave().await;
                     let why = "the fresh token is for another identity or another room";
                     return Ok(Err(CloseReason::Refused(why.into())));
@@ -98,19 +98,19 @@ impl Task {
                     return Ok(Ok(connection));
                 }
                 Err(failure) => {
-                    tracing::debug!(%failure, "an attempt to join anew failed");
+                    tracing::debug!(%failure, "a rejoin attempt failed");
                     self.rejoin.handle_failed(Instant::now(), &failure, chance());
                 }
             }
         }
     }
 
-    fn is_elsewhere(&self, connection: &Connection) -> bool {
+    fn is_other_room_or_identity(&self, connection: &Connection) -> bool {
         connection.room != self.room || connection.local.identity() != self.local.identity()
     }
 }
 
-/// One attempt, within this limit: what asking for a token took is not left for the join. A dropped future leaves again.
+/// Makes one attempt within `limit`, which includes fetching a token. Dropping the future leaves the room.
 async fn attempt(
     connector: &Connector,
     source: Option<&TokenSource>,
@@ -123,7 +123,7 @@ async fn attempt(
     let token = match asked {
         None => newest,
         Some(source) => match time::timeout(limit, source.ask()).await {
-            // As when the token server answers with a page about its trouble.
+            // For example, an error page of the token server.
             Ok(Ok(token)) if !tokens::has_the_form_of_a_token(&token) => {
                 return Err(Failure::NoToken("the token source's answer is not a JWT".into()));
             }
@@ -178,7 +178,7 @@ mod tests {
         key.client("kitchen", "phone").sign().unwrap()
     }
 
-    /// A server that refuses every token with 401, and which tokens it saw.
+    /// Starts a server that rejects every token with 401. Returns its address and the tokens that it received.
     async fn refusing() -> (Connector, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_token_that_has_expired_is_told_as_that() {
+    async fn rejected_expired_token_is_reported_as_expired() {
         let (connector, _) = refusing().await;
         let refused = attempt(&connector, None, EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(matches!(refused, Failure::TokenExpired));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_is_asked_when_the_token_has_expired_or_was_refused() {
+    async fn token_source_is_called_when_the_token_expired_or_was_rejected() {
         let (connector, seen) = refusing().await;
         let (newest, fresh) = (valid(), source("fresh.fresh.fresh"));
         let refused = attempt(&connector, Some(&fresh), newest.clone(), false, LIMIT).await.err().unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_source_that_gives_nothing_costs_an_attempt_and_no_connection() {
+    async fn failing_token_source_costs_an_attempt_but_no_connection() {
         let (connector, seen) = refusing().await;
         let failing = TokenSource::new(|| std::future::ready(Err::<String, _>("away")));
         let failure = attempt(&connector, Some(&failing), EXPIRED.into(), false, LIMIT).await.err().unwrap();
@@ -255,8 +255,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_source_leaves_the_join_what_is_left_of_the_limit() {
-        // It takes connections, and never says anything on them.
+    async fn slow_token_source_reduces_the_time_left_for_the_join() {
+        // Accepts connections but never responds.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (mut connector, _) = refusing().await;
         connector.url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_that_panics_is_asked_again_with_the_next_attempt() {
+    async fn panicking_token_source_is_called_again_for_the_next_attempt() {
         let (connector, seen) = refusing().await;
         let asked = AtomicBool::new(false);
         let source = TokenSource::new(move || {

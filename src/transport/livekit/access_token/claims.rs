@@ -139,12 +139,12 @@ mod tests {
     fn token_without_a_role_says_what_will_not_work() {
         let says = |token: crate::Token, wanted| part(token).without_role(wanted);
         let ordinary = || key().participant("r", "phone");
-        assert!(says(ordinary(), Role::Client).unwrap().contains("assistants that name phone"));
+        assert!(says(ordinary(), Role::Client).unwrap().contains("configured with the client phone"));
         let own = ordinary().can_update_own_metadata();
         assert!(says(own, Role::Client).unwrap().contains("canUpdateOwnMetadata"));
-        assert!(says(ordinary(), Role::Assistant).unwrap().contains("clients that name phone"));
+        assert!(says(ordinary(), Role::Assistant).unwrap().contains("configured with the assistant phone"));
         assert!(says(ordinary(), Role::Observer).is_some());
-        assert!(says(ordinary().hidden(), Role::Observer).is_none(), "nobody sees its role");
+        assert!(says(ordinary().hidden(), Role::Observer).is_none(), "its role is not visible to others");
         assert!(says(key().client("r", "i"), Role::Client).is_none());
         assert!(says(ordinary().agent(), Role::Assistant).is_none());
     }

@@ -37,7 +37,7 @@ impl Connection {
             ServerEvent::Listed => {
                 let ourselves = Some(self.local.sid()).filter(|_| !self.hidden);
                 for gone in self.recovery.take_unlisted(ourselves, &mut self.participants) {
-                    queues.inbox.tell(TransportEvent::Left(gone));
+                    queues.inbox.event(TransportEvent::Left(gone));
                 }
             }
             ServerEvent::Moved(moved) => return self.handle_moved(*moved, queues),
@@ -60,7 +60,7 @@ impl Connection {
                 });
             } else if self.local.identity() != &*info.identity {
                 for event in self.participants.update(info) {
-                    queues.inbox.tell(event);
+                    queues.inbox.event(event);
                 }
             }
         }

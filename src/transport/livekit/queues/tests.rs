@@ -1,4 +1,4 @@
-//! The queues while there is a join, and while there is none.
+//! The queues while connected and while reconnecting.
 
 use super::*;
 use crate::transport::{ConnectionState, Incoming, Participant, Peer, StreamHeader};
@@ -12,7 +12,7 @@ fn packet(size: usize) -> TaskEvent {
     )))
 }
 
-fn queues() -> (Queues, UserQueues) {
+fn new_queues() -> (Queues, UserQueues) {
     let state =
         State { sid: Some("PA_1".into()), can_publish_data: true, token: String::new(), closed: None };
     Queues::new(state)
@@ -27,7 +27,7 @@ fn queue(sender: &mpsc::Sender<Outgoing>) -> oneshot::Receiver<Result<(), SendEr
 }
 
 #[test]
-fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
+fn inbox_is_full_by_bytes_or_by_number_and_empties_again() {
     let mut inbox = Inbox::default();
     inbox.push(packet(INBOX_BYTES - 2 * EVENT_BYTES));
     assert!(!inbox.is_full());
@@ -37,13 +37,13 @@ fn the_inbox_is_full_by_bytes_or_by_number_and_empties_again() {
     assert_eq!(inbox.bytes, 0);
     for _ in 0..INBOX_EVENTS {
         assert!(!inbox.is_full());
-        inbox.tell(TransportEvent::ConnectionState(ConnectionState::Connected));
+        inbox.event(TransportEvent::ConnectionState(ConnectionState::Connected));
     }
     assert!(inbox.is_full());
 }
 
 #[test]
-fn whatever_part_of_a_stream_is_long_fills_the_inbox() {
+fn long_field_of_a_stream_part_fills_the_inbox() {
     const LONG: usize = 60_000;
     let long = || "x".repeat(LONG);
     let peer = Peer::new("a", "PA_1");
@@ -56,7 +56,7 @@ fn whatever_part_of_a_stream_is_long_fills_the_inbox() {
     ] {
         let mut inbox = Inbox::default();
         while !inbox.is_full() {
-            inbox.tell(TransportEvent::Stream { from: from.clone(), part: part.clone() });
+            inbox.event(TransportEvent::Stream { from: from.clone(), part: part.clone() });
         }
         assert!(inbox.waiting.len() <= INBOX_BYTES / LONG + 1, "{}", inbox.waiting.len());
         while inbox.pop().is_some() {}
@@ -65,7 +65,7 @@ fn whatever_part_of_a_stream_is_long_fills_the_inbox() {
 }
 
 #[test]
-fn joins_that_nobody_reads_of_fill_the_inbox_by_their_participants() {
+fn unread_rejoins_fill_the_inbox_by_their_participants() {
     let crowd = (0..1000).map(|n| Participant::new(format!("p{n}"), "PA")).collect();
     let (snapshot, mut inbox) =
         (Snapshot::new(String::new(), Participant::new("me", "PA"), crowd), Inbox::default());
@@ -76,11 +76,11 @@ fn joins_that_nobody_reads_of_fill_the_inbox_by_their_participants() {
 }
 
 #[test]
-fn participants_whose_attributes_change_fill_the_inbox_by_what_they_hold() {
+fn attribute_changes_fill_the_inbox_by_their_size() {
     let who = Participant::new("p", "PA_2").attributes([("notes", "x".repeat(64 * 1024))]);
     let mut inbox = Inbox::default();
     while !inbox.is_full() {
-        inbox.tell(TransportEvent::Joined(who.clone()));
+        inbox.event(TransportEvent::Joined(who.clone()));
     }
     assert!(inbox.waiting.len() < 70, "{}", inbox.waiting.len());
     while inbox.pop().is_some() {}
@@ -88,24 +88,24 @@ fn participants_whose_attributes_change_fill_the_inbox_by_what_they_hold() {
 }
 
 #[tokio::test]
-async fn an_outbox_holds_one_packet_until_it_is_written() {
+async fn lane_queue_holds_one_packet_until_it_is_written() {
     let (sender, receiver) = mpsc::channel(LANE_QUEUE);
-    let mut outbox = LaneQueue::new(Lane::Reliable, receiver);
+    let mut lane = LaneQueue::new(Lane::Reliable, receiver);
     let answer = queue(&sender);
-    let more = outbox.queue.recv().await;
-    outbox.take(more);
-    assert!(!outbox.is_idle() && !outbox.is_done());
-    outbox.done(Ok(()));
-    assert!(outbox.is_idle() && answer.await.unwrap().is_ok());
+    let more = lane.queue.recv().await;
+    lane.take(more);
+    assert!(!lane.is_idle() && !lane.is_done());
+    lane.done(Ok(()));
+    assert!(lane.is_idle() && answer.await.unwrap().is_ok());
     drop(sender);
-    let more = outbox.queue.recv().await;
-    outbox.take(more);
-    assert!(outbox.is_done(), "nothing can follow");
+    let more = lane.queue.recv().await;
+    lane.take(more);
+    assert!(lane.is_done(), "nothing can follow");
 }
 
 #[tokio::test]
-async fn what_waits_when_the_join_is_lost_is_interrupted_and_what_comes_then_too() {
-    let (mut queues, ends) = queues();
+async fn queued_and_later_packets_are_interrupted_when_the_connection_is_lost() {
+    let (mut queues, ends) = new_queues();
     let (first, second) = (queue(&ends.reliable), queue(&ends.lossy));
     let more = queues.lanes[0].queue.recv().await;
     queues.lanes[0].take(more);
@@ -120,28 +120,28 @@ async fn what_waits_when_the_join_is_lost_is_interrupted_and_what_comes_then_too
 }
 
 #[tokio::test]
-async fn events_are_read_while_there_is_no_join() {
-    let (mut queues, mut ends) = queues();
+async fn events_are_delivered_while_reconnecting() {
+    let (mut queues, mut ends) = new_queues();
     for _ in 0..INBOX_EVENTS {
-        queues.inbox.tell(TransportEvent::ConnectionState(ConnectionState::Reconnecting));
+        queues.inbox.event(TransportEvent::ConnectionState(ConnectionState::Reconnecting));
     }
     let reading = async { while ends.events.recv().await.is_some() {} };
     tokio::select! {
         read = queues.wait_until_read() => read.unwrap(),
-        () = reading => panic!("the queues is gone"),
+        () = reading => panic!("the queues were closed"),
     }
     assert!(!queues.inbox.is_full());
 }
 
 #[tokio::test]
-async fn who_leaves_or_goes_while_there_is_no_join_is_heard() {
-    let (mut queues, ends) = queues();
+async fn leave_and_drop_are_noticed_while_reconnecting() {
+    let (mut queues, ends) = new_queues();
     let (left, done) = oneshot::channel();
     assert!(ends.leave.try_send(Leave { left }).is_ok());
     assert!(queues.serve(std::future::pending::<()>()).await.is_err());
-    tokio::join!(queues.close(CloseReason::Closed).tell(), async { done.await.unwrap() });
+    tokio::join!(queues.close(CloseReason::Closed).deliver(), async { done.await.unwrap() });
 
-    let (mut queues, ends) = self::queues();
+    let (mut queues, ends) = new_queues();
     drop(ends);
     assert!(queues.serve(std::future::pending::<()>()).await.is_err());
 }

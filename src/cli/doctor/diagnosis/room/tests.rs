@@ -47,9 +47,9 @@ fn each_failed_join_has_its_advice() {
     for (why, wrong, advice) in [
         (TokenRefusal::Key, "does not know the API key", "keys"),
         (TokenRefusal::Signature, "not signed with the secret", "token server"),
-        (TokenRefusal::Expired, "has expired", "new one"),
+        (TokenRefusal::Expired, "has expired", "new token"),
         (TokenRefusal::NotYet, "not valid yet", "clock"),
-        (TokenRefusal::NoJoin, "does not let anybody", "roomJoin"),
+        (TokenRefusal::NoJoin, "does not grant joining", "roomJoin"),
         (TokenRefusal::Unknown, "HTTP 401", "log"),
     ] {
         says(&refused(why, false), failed, wrong, advice);
