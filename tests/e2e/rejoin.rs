@@ -404,7 +404,7 @@ async fn a_limit_ends_it() -> anyhow::Result<()> {
     let mut room = options.join(&server.url(), &token).await?;
     server.kill();
     match closed(&mut room).await? {
-        CloseReason::ConnectionLost(why) => ensure!(why.contains("not back within 1s"), "{why}"),
+        CloseReason::ConnectionLost(why) => ensure!(why.contains("not reconnected within 1s"), "{why}"),
         other => bail!("{other:?}"),
     }
     Ok(())

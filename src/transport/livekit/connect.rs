@@ -25,7 +25,7 @@ use crate::transport::CloseReason;
 /// How long to wait for the server's reason after the peer connection ended.
 const FAREWELL: Duration = Duration::from_millis(300);
 /// How long ICE runs before it is restarted. ICE sends checks at growing intervals, and the network may have recovered.
-const BEGIN_ANEW: Duration = Duration::from_secs(2);
+const ICE_RESTART: Duration = Duration::from_secs(2);
 
 /// The server address and options. They are the same for every connection of a participant.
 pub(super) struct Connector {
@@ -87,7 +87,7 @@ impl Connecting {
     /// Waits until both data channels are open.
     async fn open(&mut self, start: Instant, limit: Duration) -> Result<(), ConnectError> {
         let until = start + limit;
-        let mut anew = Instant::now() + BEGIN_ANEW;
+        let mut anew = Instant::now() + ICE_RESTART;
         while !self.peer.is_open() {
             if Instant::now() >= until {
                 return Err(self.too_late(limit));
@@ -96,8 +96,8 @@ impl Connecting {
                 return Err(ConnectError::NoRelay { relays });
             }
             if !self.peer.has_path() && Instant::now() >= anew {
-                anew = Instant::now() + BEGIN_ANEW;
-                self.begin_anew()?;
+                anew = Instant::now() + ICE_RESTART;
+                self.request_ice_restart()?;
             }
             tokio::select! {
                 event = self.signal.next() => self.handle_server(event)?,
@@ -113,7 +113,7 @@ impl Connecting {
         Ok(())
     }
 
-    fn begin_anew(&mut self) -> Result<(), ConnectError> {
+    fn request_ice_restart(&mut self) -> Result<(), ConnectError> {
         if self.peer.is_answered() {
             self.peer.restart_ice(Locals::Keep).map_err(ConnectError::transport)?;
             self.signal.offer(self.peer.described());

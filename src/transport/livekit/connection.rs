@@ -170,7 +170,7 @@ impl Connection {
         let progress = self.numbers.handle_unacknowledged(unacknowledged);
         self.liveness.handle_reliable(Instant::now(), unacknowledged > 0, progress);
         // Retransmissions come first: the server discards them as duplicates once it has seen a newer number.
-        if !self.write_again()? || self.recovery.is_moving() {
+        if !self.write_retransmissions()? || self.recovery.is_moving() {
             return Ok(());
         }
         for lane in &mut queues.lanes {
@@ -259,7 +259,7 @@ impl Connection {
         match self.liveness.poll(now)? {
             Sign::End(end) => Some(end),
             Sign::Suspect => {
-                self.begin_anew();
+                self.request_ice_restart();
                 None
             }
         }

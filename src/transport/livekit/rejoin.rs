@@ -1,7 +1,7 @@
-//! What follows when a join is lost: decided from what happened and when, without a clock, a socket or chance.
+//! Decides whether and when to rejoin after the connection was lost. It has no clock, no I/O and no randomness.
 //!
-//! Every loss is followed by a new join. What can be mended within a join (a lost signaling connection, an address
-//! of ours that went away) is no loss: see [`resume`](super::resume).
+//! Every loss is followed by a rejoin. Failures that the connection survives (lost signaling, a changed local address) are
+//! handled by [`resume`](super::resume).
 
 use std::{
     fmt,
@@ -15,35 +15,35 @@ use super::{
 };
 use crate::transport::CloseReason;
 
-/// The first attempt has this long, or four times what the last join took: on a dead network it only delays
-/// the next one. Each further one has twice as long, up to the limit of a join.
+/// The time limit of the first attempt, or four times the duration of the last join if that is longer. On a dead network
+/// a longer limit only delays the next attempt. The limit doubles with each attempt, up to the join timeout.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(3);
-/// A join that lasted this long was no false start: the next loss is a first one again.
+/// A connection that lasted this long resets the backoff.
 pub(super) const STABLE: Duration = Duration::from_secs(10);
-/// How long an attempt that was given up may still reach the server: by then its sockets are gone.
+/// How long an abandoned attempt can still reach the server. After that its sockets are closed.
 const GHOST: Duration = Duration::from_secs(30);
-/// How long a refusal must be repeated before it is believed. A gateway in front of the server answers 401, 403 or 404 in
-/// its place while the server is being moved or the gateway's own keys are being changed.
+/// How long a rejection must be repeated before it is final. A gateway can respond with 401, 403 or 404 while the server is
+/// being moved or the gateway's own keys are being rotated.
 const BELIEVED: Duration = Duration::from_secs(15);
 
-/// How often it is tried, and for how long.
+/// The intervals and limits of rejoin attempts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
     /// The first wait between two attempts; it doubles.
     pub(super) first: Duration,
     /// The longest wait.
     pub(super) longest: Duration,
-    /// How long it is tried in all. None: for ever.
+    /// The total time limit. `None`: no limit.
     pub(super) limit: Option<Duration>,
-    /// How long one attempt may take at most.
+    /// The time limit of one attempt.
     pub(super) join_timeout: Duration,
 }
 
 impl Policy {
-    /// How long to wait after so many tries. `chance` is any number.
+    /// Returns how long to wait after `tries` attempts. `chance` is a random number.
     ///
-    /// Half of the wait is fixed and half is chance, lest all that one server lost come back at once. The
-    /// first attempt follows within half of the first wait.
+    /// Half of the wait is fixed and half is random, so that participants disconnected by one server do not rejoin
+    /// together. The first attempt follows within half of the first wait.
     pub(super) fn wait(&self, tries: u32, chance: u32) -> Duration {
         let part = |whole: Duration| whole.mul_f64(f64::from(chance) / f64::from(u32::MAX));
         match tries.checked_sub(1) {
@@ -56,32 +56,32 @@ impl Policy {
     }
 }
 
-/// What is to be done now.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing before this time.
+    /// Wait until this time.
     Wait(Instant),
-    /// Join anew, within this limit.
+    /// Make an attempt.
     Join {
-        /// How long it may take.
+        /// Its time limit.
         limit: Duration,
-        /// Whether the newest token was refused, and another must be had.
+        /// True if the newest token was rejected and a fresh one is needed.
         fresh_token: bool,
     },
-    /// It is over.
+    /// Stop.
     End(CloseReason),
 }
 
-/// What went wrong in an attempt.
+/// The reason why an attempt failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The join itself failed.
+    /// Joining failed.
     Join(ConnectError),
-    /// The server takes the token no more, and the user can be asked for a fresh one.
+    /// The server rejected the token, and there is a token source.
     TokenRefused,
-    /// The token has expired, and nobody can be asked for a fresh one.
+    /// The token has expired, and there is no token source.
     TokenExpired,
-    /// No fresh token was given, for this reason.
+    /// The token source failed, for this reason.
     NoToken(String),
 }
 
@@ -89,37 +89,37 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Join(error) => error.fmt(f),
-            Self::TokenRefused => f.write_str("the server takes the token no more"),
+            Self::TokenRefused => f.write_str("the server rejected the token"),
             Self::TokenExpired => f.write_str("the token has expired"),
             Self::NoToken(why) => write!(f, "no fresh token: {why}"),
         }
     }
 }
 
-/// The life of a participant, seen from its losses.
+/// The reconnection state of a participant.
 #[derive(Debug)]
 pub(super) struct Rejoin {
     policy: Policy,
-    /// When the present join was made, or the present attempt begun.
+    /// When the current connection was established, or the current attempt started.
     since: Instant,
-    /// How long the last join took to be made.
+    /// How long the last join took.
     took: Duration,
-    /// How often it was tried since the last stable join.
+    /// The number of attempts since the last stable connection.
     tries: u32,
-    /// When the join was lost, and why.
+    /// When and why the connection was lost.
     lost: Option<(Instant, String)>,
-    /// When it is tried next.
+    /// When the next attempt is due.
     due: Instant,
     fresh_token: bool,
-    /// Since when it is refused, each time.
+    /// Since when all attempts were rejected.
     refused: Option<Instant>,
-    /// Until when an attempt that was given up may still reach the server and put us out.
+    /// Until when an abandoned attempt can still reach the server and replace the current connection.
     ghost_until: Option<Instant>,
     end: Option<CloseReason>,
 }
 
 impl Rejoin {
-    /// A first join that took so long.
+    /// Creates the state after a first join that took this long.
     pub(super) fn new(now: Instant, policy: Policy, took: Duration) -> Self {
         Self {
             policy,
@@ -135,7 +135,7 @@ impl Rejoin {
         }
     }
 
-    /// The join ended. `chance` is any number.
+    /// The connection ended. `chance` is a random number.
     pub(super) fn handle_ended(&mut self, now: Instant, end: End, chance: u32) {
         let loss = match end {
             End::Closed(CloseReason::DuplicateIdentity) if self.excuse(now) => Loss::Ghost,
@@ -152,7 +152,7 @@ impl Rejoin {
         self.due = now + self.policy.wait(self.tries, chance);
     }
 
-    /// An attempt failed. `chance` is any number.
+    /// An attempt failed. `chance` is a random number.
     pub(super) fn handle_failed(&mut self, now: Instant, failure: &Failure, chance: u32) {
         self.fresh_token = false;
         match failure {
@@ -170,11 +170,11 @@ impl Rejoin {
         if let Failure::Join(ConnectError::Timeout { .. } | ConnectError::Unreachable { .. }) = failure {
             self.ghost_until = Some(now + GHOST);
         }
-        // An attempt that hung has waited already.
+        // The duration of the attempt counts toward the wait.
         self.due = now.max(self.since + self.policy.wait(self.tries, chance));
     }
 
-    /// An attempt has led to a join.
+    /// An attempt succeeded.
     pub(super) fn handle_joined(&mut self, now: Instant) {
         self.took = now.saturating_duration_since(self.since);
         self.since = now;
@@ -183,7 +183,7 @@ impl Rejoin {
         self.refused = None;
     }
 
-    /// Why it is over, if it is.
+    /// Returns the reason if reconnection has stopped.
     pub(super) fn is_over(&self, now: Instant) -> Option<CloseReason> {
         if self.end.is_some() {
             return self.end.clone();
@@ -192,11 +192,12 @@ impl Rejoin {
         if now.saturating_duration_since(*lost_at) < limit {
             return None;
         }
-        let why = if limit.is_zero() { why.clone() } else { format!("{why}; not back within {limit:?}") };
+        let why =
+            if limit.is_zero() { why.clone() } else { format!("{why}; not reconnected within {limit:?}") };
         Some(CloseReason::ConnectionLost(why.into()))
     }
 
-    /// What is to be done now, after a loss. A [`Step::Join`] counts as begun.
+    /// Returns the next step after a loss. A returned [`Step::Join`] counts as started.
     pub(super) fn poll(&mut self, now: Instant) -> Step {
         if let Some(reason) = self.is_over(now) {
             return Step::End(reason);
@@ -225,8 +226,8 @@ impl Rejoin {
         self.refused.is_some_and(|since| now.saturating_duration_since(since) < BELIEVED)
     }
 
-    /// Whether the one that put us out may be ourselves. Believed once, or two with one name would put each
-    /// other out for ever.
+    /// Returns true if the participant with the same identity may be an earlier attempt of this one. Assumed once per
+    /// attempt; otherwise two participants with one identity would replace each other forever.
     fn excuse(&mut self, now: Instant) -> bool {
         self.ghost_until.take().is_some_and(|until| now < until)
     }
@@ -236,8 +237,8 @@ fn doubled(once: Duration, times: u32) -> Duration {
     once.saturating_mul(2_u32.saturating_pow(times))
 }
 
-/// Why it is of no use to try again, if so. A server that is restarting, or a proxy before one, answers 5xx;
-/// a network may answer in its place, and so TLS may fail for a while.
+/// Returns the close reason if retrying is useless. A restarting server, or a proxy in front of it, responds with 5xx. A
+/// captive portal can intercept connections, so TLS errors can be temporary.
 fn refusal(error: &ConnectError) -> Option<CloseReason> {
     match error {
         ConnectError::DuplicateIdentity => Some(CloseReason::DuplicateIdentity),

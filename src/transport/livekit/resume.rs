@@ -1,44 +1,43 @@
-//! When a lost signaling connection is taken up again: decided from what happened and when, without a clock, a
-//! socket or chance.
+//! Decides when to resume a lost signaling connection. It has no clock, no I/O and no randomness.
 //!
-//! Packets travel without the signaling, so its loss is none of the join. It is tried again for as long as the peer
-//! connection lives; only the server's word ends it.
+//! Packets do not need signaling, so its loss does not end the connection. Resuming is retried while the peer connection
+//! lives, unless the server refuses it.
 
 use std::time::{Duration, Instant};
 
 use super::rejoin::{Policy, STABLE};
 
-/// The first attempt has this long; each further one has twice as long, up to the limit of a join.
+/// The time limit of the first attempt. It doubles with each attempt, up to the join timeout.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(3);
 
-/// The signaling of one join, seen from its losses.
+/// The state of a connection's signaling.
 #[derive(Debug)]
 pub(super) struct Resume {
     policy: Policy,
     state: State,
-    /// When the present connection was opened, or the present attempt begun.
+    /// When signaling was opened, or the current attempt started.
     since: Instant,
-    /// How often it was tried since it last was stable.
+    /// The number of attempts since signaling was last stable.
     tries: u32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// It is there.
+    /// Signaling works.
     Up,
-    /// It is tried then.
+    /// The next attempt is due at this time.
     Due(Instant),
-    /// It is being tried.
+    /// An attempt is in progress.
     Trying,
 }
 
 impl Resume {
-    /// A connection that was just opened.
+    /// Creates the state of an open signaling connection.
     pub(super) fn new(now: Instant, policy: Policy) -> Self {
         Self { policy, state: State::Up, since: now, tries: 0 }
     }
 
-    /// The connection is gone. `chance` is any number.
+    /// Signaling was lost. `chance` is a random number.
     pub(super) fn handle_lost(&mut self, now: Instant, chance: u32) {
         if self.state == State::Up {
             self.forget_tries(now);
@@ -46,8 +45,8 @@ impl Resume {
         }
     }
 
-    /// Another one is wanted: the server asked for it, or the present one stands on an address that is gone. The
-    /// first time at once.
+    /// Signaling should be reopened, because the server asked for it or its local address is gone. The first attempt is due
+    /// at once.
     pub(super) fn handle_wanted(&mut self, now: Instant, chance: u32) {
         if self.state != State::Trying {
             self.forget_tries(now);
@@ -56,24 +55,24 @@ impl Resume {
         }
     }
 
-    /// The attempt failed. `chance` is any number.
+    /// The attempt failed. `chance` is a random number.
     pub(super) fn handle_failed(&mut self, now: Instant, chance: u32) {
-        // An attempt that hung has waited already.
+        // The duration of the attempt counts toward the wait.
         self.state = State::Due(now.max(self.since + self.policy.wait(self.tries, chance)));
     }
 
-    /// The attempt has led to a connection.
+    /// The attempt succeeded.
     pub(super) fn handle_resumed(&mut self, now: Instant) {
         self.state = State::Up;
         self.since = now;
     }
 
-    /// Whether there is a connection.
+    /// Returns true if signaling works.
     pub(super) fn is_up(&self) -> bool {
         self.state == State::Up
     }
 
-    /// Whether it is to be tried now, and for how long. It counts as begun.
+    /// Returns the time limit of an attempt that is due now. The attempt counts as started.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Duration> {
         match self.state {
             State::Due(at) if now >= at => {}
@@ -86,7 +85,7 @@ impl Resume {
         Some(limit.min(self.policy.join_timeout))
     }
 
-    /// When to ask again, if the time alone brings something.
+    /// Returns when to call [`poll`](Self::poll) next, if an attempt is scheduled.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Due(at) => Some(at),
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_one_is_tried_soon_and_then_less_and_less_often() {
+    fn lost_signaling_is_retried_with_growing_waits() {
         for (chance, waits) in [
             (0, [0, 100, 200, 400, 800, 1600, 2500, 2500]),
             (MOST, [100, 200, 400, 800, 1600, 3200, 5000, 5000]),
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attempt_has_twice_as_long_up_to_a_joins_limit_and_what_hung_has_waited() {
+    fn attempt_limit_doubles_up_to_the_join_timeout() {
         let (mut resume, mut now) = up();
         resume.handle_lost(now, 0);
         for seconds in [3, 6, 12, 15, 15] {
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_asked_for_is_opened_at_once_unless_it_never_lasts() {
+    fn requested_resume_starts_at_once_unless_signaling_is_unstable() {
         let (mut resume, now) = up();
         resume.handle_wanted(now, MOST);
         assert!(resume.poll(now).is_some());
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_wanted_does_not_wait_for_what_was_lost_before() {
+    fn requested_resume_does_not_wait_for_an_earlier_backoff() {
         let (mut resume, now) = up();
         resume.handle_lost(now, MOST);
         resume.handle_wanted(now, MOST);

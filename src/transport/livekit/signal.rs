@@ -1,4 +1,4 @@
-//! Signaling: LiveKit's client for it, behind the few outgoing that a data-only participant needs.
+//! The signaling connection: LiveKit's signaling client, reduced to the messages that a data-only participant needs.
 
 use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
@@ -32,9 +32,9 @@ use attempt::{Attempt, Step, restart, step};
 use outgoing::OutgoingMessages;
 use server_event::{end, server_event};
 
-/// The protocol that we speak. 18 would create the data channels out of band.
+/// The protocol version announced to the server. From version 18 data channels would be negotiated out of band.
 const PROTOCOL: u32 = 17;
-/// How long a goodbye may take: a dead socket must not hold anybody up.
+/// The time limit of leaving, for the case that the socket is dead.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// A signaling connection. Dropping it leaves the room.
@@ -42,15 +42,15 @@ pub(super) struct Signal {
     client: Option<Arc<SignalClient>>,
     outgoing: OutgoingMessages,
     events: SignalEvents,
-    /// What came on the old connection before a new one was opened.
+    /// Events received on the old connection before a new one was opened.
     early: VecDeque<ServerEvent>,
-    /// The present connection.
+    /// The current connection.
     dial: Arc<Dial>,
     attempt: Option<Attempt>,
 }
 
 impl Signal {
-    /// Opens the connection and joins with our half of the peer connection.
+    /// Opens the connection and sends the join request with the SDP offer.
     pub(super) async fn join(
         url: &ServerUrl,
         token: &str,
@@ -59,8 +59,8 @@ impl Signal {
         limit: Duration,
     ) -> Result<(Self, JoinResponse), ConnectError> {
         let dial = Arc::new(dial);
-        // In a task of its own: the library leaves an open socket behind when its future is dropped,
-        // and the room a participant that nobody drives. `Signal` leaves when it is dropped.
+        // In a separate task: if its future is dropped, the library leaks an open socket, and the room keeps a
+        // participant without a client. `Signal` leaves when it is dropped.
         let connecting = tokio::spawn(websocket::scope(dial.clone(), {
             let (url, token) = (url.as_str().to_owned(), token.to_owned());
             let offer = description("offer", offer, 1);
@@ -82,7 +82,7 @@ impl Signal {
             Ok(Err(panic)) => return Err(ConnectError::transport(panic)),
             Ok(Ok(joined)) => joined,
         };
-        // The library leaves a socket behind when it waits no longer for the answer; what comes on it late would join.
+        // On a timeout the library leaks its socket; a late response on it would complete the join.
         let (signal, response) = joined.map_err(|error| {
             dial.hang_up();
             join_error(error, dial.failure(), url, limit)
@@ -91,27 +91,27 @@ impl Signal {
             return Err(ConnectError::ServerTooOld { version: version(&response) });
         }
         if response.ping_interval <= 0 || response.ping_timeout <= 0 || response.participant.is_none() {
-            return Err(ConnectError::transport("the server's answer to the join is incomplete"));
+            return Err(ConnectError::transport("the server's join response is incomplete"));
         }
         Ok((signal, response))
     }
 
-    /// What came over the present connection and was not read yet.
+    /// Returns the unread frames of the current connection.
     #[cfg(test)]
     pub(super) fn unread(&self) -> Arc<websocket::Unread> {
         self.dial.unread()
     }
 
-    /// The next thing that concerns us.
+    /// Waits for the next event of the server.
     ///
     /// # Cancel safety
-    /// A dropped future loses nothing.
+    /// Dropping the future loses no event.
     pub(super) async fn next(&mut self) -> ServerEvent {
         loop {
             if let Some(event) = self.early.pop_front() {
                 return event;
             }
-            // What the new connection brings is read after the answer that opens it.
+            // Messages on a new connection are read after its first response.
             let asking = matches!(self.attempt, Some(Attempt::Asking(_)));
             tokio::select! {
                 biased;
@@ -140,15 +140,14 @@ impl Signal {
         }
     }
 
-    /// Opens another connection for the same join, in place of the present one. What becomes of it is told by
-    /// [`next`](Self::next).
+    /// Reopens signaling under the same sid. [`next`](Self::next) reports the outcome.
     pub(super) fn resume(&mut self, roots: Vec<CertificateDer<'static>>, limit: Duration) {
         let Some(client) = self.client.clone().filter(|_| self.attempt.is_none()) else { return };
         let done = tokio::spawn(close(client, self.dial.clone()));
         self.attempt = Some(Attempt::Closing { done, dial: Dial::new(roots).resuming(), limit });
     }
 
-    /// The old connection has ended: its last outgoing are kept, and that it ended is no news.
+    /// The old connection has ended: keeps its last messages and opens the new one.
     fn ask(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             if let SignalEvent::Message(message) = event {
@@ -160,32 +159,32 @@ impl Signal {
         else {
             return;
         };
-        // What was not said yet was meant for the old one.
+        // Unsent messages belonged to the old connection.
         self.outgoing = OutgoingMessages::new(client.clone());
         let dial = Arc::new(dial);
         self.dial = dial.clone();
         self.attempt = Some(Attempt::Asking(tokio::spawn(restart(client, dial, limit))));
     }
 
-    /// Tells the server what we know of the join that it resumes.
+    /// Sends the state that the server needs for a resume.
     pub(super) fn synchronize(&self, state: SyncState) {
         self.say(signal_request::Message::SyncState(state));
     }
 
-    /// Offers the peer connection anew. The answer carries the same number.
+    /// Sends a new SDP offer. The answer has the same number.
     pub(super) fn offer(&self, said: &Described) {
         self.say(signal_request::Message::Offer(description("offer", said.offer.clone(), said.number)));
     }
 
-    /// Says something, behind all that was said before. On a connection that is lost it is, too: then it is said anew
-    /// after the next one is open.
+    /// Queues a message behind the earlier ones. On a lost connection it is dropped; the caller sends it again after the
+    /// resume.
     pub(super) fn say(&self, message: signal_request::Message) {
         self.outgoing.say(message);
     }
 
-    /// Tells the server an address of ours: a candidate line.
+    /// Sends a local ICE candidate to the server.
     pub(super) fn tell_candidate(&self, line: &str) {
-        // One section, and so nothing else that it could be for.
+        // The SDP has one media section.
         let init = serde_json::json!({"candidate": line, "sdpMLineIndex": 0});
         self.say(signal_request::Message::Trickle(TrickleRequest {
             candidate_init: init.to_string(),
@@ -194,7 +193,7 @@ impl Signal {
         }));
     }
 
-    /// Closes without leaving: the server keeps us for a while, in case that we come back.
+    /// Closes without leaving, so that the server keeps the participant for a while.
     pub(super) fn abandon(mut self) {
         self.give_up();
         if let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) {
@@ -202,11 +201,11 @@ impl Signal {
         }
     }
 
-    /// Leaves and closes, in a second at most.
+    /// Sends a leave request and closes, within 1 s.
     pub(super) async fn leave(mut self) {
         let Some(client) = self.client.take() else { return };
         let goodbye = async {
-            // Without a connection nothing can be said: one that is under way is waited for.
+            // If a connection is being opened, the leave request has to wait for it.
             while self.attempt.is_some() {
                 if let ServerEvent::NotResumed(_) = self.next().await {
                     break;
@@ -214,14 +213,14 @@ impl Signal {
             }
             goodbye(client).await;
         };
-        // Perhaps on another connection than at the beginning.
+        // The connection may have changed during the wait.
         if time::timeout(GOODBYE, goodbye).await.is_err() {
             self.dial.hang_up();
         }
         self.give_up();
     }
 
-    /// Ends an attempt: its socket must not join after all.
+    /// Ends an attempt and closes its socket, so that it cannot join later.
     fn give_up(&mut self) {
         if let Some(Attempt::Asking(_)) = self.attempt.take() {
             self.dial.hang_up();
@@ -229,7 +228,7 @@ impl Signal {
     }
 }
 
-/// Whether a server, or something before it, has only no time now.
+/// Returns true if the HTTP status means a temporary failure of the server or a gateway.
 pub(super) fn is_passing(status: u16) -> bool {
     status >= 500 || [408, 425, 429].contains(&status)
 }
@@ -248,7 +247,7 @@ impl Drop for Signal {
     }
 }
 
-/// Closes a connection, if need be without a word. Broken off half-way the library would open no other.
+/// Closes a connection, if necessary without a leave request. If this were interrupted, the library would open no other.
 async fn close(client: Arc<SignalClient>, dial: Arc<Dial>) {
     let mut closing = pin!(client.close());
     if !in_time(&dial, closing.as_mut()).await {
@@ -256,7 +255,7 @@ async fn close(client: Arc<SignalClient>, dial: Arc<Dial>) {
     }
 }
 
-/// Waits for the last outgoing of a connection, and ends it without them if they take too long. Whether they did not.
+/// Flushes a connection's last messages, or drops them after a time limit. Returns true if they were flushed.
 async fn in_time(dial: &Dial, last_words: impl Future<Output = ()>) -> bool {
     let said = time::timeout(GOODBYE, last_words).await.is_ok();
     if !said {
@@ -277,7 +276,7 @@ async fn goodbye(client: Arc<SignalClient>) {
 
 fn options(limit: Duration) -> SignalOptions {
     let mut options = SignalOptions::default();
-    // Who allows a join more time allows the connection its share of it.
+    // A longer join timeout also extends the connection timeout.
     options.connect_timeout = options.connect_timeout.max(limit / 3);
     options.auto_subscribe = false;
     options.single_peer_connection = true;
@@ -322,7 +321,7 @@ fn join_error(
             ConnectError::Proxy { server, proxy: error.proxy, reason: error.reason }
         }
         (_, Some(DialFailure::Unreachable(reason))) => ConnectError::Unreachable { server, reason },
-        // The body is left out: the server repeats the token in it.
+        // The body is omitted because the server repeats the token in it.
         (
             SignalError::Handshake { status }
             | SignalError::Client(status, _)
@@ -330,7 +329,7 @@ fn join_error(
             None,
         ) => refused(server, status.as_u16()),
         (SignalError::Connection(reason), None) => ConnectError::Unreachable { server, reason },
-        // It waits so long for the answer, whatever the limit is.
+        // The library's own timeout, independent of the limit.
         (SignalError::Timeout(_), None) => {
             ConnectError::Timeout { limit: limit.min(JOIN_RESPONSE_TIMEOUT), phase: JoinPhase::Signaling }
         }
@@ -368,12 +367,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_has_5_s_and_more_if_the_join_has() {
+    fn connection_timeout_is_5_s_or_more_with_a_longer_join_timeout() {
         let limit = |join| options(Duration::from_secs(join)).connect_timeout.as_secs();
         assert_eq!((limit(1), limit(15), limit(60)), (5, 5, 20));
     }
 
-    /// A server that answers each path as told: an HTTP status, or a WebSocket with this first frame.
+    /// Starts a server that answers each path with an HTTP status, or with a WebSocket and this first frame.
     async fn server(answer: impl Fn(&str) -> Result<JoinResponse, u16> + Send + Sync + 'static) -> ServerUrl {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}", listener.local_addr().unwrap());
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_without_single_peer_connections_is_too_old() {
+    async fn server_without_single_peer_connection_is_too_old() {
         let url = server(|path| if path.ends_with("/v1") { Err(404) } else { Ok(response()) }).await;
         match join(&url).await {
             ConnectError::ServerTooOld { version } => assert_eq!(version, "1.9.8"),
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_is_said_at_once_arrives_in_order() {
+    async fn messages_sent_at_once_arrive_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
         let connecting = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
@@ -457,7 +456,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_join_that_nobody_waits_for_leaves_the_room_again() {
+    async fn dropped_join_leaves_the_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
         let connecting = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
@@ -468,7 +467,7 @@ mod tests {
                 tokio_tungstenite::accept_async(stream).await.unwrap()
             } => socket,
         };
-        // The future is dropped now; only then does the server take the join.
+        // The future is dropped before the server accepts the join.
         let frame = SignalResponse { message: Some(Message::Join(response())) }.encode_to_vec();
         socket.send(frame.into()).await.unwrap();
         let mut left = false;
@@ -480,10 +479,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_join_that_was_given_up_ends_its_socket() {
+    async fn timed_out_join_closes_its_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        // It takes the connection and says nothing; the clock of the join goes on by itself.
+        // The server accepts the connection and stays silent until the join times out.
         let limit = Duration::from_millis(500);
         let connecting = Signal::join(&url, "token", Dial::default(), String::new(), limit);
         let (joined, socket) = tokio::join!(connecting, async {
@@ -491,16 +490,16 @@ mod tests {
             tokio_tungstenite::accept_async(stream).await
         });
         assert!(matches!(joined.err().unwrap(), ConnectError::Timeout { .. }));
-        // On a slow machine it may be given up before it is a WebSocket: then it has ended, too.
+        // On a slow machine the join may time out before the WebSocket upgrade; the socket is closed then, too.
         if let Ok(mut socket) = socket {
             assert!(!matches!(socket.next().await, Some(Ok(_))), "not even a goodbye");
         }
     }
 
-    /// The library waits for an answer less long than we do, and leaves the socket behind: an answer that comes late
-    /// must make no participant that nobody drives.
+    /// The library times out before the join does, and leaks the socket. A late response must not create a participant
+    /// without a client.
     #[tokio::test]
-    async fn a_join_that_the_library_gave_up_ends_its_socket() {
+    async fn join_timed_out_in_the_library_closes_its_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
         let connecting = Signal::join(&url, "token", Dial::default(), String::new(), Duration::from_secs(20));
@@ -521,7 +520,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_incomplete_answer_is_an_error_here() {
+    async fn incomplete_join_response_is_an_error() {
         for broken in [
             JoinResponse { ping_interval: -1, ..response() },
             JoinResponse { ping_timeout: 0, ..response() },
@@ -533,7 +532,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_refusal_keeps_its_status() {
+    async fn refusal_keeps_its_http_status() {
         let refused = |status| async move { join(&server(move |_| Err(status)).await).await };
         assert!(matches!(refused(401).await, ConnectError::Unauthorized { status: 401, .. }));
         assert!(matches!(refused(403).await, ConnectError::Forbidden { status: 403, .. }));
@@ -542,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_never_repeats_the_servers_body() {
+    fn refusal_does_not_repeat_the_response_body() {
         let url = ServerUrl::parse("ws://127.0.0.1:7880").unwrap();
         let error = SignalError::Client(401.try_into().unwrap(), "invalid token: eyJhb".into());
         let error = join_error(error, None, &url, Duration::from_secs(1));

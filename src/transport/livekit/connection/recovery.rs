@@ -1,8 +1,8 @@
-//! What can be mended within a join: a signaling connection that was lost, an address of ours that went away.
+//! Recovery without a rejoin: from lost signaling and from a changed local address.
 //!
-//! Packets travel without the signaling, so a new one is opened beside them, and nobody is told. It does not begin
-//! ICE anew as other participants do: the server forgets its way to us when it is asked for that, and what it had to
-//! say meanwhile it says again a second later.
+//! Packets do not need signaling, so it is reopened in the background and nothing is reported. Unlike LiveKit's own clients,
+//! this does not restart ICE: on a restart request the server discards its selected pair and delays queued data by about
+//! 1 s.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -33,33 +33,32 @@ use crate::transport::{
     },
 };
 
-/// How long the server is silent before it is looked whether the address that the connection stands on is still
-/// ours, and how often then.
+/// How long no packet arrives before the local address is checked, and the interval of these checks.
 const LOOK: Duration = Duration::from_millis(1_200);
-/// How often while the system refuses to send.
+/// The interval of these checks while the system refuses to send.
 const LOOK_UNSENT: Duration = Duration::from_millis(100);
-/// How often ICE begins anew while the connection moves to another address.
+/// The interval of ICE restarts while the connection moves to another local address.
 const MOVE_AGAIN: Duration = Duration::from_millis(1_500);
-/// How many participants are noted as listed after a resume: as many as are known at most, twice over.
+/// The largest number of participants recorded as listed after a resume: twice the number of known participants.
 const MAX_LISTED: usize = 8_192;
 
-/// What is being mended.
+/// The recovery state of a connection.
 pub(super) struct Recovery {
     roots: Vec<CertificateDer<'static>>,
-    /// ICE begins anew as soon as the server can be told.
+    /// Set if ICE should restart as soon as signaling works.
     restart: Option<Locals>,
-    /// Since when the connection moves to another address, and when it is tried again.
+    /// Since when the connection is moving to another local address, and when ICE restarts next.
     moving: Option<(Instant, Instant)>,
     looked: Instant,
-    /// The system has refused to send since then.
+    /// True if the system has refused to send since `looked`.
     unsent: bool,
-    /// Who was listed since the signaling was resumed, until everybody was.
+    /// The sids listed since signaling was resumed, until the list is complete.
     listed: Option<HashSet<String>>,
-    /// Something is to be written that the server must acknowledge: whether it lives is not known.
+    /// True if a probe packet should be written, whose acknowledgement shows that the server is alive.
     probe: bool,
-    /// What goes again, before anything new.
-    again: VecDeque<Vec<u8>>,
-    /// We are in another room than the one that was joined. The signaling knows us by our old name there.
+    /// The packets to retransmit before new ones.
+    retransmit: VecDeque<Vec<u8>>,
+    /// True after a move to another room. Signaling cannot be resumed then, because it uses the old sid.
     has_moved_room: bool,
 }
 
@@ -73,30 +72,31 @@ impl Recovery {
             unsent: false,
             listed: None,
             probe: false,
-            again: VecDeque::new(),
+            retransmit: VecDeque::new(),
             has_moved_room: false,
         }
     }
 
-    /// Whether the connection is without a way.
+    /// Returns true while the connection moves to another local address.
     pub(super) fn is_moving(&self) -> bool {
         self.moving.is_some()
     }
 
-    /// The server was last heard at this time. Whether that ends a move.
+    /// A packet was last received at this time. Returns true if that ends a move.
     pub(super) fn handle_heard(&mut self, at: Instant) -> bool {
         self.moving.take_if(|(since, _)| at > *since).is_some()
     }
 
-    /// The server lists a participant.
+    /// The server listed a participant.
     pub(super) fn handle_listed(&mut self, sid: &str) {
         if let Some(listed) = self.listed.as_mut().filter(|listed| listed.len() < MAX_LISTED) {
             listed.insert(sid.to_owned());
         }
     }
 
-    /// The server tells of the room, as it does behind the list of everybody that follows a resume: takes away who
-    /// was not in that. It may tell of it at any time, but the list has ourselves in it, unless we are hidden.
+    /// The server sent a room update, which follows the participant list after a resume. Removes and returns the participants
+    /// not listed. Room updates can arrive at any time, so the list counts as complete only if it contains the local
+    /// participant, unless that is hidden.
     pub(super) fn take_unlisted(
         &mut self,
         ourselves: Option<&Sid>,
@@ -108,21 +108,21 @@ impl Recovery {
         participants.retain(|peer| listed.contains(peer.sid().as_str()))
     }
 
-    /// We are in another room: what was to be said and heard in the old one is no matter any more.
+    /// The participant was moved to another room. Pending work for the old room is discarded.
     pub(super) fn handle_moved_room(&mut self) {
         self.listed = None;
-        self.again.clear();
+        self.retransmit.clear();
         self.has_moved_room = true;
     }
 }
 
 impl Connection {
-    /// Does what is due.
+    /// Runs the recovery steps that are due.
     pub(super) fn recover(&mut self, queues: &mut Queues) {
         let now = Instant::now();
-        self.look_for_another_address(now, queues);
+        self.check_local_address(now, queues);
         if self.peer.wants_restart() {
-            self.begin_anew();
+            self.request_ice_restart();
         }
         if let Some((_, again)) = &mut self.recovery.moving
             && now >= *again
@@ -137,7 +137,7 @@ impl Connection {
         self.tell_candidates();
     }
 
-    /// Tells the server addresses of ours that it does not know. They change while a connection moves.
+    /// Sends new local candidates to the server. They change while the connection moves.
     fn tell_candidates(&mut self) {
         while self.resume.is_up()
             && let Some(line) = self.peer.poll_candidate()
@@ -146,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// When to ask again.
+    /// Returns when to call [`recover`](Self::recover) next.
     pub(super) fn recovery_timeout(&self) -> Instant {
         let due = match self.recovery.moving {
             Some((_, again)) => again,
@@ -155,8 +155,8 @@ impl Connection {
         self.resume.poll_timeout().map_or(due, |at| at.min(due))
     }
 
-    /// The way to the server may have changed.
-    pub(super) fn begin_anew(&mut self) {
+    /// Requests an ICE restart, because the path may have changed.
+    pub(super) fn request_ice_restart(&mut self) {
         self.liveness.handle_restarted(Instant::now());
         self.recovery.restart.get_or_insert(Locals::Keep);
     }
@@ -167,9 +167,9 @@ impl Connection {
         }
         let end = self.liveness.handle_signal_lost();
         if end.is_none() {
-            tracing::debug!(%why, "the signaling was lost");
+            tracing::debug!(%why, "the signaling connection was lost");
             self.resume.handle_lost(Instant::now(), chance());
-            // A server that was killed ends the signaling, and the peer connection only falls silent.
+            // When a server is killed, its signaling closes, while the peer connection only falls silent.
             self.recovery.probe = true;
         }
         end
@@ -183,12 +183,12 @@ impl Connection {
     }
 
     pub(super) fn handle_asked_to_resume(&mut self, reason: &'static str) -> Option<End> {
-        tracing::debug!(%reason, "the server asks to resume");
+        tracing::debug!(%reason, "the server asked to resume");
         if self.recovery.has_moved_room {
             return Some(End::Lost(Loss::Asked(reason)));
         }
-        // It does so when its own end of the way has failed.
-        self.begin_anew();
+        // The server does so when its own end of the path has failed.
+        self.request_ice_restart();
         self.resume.handle_wanted(Instant::now(), chance());
         None
     }
@@ -199,7 +199,7 @@ impl Connection {
     }
 
     pub(super) fn handle_resumed(&mut self, answer: &ReconnectResponse) {
-        tracing::debug!(heard = answer.last_message_seq, "the signaling is resumed");
+        tracing::debug!(heard = answer.last_message_seq, "the signaling connection was resumed");
         self.resume.handle_resumed(Instant::now());
         self.recovery.listed = Some(HashSet::new());
         self.peer.use_relays(
@@ -207,20 +207,20 @@ impl Connection {
             demands_relays(answer.client_configuration.as_ref()),
             &self.recovery.roots,
         );
-        self.recovery.again = self.numbers.unheard(answer.last_message_seq).map(<[u8]>::to_vec).collect();
+        self.recovery.retransmit =
+            self.numbers.unheard(answer.last_message_seq).map(<[u8]>::to_vec).collect();
         let state = self.sync_state();
         self.signal.synchronize(state);
     }
 
-    /// Writes what goes before all that is new: what the server has not heard, and a question whether it lives.
-    /// Whether that is all.
-    pub(super) fn write_again(&mut self) -> Result<bool, Error> {
-        while let Some(packet) = self.recovery.again.front() {
+    /// Writes what precedes new packets: retransmissions and the probe. Returns true if all of it was written.
+    pub(super) fn write_retransmissions(&mut self) -> Result<bool, Error> {
+        while let Some(packet) = self.recovery.retransmit.front() {
             if !self.peer.write(Lane::Reliable, packet)? {
                 return Ok(false);
             }
             self.numbers.written_other(packet.len());
-            self.recovery.again.pop_front();
+            self.recovery.retransmit.pop_front();
         }
         if self.recovery.probe && !self.recovery.is_moving() {
             self.recovery.probe = !self.write_probe()?;
@@ -228,8 +228,8 @@ impl Connection {
         Ok(!self.recovery.probe)
     }
 
-    /// Writes a packet to ourselves, which the server acknowledges and delivers to nobody. It has no number: behind one
-    /// the server would take nothing again that came before.
+    /// Writes a packet addressed to the local participant, which the server acknowledges but does not deliver. It has no
+    /// sequence number; with one, the server would discard later retransmissions of earlier packets.
     fn write_probe(&mut self) -> Result<bool, Error> {
         let to_us = Packet::new([self.local.identity().clone()], Bytes::new());
         let probe = packet::outgoing(to_us, self.local.sid()).encode_to_vec();
@@ -247,7 +247,7 @@ impl Connection {
         let Some(locals) = mem::take(&mut self.recovery.restart) else { return };
         match self.peer.restart_ice(locals) {
             Ok(()) => {
-                tracing::debug!(?locals, "ICE begins anew");
+                tracing::debug!(?locals, "restarting ICE");
                 self.liveness.handle_restarted(Instant::now());
                 self.signal.offer(self.peer.described());
             }
@@ -255,17 +255,17 @@ impl Connection {
         }
     }
 
-    /// An address that went away says nothing: no packet comes, and none of ours leaves.
-    fn look_for_another_address(&mut self, now: Instant, queues: &mut Queues) {
+    /// Checks whether the local address is gone. The system does not report this: packets are just neither sent nor received.
+    fn check_local_address(&mut self, now: Instant, queues: &mut Queues) {
         self.recovery.unsent |= self.peer.take_unsent();
         if self.recovery.is_moving() || now < self.look_at() {
             return;
         }
         (self.recovery.looked, self.recovery.unsent) = (now, false);
         if self.peer.has_moved() {
-            tracing::debug!("the address that the connection stood on is gone");
+            tracing::debug!("the local address of the connection is gone");
             self.recovery.moving = Some((now, now));
-            // The present one stands on that address, too, and would only fall silent.
+            // The signaling connection uses that address, too, and would only fall silent.
             self.resume.handle_wanted(now, chance());
             queues.emit_connection_state(ConnectionState::Reconnecting);
         }

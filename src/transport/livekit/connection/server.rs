@@ -1,4 +1,4 @@
-//! What the server tells while a join lasts.
+//! Handles signaling messages of the server during a connection.
 
 use std::time::Instant;
 
@@ -52,7 +52,7 @@ impl Connection {
                 self.local = participants::participant(info);
                 self.hidden = is_hidden(info);
                 queues.shared.with(|state| state.can_publish_data = can_publish_data(info));
-                // The server tells us of ourselves on the same tick as it tells the others.
+                // The server announces the participant to itself and to the others at the same time.
                 queues.inbox.push(if info.state() == participant_info::State::Active {
                     TaskEvent::Event(TransportEvent::Joined(self.local.clone()))
                 } else {
@@ -66,10 +66,10 @@ impl Connection {
         }
     }
 
-    /// The server has put us into another room, over the same connections: to the user a new join.
+    /// The server moved the participant to another room over the same connections. Reported as a rejoin.
     fn handle_moved(&mut self, moved: RoomMovedResponse, queues: &mut Queues) -> Option<End> {
         let (Some(room), Some(local)) = (moved.room, moved.participant) else {
-            tracing::debug!("a move without a room or without ourselves");
+            tracing::debug!("a room move without room or participant");
             return Some(End::Closed(CloseReason::Server("ROOM_MOVED".into())));
         };
         queues.interrupt();

@@ -53,7 +53,7 @@ fn end_of(failure: &Failure) -> Option<CloseReason> {
 }
 
 #[test]
-fn the_first_attempt_follows_at_once_and_the_waits_double_up_to_the_longest() {
+fn waits_double_up_to_the_longest_after_an_immediate_first_attempt() {
     for (chance, expected) in
         [(0, [0, 100, 200, 400, 800, 1600, 2500, 2500]), (MOST, [100, 200, 400, 800, 1600, 3200, 5000, 5000])]
     {
@@ -67,7 +67,7 @@ fn the_first_attempt_follows_at_once_and_the_waits_double_up_to_the_longest() {
 }
 
 #[test]
-fn an_attempt_that_hung_has_waited_already() {
+fn duration_of_an_attempt_counts_toward_the_wait() {
     let (mut rejoin, mut now) = stable(policy());
     rejoin.handle_ended(now, lost(), MOST);
     let (_, limit) = next_attempt(&mut rejoin, &mut now);
@@ -79,7 +79,7 @@ fn an_attempt_that_hung_has_waited_already() {
 }
 
 #[test]
-fn attempts_may_take_longer_and_longer_up_to_the_limit_of_a_join() {
+fn attempt_limit_doubles_up_to_the_join_timeout() {
     let limits = |took: Duration, policy: Policy| {
         let (start, mut limits) = (Instant::now(), Vec::new());
         let (mut rejoin, mut now) = (Rejoin::new(start, policy, took), start + STABLE);
@@ -96,7 +96,7 @@ fn attempts_may_take_longer_and_longer_up_to_the_limit_of_a_join() {
 }
 
 #[test]
-fn a_join_that_lasts_begins_anew_and_a_false_start_does_not() {
+fn stable_connection_resets_the_backoff_and_a_short_one_does_not() {
     let (mut rejoin, mut now) = stable(policy());
     rejoin.handle_ended(now, lost(), MOST);
     for _ in 0..3 {
@@ -113,7 +113,7 @@ fn a_join_that_lasts_begins_anew_and_a_false_start_does_not() {
 }
 
 #[test]
-fn without_a_limit_it_is_tried_for_ever_and_with_one_until_then() {
+fn rejoin_limit_bounds_the_attempts() {
     let (mut rejoin, mut now) = stable(policy());
     let start = now;
     rejoin.handle_ended(now, lost(), 0);
@@ -146,7 +146,7 @@ fn without_a_limit_it_is_tried_for_ever_and_with_one_until_then() {
 }
 
 #[test]
-fn a_limit_of_nothing_ends_with_the_loss_itself() {
+fn zero_rejoin_limit_ends_at_the_loss() {
     let (mut rejoin, now) = stable(Policy { limit: Some(Duration::ZERO), ..policy() });
     assert_eq!(rejoin.is_over(now), None);
     rejoin.handle_ended(now, lost(), 0);
@@ -155,7 +155,7 @@ fn a_limit_of_nothing_ends_with_the_loss_itself() {
 }
 
 #[test]
-fn somebodys_will_is_the_end() {
+fn server_side_removal_stops_reconnection() {
     for reason in [CloseReason::Removed, CloseReason::DuplicateIdentity, CloseReason::ServerShutdown] {
         let (mut rejoin, now) = stable(policy());
         rejoin.handle_ended(now, End::Closed(reason.clone()), 0);
@@ -168,7 +168,7 @@ fn somebodys_will_is_the_end() {
 }
 
 #[test]
-fn a_refusal_is_the_end_and_trouble_is_not() {
+fn refusal_stops_reconnection_and_a_server_error_does_not() {
     let server = || "sfu:443".to_owned();
     let refused = |status| Failure::Join(ConnectError::Refused { server: server(), status });
     for failure in [
@@ -193,7 +193,7 @@ fn a_refusal_is_the_end_and_trouble_is_not() {
 }
 
 #[test]
-fn a_refusal_by_what_stands_before_the_server_is_believed_after_15_s() {
+fn gateway_refusal_is_final_after_15_s() {
     let refused = |status| Failure::Join(ConnectError::Refused { server: "sfu:443".into(), status });
     let forbidden = || Failure::Join(ConnectError::Forbidden { server: "sfu:443".into(), status: 403 });
     let (mut rejoin, start) = stable(policy());
@@ -257,7 +257,7 @@ fn answer_of_another_kind_between_two_refusals_begins_the_15_s_again() {
 }
 
 #[test]
-fn a_refused_token_is_replaced_at_once() {
+fn rejected_token_is_replaced_at_once() {
     let (mut rejoin, mut now) = stable(policy());
     rejoin.handle_ended(now, lost(), 0);
     assert!(matches!(rejoin.poll(now), Step::Join { fresh_token: false, .. }));
@@ -269,7 +269,7 @@ fn a_refused_token_is_replaced_at_once() {
 }
 
 #[test]
-fn an_attempt_that_was_given_up_may_put_us_out_once() {
+fn abandoned_attempt_may_evict_the_participant_once() {
     let out = || End::Closed(CloseReason::DuplicateIdentity);
     let (mut rejoin, mut now) = stable(policy());
     rejoin.handle_ended(now, lost(), 0);

@@ -1,4 +1,4 @@
-//! Another signaling connection for the same join, under way.
+//! An attempt to resume signaling.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -18,30 +18,30 @@ use crate::transport::livekit::{
     websocket::{self, Dial, DialFailure},
 };
 
-/// A new connection for the same join, under way.
+/// An attempt to resume signaling.
 pub(super) enum Attempt {
-    /// The old one ends, and its end is no news.
+    /// The old connection is being closed.
     Closing { done: JoinHandle<()>, dial: Dial, limit: Duration },
-    /// The server is asked.
+    /// The new connection is being opened.
     Asking(JoinHandle<Result<ReconnectResponse, NotResumed>>),
 }
 
-/// What an attempt has come to.
+/// The progress of an attempt.
 pub(super) enum Step {
     Closed,
     Answered(Box<Result<ReconnectResponse, NotResumed>>),
 }
 
-/// Why the signaling was not taken up again.
+/// The reason why signaling was not resumed.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::transport::livekit) enum NotResumed {
-    /// The server was not reached, or has no time: it can be tried again.
+    /// The server was not reached or is temporarily unavailable. A retry may succeed.
     Again(String),
-    /// The server knows us no more, or not any longer with this token.
+    /// The server no longer knows the participant, or rejected its token.
     Over(End),
 }
 
-/// What an attempt comes to; never without one.
+/// Waits for the progress of an attempt. Pending forever if there is none.
 pub(super) async fn step(attempt: &mut Option<Attempt>) -> Step {
     let gone = |error: JoinError| NotResumed::Again(error.to_string());
     match attempt {
@@ -56,7 +56,7 @@ pub(super) async fn step(attempt: &mut Option<Attempt>) -> Step {
     }
 }
 
-/// Asks the server to go on with the join.
+/// Opens a signaling connection that resumes the participant.
 pub(super) async fn restart(
     client: Arc<SignalClient>,
     dial: Arc<Dial>,
@@ -67,7 +67,7 @@ pub(super) async fn restart(
     let answer = match time::timeout(limit, &mut asking).await {
         Ok(answer) => answer,
         Err(_) => {
-            // It ends with its socket; dropped, it would leave one behind.
+            // The task ends with its socket. Dropping it would leak the socket.
             dial.hang_up();
             asking.as_mut().await
         }
@@ -78,7 +78,7 @@ pub(super) async fn restart(
             Ok(answer)
         }
         Err(error) => {
-            // As after a failed join: the library may have left its socket behind.
+            // As after a failed join, the library may have leaked its socket.
             dial.hang_up();
             Err(not_resumed(error, dial.failure()))
         }
@@ -94,7 +94,7 @@ fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
                 _ => NotResumed::Again("the server asks to try again".into()),
             }
         }
-        // Its last connection was not closed in time, and it opens no other.
+        // The library did not close its last connection in time, so it opens no other.
         (error @ SignalError::InvalidState(_), _) => {
             NotResumed::Over(End::Lost(Loss::Signaling(error.to_string())))
         }

@@ -1,4 +1,4 @@
-//! What we say over one signaling connection, in order.
+//! The queue of outgoing messages of one signaling connection.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,12 +6,12 @@ use livekit_protocol::signal_request::Message;
 use livekit_signaling::SignalClient;
 use tokio::{sync::mpsc, task::AbortHandle, time};
 
-/// How long a word of ours may take to be on its way. Whoever takes nothing for so long is found dead elsewhere.
+/// The time limit of writing one message. A server that reads nothing for longer is detected elsewhere.
 const SAY: Duration = Duration::from_secs(3);
-/// How many outgoing wait at most: those of a resume are a dozen.
+/// The capacity of the queue. A resume queues about a dozen messages.
 const MAX_WAITING: usize = 64;
 
-/// A queue and the task that empties it; dropped, both are gone.
+/// A queue and the task that empties it. Dropping it ends both.
 pub(super) struct OutgoingMessages {
     queue: mpsc::Sender<Message>,
     task: AbortHandle,
@@ -30,7 +30,7 @@ impl OutgoingMessages {
 
     pub(super) fn say(&self, message: Message) {
         if self.queue.try_send(message).is_err() {
-            tracing::debug!(limit = MAX_WAITING, "the signaling takes nothing: a word is left unsaid");
+            tracing::debug!(limit = MAX_WAITING, "the signaling queue is full; a message was dropped");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the server tells, in our outgoing.
+//! The server's signaling messages as events of this crate.
 
 use livekit_protocol::{
     ClientConfigSetting, ClientConfiguration, DisconnectReason, LeaveRequest, ParticipantInfo,
@@ -11,33 +11,33 @@ use crate::transport::{
     livekit::liveness::{End, Loss},
 };
 
-/// What the server tells. Not to be shown: a token may be in it.
+/// An event of the server. It may contain a token, so it must not be logged.
 pub(in crate::transport::livekit) enum ServerEvent {
-    /// Its half of the peer connection, and the number of the offer that it answers.
+    /// The SDP answer, and the number of the offer that it answers.
     Answer(String, u32),
-    /// An address of its: a candidate line.
+    /// An ICE candidate of the server.
     Candidate(String),
-    /// What it knows of some participants, ourselves among them.
+    /// The state of some participants, possibly including the local one.
     Participants(Vec<ParticipantInfo>),
-    /// A newer token.
+    /// A refreshed token.
     Token(String),
-    /// It tells of the room, as it does after it has listed all participants.
+    /// A room update. The server sends one after it has listed all participants.
     Listed,
-    /// We are in another room now.
+    /// The participant was moved to another room.
     Moved(Box<RoomMovedResponse>),
-    /// It ends the join, or asks for another.
+    /// The server ended the connection, or asked to reconnect.
     Leave(End),
-    /// It asks for another connection for the same join, for this reason.
+    /// The server asked to resume, for this reason.
     AsksToResume(&'static str),
-    /// The connection is gone.
+    /// The signaling connection was lost.
     Lost(String),
-    /// Another connection is there for the same join.
+    /// Signaling was resumed.
     Resumed(Box<ReconnectResponse>),
-    /// It is not.
+    /// Signaling could not be resumed.
     NotResumed(NotResumed),
 }
 
-/// Whether the server lets nobody send to it directly.
+/// Returns true if the server requires relays.
 pub(in crate::transport::livekit) fn demands_relays(configuration: Option<&ClientConfiguration>) -> bool {
     configuration.is_some_and(|it| it.force_relay() == ClientConfigSetting::Enabled)
 }
@@ -51,21 +51,21 @@ pub(super) fn server_event(message: Message) -> Option<ServerEvent> {
         Message::Update(update) => Some(ServerEvent::Participants(update.participants)),
         Message::RefreshToken(token) => Some(ServerEvent::Token(token)),
         Message::Leave(leave) => Some(server_leave(&leave)),
-        // The server lists everybody and then tells of the room itself.
+        // The server lists all participants and then sends a room update.
         Message::RoomUpdate(_) => Some(ServerEvent::Listed),
         Message::RoomMoved(moved) => Some(ServerEvent::Moved(Box::new(moved))),
         _ => None,
     }
 }
 
-/// The candidate line in the JSON that carries it.
+/// Extracts the candidate line from its JSON.
 pub(super) fn candidate(init: &str) -> Option<String> {
     let init: serde_json::Value = serde_json::from_str(init).ok()?;
     let line = init.get("candidate")?.as_str()?;
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// What the server wants when it ends a connection.
+/// Converts a leave request.
 pub(super) fn server_leave(leave: &LeaveRequest) -> ServerEvent {
     match end(leave) {
         End::Lost(Loss::Asked(reason)) if leave.action() == leave_request::Action::Resume => {
@@ -75,8 +75,8 @@ pub(super) fn server_leave(leave: &LeaveRequest) -> ServerEvent {
     }
 }
 
-/// Somebody's will is final; what only says that the connection failed is a loss. So is what names nobody's will: the
-/// server says `JOIN_FAILURE` when its own message bus fails, and `UNKNOWN_REASON` for whatever else.
+/// Converts a disconnect reason. Intentional reasons are final; connection failures are losses, which are followed by a
+/// rejoin. `JOIN_FAILURE` (sent when the server's message bus fails) and `UNKNOWN_REASON` are losses, too.
 pub(super) fn end(leave: &LeaveRequest) -> End {
     let disconnect = leave.action() == leave_request::Action::Disconnect;
     End::Closed(match leave.reason() {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn somebodys_will_is_final_and_told_in_our_words() {
+    fn intentional_disconnect_is_final() {
         use leave_request::Action::Disconnect;
         for (reason, told) in [
             (DisconnectReason::DuplicateIdentity, CloseReason::DuplicateIdentity),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_asks_for_a_new_join_or_ends_one_for_nobodys_sake_gets_one() {
+    fn reconnect_request_and_unintentional_disconnect_are_losses() {
         use leave_request::Action::{Disconnect, Reconnect, Resume};
         for (reason, action) in [
             (DisconnectReason::UnknownReason, Reconnect),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_is_taken_out_of_its_json() {
+    fn candidate_is_extracted_from_its_json() {
         let init = r#"{"candidate":"candidate:1 1 udp 1 127.0.0.1 9 typ host","sdpMid":"0","usernameFragment":null}"#;
         assert_eq!(candidate(init).as_deref(), Some("candidate:1 1 udp 1 127.0.0.1 9 typ host"));
         for nothing in [r#"{"candidate":""}"#, r#"{"candidate":7}"#, "{}", "[]", "", "{"] {

@@ -1,8 +1,7 @@
-//! What the server's frames may do: one answer first, only known messages, and no more than are read.
+//! Limits on the server's signaling frames: one response first, only known messages, and a bounded number unread.
 //!
-//! `livekit-signaling` takes a frame as soon as there is one and keeps it until it is read, in queues without an end;
-//! some values make it panic in a task of its own, and then nobody is told anything any more. So what it gets passes
-//! through here.
+//! `livekit-signaling` reads frames as they arrive and keeps them in unbounded queues, and some values make it panic in a
+//! background task, after which no event is emitted. All frames therefore pass through this filter first.
 
 use std::{
     collections::VecDeque,
@@ -17,13 +16,12 @@ use tokio::sync::Notify;
 use super::message_filter::{JOIN, LEAVE, RECONNECT, filter};
 use crate::transport::livekit::tokens::has_the_form_of_a_token;
 
-/// How much of what came may wait to be read before no more is taken from the socket, in bytes. One more frame may
-/// have been taken by then.
+/// The size of unread frames, in bytes, at which reading from the socket stops. One more frame may already have been read.
 const MAX_UNREAD: usize = 1 << 20;
-/// What a frame weighs beside its bytes: a candidate of 100 bytes takes more once it is decoded.
+/// The overhead counted per frame, in bytes: a candidate of 100 bytes takes more memory once decoded.
 const OVERHEAD: usize = 512;
 
-/// What came on one connection and was not read yet.
+/// The unread frames of one connection.
 #[derive(Debug, Default)]
 pub(in crate::transport::livekit) struct Unread {
     weights: Mutex<VecDeque<usize>>,
@@ -41,7 +39,7 @@ impl Unread {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner).push_back(size + OVERHEAD);
     }
 
-    /// What waits, in bytes.
+    /// Returns the size of the unread frames, in bytes.
     pub(in crate::transport::livekit) fn bytes(&self) -> usize {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner).iter().sum()
     }
@@ -49,7 +47,7 @@ impl Unread {
     /// Waits until there is room for another frame.
     ///
     /// # Cancel safety
-    /// A dropped future loses nothing.
+    /// Dropping the future has no effect.
     pub(super) async fn room(&self) {
         while self.bytes() >= MAX_UNREAD {
             self.read.notified().await;
@@ -57,11 +55,11 @@ impl Unread {
     }
 }
 
-/// One connection's frames.
+/// The filter of one connection's frames.
 #[derive(Debug)]
 pub(super) struct FrameLimits {
     stage: Stage,
-    /// The connection is to go on with a join, not to make one.
+    /// True if the connection resumes a participant instead of joining.
     resumes: bool,
     unread: Arc<Unread>,
     skipped: u64,
@@ -69,24 +67,24 @@ pub(super) struct FrameLimits {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The answer to our join is to come.
+    /// Waiting for the server's first response.
     New,
-    /// It came.
+    /// The response arrived.
     Open,
-    /// A refusal came in its place.
+    /// The server refused.
     Refused,
 }
 
-/// What becomes of a frame.
+/// The result for one frame.
 #[derive(Debug, PartialEq)]
 pub(super) enum Taken {
-    /// It is passed on.
+    /// Pass it on.
     Frame(Vec<u8>),
-    /// It is of no concern to us, or malformed.
+    /// Skip it: unknown or malformed.
     Nothing,
-    /// It is passed on, and then the connection is over: the server does not take the join.
+    /// Pass it on, then close the connection: the server refused the join.
     Refusal(Vec<u8>, LeaveRequest),
-    /// The connection is over: what came cannot be worked with.
+    /// Close the connection: the frame is unusable.
     Unfit(&'static str),
 }
 
@@ -95,12 +93,12 @@ impl FrameLimits {
         Self { stage: Stage::New, resumes, unread, skipped: 0 }
     }
 
-    /// Whether nothing follows any more.
+    /// Returns true if no frame can follow.
     pub(super) fn is_over(&self) -> bool {
         self.stage == Stage::Refused
     }
 
-    /// Takes a frame.
+    /// Checks a frame.
     pub(super) fn take(&mut self, frame: &[u8]) -> Taken {
         let taken = self.judge(frame);
         if taken == Taken::Nothing {
@@ -114,10 +112,10 @@ impl FrameLimits {
         let Some(filtered) = filter(frame) else { return Taken::Nothing };
         match (self.stage, filtered.kind) {
             (Stage::New, JOIN | RECONNECT) if (filtered.kind == RECONNECT) != self.resumes => {
-                Taken::Unfit("the server answered another question than ours")
+                Taken::Unfit("the server's first response does not match the request")
             }
             (Stage::New, JOIN) if !is_complete(&filtered.frame) => {
-                Taken::Unfit("the server's answer to the join is incomplete")
+                Taken::Unfit("the server's join response is incomplete")
             }
             (Stage::New, JOIN | RECONNECT) => {
                 self.stage = Stage::Open;
@@ -131,16 +129,16 @@ impl FrameLimits {
                 };
                 Taken::Refusal(filtered.frame, leave)
             }
-            // The library would drop what comes before the answer, and a second answer is none.
+            // The library drops messages before the response, and ignores a second response.
             (Stage::New | Stage::Refused, _) | (Stage::Open, JOIN | RECONNECT) => Taken::Nothing,
             (Stage::Open, _) => {
                 match decoded(&filtered.frame) {
-                    // What it cannot read it passes on to nobody.
+                    // The library would discard a frame that it cannot decode.
                     None => return Taken::Nothing,
-                    // Both the library and the participant would rejoin with it in place of a good one.
+                    // It would replace the valid token that the next rejoin needs.
                     Some(Message::RefreshToken(token)) if !has_the_form_of_a_token(&token) => {
                         tracing::debug!(
-                            "a fresh token of the server was malformed, and the last one is kept"
+                            "the server refreshed the token with a malformed one; keeping the last"
                         );
                         return Taken::Nothing;
                     }
@@ -157,7 +155,7 @@ fn decoded(frame: &[u8]) -> Option<Message> {
     SignalResponse::decode(frame).ok()?.message
 }
 
-/// Whether there is all in a join's answer that the library counts on: without a span between pings it panics.
+/// Returns true if a join response has all fields that the library relies on. Without a ping interval it panics.
 fn is_complete(frame: &[u8]) -> bool {
     match decoded(frame) {
         Some(Message::Join(mut join)) => {

@@ -65,7 +65,7 @@ fn an_incomplete_answer_does_not_reach_the_library() {
     ] {
         assert_eq!(
             fresh().take(&frame(Message::Join(broken))),
-            Taken::Unfit("the server's answer to the join is incomplete")
+            Taken::Unfit("the server's join response is incomplete")
         );
     }
     let huge = JoinResponse { ping_interval: i32::MAX, ping_timeout: i32::MAX, ..join() };
