@@ -222,7 +222,7 @@ fn relay_is_required_only_if_no_other_path_works() {
         (RelayError::Tls("bad".into()), "bad", "certificate"),
         (RelayError::Unauthorized { code: 401, words: String::new() }, "401", "password"),
         (RelayError::Refused { code: 403, words: String::new() }, "403", "as a peer"),
-        (RelayError::NotFound("x".into()), "name was not found", "turn.domain"),
+        (RelayError::NotFound("x".into()), "host name not found", "turn.domain"),
     ] {
         says(&relay(&failed(error.clone()), true), State::Warning, wrong, "calls work without a relay");
         says(&relay(&failed(error), false), State::Failed, wrong, advice);
