@@ -1,4 +1,4 @@
-//! What waits on the reliable lane: packets that wait to be written, and bytes that the server has not acknowledged.
+//! The backlog of the reliable lane: queued packets and unacknowledged bytes.
 
 use std::sync::{
     Arc,
@@ -15,7 +15,7 @@ struct Counts {
     unacknowledged: AtomicUsize,
 }
 
-/// A packet that waits to be written; its bytes count until this is dropped.
+/// Counts a queued packet in the backlog until dropped.
 #[derive(Debug)]
 pub(super) struct Queued {
     backlog: Backlog,
@@ -23,18 +23,18 @@ pub(super) struct Queued {
 }
 
 impl Backlog {
-    /// A packet of so many bytes waits from now on.
+    /// Adds a queued packet of this size, in bytes.
     pub(super) fn queue(&self, bytes: usize) -> Queued {
         self.0.queued.fetch_add(bytes, Relaxed);
         Queued { backlog: self.clone(), bytes }
     }
 
-    /// So many bytes were written and not acknowledged.
+    /// Sets the number of bytes written but not acknowledged.
     pub(super) fn set_unacknowledged(&self, bytes: usize) {
         self.0.unacknowledged.store(bytes, Relaxed);
     }
 
-    /// All of it, in bytes.
+    /// Returns the backlog in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.queued.load(Relaxed).saturating_add(self.0.unacknowledged.load(Relaxed))
     }

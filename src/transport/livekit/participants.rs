@@ -1,4 +1,4 @@
-//! Who is in the room, as the server tells it.
+//! The remote participants of the room, as the server reports them.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -6,13 +6,13 @@ use livekit_protocol::{ParticipantInfo, participant_info};
 
 use crate::transport::{Participant, ParticipantKind, Peer, TransportEvent};
 
-/// How many participants are known at most; beyond it they are heard, but not announced.
+/// The largest number of known participants. Packets of further ones are received, but they are not announced.
 const MAX_PARTICIPANTS: usize = 4096;
 /// How much memory the attributes of all of them together may take, in bytes: 8 KiB for each of so many. Beyond it
 /// participants are known without theirs, and so without a role.
 const MAX_ATTRIBUTES: usize = 32 << 20;
 
-/// The remote participants, by identity: one join of each at a time.
+/// The remote participants by identity.
 #[derive(Debug, Default)]
 pub(super) struct Participants {
     known: BTreeMap<String, Known>,
@@ -33,7 +33,7 @@ impl Participants {
         self.known.values().map(|known| known.participant.clone()).collect()
     }
 
-    /// Takes what the server says of a remote participant; tells what that changes.
+    /// Applies the server's update of a remote participant. Returns the resulting events.
     pub(super) fn update(&mut self, info: &ParticipantInfo) -> Vec<TransportEvent> {
         let mut events = Vec::new();
         if info.identity.is_empty() {

@@ -1,4 +1,4 @@
-//! The token of a new join: the newest that the server gave, or a fresh one of the user's.
+//! The token for a rejoin: the newest one from the server, or a fresh one from the token source.
 
 use std::{
     error::Error,
@@ -12,7 +12,7 @@ use std::{
 use livekit_token::Claims;
 use tokio::task::JoinSet;
 
-/// Three parts in the URL's base64: what is none should cost no connection.
+/// Returns true if the text has the form of a JWT: three base64url parts. Anything else is rejected before connecting.
 pub(super) fn has_the_form_of_a_token(text: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'))
@@ -20,7 +20,7 @@ pub(super) fn has_the_form_of_a_token(text: &str) -> bool {
     text.split('.').count() == 3 && text.split('.').all(is_part)
 }
 
-/// Whether a token's time is over, by our own clock. One that cannot be read has none.
+/// Returns true if the token has expired according to the local clock. An unreadable token has no expiry.
 pub(super) fn has_expired(token: &str) -> bool {
     let Ok(claims) = Claims::from_unverified(token) else { return false };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -29,7 +29,7 @@ pub(super) fn has_expired(token: &str) -> bool {
 
 type Asked = Pin<Box<dyn Future<Output = Result<String, Box<dyn Error + Send + Sync>>> + Send>>;
 
-/// Whoever makes tokens for the user.
+/// The application's source of tokens.
 #[derive(Clone)]
 pub(super) struct TokenSource(Arc<dyn Fn() -> Asked + Send + Sync>);
 
@@ -54,7 +54,7 @@ impl TokenSource {
         asked.spawn(async move { source().await.map_err(|error| error.to_string()) });
         match asked.join_next().await {
             Some(Ok(answer)) => answer,
-            // What it said when it panicked may hold anything.
+            // The panic message may contain secrets.
             Some(Err(_)) | None => Err("the token source panicked".into()),
         }
     }

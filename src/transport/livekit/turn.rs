@@ -1,7 +1,7 @@
-//! Relays: TURN servers that pass datagrams on where no direct path is, over UDP, TCP and TLS.
+//! Relays: TURN servers that forward datagrams where there is no direct path, over UDP, TCP and TLS.
 //!
-//! A relay is a task with queues that have caps, so that a stalled one delays nobody. What goes through it looks
-//! like what goes through a socket on the relayed address: from there to the room's server, and back.
+//! Each relay has a task with bounded queues, so a stalled relay does not delay the others. To the peer connection it looks
+//! like a socket on the relayed address.
 
 use std::{
     net::{IpAddr, SocketAddr},

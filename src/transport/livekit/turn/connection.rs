@@ -1,4 +1,4 @@
-//! The way to a relay: its name looked up, a connection opened, and what travels on it cut into frames.
+//! The connection to a relay: resolves its name, opens UDP, TCP or TLS, and splits the stream into frames.
 
 use std::{
     io,
@@ -23,18 +23,18 @@ use super::{
 };
 use crate::transport::livekit::{dial, tls};
 
-/// How long a name may take to be found.
+/// The time limit of a name lookup.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(4);
-/// How many addresses of one name are tried, one after the other.
+/// The number of addresses per name that are tried, one after the other.
 const MAX_ADDRESSES: usize = 4;
-/// How long a connection to one of them may take, with TLS.
+/// The time limit of connecting to one address, including TLS.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
-/// Read at once, in bytes.
+/// The size of one read, in bytes.
 const READ: usize = 16 * 1024;
-/// How much waits to be written on a stream before no more is taken, in bytes.
+/// The size of unwritten data on a stream, in bytes, at which no more datagrams are accepted.
 const WAITING: usize = 32 * 1024;
 
-/// A connection to a relay, and its ends.
+/// A connection to a relay, with its local and remote address.
 pub(super) struct RelayConnection {
     pub(super) reader: Reader,
     pub(super) writer: Writer,
@@ -42,7 +42,7 @@ pub(super) struct RelayConnection {
     pub(super) remote: SocketAddr,
 }
 
-/// The addresses behind a name, of the family that we may use: the families in turn, for one of them may lead nowhere.
+/// Resolves the relay's name to addresses of the allowed family. IPv4 and IPv6 alternate, since one of them may not work.
 pub(in crate::transport::livekit) async fn resolve(
     url: &IceUrl,
     from: Option<IpAddr>,
@@ -59,7 +59,7 @@ fn usable(found: impl Iterator<Item = SocketAddr>, from: Option<IpAddr>) -> Vec<
     usable
 }
 
-/// Opens a connection to one address of a relay, from this address of ours if one is given.
+/// Connects to one address of a relay, from the local address `from` if given.
 pub(super) async fn open(
     url: &IceUrl,
     remote: SocketAddr,
@@ -81,9 +81,9 @@ async fn connect(
         let any: IpAddr =
             if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((from.unwrap_or(any), 0)).await.map_err(unreachable)?;
-        // From here on only the relay is heard.
+        // From here on only datagrams of the relay are received.
         socket.connect(remote).await.map_err(unreachable)?;
-        // Before the system has said so once nothing is taken, and the first question would be lost.
+        // Until the socket was reported writable, `try_send` fails and the first request would be lost.
         socket.writable().await.map_err(unreachable)?;
         let (local, socket) = (socket.local_addr().map_err(unreachable)?, Arc::new(socket));
         let (reader, writer) = (Reader::Udp(socket.clone()), Writer::Udp(socket));
@@ -116,14 +116,14 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// What comes from a relay.
+/// The receiving half.
 pub(super) enum Reader {
     Udp(Arc<UdpSocket>),
     Stream(ReadHalf<Box<dyn Stream>>),
 }
 
 impl Reader {
-    /// Waits for more.
+    /// Waits for more data.
     ///
     /// # Cancel safety
     /// A dropped future loses nothing.
@@ -143,7 +143,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes the next whole frame off what was read.
+    /// Splits the next complete frame off the data read.
     pub(super) fn take(&self, buffer: &mut BytesMut) -> Result<Option<BytesMut>, RelayError> {
         match self {
             Self::Udp(_) => Ok((!buffer.is_empty()).then(|| buffer.split())),
@@ -158,14 +158,14 @@ impl Reader {
     }
 }
 
-/// What goes to a relay.
+/// The sending half.
 pub(super) enum Writer {
     Udp(Arc<UdpSocket>),
     Stream { half: WriteHalf<Box<dyn Stream>>, waiting: BytesMut, unflushed: bool },
 }
 
 impl Writer {
-    /// Writes a frame, at once or when the stream takes it. What no socket takes now is lost, as on any network.
+    /// Writes a frame, or queues it on a stream. A UDP datagram that the socket does not accept is lost.
     pub(super) fn push(&mut self, frame: &[u8]) {
         match self {
             Self::Udp(socket) => {
@@ -177,7 +177,7 @@ impl Writer {
         }
     }
 
-    /// Whether datagrams may be pushed now.
+    /// Returns true if datagrams can be pushed now.
     pub(super) fn has_room(&self) -> bool {
         match self {
             Self::Udp(_) => true,
@@ -185,7 +185,7 @@ impl Writer {
         }
     }
 
-    /// Whether something waits to be written.
+    /// Returns true if data waits to be written.
     pub(super) fn waits(&self) -> bool {
         match self {
             Self::Udp(_) => false,
@@ -193,7 +193,7 @@ impl Writer {
         }
     }
 
-    /// Writes what waits.
+    /// Writes the queued data.
     ///
     /// # Cancel safety
     /// A dropped future loses nothing.
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_family_keeps_the_other_out() {
+    fn both_address_families_are_tried() {
         let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
         let found = ["[::1]:1", "[::2]:1", "[::3]:1", "[::4]:1", "[::5]:1", "192.0.2.1:1"].map(parse);
         let all = usable(found.into_iter(), None);

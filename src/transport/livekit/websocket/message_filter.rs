@@ -1,25 +1,25 @@
-//! What is let through of a signaling frame: what a data-only participant reads, and not too much of it.
+//! A whitelist filter for signaling frames: passes only the fields that a data-only participant uses, within limits.
 //!
-//! A frame of 16 MiB can hold eight million participants of two bytes, each half a kilobyte once it is decoded. So it
-//! is written anew on its bytes, before anything is decoded: only known fields, texts of a sensible length, and only
-//! so many of what comes repeatedly.
+//! A frame of 16 MiB can hold eight million participants of two bytes, each half a kilobyte once decoded. The filter
+//! therefore rewrites the encoded bytes before decoding: it keeps known fields, strings up to a maximum length, and a
+//! limited number of repeated fields.
 
 use crate::transport::ROLE_ATTRIBUTE;
 
-/// How many participants one frame may list: twice as many as are known at most.
+/// The largest number of participants in one frame: twice the number of known participants.
 const PARTICIPANTS: usize = 8_192;
-/// How many attributes a participant may have.
+/// The largest number of attributes of a participant.
 const ATTRIBUTES: usize = 256;
 /// How long all attributes of a participant may be together, in bytes: LiveKit allows 64 KiB of their names and values,
 /// beside which each takes some to say how long they are.
 const ATTRIBUTES_SIZE: usize = 64 * 1024 + 8 * ATTRIBUTES;
-/// How many relays a server may name.
+/// The largest number of ICE servers.
 const ICE_SERVERS: usize = 16;
-/// How many addresses a relay may have.
+/// The largest number of URLs of an ICE server.
 const ICE_URLS: usize = 8;
 /// How many messages within messages one frame may have in all, besides attributes: more than all participants take.
 const MESSAGES: usize = 4 * PARTICIPANTS;
-/// How many attributes one frame may have in all. Participants behind these are listed with their roles alone.
+/// The largest number of attributes in one frame. Further participants keep only their role attribute.
 const ALL_ATTRIBUTES: usize = 64 * 1024;
 
 /// The longest name, identity or sid, in bytes: LiveKit allows 256 of an identity.
@@ -37,7 +37,7 @@ pub(super) const JOIN: u64 = 1;
 pub(super) const LEAVE: u64 = 8;
 pub(super) const RECONNECT: u64 = 19;
 
-/// What may be in a field.
+/// The rule for a field.
 enum Rule {
     /// A number.
     Number,
@@ -133,31 +133,31 @@ const PERMISSION: Fields = &[
     (13, Number),
 ];
 
-/// A frame that is let through.
+/// A filtered frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Filtered {
-    /// Which message is in it.
+    /// The field number of its message.
     pub(super) kind: u64,
     pub(super) frame: Vec<u8>,
 }
 
-/// What is let through of a frame: nothing, if it is malformed or of no concern to us.
+/// Filters a frame. Returns `None` if it is malformed or its message is not used.
 pub(super) fn filter(frame: &[u8]) -> Option<Filtered> {
     let mut left = Left { messages: MESSAGES, attributes: ALL_ATTRIBUTES };
     let out = message(frame, RESPONSE, &mut left)?;
     let mut fields = Reader(&out);
     let (kind, _) = fields.next()??;
-    // Several at once would be melted into one, and each has its own limits.
+    // Several messages would be merged by the decoder, although each was limited separately.
     fields.next().is_none().then_some(Filtered { kind, frame: out })
 }
 
-/// What a frame may still have.
+/// The remaining limits of a frame.
 struct Left {
     messages: usize,
     attributes: usize,
 }
 
-/// A message without what is not let through; nothing if it is malformed.
+/// Filters a message. Returns `None` if it is malformed.
 fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
     let (mut out, mut has_role) = (Vec::new(), false);
     let (mut counts, mut sizes) = (vec![0; fields.len()], vec![0; fields.len()]);
@@ -178,7 +178,7 @@ fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
                 bytes_field(&mut out, number, &message(bytes, inner, left)?);
             }
             (Attribute(most, size, inner), Value::Bytes(bytes)) if counts[at] <= *most => {
-                // Without its role a participant could not be worked with.
+                // The role attribute is always kept.
                 if is_role(bytes) && !has_role {
                     has_role = true;
                 } else if left.attributes > 0 {
@@ -198,7 +198,7 @@ fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Whether an attribute is the role.
+/// Returns true if the attribute is the role.
 fn is_role(bytes: &[u8]) -> bool {
     let key = Reader(bytes).next();
     matches!(key, Some(Some((1, Value::Bytes(key)))) if key == ROLE_ATTRIBUTE.as_bytes())
@@ -223,12 +223,12 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// What stands in a field.
+/// The value of a field.
 #[derive(Clone, Copy)]
 enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
-    /// Of a kind that none of ours has.
+    /// A wire type that no known field uses.
     Other,
 }
 
