@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use toolbridge::{Body, ProgramTools, ToolContext, ToolName, ToolSource as _};
+use toolbridge::{ProgramTools, ToolContext, ToolName, ToolSource as _, Value};
 
 /// How often each is run. The first few are not counted.
 const RUNS: usize = 500;
@@ -43,6 +43,6 @@ async fn once(tools: &ProgramTools) -> Duration {
     let name: ToolName = "nothing".parse().unwrap();
     let context = ToolContext::new("bench", Duration::from_secs(60));
     let begun = Instant::now();
-    tools.execute(&name, Body::empty(), context).await.unwrap();
+    tools.execute(&name, Value::empty(), context).await.unwrap();
     begun.elapsed()
 }

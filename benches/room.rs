@@ -21,7 +21,7 @@ use std::{
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, Body, Client, Execution, Packet, Room, ToolError, Transport,
+    Assistant, Client, Execution, Packet, Room, ToolError, Transport, Value,
     protocol::frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -126,7 +126,7 @@ async fn calls_at_once(assistant: &Arc<Assistant>, count: usize) -> Vec<Duration
 
 /// How long each of so many calls takes, one after the other.
 async fn calls(assistant: &Assistant, count: usize) -> Vec<Duration> {
-    let payload = Body::from(json!({"data": "x".repeat(40)}));
+    let payload = Value::from(json!({"data": "x".repeat(40)}));
     let mut times = Vec::new();
     for _ in 0..count {
         let began = Instant::now();
@@ -186,7 +186,7 @@ fn frames(room: &str) -> Vec<bytes::Bytes> {
         Message::ToolUseRequest(ToolUseRequest {
             id: "1".into(),
             tool_name: "get_battery".into(),
-            parameters: Body::empty(),
+            parameters: Value::empty(),
             execution: Ok(Execution::Client),
             timeout_ms: None,
             conversation_id: None,

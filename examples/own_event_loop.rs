@@ -10,7 +10,7 @@ use std::{
 };
 
 use toolbridge::{
-    Body, Identity, Participant, Peer, Role, Tool,
+    Identity, Participant, Peer, Role, Tool, Value,
     protocol::session::{Config, Output, Request, Session},
 };
 
@@ -29,7 +29,7 @@ fn client(link: &Link) -> anyhow::Result<()> {
             match output {
                 // exhaustive on purpose: a driver must do all of it
                 Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
-                Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Body::encode(&0.8)?)),
+                Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
                 Output::Abort(_) | Output::Settled { .. } => {} // our jobs are done at once; we call nobody
                 Output::Event(event) => eprintln!("{event:?}"),
             }
@@ -61,7 +61,7 @@ fn main() -> anyhow::Result<()> {
 fn ask(link: &Link) -> anyhow::Result<f64> {
     let me = Participant::new("assistant", "PA_2").agent(true);
     let mut session = Session::assistant(me, Config::default(), seed());
-    session.call(Instant::now(), Request::new("get_battery", Body::empty()))?;
+    session.call(Instant::now(), Request::new("get_battery", Value::empty()))?;
     loop {
         while let Some(output) = session.poll_output() {
             match output {

@@ -9,7 +9,7 @@ use std::{env, fs, path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use toolbridge::{
-    Assistant, Body, Client, ToolContext, ToolError, ToolSource, Tools, memory,
+    Assistant, Client, ToolContext, ToolError, ToolSource, Tools, Value, memory,
     protocol::frame::{Frame, Message},
     recording::{Direction, Happened, RecordedOutcome, Recording, calls, check},
     replay::Replay,
@@ -58,7 +58,7 @@ async fn the_tools_answer_the_same_again(file: &Path) -> anyhow::Result<()> {
                 let now =
                     tools().execute(&request.tool_name.parse()?, request.parameters.clone(), context).await;
                 anyhow::ensure!(
-                    now.ok().as_ref().map(Body::to_json) == then.result.as_ref().map(Body::to_json)
+                    now.ok().as_ref().map(Value::to_json) == then.result.as_ref().map(Value::to_json)
                 );
                 answers += 1;
             }

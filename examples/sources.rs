@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use toolbridge::{Assistant, Body, Client, ProgramTools, ToolContext, ToolError, ToolSource, memory};
+use toolbridge::{Assistant, Client, ProgramTools, ToolContext, ToolError, ToolSource, Value, memory};
 
 #[derive(Deserialize, schemars::JsonSchema)]
 struct Shout {
@@ -24,7 +24,7 @@ async fn repl(tools: impl ToolSource) -> anyhow::Result<()> {
         let cx = ToolContext::new("terminal", Duration::from_secs(30));
         println!(
             "{:?}",
-            tools.execute(&name.parse()?, Body::from_json(json)?, cx).await.map(|it| it.to_json())
+            tools.execute(&name.parse()?, Value::from_json(json)?, cx).await.map(|it| it.to_json())
         );
     }
     Ok(())

@@ -50,7 +50,7 @@
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | none | the core, without an async crate: [`Frame`](protocol::frame::Frame), [`Body`], [`Session`] |
+//! | none | the core, without an async crate: [`Frame`](protocol::frame::Frame), [`Value`], [`Session`] |
 //! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
 //! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
 //! | `livekit` | the LiveKit participant in pure Rust, and tokens |
@@ -73,9 +73,9 @@ pub use participant::{
     PromptRequest, Propagate, Ready, ReadyError, Turn,
 };
 pub use protocol::session::{
-    CallKey, CallRecord, CallState, Candidate, Choose, Config, Counter, Destination, Event, Job, JobKey,
-    LateResult, LocalText, Output, Question, Request, SendFrameError, Session, Stats, StopError, TurnKey,
-    Unaccepted, Unsent,
+    CallKey, CallRecord, CallState, Candidate, Config, Counter, Destination, Event, Job, JobKey, LateResult,
+    LocalText, Output, Question, Request, SelectionPolicy, SendFailure, SendFrameError, Session, Stats,
+    StopError, TurnKey, Unaccepted,
 };
 #[cfg(feature = "runtime")]
 pub use tool::functions::{Handler, State, Tools, check_tool};
@@ -84,10 +84,10 @@ pub use tool::programs::{ProgramTools, ProgramsError};
 #[cfg(feature = "runtime")]
 pub use tool::source::{Prefixed, ToolContext, ToolSource};
 pub use tool::{
-    AuthorizePrompt, BadToolName, BadTraceContext, BargeIn, CallError, CallId, ChoicePrompt, Consent,
-    DEFAULT_TIMEOUT, Decision, Disclose, ErrorCode, Execution, FormPrompt, MAX_TOOL_NAME, NotAdmitted,
-    NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt,
-    PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
+    AuthorizePrompt, BargeIn, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT, Decision, ErrorCode,
+    Execution, FormPrompt, InvalidToolName, InvalidTraceContext, MAX_TOOL_NAME, NotAdmitted, NotOffered,
+    Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer,
+    PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext, Visibility,
 };
 #[cfg(feature = "livekit")]
 pub use transport::livekit::{
@@ -100,7 +100,7 @@ pub use transport::{
 };
 #[cfg(feature = "runtime")]
 pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};
-pub use value::{Body, BodyKind, DecodeError, EncodeError, Limits};
+pub use value::{DecodeError, EncodeError, Limits, Value, ValueKind};
 
 #[cfg(all(any(doc, doctest), feature = "record", feature = "livekit"))]
 pub mod guide {

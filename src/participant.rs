@@ -207,7 +207,7 @@ pub enum JoinError {
     Room(#[from] crate::transport::livekit::ConnectError),
 }
 
-type Reply = oneshot::Sender<Result<crate::value::Body, CallError>>;
+type Reply = oneshot::Sender<Result<crate::value::Value, CallError>>;
 
 /// What both builders have in common, written once.
 macro_rules! setup_methods {
@@ -280,7 +280,7 @@ macro_rules! setup_methods {
 
             /// Which of several is meant: of clients that offer one tool, of participants that may be the assistant.
             /// Default: nobody, and that is an error or event.
-            pub fn choose(mut self, policy: crate::protocol::session::Choose) -> Self {
+            pub fn choose(mut self, policy: crate::protocol::session::SelectionPolicy) -> Self {
                 self.setup.config = self.setup.config.choose(policy);
                 self
             }
@@ -383,7 +383,7 @@ macro_rules! participant_methods {
                 to: crate::protocol::session::Destination,
                 kind: crate::protocol::frame::Kind,
                 meta: crate::protocol::frame::Meta,
-                body: crate::value::Body,
+                body: crate::value::Value,
             ) -> Result<(), crate::protocol::session::SendFrameError> {
                 let shared = &self.handle.0;
                 if let Some(reason) = shared.closed.borrow().clone() {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::value::Body;
+use crate::value::Value;
 
 mod barge_in;
 mod definition;
@@ -28,10 +28,10 @@ pub mod source;
 mod trace;
 
 pub use barge_in::BargeIn;
-pub use definition::{Consent, Disclose, Execution, Offer, Tool, ToolOptions};
+pub use definition::{Consent, Execution, Offer, Tool, ToolOptions, Visibility};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
-pub use name::{BadToolName, CallId, MAX_TOOL_NAME, ToolName};
+pub use name::{CallId, InvalidToolName, MAX_TOOL_NAME, ToolName};
 pub use not_offered::{NotAdmitted, NotOffered};
 pub use progress::{Progress, ProgressStatus};
 pub use prompt::{
@@ -39,10 +39,10 @@ pub use prompt::{
     MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, PermissionOption, PermissionPrompt, Prompt,
     PromptAnswer, PromptedCall,
 };
-pub use trace::{BadTraceContext, TraceContext};
+pub use trace::{InvalidTraceContext, TraceContext};
 
 /// The timeout of a call that names none (`wire.md`, section 3.1).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What travels: exactly one for every call.
-pub type Outcome = Result<Body, ToolError>;
+pub type Outcome = Result<Value, ToolError>;

@@ -28,8 +28,8 @@ pub use scan::Limits;
 
 use token::{Token, skip};
 
-/// The name under which a `Body` inside another value is passed through serde.
-const BODY_TOKEN: &str = "$toolbridge::Body";
+/// The name under which a `Value` inside another value is passed through serde.
+const VALUE_TOKEN: &str = "$toolbridge::Value";
 
 /// The name under which rmp passes extension values through serde.
 const EXT_TOKEN: &str = "_ExtStruct";
@@ -37,17 +37,17 @@ const EXT_TOKEN: &str = "_ExtStruct";
 /// One MessagePack value, kept as the bytes it travels in. Cloning it is cheap.
 ///
 /// ```
-/// use toolbridge::Body;
+/// use toolbridge::Value;
 ///
-/// let body = Body::from_json(r#"{"contacts": [{"name": "Ada", "age": 36}]}"#)?;
+/// let body = Value::from_json(r#"{"contacts": [{"name": "Ada", "age": 36}]}"#)?;
 /// assert_eq!(body.get("contacts/0/age").unwrap().decode::<u8>()?, 36);
 /// assert_eq!(body.to_json()["contacts"][0]["name"], "Ada");
 /// # Ok::<(), toolbridge::DecodeError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Body(Bytes);
+pub struct Value(Bytes);
 
-impl Body {
+impl Value {
     /// The empty map.
     pub fn empty() -> Self {
         Self(Bytes::from_static(&[0x80]))
@@ -108,7 +108,7 @@ impl Body {
     }
 
     /// The value as canonical JSON (`wire.md`, section 9): `bin`, extension values, odd floats and odd
-    /// maps are told apart by `$bin`, `$ext`, `$float` and `$map`, so that [`from_json`](Body::from_json)
+    /// maps are told apart by `$bin`, `$ext`, `$float` and `$map`, so that [`from_json`](Value::from_json)
     /// gives the same value back.
     pub fn to_json(&self) -> serde_json::Value {
         to_json(&self.0).unwrap_or_default()
@@ -138,28 +138,28 @@ impl Body {
     }
 
     /// What kind of value it is.
-    pub fn kind(&self) -> BodyKind {
+    pub fn kind(&self) -> ValueKind {
         match Token::read(&self.0, 0).map(|(token, _)| token) {
-            Ok(Token::Bool(_)) => BodyKind::Bool,
-            Ok(Token::Unsigned(_) | Token::Negative(_)) => BodyKind::Integer,
-            Ok(Token::F32(_) | Token::F64(_)) => BodyKind::Float,
-            Ok(Token::Str(_)) => BodyKind::Text,
-            Ok(Token::Bin(_)) => BodyKind::Binary,
-            Ok(Token::Ext(..)) => BodyKind::Extension,
-            Ok(Token::Array(_)) => BodyKind::Array,
-            Ok(Token::Map(_)) => BodyKind::Map,
-            Ok(Token::Nil) | Err(_) => BodyKind::Nil,
+            Ok(Token::Bool(_)) => ValueKind::Bool,
+            Ok(Token::Unsigned(_) | Token::Negative(_)) => ValueKind::Integer,
+            Ok(Token::F32(_) | Token::F64(_)) => ValueKind::Float,
+            Ok(Token::Str(_)) => ValueKind::Text,
+            Ok(Token::Bin(_)) => ValueKind::Binary,
+            Ok(Token::Ext(..)) => ValueKind::Extension,
+            Ok(Token::Array(_)) => ValueKind::Array,
+            Ok(Token::Map(_)) => ValueKind::Map,
+            Ok(Token::Nil) | Err(_) => ValueKind::Nil,
         }
     }
 
     /// Whether it is a map.
     pub fn is_map(&self) -> bool {
-        self.kind() == BodyKind::Map
+        self.kind() == ValueKind::Map
     }
 
     /// Whether it is nil.
     pub fn is_nil(&self) -> bool {
-        self.kind() == BodyKind::Nil
+        self.kind() == ValueKind::Nil
     }
 
     /// Whether it is a map without entries, or an array without values.
@@ -224,10 +224,10 @@ impl Body {
     }
 }
 
-/// What kind of value a [`Body`] is.
+/// What kind of value a [`Value`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum BodyKind {
+pub enum ValueKind {
     /// Nothing.
     Nil,
     /// True or false.
@@ -248,21 +248,21 @@ pub enum BodyKind {
     Map,
 }
 
-impl Default for Body {
+impl Default for Value {
     /// The empty map.
     fn default() -> Self {
         Self::empty()
     }
 }
 
-impl From<serde_json::Value> for Body {
+impl From<serde_json::Value> for Value {
     /// Plain JSON, in which words like `$bin` mean nothing but themselves.
     fn from(json: serde_json::Value) -> Self {
         Self::from(&json)
     }
 }
 
-impl From<&serde_json::Value> for Body {
+impl From<&serde_json::Value> for Value {
     fn from(json: &serde_json::Value) -> Self {
         let mut out = Vec::new();
         // Without the `$` words every JSON value has a form.
@@ -271,9 +271,9 @@ impl From<&serde_json::Value> for Body {
     }
 }
 
-impl fmt::Debug for Body {
+impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Body({} B)", self.0.len())
+        write!(f, "Value({} B)", self.0.len())
     }
 }
 
@@ -307,7 +307,7 @@ mod tests {
         unit: (),
         pair: (u64, f32),
         #[serde(flatten)]
-        rest: HashMap<String, Body>,
+        rest: HashMap<String, Value>,
     }
 
     #[test]
@@ -324,9 +324,9 @@ mod tests {
             maybe: None,
             unit: (),
             pair: (u64::MAX, 0.1),
-            rest: HashMap::from([("kept".into(), Body::from_json(r#"{"a":[1.0]}"#).unwrap())]),
+            rest: HashMap::from([("kept".into(), Value::from_json(r#"{"a":[1.0]}"#).unwrap())]),
         };
-        let body = Body::encode(&value).unwrap();
+        let body = Value::encode(&value).unwrap();
         assert_eq!(body.decode::<Everything>().unwrap(), value);
         assert_eq!(body.to_json()["address"], "127.0.0.1");
         assert_eq!(body.to_json()["shapes"][0], "point");
@@ -334,35 +334,35 @@ mod tests {
 
     #[test]
     fn numbers_may_be_written_as_other_languages_do() {
-        assert_eq!(Body::encode(&5.0).unwrap().decode::<u8>().unwrap(), 5);
-        assert_eq!(Body::encode(&-5.0_f32).unwrap().decode::<i64>().unwrap(), -5);
-        assert_eq!(Body::encode(&-0.0).unwrap().decode::<u32>().unwrap(), 0);
-        assert_eq!(Body::encode(&5).unwrap().decode::<f64>().unwrap(), 5.0);
-        assert_eq!(Body::encode(&[1.0, 2.0]).unwrap().decode::<Vec<i32>>().unwrap(), [1, 2]);
+        assert_eq!(Value::encode(&5.0).unwrap().decode::<u8>().unwrap(), 5);
+        assert_eq!(Value::encode(&-5.0_f32).unwrap().decode::<i64>().unwrap(), -5);
+        assert_eq!(Value::encode(&-0.0).unwrap().decode::<u32>().unwrap(), 0);
+        assert_eq!(Value::encode(&5).unwrap().decode::<f64>().unwrap(), 5.0);
+        assert_eq!(Value::encode(&[1.0, 2.0]).unwrap().decode::<Vec<i32>>().unwrap(), [1, 2]);
         for refused in [5.5, 300.0, -1.0, f64::NAN, 1e300] {
-            assert!(Body::encode(&refused).unwrap().decode::<u8>().is_err(), "{refused}");
+            assert!(Value::encode(&refused).unwrap().decode::<u8>().is_err(), "{refused}");
         }
-        assert_eq!(Body::from_bytes(vec![0xd4, 0, 0]).unwrap().decode::<Option<u8>>().unwrap(), None);
-        assert_eq!(Body::from_bytes(vec![0xc4, 2, 8, 9]).unwrap().decode::<Vec<u8>>().unwrap(), [8, 9]);
-        assert!(Body::encode(&u128::MAX).is_err());
+        assert_eq!(Value::from_bytes(vec![0xd4, 0, 0]).unwrap().decode::<Option<u8>>().unwrap(), None);
+        assert_eq!(Value::from_bytes(vec![0xc4, 2, 8, 9]).unwrap().decode::<Vec<u8>>().unwrap(), [8, 9]);
+        assert!(Value::encode(&u128::MAX).is_err());
     }
 
     #[test]
     fn a_lone_value_is_unwrapped_where_the_map_is_refused() {
-        let wrapped: Body = json!({"value": 7}).into();
+        let wrapped: Value = json!({"value": 7}).into();
         assert_eq!(wrapped.decode::<u8>().unwrap(), 7);
         assert_eq!(wrapped.decode::<BTreeMap<String, u8>>().unwrap()["value"], 7);
-        assert_eq!(Body::from(json!({"value": null})).decode::<()>().ok(), Some(()));
-        assert!(Body::from(json!({"value": 7, "more": 1})).decode::<u8>().is_err());
-        assert!(Body::from(json!({"values": 7})).decode::<u8>().is_err());
-        let error = Body::from(json!({"value": "x"})).decode::<u8>().unwrap_err().to_string();
+        assert_eq!(Value::from(json!({"value": null})).decode::<()>().ok(), Some(()));
+        assert!(Value::from(json!({"value": 7, "more": 1})).decode::<u8>().is_err());
+        assert!(Value::from(json!({"values": 7})).decode::<u8>().is_err());
+        let error = Value::from(json!({"value": "x"})).decode::<u8>().unwrap_err().to_string();
         assert!(error.contains("map"), "{error}");
-        assert!(Body::empty().decode::<()>().is_ok() && Body::nil().decode::<()>().is_ok());
+        assert!(Value::empty().decode::<()>().is_ok() && Value::nil().decode::<()>().is_ok());
     }
 
     #[test]
     fn a_path_leads_to_a_value() {
-        let body: Body = json!({"a": {"b": [10, {"c": "x"}]}, "": 1}).into();
+        let body: Value = json!({"a": {"b": [10, {"c": "x"}]}, "": 1}).into();
         assert_eq!(body.get("a/b/0").unwrap().decode::<u8>().unwrap(), 10);
         assert_eq!(body.get("a/b/1/c").unwrap().as_str(), Some("x"));
         assert_eq!(body.get("").unwrap(), body);
@@ -370,30 +370,30 @@ mod tests {
         for nowhere in ["b", "a/b/2", "a/b/-1", "a/b/x", "a/b/0/0", "a/"] {
             assert_eq!(body.get(nowhere), None, "{nowhere}");
         }
-        assert_eq!(format!("{:?}", body), format!("Body({} B)", body.as_bytes().len()));
-        assert_eq!(Body::default(), Body::empty());
+        assert_eq!(format!("{:?}", body), format!("Value({} B)", body.as_bytes().len()));
+        assert_eq!(Value::default(), Value::empty());
     }
 
     #[test]
     fn a_body_passes_through_other_formats() {
         let body =
-            Body::from_json(r#"{"a":{"$bin":"AA=="},"b":{"$ext":[5,"AQ=="]},"c":[1.5,-7,null]}"#).unwrap();
+            Value::from_json(r#"{"a":{"$bin":"AA=="},"b":{"$ext":[5,"AQ=="]},"c":[1.5,-7,null]}"#).unwrap();
         let named = rmp_serde::to_vec_named(&BTreeMap::from([("body", &body)])).unwrap();
-        let read: BTreeMap<String, Body> = rmp_serde::from_slice(&named).unwrap();
+        let read: BTreeMap<String, Value> = rmp_serde::from_slice(&named).unwrap();
         assert_eq!(read["body"], body);
-        assert_eq!(Body::from_bytes(named).unwrap().get("body").unwrap(), body);
-        let inside = Body::encode(&BTreeMap::from([("x", &body)])).unwrap();
-        assert_eq!(inside.decode::<BTreeMap<String, Body>>().unwrap()["x"], body);
+        assert_eq!(Value::from_bytes(named).unwrap().get("body").unwrap(), body);
+        let inside = Value::encode(&BTreeMap::from([("x", &body)])).unwrap();
+        assert_eq!(inside.decode::<BTreeMap<String, Value>>().unwrap()["x"], body);
         assert_eq!(serde_json::to_value(&body).unwrap(), body.to_json());
-        assert_eq!(serde_json::from_value::<Body>(body.to_json()).unwrap(), body);
+        assert_eq!(serde_json::from_value::<Value>(body.to_json()).unwrap(), body);
     }
 
     #[test]
     fn a_value_too_deep_is_no_body() {
         let deep = (0..64).fold(json!(1), |inner, _| json!([inner]));
-        assert!(Body::encode(&deep).is_ok());
+        assert!(Value::encode(&deep).is_ok());
         assert!(matches!(
-            Body::encode(&json!([deep])),
+            Value::encode(&json!([deep])),
             Err(EncodeError::Invalid(DecodeError::TooDeep { .. }))
         ));
     }

@@ -3,7 +3,7 @@
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
 use toolbridge::{
-    Body, DecodeError,
+    DecodeError, Value,
     protocol::frame::{Frame, Meta},
 };
 
@@ -110,13 +110,13 @@ fn sec_c1_large_maps_are_checked_in_bounded_memory_and_time() {
     let size = keys.len() as u64;
     let bytes = shared(keys.clone());
     let mut taken = false;
-    let cost = measure(|| taken = Body::from_bytes(bytes.clone()).is_ok());
+    let cost = measure(|| taken = Value::from_bytes(bytes.clone()).is_ok());
     assert!(taken);
     assert!(cost.bytes_max < 4 * size && cost.count_total == 1, "{size}: {cost:?}");
 
     // The last key is the first one again, written wider.
     let last = keys.len() - 6;
     keys.splice(last.., [0xcf, 0, 0, 0, 0, 0, 0, 0, 0, 0xc0]);
-    let error = Body::from_bytes(keys).unwrap_err();
+    let error = Value::from_bytes(keys).unwrap_err();
     assert_eq!(error, DecodeError::DuplicateKey { offset: last, first: 5 });
 }

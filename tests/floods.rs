@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
 use toolbridge::{
-    Body, Config, Counter, Execution, Identity, Output, Participant, Peer, Role, STREAM_TOPIC, Session,
-    StreamHeader, StreamPart, Tool,
+    Config, Counter, Execution, Identity, Output, Participant, Peer, Role, STREAM_TOPIC, Session,
+    StreamHeader, StreamPart, Tool, Value,
     protocol::frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -92,7 +92,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
             Message::ToolUseRequest(ToolUseRequest {
                 id: "1".into(),
                 tool_name: "t".into(),
-                parameters: Body::empty(),
+                parameters: Value::empty(),
                 execution: Ok(Execution::Client),
                 timeout_ms: None,
                 conversation_id: None,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
     record_option::RecordOption,
     text,
 };
-use toolbridge::{Assistant, Body, CallError, Event, Events, Identity, Participant, Role, ToolError};
+use toolbridge::{Assistant, CallError, Event, Events, Identity, Participant, Role, ToolError, Value};
 
 /// The time before a message says what the command is waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -134,12 +134,12 @@ struct Times {
 }
 
 /// Parses the arguments from the command line, or from standard input, which can carry larger ones.
-fn parameters(given: &str) -> Result<Body, Failure> {
+fn parameters(given: &str) -> Result<Value, Failure> {
     let mut text = String::new();
     if given == "-" {
         io::stdin().lock().take(LONGEST_JSON).read_to_string(&mut text)?;
     }
-    Body::from_json(if given == "-" { &text } else { given })
+    Value::from_json(if given == "-" { &text } else { given })
         .map_err(|error| Failure::usage(format!("the arguments are not valid JSON: {error}")))
 }
 
@@ -152,7 +152,7 @@ struct ToolCall<'a> {
 }
 
 impl ToolCall<'_> {
-    async fn ask(&self, json: &Body) -> Result<Body, CallError> {
+    async fn ask(&self, json: &Value) -> Result<Value, CallError> {
         let until = Instant::now() + self.arguments.wait;
         let call = async {
             let mut events = self.assistant.events();
@@ -192,7 +192,7 @@ impl ToolCall<'_> {
         }
     }
 
-    async fn once(&self, json: &Body, until: Instant) -> Result<Body, CallError> {
+    async fn once(&self, json: &Value, until: Instant) -> Result<Value, CallError> {
         let call = self.assistant.call(&self.arguments.tool, json);
         let call = match &self.arguments.to {
             Some(owner) => call.to(owner.as_str()).owner_wait(Duration::ZERO),
@@ -255,11 +255,11 @@ async fn offers(assistant: &Assistant, tool: &str, mut until: Instant) {
     }
 }
 
-fn print(json: &Value) -> io::Result<()> {
+fn print(json: &Json) -> io::Result<()> {
     writeln!(io::stdout(), "{}", text::json(json))
 }
 
-fn show_json(result: Result<Body, CallError>, times: &Times) -> Result<(), Failure> {
+fn show_json(result: Result<Value, CallError>, times: &Times) -> Result<(), Failure> {
     match result {
         Ok(body) => {
             let mut line = json!({"outcome": "done", "result": body.to_json()});
@@ -276,21 +276,21 @@ fn show_json(result: Result<Body, CallError>, times: &Times) -> Result<(), Failu
     }
 }
 
-fn failure(code: &str, message: &str, may_have_run: bool, times: &Times) -> Value {
+fn failure(code: &str, message: &str, may_have_run: bool, times: &Times) -> Json {
     let mut line = json!({"outcome": "failed", "code": code, "message": message, "mayHaveRun": may_have_run});
     times.add_to(&mut line);
     line
 }
 
 impl Times {
-    fn add_to(&self, line: &mut Value) {
+    fn add_to(&self, line: &mut Json) {
         line["joinMs"] = clock::ms(self.join).into();
         line["waitMs"] = clock::ms(self.wait).into();
-        line["tookMs"] = self.took.map_or(Value::Null, |took| clock::ms(took).into());
+        line["tookMs"] = self.took.map_or(Json::Null, |took| clock::ms(took).into());
     }
 }
 
-fn show(result: Result<Body, CallError>) -> Result<(), Failure> {
+fn show(result: Result<Value, CallError>) -> Result<(), Failure> {
     match result {
         Ok(body) => Ok(print(&body.to_json())?),
         Err(CallError::Ambiguous { tool, owners }) => {
@@ -345,7 +345,7 @@ mod tests {
                 sleep(Duration::from_secs(5)).await;
                 Client::builder().tool("nap", "", nap).join_over(room.client("phone")).await.unwrap()
             };
-            let arguments = Body::empty();
+            let arguments = Value::empty();
             let (result, _phone) = tokio::join!(call_state.ask(&arguments), late);
             result.unwrap();
         }
@@ -358,7 +358,7 @@ mod tests {
         let assistant = Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();
         let call_state = ToolCall { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
         let began = Instant::now();
-        let error = call_state.ask(&Body::empty()).await.unwrap_err();
+        let error = call_state.ask(&Value::empty()).await.unwrap_err();
         assert!(!error.may_have_run(), "{error}");
         assert!(began.elapsed() < Duration::from_secs(5), "{error} after {:?}", began.elapsed());
     }

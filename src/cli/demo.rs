@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 
 use super::{
@@ -22,8 +22,8 @@ use super::{
 };
 use crate::cli::dev::server::{DevServer, Key};
 use toolbridge::{
-    AccessKey, Assistant, Body, CallError, Client, JoinError, Role, RoomOptions, State, Token, ToolContext,
-    ToolError, Tools, protocol::session::Event,
+    AccessKey, Assistant, CallError, Client, JoinError, Role, RoomOptions, State, Token, ToolContext,
+    ToolError, Tools, Value, protocol::session::Event,
 };
 
 /// The identities of the client and the assistant.
@@ -70,7 +70,7 @@ struct Lamp {
     on: bool,
 }
 
-async fn set_lamp(lamp: Lamp) -> Result<Value, ToolError> {
+async fn set_lamp(lamp: Lamp) -> Result<Json, ToolError> {
     Ok(json!({"on": lamp.on}))
 }
 
@@ -80,7 +80,7 @@ struct Export {
     photos: u8,
 }
 
-async fn export_album(context: ToolContext, export: Export) -> Result<Value, ToolError> {
+async fn export_album(context: ToolContext, export: Export) -> Result<Json, ToolError> {
     for photo in 1..=export.photos {
         tokio::time::sleep(Duration::from_millis(100)).await;
         context.progress(format!("{photo} of {}", export.photos));
@@ -94,7 +94,7 @@ struct Search {
     query: String,
 }
 
-async fn search_web(search: Search) -> Result<Value, ToolError> {
+async fn search_web(search: Search) -> Result<Json, ToolError> {
     Ok(json!({"results": [format!("A page about {}", search.query)]}))
 }
 
@@ -213,11 +213,11 @@ struct Demo {
 }
 
 impl Demo {
-    async fn call(&mut self, tool: &str, arguments: Value) -> io::Result<()> {
+    async fn call(&mut self, tool: &str, arguments: Json) -> io::Result<()> {
         self.call_within(tool, arguments, Duration::from_secs(30)).await
     }
 
-    async fn call_within(&mut self, tool: &str, arguments: Value, limit: Duration) -> io::Result<()> {
+    async fn call_within(&mut self, tool: &str, arguments: Json, limit: Duration) -> io::Result<()> {
         let mut events = self.assistant.events();
         let began = Instant::now();
         let mut call = self.assistant.call(tool, arguments).timeout(limit).start();
@@ -270,7 +270,7 @@ impl Demo {
     }
 }
 
-fn outcome(result: Result<Body, CallError>) -> String {
+fn outcome(result: Result<Value, CallError>) -> String {
     match result {
         Ok(_) => "ok".to_owned(),
         Err(error) => ToolError::from(error).code().to_string(),

@@ -19,7 +19,7 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     text,
 };
-use toolbridge::{Assistant, Body, CallError, Role, ToolError, ToolName};
+use toolbridge::{Assistant, CallError, Role, ToolError, ToolName, Value};
 
 /// The approximate size of a request frame without the padding, in bytes.
 const OVERHEAD: usize = 218;
@@ -96,7 +96,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 /// Runs the calls. An additional first call finds the client and is not measured: it may wait until LiveKit announces this
 /// participant.
 async fn measure(assistant: &Assistant, arguments: &Arguments, summary: &mut Summary) -> Result<(), Failure> {
-    let payload = Body::from(json!({"data": "x".repeat((arguments.size as usize).saturating_sub(OVERHEAD))}));
+    let payload =
+        Value::from(json!({"data": "x".repeat((arguments.size as usize).saturating_sub(OVERHEAD))}));
     let first = ask(assistant, arguments, &payload, 0).await;
     first.result.map_err(|error| Failure::failed(ToolError::from(error)))?;
     let mut open = JoinSet::new();
@@ -125,7 +126,7 @@ async fn measure(assistant: &Assistant, arguments: &Arguments, summary: &mut Sum
 fn ask(
     assistant: &Assistant,
     arguments: &Arguments,
-    payload: &Body,
+    payload: &Value,
     number: u32,
 ) -> impl Future<Output = Answer> + Send + 'static {
     let mut call = assistant.call(ToolName::ECHO, payload).timeout(arguments.timeout);

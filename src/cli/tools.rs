@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -100,13 +100,13 @@ fn print_json(shown: &Shown) -> Result<(), Failure> {
             "owner": owner.as_str(),
             "name": tool.name,
             "description": tool.description,
-            "inputSchema": tool.input_schema.as_ref().map(toolbridge::Body::to_json),
-            "annotations": tool.annotations.as_ref().map(toolbridge::Body::to_json),
+            "inputSchema": tool.input_schema.as_ref().map(toolbridge::Value::to_json),
+            "annotations": tool.annotations.as_ref().map(toolbridge::Value::to_json),
         })
     };
-    let all: Vec<Value> =
+    let all: Vec<Json> =
         shown.iter().flat_map(|(owner, tools)| tools.iter().map(move |it| each(owner, it))).collect();
-    writeln!(io::stdout(), "{}", text::json(&Value::from(all)))?;
+    writeln!(io::stdout(), "{}", text::json(&Json::from(all)))?;
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use crate::{
         source::{ToolContext, ToolSource},
     },
     transport::{Identity, Participant, Role, Transport},
-    value::Body,
+    value::Value,
 };
 
 /// A participant that asks for tools, its own and the clients', as a handle: clones are the same participant.
@@ -102,7 +102,7 @@ impl ToolSource for Assistant {
         tools
     }
 
-    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
         // The context says how long its caller waits at most; that is no demand for so long a call.
         let limit = context.time_left().min(self.handle.0.lock().session.longest_call());
         if limit < Duration::from_millis(1) {

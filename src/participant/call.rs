@@ -19,7 +19,7 @@ use crate::{
     protocol::session::{CallKey, Request},
     tool::{CallError, CallId, Progress, TraceContext},
     transport::{CloseReason, Identity},
-    value::{Body, EncodeError},
+    value::{EncodeError, Value},
 };
 
 /// How many steps of progress a reader may be behind before it misses the oldest.
@@ -67,7 +67,7 @@ impl CallBuilder {
 
     /// Adds an entry to the request's `meta`.
     pub fn meta(self, key: &str, value: impl Serialize) -> Self {
-        self.with(|request| Ok(request.meta(key, Body::encode(&value)?)))
+        self.with(|request| Ok(request.meta(key, Value::encode(&value)?)))
     }
 
     /// As part of this trace, which its owner reads in its
@@ -124,16 +124,16 @@ fn begin(shared: &Shared, request: Request, mut slot: Slot) -> Result<(CallKey, 
 }
 
 /// `()` is a call without arguments; anything else must be a map.
-fn encode_arguments(arguments: &impl Serialize) -> Result<Body, EncodeError> {
-    let body = Body::encode(arguments)?;
+fn encode_arguments(arguments: &impl Serialize) -> Result<Value, EncodeError> {
+    let body = Value::encode(arguments)?;
     if body.is_nil() {
-        return Ok(Body::empty());
+        return Ok(Value::empty());
     }
     if body.is_map() { Ok(body) } else { Err(EncodeError::NotAMap { field: "arguments" }) }
 }
 
 impl IntoFuture for CallBuilder {
-    type Output = Result<Body, CallError>;
+    type Output = Result<Value, CallError>;
     type IntoFuture = Call;
 
     fn into_future(self) -> Call {
@@ -161,7 +161,7 @@ pub struct Call {
 /// Where a call stands, as its caller sees it.
 enum State {
     /// Its outcome will come.
-    Open { key: CallKey, outcome: oneshot::Receiver<Result<Body, CallError>> },
+    Open { key: CallKey, outcome: oneshot::Receiver<Result<Value, CallError>> },
     /// It never began; the error is still to be told.
     Refused(Option<CallError>),
     /// Its outcome was told.
@@ -214,7 +214,7 @@ impl Call {
 }
 
 impl Future for Call {
-    type Output = Result<Body, CallError>;
+    type Output = Result<Value, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let result = match &mut self.state {
@@ -261,7 +261,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn settle(self, result: Result<Body, CallError>) {
+    pub(super) fn settle(self, result: Result<Value, CallError>) {
         if let Err(error) = &result {
             trace::failed(&self.span, error);
         }

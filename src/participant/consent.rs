@@ -8,7 +8,7 @@ use crate::{
     protocol::session::Question,
     tool::{CallId, Tool},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// What somebody wants to run, and a person is asked to allow.
@@ -34,7 +34,7 @@ impl ConsentRequest {
     }
 
     /// What it will be given.
-    pub fn arguments(&self) -> &Body {
+    pub fn arguments(&self) -> &Value {
         &self.0.arguments
     }
 

@@ -18,7 +18,7 @@ use super::{
     trace,
 };
 use crate::{
-    protocol::session::{CallRecord, Event, Job, JobKey, Output, Question, Session, Unsent, later},
+    protocol::session::{CallRecord, Event, Job, JobKey, Output, Question, SendFailure, Session, later},
     tool::{
         CallError, Outcome, Progress, Tool,
         executor::{self, Done, Executor, Questions, Reports},
@@ -224,7 +224,7 @@ impl<T: Transport> Driver<T> {
                 Output::Transmit(packet) => {
                     let busy = self.sending.as_ref().is_some_and(|sending| sending.large);
                     if let Err(id) = self.outbox.push(packet, busy) {
-                        inner.session.handle_unsent(now, id, Unsent::QueueFull);
+                        inner.session.handle_send_failed(now, id, SendFailure::QueueFull);
                     }
                 }
                 Output::Execute(job) => {
@@ -409,7 +409,7 @@ impl<T: Transport> Driver<T> {
         self.sid = local.sid().clone();
         let mut inner = self.shared.lock();
         for packet in self.outbox.take_all() {
-            inner.session.handle_unsent(now(), packet, Unsent::Interrupted);
+            inner.session.handle_send_failed(now(), packet, SendFailure::Interrupted);
         }
         inner.session.handle_rejoined(now(), local, self.transport.present());
     }
@@ -427,13 +427,13 @@ impl<T: Transport> Driver<T> {
         let Err(error) = result else { return };
         tracing::debug!(%error, "a packet was not handed over");
         let why = match error {
-            SendError::TooLarge { size, limit } => Unsent::TooLarge { size, limit },
-            SendError::NotAllowed => Unsent::NotAllowed,
-            SendError::Closed(_) => Unsent::Closed,
-            SendError::Interrupted => Unsent::Interrupted,
-            other => Unsent::Other(other.to_string()),
+            SendError::TooLarge { size, limit } => SendFailure::TooLarge { size, limit },
+            SendError::NotAllowed => SendFailure::NotAllowed,
+            SendError::Closed(_) => SendFailure::Closed,
+            SendError::Interrupted => SendFailure::Interrupted,
+            other => SendFailure::Other(other.to_string()),
         };
-        self.shared.lock().session.handle_unsent(now(), id, why);
+        self.shared.lock().session.handle_send_failed(now(), id, why);
     }
 
     fn offer_again(&mut self) {

@@ -10,13 +10,13 @@ use crate::{
         source::{ToolContext, ToolSource},
     },
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// A question to the person at this client: see [`ClientBuilder::prompt`](crate::ClientBuilder::prompt).
 pub struct PromptRequest {
     prompt: Prompt,
-    parameters: Body,
+    parameters: Value,
     context: ToolContext,
 }
 
@@ -27,7 +27,7 @@ impl PromptRequest {
     }
 
     /// The question as it was written, with what [`prompt`](PromptRequest::prompt) does not know.
-    pub fn parameters(&self) -> &Body {
+    pub fn parameters(&self) -> &Value {
         &self.parameters
     }
 
@@ -64,7 +64,7 @@ where
         names.map(|name: ToolName| Tool::new(name, "asks a person")).collect()
     }
 
-    async fn execute(&self, tool: &ToolName, parameters: Body, context: ToolContext) -> Outcome {
+    async fn execute(&self, tool: &ToolName, parameters: Value, context: ToolContext) -> Outcome {
         let prompt = Prompt::read(tool, &parameters)?;
         let asked = prompt.clone();
         let answer = (self.0)(PromptRequest { prompt, parameters, context }).await?;
@@ -72,7 +72,7 @@ where
     }
 
     /// A question that nobody asks any more is put away at once.
-    fn tidies_up(&self, _tool: &ToolName) -> bool {
+    fn uses_cancel_grace(&self, _tool: &ToolName) -> bool {
         false
     }
 }

@@ -186,7 +186,7 @@ fn unasked_event(
 /// Those that do not tell observers everything.
 #[cfg(feature = "record")]
 fn undisclosed(tools: &[crate::tool::Tool]) -> impl Iterator<Item = &str> {
-    let hides = |tool: &&crate::tool::Tool| tool.tool_options().disclose != crate::tool::Disclose::Full;
+    let hides = |tool: &&crate::tool::Tool| tool.tool_options().disclose != crate::tool::Visibility::Full;
     tools.iter().filter(hides).map(|tool| tool.name().as_str())
 }
 

@@ -15,7 +15,7 @@ use tracing::{Span, field};
 use crate::{
     protocol::session::{CallRecord, Job},
     tool::{CallError, Execution, ToolError, TraceContext},
-    value::Body,
+    value::Value,
 };
 
 /// What `messaging.system` says.
@@ -89,7 +89,7 @@ impl fmt::Debug for Propagation {
 }
 
 /// The span of a call at its caller, from the call to its outcome. A child of the span in which it is made.
-pub(super) fn call_span(tool: &str, arguments: Option<&Body>) -> Span {
+pub(super) fn call_span(tool: &str, arguments: Option<&Value>) -> Span {
     tracing::info_span!(
         "execute_tool",
         otel.name = %format_args!("execute_tool {tool}"),

@@ -17,7 +17,7 @@
 //! ```no_run
 //! use std::time::Instant;
 //!
-//! use toolbridge::{Body, Config, Output, Participant, Peer, Session, Tool};
+//! use toolbridge::{Value, Config, Output, Participant, Peer, Session, Tool};
 //!
 //! # enum Heard { Joined(Participant), Packet(Peer, Vec<u8>), Nothing }
 //! # struct Link;
@@ -34,7 +34,7 @@
 //!     while let Some(output) = session.poll_output() {
 //!         match output {
 //!             Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
-//!             Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Body::encode(&0.8)?)),
+//!             Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
 //!             Output::Abort(_) | Output::Settled { .. } => {} // our jobs are done at once; we call nobody
 //!             Output::Event(event) => eprintln!("{event:?}"),
 //!         }
@@ -118,12 +118,12 @@ use self::{
 };
 pub use self::{
     ask_stop::StopError,
-    choose::{Candidate, Choose, Chooser},
+    choose::{Candidate, Chooser, SelectionPolicy},
     config::{Caps, Config, Rule, Times},
     consent::{CONSENT_MARGIN, Question},
     event::{
-        CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFrameError, Unaccepted,
-        Unsent,
+        CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFailure, SendFrameError,
+        Unaccepted,
     },
     ledger::{CallRecord, CallState},
     ready::Readiness,
@@ -135,7 +135,7 @@ use crate::{
     protocol::frame::{Kind, Meta},
     tool::{CallError, CallId, Offer, Outcome, Progress, RegisterError, Tool},
     transport::{CloseReason, ConnectionState, Identity, Lane, Participant, Peer, Role, StreamPart},
-    value::Body,
+    value::Value,
 };
 
 /// One end of the bridge: a client that offers tools, or the assistant that asks for them.
@@ -421,7 +421,7 @@ impl Session {
     }
 
     /// The packet of this id was not handed to the room.
-    pub fn handle_unsent(&mut self, now: Instant, id: u64, why: Unsent) {
+    pub fn handle_send_failed(&mut self, now: Instant, id: u64, why: SendFailure) {
         if self.begin(now) {
             self.unsent(now, id, why);
         }
@@ -515,7 +515,7 @@ impl Session {
         to: Destination,
         kind: Kind,
         meta: Meta,
-        body: Body,
+        body: Value,
     ) -> Result<(), SendFrameError> {
         self.begin(now);
         self.send_frame(to, kind, &meta, body)
@@ -666,7 +666,7 @@ mod tests {
     fn a_session_that_used_all_stanzas_ends_and_says_so() {
         let mut session = Session::assistant(Participant::new("a", "PA_1"), Config::default(), [0; 32]);
         let now = an_instant();
-        let key = session.call(now, Request::new("t", Body::empty())).unwrap();
+        let key = session.call(now, Request::new("t", Value::empty())).unwrap();
         session.stanza = LAST_STANZA;
         session.handle_timeout(now);
         let outputs: Vec<_> = std::iter::from_fn(|| session.poll_output()).collect();
@@ -674,7 +674,7 @@ mod tests {
             outputs.iter().any(|it| matches!(it, Output::Settled { key: settled, .. } if *settled == key))
         );
         assert!(matches!(outputs.last(), Some(Output::Event(Event::Closed(CloseReason::ConnectionLost(_))))));
-        assert!(matches!(session.call(now, Request::new("t", Body::empty())), Err(CallError::Closed(_))));
+        assert!(matches!(session.call(now, Request::new("t", Value::empty())), Err(CallError::Closed(_))));
         assert_eq!(session.poll_timeout(), None);
     }
 
@@ -683,15 +683,15 @@ mod tests {
         let mut session = Session::assistant(Participant::new("a", "PA_1"), Config::default(), [0; 32]);
         let now = an_instant();
         let mut ask = |request: Request| session.call(now, request).unwrap_err();
-        let request = || Request::new("t", Body::empty());
+        let request = || Request::new("t", Value::empty());
         assert!(matches!(ask(request().timeout(std::time::Duration::ZERO)), CallError::Limit { .. }));
         assert!(matches!(
             ask(request().timeout(std::time::Duration::from_secs(601))),
             CallError::Limit { .. }
         ));
-        assert!(matches!(ask(Request::new("bridge.wipe", Body::empty())), CallError::UnknownTool { .. }));
-        assert!(matches!(ask(Request::new("a b", Body::empty())), CallError::UnknownTool { .. }));
-        let list = Body::encode(&[1, 2]).unwrap();
+        assert!(matches!(ask(Request::new("bridge.wipe", Value::empty())), CallError::UnknownTool { .. }));
+        assert!(matches!(ask(Request::new("a b", Value::empty())), CallError::UnknownTool { .. }));
+        let list = Value::encode(&[1, 2]).unwrap();
         assert!(matches!(ask(Request::new("t", list)), CallError::Arguments(_)));
         assert!(session.poll_output().is_none());
     }

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::{
         protocol::frame::{Configuration, Frame, Message, Meta},
-        value::Body,
+        value::Value,
     };
 
     fn frame(instance: &str) -> Bytes {
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn what_holds_no_instance_is_the_same_bytes_and_what_is_cut_is_blanked_too() {
         let mut blank = Blank::default();
-        let plain = Body::from_json(r#"{"x.bridge.instance": "kept", "say": "bridge.instance", "n": 1}"#);
+        let plain = Value::from_json(r#"{"x.bridge.instance": "kept", "say": "bridge.instance", "n": 1}"#);
         let plain = Bytes::copy_from_slice(plain.unwrap().as_bytes());
         assert_eq!(blank.payload(&plain), plain);
         let whole = frame(&"c".repeat(200));

@@ -252,7 +252,7 @@ impl Checker {
                 self.forget_senders();
                 self.forgive_all();
             }
-            RoomEvent::Unsent { channel, sequence, .. } => {
+            RoomEvent::SendFailure { channel, sequence, .. } => {
                 if let Some(serial) = self.sent.get(&(*channel, *sequence)).copied() {
                     self.close(serial);
                 }

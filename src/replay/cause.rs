@@ -15,7 +15,7 @@ use crate::{
     recording::REDACTED,
     tool::{CallId, Execution, Outcome, Progress, ToolError},
     transport::{Identity, Role},
-    value::Body,
+    value::Value,
 };
 
 impl End {
@@ -127,7 +127,7 @@ impl End {
 
 fn outcome(it: &ToolUseResult) -> Outcome {
     if it.success {
-        return Ok(it.result.clone().unwrap_or_else(Body::empty));
+        return Ok(it.result.clone().unwrap_or_else(Value::empty));
     }
     let code = it.error_code.clone().unwrap_or(crate::tool::ErrorCode::EXECUTION_ERROR);
     let error = ToolError::new(code, it.error_message.as_deref().unwrap_or_default());

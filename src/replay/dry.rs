@@ -14,7 +14,7 @@ use super::{
     when::{Clock, Spans},
 };
 use crate::{
-    protocol::{frame::Kind, session::Unsent},
+    protocol::{frame::Kind, session::SendFailure},
     recording::{Direction, Entry, Moment, RoomEvent},
     transport::{CloseReason, ConnectionState, Identity, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid},
 };
@@ -322,12 +322,12 @@ impl<'a> Stage<'a> {
                     it.end.act(|session, now| session.handle_connection_state(now, state));
                 }
             }
-            RoomEvent::Unsent { channel, sequence, reason } => {
+            RoomEvent::SendFailure { channel, sequence, reason } => {
                 if let Some(it) = &mut self.end
                     && let Some(packet) = it.end.packets.get(&(*channel, *sequence)).copied()
                     && let Some(why) = why_unsent(reason)
                 {
-                    it.end.act(|session, now| session.handle_unsent(now, packet, why));
+                    it.end.act(|session, now| session.handle_send_failed(now, packet, why));
                 }
             }
             RoomEvent::Closed { .. } => {
@@ -482,17 +482,17 @@ fn is_observer(steps: &[Step], home: &Identity) -> bool {
 
 /// What a session was told of a packet that did not leave, by what a recorder wrote of it. Of one that its driver gave
 /// up, it was told nothing.
-fn why_unsent(reason: &str) -> Option<Unsent> {
+fn why_unsent(reason: &str) -> Option<SendFailure> {
     let number = |word: &str| word.parse().ok();
     let words: Vec<_> = reason.split_whitespace().collect();
     Some(match words.as_slice() {
         [size, "bytes", "are", "more", "than", "the", limit, ..] => {
-            Unsent::TooLarge { size: number(size)?, limit: number(limit)? }
+            SendFailure::TooLarge { size: number(size)?, limit: number(limit)? }
         }
         ["given", "up", ..] => return None,
-        _ if reason.contains("does not allow") => Unsent::NotAllowed,
-        _ if reason.contains("lost before") => Unsent::Interrupted,
-        _ if reason.contains("not connected") => Unsent::Closed,
-        _ => Unsent::Other(reason.to_owned()),
+        _ if reason.contains("does not allow") => SendFailure::NotAllowed,
+        _ if reason.contains("lost before") => SendFailure::Interrupted,
+        _ if reason.contains("not connected") => SendFailure::Closed,
+        _ => SendFailure::Other(reason.to_owned()),
     })
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     tool::{CallError, ErrorCode},
-    value::Body,
+    value::Value,
 };
 
 /// What of two outcomes was compared.
@@ -26,7 +26,7 @@ pub(super) enum Compared {
 /// An error's text is not compared: it is for people.
 pub(super) fn fields(
     taped: &Taped,
-    live: &Result<Body, CallError>,
+    live: &Result<Value, CallError>,
 ) -> (Compared, Vec<(String, String, String)>) {
     let expected = match taped.ending() {
         Ending::Open => return (Compared::Nothing, Vec::new()),
@@ -43,7 +43,7 @@ pub(super) fn fields(
     if redacted {
         return (compared, Vec::new());
     }
-    let empty = Body::empty();
+    let empty = Value::empty();
     let (file, now) = match (expected.value, got.value) {
         (None, None) => return (compared, Vec::new()),
         // A success without a result is one of nothing.
@@ -57,7 +57,7 @@ struct Word<'a> {
     /// None of a success.
     code: Option<ErrorCode>,
     message: String,
-    value: Option<&'a Body>,
+    value: Option<&'a Value>,
 }
 
 impl<'a> Word<'a> {
@@ -74,7 +74,7 @@ impl<'a> Word<'a> {
         Self { code, message, value: answer.value.as_ref() }
     }
 
-    fn of_live(live: &'a Result<Body, CallError>) -> Self {
+    fn of_live(live: &'a Result<Value, CallError>) -> Self {
         match live {
             Ok(value) => Self { code: None, message: String::new(), value: Some(value) },
             Err(error) => {

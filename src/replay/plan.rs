@@ -10,7 +10,7 @@ use crate::{
     recording::Moment,
     tool::{CallId, ErrorCode},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// The recorded calls, with what would become of each.
@@ -36,7 +36,7 @@ pub struct PlannedCall {
     /// Who was asked.
     pub owner: Option<Identity>,
     /// The arguments; none if they were taken out of the recording.
-    pub parameters: Option<Body>,
+    pub parameters: Option<Value>,
     /// The whole time it may take.
     pub limit: Duration,
     /// How it ended: `ok`, or the code of its error; none if the recording does not say.

@@ -6,16 +6,16 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::Value as Json;
 
 use super::script::{Line, Spoken, Step, What};
 use crate::{
     protocol::{
         frame::{Kind, Message, RegisteredTool, ToolUseResult},
-        session::{Choose, Config},
+        session::{Config, SelectionPolicy},
     },
     recording::{Direction, RoomEvent},
-    tool::{BargeIn, Consent, Disclose, Execution, Tool, ToolError, ToolOptions},
+    tool::{BargeIn, Consent, Execution, Tool, ToolError, ToolOptions, Visibility},
     transport::{Identity, Role},
 };
 
@@ -211,7 +211,7 @@ impl Shown {
             config.version.clone_from(version);
         }
         let (assistant, next) = (self.assistant.clone(), next.clone());
-        config = config.choose(Choose::by(move |tool, among| {
+        config = config.choose(SelectionPolicy::by(move |tool, among| {
             let wanted = if tool.is_some() { next.get() } else { assistant.clone() };
             wanted.filter(|wanted| among.iter().any(|it| it.identity == *wanted))
         }));
@@ -246,7 +246,7 @@ impl Shown {
 impl Own {
     /// Whoever lets a client offer its own tool prefers the client.
     fn tool(&self, name: &str, let_offer: bool) -> Option<Tool> {
-        let disclose = if self.without && !self.with_data { Disclose::Name } else { Disclose::Full };
+        let disclose = if self.without && !self.with_data { Visibility::Name } else { Visibility::Full };
         let mut options = ToolOptions::default().disclose(disclose);
         options.prefer_client = self.prefers_client || let_offer;
         Some(Tool::new(name.parse().ok()?, "").options(options))
@@ -256,9 +256,9 @@ impl Own {
 /// The tools of a registration. Nobody is asked for consent: what a person answered is in the outcome.
 pub(super) fn tools(registered: &[RegisteredTool]) -> Vec<Tool> {
     let read = |it: &RegisteredTool| {
-        let annotations = it.annotations.as_ref().map(crate::value::Body::to_json).unwrap_or_default();
-        let says = |key: &str| annotations.get(key).and_then(Value::as_bool).unwrap_or(false);
-        let rule = annotations.get("onBargeIn").and_then(Value::as_str).and_then(BargeIn::from_text);
+        let annotations = it.annotations.as_ref().map(crate::value::Value::to_json).unwrap_or_default();
+        let says = |key: &str| annotations.get(key).and_then(Json::as_bool).unwrap_or(false);
+        let rule = annotations.get("onBargeIn").and_then(Json::as_str).and_then(BargeIn::from_text);
         let mut options = ToolOptions::default().consent(Consent::Never).barge_in(rule.unwrap_or_default());
         (options.destructive, options.idempotent) = (says("destructive"), says("idempotent"));
         let tool = Tool::new(it.name.parse().ok()?, it.description.as_str()).options(options);

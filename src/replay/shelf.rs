@@ -7,7 +7,7 @@ use super::{
     tape::{Ending, Tape, Taped},
     value::key,
 };
-use crate::value::Body;
+use crate::value::Value;
 
 /// Recorded calls that can be matched.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Shelf {
         &mut self,
         tape: &Tape,
         tool: &str,
-        parameters: &Body,
+        parameters: &Value,
         loose: bool,
     ) -> Result<usize, MissReason> {
         let Some(alike) = self.alike.get_mut(&key(tool, parameters)) else {

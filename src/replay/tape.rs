@@ -11,7 +11,7 @@ use crate::{
     recording::{CallsBuilder, Entry, Happened, Moment, RecordedCall, Told},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Progress, ProgressStatus, Tool, ToolName},
     transport::{Identity, STREAM_TOPIC, TOPIC},
-    value::Body,
+    value::Value,
 };
 
 /// A stop that comes so shortly before a call's limit, or later, is the limit itself.
@@ -43,7 +43,7 @@ pub(super) struct Taped {
     pub(super) owner: Option<Identity>,
     pub(super) asked: Moment,
     /// None if something was taken out of them.
-    pub(super) parameters: Option<Body>,
+    pub(super) parameters: Option<Value>,
     pub(super) limit: Duration,
     /// What its owner told meanwhile, and how long after the request.
     pub(super) steps: Vec<(Duration, Progress)>,
@@ -57,7 +57,7 @@ pub(super) struct Taped {
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) success: bool,
-    pub(super) value: Option<Body>,
+    pub(super) value: Option<Value>,
     pub(super) code: ErrorCode,
     pub(super) message: String,
     /// Something was taken out of it.

@@ -1,9 +1,9 @@
 //! Values as live replays compare them: numbers by what they are, keys in any order.
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value as Json};
 use sha2::{Digest, Sha256};
 
-use crate::value::Body;
+use crate::value::Value;
 
 /// One past the largest integer of 64 bits, and the smallest one: both are exact as floats.
 const PAST_U64: f64 = 18_446_744_073_709_551_616.0;
@@ -14,29 +14,29 @@ const MAP: &str = "$map";
 
 /// The value as canonical JSON with its keys sorted and whole floats as integers, so that equal values are the same
 /// text.
-pub(super) fn canonical(body: &Body) -> Value {
+pub(super) fn canonical(body: &Value) -> Json {
     sorted(body.to_json())
 }
 
 /// What two calls of one tool have in common if they ask for the same. No parameters at all are an empty map.
-pub(super) fn key(tool: &str, parameters: &Body) -> [u8; 32] {
-    let parameters = if parameters.is_nil() { Value::Object(Map::new()) } else { canonical(parameters) };
+pub(super) fn key(tool: &str, parameters: &Value) -> [u8; 32] {
+    let parameters = if parameters.is_nil() { Json::Object(Map::new()) } else { canonical(parameters) };
     let digest = Sha256::new_with_prefix(tool.as_bytes()).chain_update([0]);
     digest.chain_update(parameters.to_string().as_bytes()).finalize().into()
 }
 
-fn sorted(value: Value) -> Value {
+fn sorted(value: Json) -> Json {
     match value {
-        Value::Number(number) => Value::Number(whole(number)),
-        Value::Array(items) => items.into_iter().map(sorted).collect(),
-        Value::Object(map) => {
+        Json::Number(number) => Json::Number(whole(number)),
+        Json::Array(items) => items.into_iter().map(sorted).collect(),
+        Json::Object(map) => {
             let is_map = map.len() == 1 && map.contains_key(MAP);
             let mut pairs: Vec<_> = map.into_iter().map(|(key, value)| (key, sorted(value))).collect();
             pairs.sort_by(|(one, _), (other, _)| one.cmp(other));
-            if is_map && let Some((_, Value::Array(entries))) = pairs.first_mut() {
-                entries.sort_by_cached_key(Value::to_string);
+            if is_map && let Some((_, Json::Array(entries))) = pairs.first_mut() {
+                entries.sort_by_cached_key(Json::to_string);
             }
-            Value::Object(pairs.into_iter().collect())
+            Json::Object(pairs.into_iter().collect())
         }
         other => other,
     }
@@ -55,14 +55,14 @@ fn whole(number: Number) -> Number {
 mod tests {
     use super::*;
 
-    fn of(bytes: &'static [u8]) -> Body {
-        Body::from_bytes(bytes).unwrap()
+    fn of(bytes: &'static [u8]) -> Value {
+        Value::from_bytes(bytes).unwrap()
     }
 
     #[test]
     fn the_order_of_keys_and_the_width_of_numbers_make_no_difference() {
-        let one = Body::from_json(r#"{"a": {"x": 1, "y": [1.0, -2.0]}, "b": 0.5}"#).unwrap();
-        let other = Body::from_json(r#"{"b": 0.5, "a": {"y": [1, -2], "x": 1.0}}"#).unwrap();
+        let one = Value::from_json(r#"{"a": {"x": 1, "y": [1.0, -2.0]}, "b": 0.5}"#).unwrap();
+        let other = Value::from_json(r#"{"b": 0.5, "a": {"y": [1, -2], "x": 1.0}}"#).unwrap();
         assert_eq!(key("t", &one), key("t", &other));
         assert_ne!(key("t", &one), key("u", &one));
         // 1 as a fixed integer, in 16 bits, as 32-bit and as 64-bit float; 0 and -0.0.
@@ -78,7 +78,7 @@ mod tests {
         // 2^63, and the largest float below 2^64.
         let (int, float) = (of(b"\x81\xa1n\xcf\x80\0\0\0\0\0\0\0"), of(b"\x81\xa1n\xcb\x43\xe0\0\0\0\0\0\0"));
         assert_eq!(key("t", &int), key("t", &float));
-        assert_eq!(key("t", &Body::nil()), key("t", &Body::empty()));
+        assert_eq!(key("t", &Value::nil()), key("t", &Value::empty()));
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
             "{}",
         ];
         let keys: std::collections::BTreeSet<_> =
-            values.iter().map(|it| key("t", &Body::from_json(it).unwrap())).collect();
+            values.iter().map(|it| key("t", &Value::from_json(it).unwrap())).collect();
         assert_eq!(keys.len(), values.len());
     }
 

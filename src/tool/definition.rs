@@ -79,7 +79,7 @@ pub struct ToolOptions {
     /// How long a cancelled function that takes a context may go on, to tidy up. Default: 1 s.
     pub cancel_grace: Option<Duration>,
     /// How much of a server-executed call the room hears. Default: all of it.
-    pub disclose: Disclose,
+    pub disclose: Visibility,
     /// Assistant: clients may run it in our place, if they offer a tool of its name. Default: no.
     pub prefer_client: bool,
     /// What becomes of a running call when its turn is interrupted. Default: it stops.
@@ -125,7 +125,7 @@ impl ToolOptions {
 
     /// How much of a server-executed call the room hears.
     #[must_use]
-    pub fn disclose(mut self, level: Disclose) -> Self {
+    pub fn disclose(mut self, level: Visibility) -> Self {
         self.disclose = level;
         self
     }
@@ -165,7 +165,7 @@ pub enum Consent {
 
 /// How much of a server-executed call is broadcast to the room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Disclose {
+pub enum Visibility {
     /// Arguments and result.
     #[default]
     Full,

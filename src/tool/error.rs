@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    BadToolName, ErrorCode, ToolError, ToolName,
+    ErrorCode, InvalidToolName, ToolError, ToolName,
     not_offered::{NotOffered, list},
 };
 use crate::{
@@ -188,7 +188,7 @@ fn listen(clients: &[Identity]) -> String {
 pub enum RegisterError {
     /// The name is no tool name.
     #[error(transparent)]
-    Name(#[from] BadToolName),
+    Name(#[from] InvalidToolName),
     /// The name is kept for the protocol.
     #[error("{name:?} begins with `bridge.`, which is kept for the protocol")]
     Reserved {

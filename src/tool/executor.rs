@@ -22,7 +22,7 @@ use crate::{
         source::AnySource,
     },
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 pub(crate) use self::questions::Questions;
@@ -60,7 +60,7 @@ pub(crate) struct Job<K> {
     /// What the reports name it by. Unique among the calls that are not settled.
     pub(crate) key: K,
     pub(crate) tool: ToolName,
-    pub(crate) arguments: Body,
+    pub(crate) arguments: Value,
     pub(crate) caller: Identity,
     pub(crate) call: CallId,
     /// The call's whole limit: what the text of a timeout names.
@@ -162,7 +162,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
     }
 
     /// Whether arguments fit their tool's schema: what does not is not worth a question to a person.
-    pub(crate) fn check(&self, tool: &ToolName, arguments: &Body) -> Result<(), ToolError> {
+    pub(crate) fn check(&self, tool: &ToolName, arguments: &Value) -> Result<(), ToolError> {
         let offered = self.offered.iter().find(|offered| offered.tool.name() == tool);
         offered.map_or(Ok(()), |offered| offered.check.check(arguments.clone()).map(drop))
     }
@@ -234,7 +234,7 @@ fn list(
 ) -> Result<Vec<Offered>, RegisterError> {
     let mut offered: Vec<Offered> = Vec::new();
     for source in sources {
-        let compile = |tool: &Tool| match source.judges_arguments() {
+        let compile = |tool: &Tool| match source.validates_arguments() {
             true => Ok(ArgumentCheck::any_map()),
             false => ArgumentCheck::compile(tool),
         };

@@ -3,7 +3,7 @@
 use std::{any::Any, borrow::Cow, error::Error, fmt};
 
 use super::CallError;
-use crate::value::{Body, DecodeError, EncodeError};
+use crate::value::{DecodeError, EncodeError, Value};
 
 /// A tool's failure, as it travels to the caller and its model.
 ///
@@ -28,7 +28,7 @@ pub struct ToolError(Box<Failure>);
 struct Failure {
     code: ErrorCode,
     message: String,
-    partial: Option<Body>,
+    partial: Option<Value>,
     /// The tool had begun: its code, whatever it is, is no proof that nothing ran.
     began: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
@@ -50,7 +50,7 @@ impl ToolError {
 
     /// With the part of the result that was reached.
     #[must_use]
-    pub fn with_partial(mut self, partial: Body) -> Self {
+    pub fn with_partial(mut self, partial: Value) -> Self {
         self.0.partial = Some(partial);
         self
     }
@@ -83,7 +83,7 @@ impl ToolError {
     }
 
     /// The part of the result that was reached, if any.
-    pub fn partial(&self) -> Option<&Body> {
+    pub fn partial(&self) -> Option<&Value> {
         self.0.partial.as_ref()
     }
 

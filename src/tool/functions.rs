@@ -14,7 +14,7 @@ use crate::{
         schema::ArgumentCheck,
         source::{ToolContext, ToolSource},
     },
-    value::Body,
+    value::Value,
 };
 
 pub use self::{
@@ -115,8 +115,8 @@ impl<S: Clone + Send + Sync + 'static> Tools<S> {
     pub async fn call(&self, name: &str, arguments: impl Serialize) -> Outcome {
         self.check().map_err(|problem| ToolError::new(ErrorCode::EXECUTION_ERROR, problem))?;
         let function = self.function(name)?;
-        let arguments =
-            Body::encode(&arguments).map_err(|error| ToolError::new(ErrorCode::INVALID_PARAMETERS, error))?;
+        let arguments = Value::encode(&arguments)
+            .map_err(|error| ToolError::new(ErrorCode::INVALID_PARAMETERS, error))?;
         let check = ArgumentCheck::compile(&function.tool)
             .map_err(|problem| ToolError::new(ErrorCode::EXECUTION_ERROR, problem))?;
         let limit = function.tool.tool_options().timeout.unwrap_or(DEFAULT_TIMEOUT);
@@ -158,11 +158,11 @@ impl<S: Clone + Send + Sync + 'static> ToolSource for Tools<S> {
         self.functions.iter().map(|function| function.tool.clone()).collect()
     }
 
-    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
         self.function(tool.as_str())?.run(context, &self.state, arguments).await
     }
 
-    fn tidies_up(&self, tool: &ToolName) -> bool {
+    fn uses_cancel_grace(&self, tool: &ToolName) -> bool {
         self.function(tool.as_str()).is_ok_and(|function| function.takes_context)
     }
 

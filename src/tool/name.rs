@@ -36,12 +36,12 @@ impl ToolName {
 }
 
 impl FromStr for ToolName {
-    type Err = BadToolName;
+    type Err = InvalidToolName;
 
-    fn from_str(text: &str) -> Result<Self, BadToolName> {
+    fn from_str(text: &str) -> Result<Self, InvalidToolName> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
         if text.is_empty() || text.len() > MAX_TOOL_NAME || !text.bytes().all(allowed) {
-            return Err(BadToolName(text.chars().take(MAX_TOOL_NAME).collect()));
+            return Err(InvalidToolName(text.chars().take(MAX_TOOL_NAME).collect()));
         }
         Ok(Self(text.into()))
     }
@@ -68,7 +68,7 @@ impl Borrow<str> for ToolName {
 /// A text that cannot be a tool's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no tool name: 1 to {MAX_TOOL_NAME} of A-Z a-z 0-9 _ . -")]
-pub struct BadToolName(String);
+pub struct InvalidToolName(String);
 
 /// A call's id: a NanoID of ours, or whatever text a peer chose.
 #[derive(Clone, PartialEq, Eq, Hash)]

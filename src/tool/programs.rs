@@ -18,7 +18,7 @@ use crate::{
         ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName,
         source::{ToolContext, ToolSource},
     },
-    value::Body,
+    value::Value,
 };
 
 use self::command::Command;
@@ -60,7 +60,7 @@ pub use self::supervise::{SUPERVISE, supervise};
 /// ```
 /// use std::time::Duration;
 ///
-/// use toolbridge::{Body, ProgramTools, ToolContext, ToolSource};
+/// use toolbridge::{Value, ProgramTools, ToolContext, ToolSource};
 ///
 /// let tools = ProgramTools::from_toml(
 ///     r#"
@@ -74,7 +74,7 @@ pub use self::supervise::{SUPERVISE, supervise};
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 /// # runtime.block_on(async {
 /// let context = ToolContext::new("terminal", Duration::from_secs(30));
-/// let result = tools.execute(&"echo".parse()?, Body::from_json(r#"{"a": 1}"#)?, context).await;
+/// let result = tools.execute(&"echo".parse()?, Value::from_json(r#"{"a": 1}"#)?, context).await;
 /// assert_eq!(result.unwrap().to_json()["a"], 1);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// # })?;
@@ -163,7 +163,7 @@ impl ToolSource for ProgramTools {
         self.programs.iter().map(|program| program.tool.clone()).collect()
     }
 
-    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
         let Some(program) = self.program(tool) else {
             let text = format!("there is no tool named {tool:?}");
             return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text));

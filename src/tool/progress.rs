@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::value::Body;
+use crate::value::Value;
 
 /// How far a running tool has come, in words for a person. `Debug` shows their length.
 #[derive(Clone, Default, PartialEq)]
@@ -13,7 +13,7 @@ pub struct Progress {
     /// What it says, if anything.
     pub message: Option<String>,
     /// Anything structured.
-    pub content: Option<Body>,
+    pub content: Option<Value>,
 }
 
 impl Progress {
@@ -24,7 +24,7 @@ impl Progress {
 
     /// With structured content.
     #[must_use]
-    pub fn content(mut self, content: Body) -> Self {
+    pub fn content(mut self, content: Value) -> Self {
         self.content = Some(content);
         self
     }
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_a_tool_says_of_itself_is_not_in_its_debug_text() {
-        let told = Progress::from("Ada's number").content(Body::from_json(r#"{"n": "secret"}"#).unwrap());
+        let told = Progress::from("Ada's number").content(Value::from_json(r#"{"n": "secret"}"#).unwrap());
         let shown = format!("{told:?}");
         assert!(shown.contains("12 B") && !shown.contains("Ada") && !shown.contains("secret"), "{shown}");
     }

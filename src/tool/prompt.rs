@@ -12,7 +12,7 @@ pub use question::{
 };
 
 use super::{ErrorCode, ToolError, ToolName};
-use crate::value::{Body, DecodeError};
+use crate::value::{DecodeError, Value};
 
 /// The longest text that is shown or spoken, in bytes; it is for a person who listens.
 pub const MAX_PROMPT_TEXT: usize = 1_024;
@@ -57,7 +57,7 @@ pub enum Prompt {
     /// `bridge.permission`: may this be done?
     Permission(PermissionPrompt),
     /// `bridge.choose`: which of these?
-    Choose(ChoicePrompt),
+    SelectionPolicy(ChoicePrompt),
     /// `bridge.authorize`: please sign in there.
     Authorize(AuthorizePrompt),
     /// `bridge.form`: please fill this in.
@@ -69,18 +69,18 @@ impl Prompt {
     ///
     /// # Errors
     /// `unknown_tool` if the tool is no prompt, `invalid_parameters` with the path of what does not fit.
-    pub fn read(tool: &ToolName, parameters: &Body) -> Result<Self, ToolError> {
+    pub fn read(tool: &ToolName, parameters: &Value) -> Result<Self, ToolError> {
         let refuse = |error: DecodeError| invalid(format!("the parameters are not those of {tool}: {error}"));
         let prompt = match tool.as_str() {
             "bridge.permission" => Self::Permission(parameters.decode().map_err(refuse)?),
-            "bridge.choose" => Self::Choose(parameters.decode().map_err(refuse)?),
+            "bridge.choose" => Self::SelectionPolicy(parameters.decode().map_err(refuse)?),
             "bridge.authorize" => Self::Authorize(parameters.decode().map_err(refuse)?),
             "bridge.form" => Self::Form(parameters.decode().map_err(refuse)?),
             _ => return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, format!("{tool} is no prompt"))),
         };
         let checked = match &prompt {
             Self::Permission(ask) => ask.check(),
-            Self::Choose(ask) => ask.check(),
+            Self::SelectionPolicy(ask) => ask.check(),
             Self::Authorize(ask) => ask.check(),
             Self::Form(ask) => ask.check(),
         };
@@ -92,7 +92,7 @@ impl Prompt {
     pub fn tool(&self) -> &'static str {
         match self {
             Self::Permission(_) => "bridge.permission",
-            Self::Choose(_) => "bridge.choose",
+            Self::SelectionPolicy(_) => "bridge.choose",
             Self::Authorize(_) => "bridge.authorize",
             Self::Form(_) => "bridge.form",
         }
@@ -102,7 +102,7 @@ impl Prompt {
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Permission(ask) => ask.text.as_deref(),
-            Self::Choose(ask) => Some(&ask.text),
+            Self::SelectionPolicy(ask) => Some(&ask.text),
             Self::Authorize(ask) => ask.text.as_deref(),
             Self::Form(ask) => ask.text.as_deref(),
         }
@@ -113,13 +113,13 @@ impl Prompt {
     /// # Errors
     /// `execution_error` if the answer is none to this question: an option that was not offered, a decision of
     /// another kind of prompt.
-    pub fn answered(&self, answer: &PromptAnswer) -> Result<Body, ToolError> {
+    pub fn answered(&self, answer: &PromptAnswer) -> Result<Value, ToolError> {
         let fits = match (self, answer.outcome) {
             (_, Decision::Cancelled) => true,
             (Self::Permission(ask), Decision::Selected) => ask.chosen(answer).is_some(),
-            (Self::Choose(ask), Decision::Selected) => ask.chosen(answer).is_some(),
+            (Self::SelectionPolicy(ask), Decision::Selected) => ask.chosen(answer).is_some(),
             (Self::Authorize(_), Decision::Done | Decision::Declined) => true,
-            (Self::Form(_), Decision::Submitted) => answer.data.as_ref().is_some_and(Body::is_map),
+            (Self::Form(_), Decision::Submitted) => answer.data.as_ref().is_some_and(Value::is_map),
             (Self::Form(_), Decision::Declined) => true,
             _ => false,
         };
@@ -127,7 +127,7 @@ impl Prompt {
             let text = format!("the answer is none to {}", self.tool());
             return Err(ToolError::new(ErrorCode::EXECUTION_ERROR, text));
         }
-        Ok(Body::encode(answer)?)
+        Ok(Value::encode(answer)?)
     }
 }
 
@@ -137,19 +137,19 @@ fn invalid(text: String) -> ToolError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::{Value as Json, json};
 
     use super::*;
 
-    fn read(tool: &str, parameters: Value) -> Result<Prompt, String> {
+    fn read(tool: &str, parameters: Json) -> Result<Prompt, String> {
         let tool: ToolName = tool.parse().unwrap();
-        Prompt::read(&tool, &Body::from(parameters)).map_err(|error| {
+        Prompt::read(&tool, &Value::from(parameters)).map_err(|error| {
             assert_eq!(error.code(), ErrorCode::INVALID_PARAMETERS);
             error.message().to_owned()
         })
     }
 
-    fn permission() -> Value {
+    fn permission() -> Json {
         json!({
             "text": "May it edit two files?",
             "toolCall": {
@@ -190,10 +190,10 @@ mod tests {
             assert_eq!(prompt.tool(), tool);
             assert!(prompt.text().is_some());
             let again = match &prompt {
-                Prompt::Permission(ask) => Body::encode(ask),
-                Prompt::Choose(ask) => Body::encode(ask),
-                Prompt::Authorize(ask) => Body::encode(ask),
-                Prompt::Form(ask) => Body::encode(ask),
+                Prompt::Permission(ask) => Value::encode(ask),
+                Prompt::SelectionPolicy(ask) => Value::encode(ask),
+                Prompt::Authorize(ask) => Value::encode(ask),
+                Prompt::Form(ask) => Value::encode(ask),
             };
             assert_eq!(again.unwrap().to_json(), parameters);
         }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_is_too_much_or_missing_is_refused_with_its_path() {
-        let with = |path: &str, value: Value| {
+        let with = |path: &str, value: Json| {
             let mut parameters = permission();
             *parameters.pointer_mut(path).unwrap() = value;
             read("bridge.permission", parameters).unwrap_err()
@@ -267,8 +267,8 @@ mod tests {
     #[test]
     fn only_an_option_that_was_offered_and_allows_is_a_yes() {
         let Ok(Prompt::Permission(ask)) = read("bridge.permission", permission()) else { unreachable!() };
-        let allows = |answer: Value| {
-            let answer: PromptAnswer = Body::from(answer).decode().unwrap();
+        let allows = |answer: Json| {
+            let answer: PromptAnswer = Value::from(answer).decode().unwrap();
             ask.chosen(&answer).is_some_and(PermissionOption::allows)
         };
         assert!(allows(json!({"outcome": "selected", "optionId": "y"})));

@@ -8,11 +8,11 @@ mod bounds;
 use std::sync::Arc;
 
 use jsonschema::{PatternOptions, Validator, error::TypeKind, error::ValidationErrorKind};
-use serde_json::Value;
+use serde_json::Value as Json;
 
 use crate::{
     tool::{ErrorCode, RegisterError, Tool, ToolError},
-    value::Body,
+    value::Value,
 };
 
 /// The longest text that a message takes over from a schema or a path, in characters: it is read by a model.
@@ -49,10 +49,10 @@ impl ArgumentCheck {
     ///
     /// # Errors
     /// `invalid_parameters`; the text names the place and the rule, and never the value.
-    pub(crate) fn check(&self, arguments: Body) -> Result<Body, ToolError> {
+    pub(crate) fn check(&self, arguments: Value) -> Result<Value, ToolError> {
         let json = arguments.to_json();
         let (arguments, json) = match json {
-            Value::Null => (Body::empty(), Value::Object(Default::default())),
+            Json::Null => (Value::empty(), Json::Object(Default::default())),
             json => (arguments, json),
         };
         if !json.is_object() {
@@ -120,17 +120,17 @@ mod tests {
 
     use super::*;
 
-    fn tool(schema: Value) -> Tool {
+    fn tool(schema: Json) -> Tool {
         Tool::new("t".parse().unwrap(), "").schema(schema)
     }
 
-    fn compile(schema: Value) -> Result<ArgumentCheck, RegisterError> {
+    fn compile(schema: Json) -> Result<ArgumentCheck, RegisterError> {
         ArgumentCheck::compile(&tool(schema))
     }
 
-    fn refused(schema: Value, arguments: &Value) -> String {
+    fn refused(schema: Json, arguments: &Json) -> String {
         let check = compile(schema).unwrap();
-        let error = check.check(Body::encode(arguments).unwrap()).unwrap_err();
+        let error = check.check(Value::encode(arguments).unwrap()).unwrap_err();
         assert_eq!(error.code(), ErrorCode::INVALID_PARAMETERS);
         error.to_string()
     }
@@ -194,10 +194,10 @@ mod tests {
     #[test]
     fn no_arguments_are_an_empty_map() {
         let check = compile(json!({"type": "object"})).unwrap();
-        assert_eq!(check.check(Body::encode(&()).unwrap()).unwrap(), Body::empty());
+        assert_eq!(check.check(Value::encode(&()).unwrap()).unwrap(), Value::empty());
         let any = ArgumentCheck::compile(&Tool::new("t".parse().unwrap(), "")).unwrap();
-        assert!(any.check(Body::encode(&json!({"a": 1})).unwrap()).is_ok());
-        assert!(any.check(Body::encode(&1).unwrap()).is_err());
+        assert!(any.check(Value::encode(&json!({"a": 1})).unwrap()).is_ok());
+        assert!(any.check(Value::encode(&1).unwrap()).is_err());
     }
 
     #[test]

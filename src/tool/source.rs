@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    tool::{BadToolName, CallId, Outcome, Progress, RegisterError, Tool, ToolName, TraceContext},
+    tool::{CallId, InvalidToolName, Outcome, Progress, RegisterError, Tool, ToolName, TraceContext},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// The deadline of a context without a limit, thirty years from now: every clock can count so far.
@@ -26,11 +26,11 @@ pub trait ToolSource: Send + Sync + 'static {
     fn list(&self) -> Vec<Tool>;
 
     /// Runs one call. The arguments have been checked against the schema in [`list`](ToolSource::list), unless the
-    /// source [judges](ToolSource::judges_arguments) them.
+    /// source [judges](ToolSource::validates_arguments) them.
     fn execute(
         &self,
         tool: &ToolName,
-        arguments: Body,
+        arguments: Value,
         context: ToolContext,
     ) -> impl Future<Output = Outcome> + Send;
 
@@ -42,7 +42,7 @@ pub trait ToolSource: Send + Sync + 'static {
     /// Whether a cancelled call of this tool goes on for its grace before its future is dropped.
     ///
     /// Default: yes, since a source is given a context and may want to tidy up.
-    fn tidies_up(&self, _tool: &ToolName) -> bool {
+    fn uses_cancel_grace(&self, _tool: &ToolName) -> bool {
         true
     }
 
@@ -50,7 +50,7 @@ pub trait ToolSource: Send + Sync + 'static {
     ///
     /// Such a source says when a call begins, by any [`progress`](ToolContext::progress): until then its refusal proves
     /// that nothing ran. For a source whose schemas are not its own. Default: no.
-    fn judges_arguments(&self) -> bool {
+    fn validates_arguments(&self) -> bool {
         false
     }
 
@@ -79,7 +79,7 @@ impl<T: ToolSource> ToolSource for Arc<T> {
     fn execute(
         &self,
         tool: &ToolName,
-        arguments: Body,
+        arguments: Value,
         context: ToolContext,
     ) -> impl Future<Output = Outcome> + Send {
         (**self).execute(tool, arguments, context)
@@ -89,12 +89,12 @@ impl<T: ToolSource> ToolSource for Arc<T> {
         (**self).changed()
     }
 
-    fn tidies_up(&self, tool: &ToolName) -> bool {
-        (**self).tidies_up(tool)
+    fn uses_cancel_grace(&self, tool: &ToolName) -> bool {
+        (**self).uses_cancel_grace(tool)
     }
 
-    fn judges_arguments(&self) -> bool {
-        (**self).judges_arguments()
+    fn validates_arguments(&self) -> bool {
+        (**self).validates_arguments()
     }
 
     fn check(&self) -> Result<(), RegisterError> {
@@ -110,7 +110,7 @@ pub struct Prefixed<T> {
 }
 
 impl<T> Prefixed<T> {
-    fn inner(&self, tool: &ToolName) -> Result<ToolName, BadToolName> {
+    fn inner(&self, tool: &ToolName) -> Result<ToolName, InvalidToolName> {
         tool.as_str().strip_prefix(&self.prefix).unwrap_or_default().parse()
     }
 }
@@ -127,7 +127,7 @@ impl<T: ToolSource> ToolSource for Prefixed<T> {
         self.source.list().into_iter().filter_map(rename).collect()
     }
 
-    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
         self.source.execute(&self.inner(tool)?, arguments, context).await
     }
 
@@ -135,12 +135,12 @@ impl<T: ToolSource> ToolSource for Prefixed<T> {
         self.source.changed()
     }
 
-    fn tidies_up(&self, tool: &ToolName) -> bool {
-        self.inner(tool).is_ok_and(|tool| self.source.tidies_up(&tool))
+    fn uses_cancel_grace(&self, tool: &ToolName) -> bool {
+        self.inner(tool).is_ok_and(|tool| self.source.uses_cancel_grace(&tool))
     }
 
-    fn judges_arguments(&self) -> bool {
-        self.source.judges_arguments()
+    fn validates_arguments(&self) -> bool {
+        self.source.validates_arguments()
     }
 
     fn check(&self) -> Result<(), RegisterError> {
@@ -291,12 +291,12 @@ pub(crate) trait AnySource: Send + Sync + 'static {
     fn execute<'a>(
         &'a self,
         tool: &'a ToolName,
-        arguments: Body,
+        arguments: Value,
         context: ToolContext,
     ) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    fn tidies_up(&self, tool: &ToolName) -> bool;
-    fn judges_arguments(&self) -> bool;
+    fn uses_cancel_grace(&self, tool: &ToolName) -> bool;
+    fn validates_arguments(&self) -> bool;
     fn check(&self) -> Result<(), RegisterError>;
 }
 
@@ -308,7 +308,7 @@ impl<T: ToolSource> AnySource for T {
     fn execute<'a>(
         &'a self,
         tool: &'a ToolName,
-        arguments: Body,
+        arguments: Value,
         context: ToolContext,
     ) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>> {
         Box::pin(ToolSource::execute(self, tool, arguments, context))
@@ -318,12 +318,12 @@ impl<T: ToolSource> AnySource for T {
         Box::pin(ToolSource::changed(self))
     }
 
-    fn tidies_up(&self, tool: &ToolName) -> bool {
-        ToolSource::tidies_up(self, tool)
+    fn uses_cancel_grace(&self, tool: &ToolName) -> bool {
+        ToolSource::uses_cancel_grace(self, tool)
     }
 
-    fn judges_arguments(&self) -> bool {
-        ToolSource::judges_arguments(self)
+    fn validates_arguments(&self) -> bool {
+        ToolSource::validates_arguments(self)
     }
 
     fn check(&self) -> Result<(), RegisterError> {

@@ -25,7 +25,7 @@ const KNOWN_FLAGS: u8 = 0b11;
 /// assert!(context.is_sampled());
 /// assert_eq!(context.span_id(), "00f067aa0ba902b7");
 /// assert!("00-00000000000000000000000000000000-00f067aa0ba902b7-01".parse::<TraceContext>().is_err());
-/// # Ok::<(), toolbridge::BadTraceContext>(())
+/// # Ok::<(), toolbridge::InvalidTraceContext>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TraceContext {
@@ -38,7 +38,7 @@ pub struct TraceContext {
 /// Why a text is no trace context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum BadTraceContext {
+pub enum InvalidTraceContext {
     /// A `traceparent` of this version has another length.
     #[error("a traceparent has 55 characters, this one has {0}")]
     Length(usize),
@@ -64,15 +64,15 @@ impl TraceContext {
     ///
     /// # Errors
     /// `Zero` if one of them is all zeroes.
-    pub fn new(trace_id: [u8; 16], span_id: [u8; 8]) -> Result<Self, BadTraceContext> {
+    pub fn new(trace_id: [u8; 16], span_id: [u8; 8]) -> Result<Self, InvalidTraceContext> {
         if trace_id == [0; 16] || span_id == [0; 8] {
-            return Err(BadTraceContext::Zero);
+            return Err(InvalidTraceContext::Zero);
         }
         Ok(Self { trace: trace_id, span: span_id, flags: 0, state: None })
     }
 
     /// A context of these ids in hexadecimal digits.
-    pub(crate) fn of_ids(trace_id: &str, span_id: &str) -> Result<Self, BadTraceContext> {
+    pub(crate) fn of_ids(trace_id: &str, span_id: &str) -> Result<Self, InvalidTraceContext> {
         Self::new(digits(trace_id.as_bytes())?, digits(span_id.as_bytes())?)
     }
 
@@ -87,7 +87,7 @@ impl TraceContext {
     ///
     /// # Errors
     /// `State` or `StateTooLarge`; the recommendation says to go on without it then.
-    pub fn with_state(mut self, tracestate: &str) -> Result<Self, BadTraceContext> {
+    pub fn with_state(mut self, tracestate: &str) -> Result<Self, InvalidTraceContext> {
         check_state(tracestate)?;
         self.state = (!tracestate.trim_matches([' ', '\t', ',']).is_empty()).then(|| tracestate.into());
         Ok(self)
@@ -138,23 +138,23 @@ impl fmt::Display for TraceContext {
 
 /// Reads a `traceparent`. Of a later version the fields that this one knows are read.
 impl FromStr for TraceContext {
-    type Err = BadTraceContext;
+    type Err = InvalidTraceContext;
 
-    fn from_str(text: &str) -> Result<Self, BadTraceContext> {
+    fn from_str(text: &str) -> Result<Self, InvalidTraceContext> {
         let bytes = text.as_bytes();
         let Some((parent, rest)) = bytes.split_at_checked(PARENT_CHARS) else {
-            return Err(BadTraceContext::Length(bytes.len()));
+            return Err(InvalidTraceContext::Length(bytes.len()));
         };
         let [version]: [u8; 1] = digits(&parent[..2])?;
         match (version, rest.first()) {
-            (0xff, _) => return Err(BadTraceContext::Version),
+            (0xff, _) => return Err(InvalidTraceContext::Version),
             (_, None) => {}
-            (0, Some(_)) => return Err(BadTraceContext::Length(bytes.len())),
+            (0, Some(_)) => return Err(InvalidTraceContext::Length(bytes.len())),
             (_, Some(b'-')) => {}
-            (_, Some(_)) => return Err(BadTraceContext::Form),
+            (_, Some(_)) => return Err(InvalidTraceContext::Form),
         }
         if [2, 35, 52].iter().any(|at| parent[*at] != b'-') {
-            return Err(BadTraceContext::Form);
+            return Err(InvalidTraceContext::Form);
         }
         let [flags]: [u8; 1] = digits(&parent[53..])?;
         let read = Self::new(digits(&parent[3..35])?, digits(&parent[36..52])?)?;
@@ -162,10 +162,10 @@ impl FromStr for TraceContext {
     }
 }
 
-fn digits<const N: usize>(text: &[u8]) -> Result<[u8; N], BadTraceContext> {
+fn digits<const N: usize>(text: &[u8]) -> Result<[u8; N], InvalidTraceContext> {
     let mut read = [0; N];
     if text.len() != 2 * N {
-        return Err(BadTraceContext::Form);
+        return Err(InvalidTraceContext::Form);
     }
     for (slot, pair) in read.iter_mut().zip(text.chunks_exact(2)) {
         let [high, low] = [digit(pair[0])?, digit(pair[1])?];
@@ -174,11 +174,11 @@ fn digits<const N: usize>(text: &[u8]) -> Result<[u8; N], BadTraceContext> {
     Ok(read)
 }
 
-fn digit(letter: u8) -> Result<u8, BadTraceContext> {
+fn digit(letter: u8) -> Result<u8, InvalidTraceContext> {
     match letter {
         b'0'..=b'9' => Ok(letter - b'0'),
         b'a'..=b'f' => Ok(letter - b'a' + 10),
-        _ => Err(BadTraceContext::Form),
+        _ => Err(InvalidTraceContext::Form),
     }
 }
 
@@ -190,21 +190,21 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn check_state(text: &str) -> Result<(), BadTraceContext> {
+fn check_state(text: &str) -> Result<(), InvalidTraceContext> {
     if text.len() > MAX_STATE {
-        return Err(BadTraceContext::StateTooLarge);
+        return Err(InvalidTraceContext::StateTooLarge);
     }
     let mut keys: Vec<&str> = Vec::new();
     for member in text.split(',').map(|member| member.trim_matches([' ', '\t'])) {
         if member.is_empty() {
             continue; // allowed between commas
         }
-        let (key, value) = member.split_once('=').ok_or(BadTraceContext::State)?;
+        let (key, value) = member.split_once('=').ok_or(InvalidTraceContext::State)?;
         if !is_key(key) || !is_value(value) || keys.contains(&key) {
-            return Err(BadTraceContext::State);
+            return Err(InvalidTraceContext::State);
         }
         if keys.len() == MAX_MEMBERS {
-            return Err(BadTraceContext::StateTooLarge);
+            return Err(InvalidTraceContext::StateTooLarge);
         }
         keys.push(key);
     }
@@ -238,7 +238,7 @@ mod tests {
 
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-    fn error(text: &str) -> BadTraceContext {
+    fn error(text: &str) -> InvalidTraceContext {
         text.parse::<TraceContext>().unwrap_err()
     }
 
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(context.to_string(), GOOD);
         assert_eq!(context.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
         assert!(context.is_sampled() && !context.clone().sampled(false).is_sampled());
-        assert_eq!(TraceContext::new(context.trace_id_bytes(), [0; 8]), Err(BadTraceContext::Zero));
+        assert_eq!(TraceContext::new(context.trace_id_bytes(), [0; 8]), Err(InvalidTraceContext::Zero));
         let unknown = GOOD.replace("-01", "-fc").parse::<TraceContext>().unwrap();
         assert_eq!(unknown.flags(), 0, "flags that nobody knows are not passed on");
     }
@@ -259,26 +259,26 @@ mod tests {
         for text in [later.clone(), format!("{later}-"), format!("{later}-what-the-future-brings")] {
             assert_eq!(text.parse::<TraceContext>().unwrap().to_string(), GOOD);
         }
-        assert_eq!(error(&format!("{later}.what")), BadTraceContext::Form);
+        assert_eq!(error(&format!("{later}.what")), InvalidTraceContext::Form);
     }
 
     #[test]
     fn a_bad_traceparent_is_refused() {
-        assert_eq!(error(""), BadTraceContext::Length(0));
-        assert_eq!(error(&GOOD[..54]), BadTraceContext::Length(54));
-        assert_eq!(error(&format!("{GOOD}-00")), BadTraceContext::Length(58));
-        assert_eq!(error(&GOOD.replacen("00", "ff", 1)), BadTraceContext::Version);
-        assert_eq!(error(&GOOD.replace("00f067aa0ba902b7", "0000000000000000")), BadTraceContext::Zero);
+        assert_eq!(error(""), InvalidTraceContext::Length(0));
+        assert_eq!(error(&GOOD[..54]), InvalidTraceContext::Length(54));
+        assert_eq!(error(&format!("{GOOD}-00")), InvalidTraceContext::Length(58));
+        assert_eq!(error(&GOOD.replacen("00", "ff", 1)), InvalidTraceContext::Version);
+        assert_eq!(error(&GOOD.replace("00f067aa0ba902b7", "0000000000000000")), InvalidTraceContext::Zero);
         assert_eq!(
             error(&GOOD.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32))),
-            BadTraceContext::Zero
+            InvalidTraceContext::Zero
         );
         for bad in
             [GOOD.to_uppercase(), GOOD.replace('-', "_"), GOOD.replace('7', "g"), GOOD.replace("4b", "ä")]
         {
-            assert_eq!(error(&bad), BadTraceContext::Form, "{bad}");
+            assert_eq!(error(&bad), InvalidTraceContext::Form, "{bad}");
         }
-        assert_eq!(error(&"é".repeat(28)), BadTraceContext::Form, "no character is cut");
+        assert_eq!(error(&"é".repeat(28)), InvalidTraceContext::Form, "no character is cut");
     }
 
     #[test]
@@ -290,11 +290,11 @@ mod tests {
         }
         assert_eq!(with(" , ").unwrap().state(), None);
         for bad in ["a", "a=", "=b", "A=b", "a=b=c", "a=ä", "0a=b", "a=1,a=2", "a@0b=c", "a@b@c=d"] {
-            assert_eq!(with(bad), Err(BadTraceContext::State), "{bad}");
+            assert_eq!(with(bad), Err(InvalidTraceContext::State), "{bad}");
         }
         let members = |count: usize| (0..count).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join(",");
         assert!(with(&members(32)).is_ok());
-        assert_eq!(with(&members(33)), Err(BadTraceContext::StateTooLarge));
-        assert_eq!(with(&format!("a={}", "x".repeat(511))), Err(BadTraceContext::StateTooLarge));
+        assert_eq!(with(&members(33)), Err(InvalidTraceContext::StateTooLarge));
+        assert_eq!(with(&format!("a={}", "x".repeat(511))), Err(InvalidTraceContext::StateTooLarge));
     }
 }

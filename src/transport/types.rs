@@ -353,7 +353,7 @@ pub enum Lane {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Packet {
-    /// Identifies the packet when the session is notified that it could not be sent (`Session::handle_unsent`).
+    /// Identifies the packet when the session is notified that it could not be sent (`Session::handle_send_failed`).
     pub id: u64,
     /// The destination identities. Empty only in a broadcast, because LiveKit sends a packet without destinations to the
     /// whole room.

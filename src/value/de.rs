@@ -9,7 +9,7 @@ use serde::de::{
 };
 
 use super::{
-    BODY_TOKEN, DecodeError, EXT_TOKEN,
+    DecodeError, EXT_TOKEN, VALUE_TOKEN,
     token::{Token, skip},
 };
 
@@ -127,7 +127,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
         let start = self.at;
-        if name == BODY_TOKEN {
+        if name == VALUE_TOKEN {
             self.at = skip(self.bytes, start)?;
             return visitor.visit_borrowed_bytes(&self.bytes[start..self.at]);
         }

@@ -1,4 +1,4 @@
-//! A `Body` inside another value, written and read by any serde format.
+//! A `Value` inside another value, written and read by any serde format.
 //!
 //! Our own reader and writer know it by a token and lose nothing. Text formats show canonical JSON;
 //! other formats get the values one by one.
@@ -12,16 +12,16 @@ use serde::{
 };
 
 use super::{
-    BODY_TOKEN, Body, EXT_TOKEN, Limits,
+    EXT_TOKEN, Limits, VALUE_TOKEN, Value,
     json::{known_word, to_json, write_word},
     scan::scan,
     token::{Token, skip},
     write::Write,
 };
 
-impl Serialize for Body {
+impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_newtype_struct(BODY_TOKEN, &Tree(&self.0))
+        serializer.serialize_newtype_struct(VALUE_TOKEN, &Tree(&self.0))
     }
 }
 
@@ -76,9 +76,9 @@ impl Serialize for Data<'_> {
     }
 }
 
-impl<'de> Deserialize<'de> for Body {
+impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_newtype_struct(BODY_TOKEN, Whole)
+        deserializer.deserialize_newtype_struct(VALUE_TOKEN, Whole)
     }
 }
 
@@ -86,22 +86,22 @@ impl<'de> Deserialize<'de> for Body {
 struct Whole;
 
 impl<'de> Visitor<'de> for Whole {
-    type Value = Body;
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any value")
     }
 
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Body, E> {
-        Body::from_bytes(bytes.to_vec()).map_err(E::custom)
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Value, E> {
+        Value::from_bytes(bytes.to_vec()).map_err(E::custom)
     }
 
-    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Body, D::Error> {
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         let mut out = Vec::new();
         let words = deserializer.is_human_readable();
         Append { out: &mut out, depth: 0, words }.deserialize(deserializer)?;
         scan(&out, &Limits::default(), |_| {}).map_err(de::Error::custom)?;
-        Ok(Body::trusted(out.into()))
+        Ok(Value::trusted(out.into()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::Deserialize;
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Number, Value as Json, json};
 
 use super::{DecodeError, Limits, token::Token, write::Write};
 
@@ -21,7 +21,7 @@ pub(super) fn known_word(key: &str) -> bool {
 }
 
 /// The one value that these scanned bytes are.
-pub(crate) fn to_json(bytes: &[u8]) -> Result<Value, DecodeError> {
+pub(crate) fn to_json(bytes: &[u8]) -> Result<Json, DecodeError> {
     let mut at = 0;
     value(bytes, &mut at)
 }
@@ -31,7 +31,7 @@ pub(crate) fn to_json(bytes: &[u8]) -> Result<Value, DecodeError> {
 const MAX_JSON_DEPTH: usize = 3 * Limits::MAX_DEPTH + 2;
 
 /// A JSON text, in which canonical JSON may be deeper than a plain parser would allow.
-pub(crate) fn parse(text: &str) -> Result<Value, DecodeError> {
+pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
     let (mut depth, mut deepest, mut quoted, mut escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
         match byte {
@@ -51,23 +51,23 @@ pub(crate) fn parse(text: &str) -> Result<Value, DecodeError> {
     }
     let mut reader = serde_json::Deserializer::from_str(text);
     reader.disable_recursion_limit();
-    let json = Value::deserialize(&mut reader).and_then(|json| reader.end().map(|()| json));
+    let json = Json::deserialize(&mut reader).and_then(|json| reader.end().map(|()| json));
     json.map_err(|error| DecodeError::json(error.to_string()))
 }
 
 /// A string's own text; of anything else, its JSON text.
 pub(crate) fn text_of(bytes: &[u8]) -> Result<String, DecodeError> {
     Ok(match to_json(bytes)? {
-        Value::String(text) => text,
+        Json::String(text) => text,
         other => other.to_string(),
     })
 }
 
-fn value(bytes: &[u8], at: &mut usize) -> Result<Value, DecodeError> {
+fn value(bytes: &[u8], at: &mut usize) -> Result<Json, DecodeError> {
     let (token, next) = Token::read(bytes, *at)?;
     let start = std::mem::replace(at, next);
     Ok(match token {
-        Token::Nil => Value::Null,
+        Token::Nil => Json::Null,
         Token::Bool(value) => value.into(),
         Token::Unsigned(value) => value.into(),
         Token::Negative(value) => value.into(),
@@ -95,7 +95,7 @@ fn value(bytes: &[u8], at: &mut usize) -> Result<Value, DecodeError> {
     })
 }
 
-fn float(value: f64) -> Value {
+fn float(value: f64) -> Json {
     match Number::from_f64(value) {
         Some(number) => number.into(),
         None if value.is_nan() => json!({ FLOAT: "NaN" }),
@@ -105,16 +105,16 @@ fn float(value: f64) -> Value {
 }
 
 /// An object of these pairs, or the `$map` that stands for what is none.
-pub(crate) fn object(pairs: Vec<(Value, Value)>) -> Value {
+pub(crate) fn object(pairs: Vec<(Json, Json)>) -> Json {
     let plain = pairs.iter().all(|(key, _)| key.is_string());
-    let mistakable = matches!(pairs.as_slice(), [(Value::String(key), _)] if known_word(key));
+    let mistakable = matches!(pairs.as_slice(), [(Json::String(key), _)] if known_word(key));
     if !plain || mistakable {
-        let pairs: Vec<Value> = pairs.into_iter().map(|(key, value)| json!([key, value])).collect();
+        let pairs: Vec<Json> = pairs.into_iter().map(|(key, value)| json!([key, value])).collect();
         return json!({ MAP: pairs });
     }
     let mut object = Map::new();
     for (key, value) in pairs {
-        if let Value::String(key) = key {
+        if let Json::String(key) = key {
             object.insert(key, value);
         }
     }
@@ -122,19 +122,19 @@ pub(crate) fn object(pairs: Vec<(Value, Value)>) -> Value {
 }
 
 /// Appends what the JSON says. With `words`, the four `$` words are understood; without, it cannot fail.
-pub(crate) fn write_json(out: &mut Vec<u8>, json: &Value, words: bool) -> Result<(), DecodeError> {
+pub(crate) fn write_json(out: &mut Vec<u8>, json: &Json, words: bool) -> Result<(), DecodeError> {
     match json {
-        Value::Null => out.nil(),
-        Value::Bool(value) => out.bool(*value),
-        Value::Number(number) => write_number(out, number),
-        Value::String(text) => out.str(text),
-        Value::Array(items) => {
+        Json::Null => out.nil(),
+        Json::Bool(value) => out.bool(*value),
+        Json::Number(number) => write_number(out, number),
+        Json::String(text) => out.str(text),
+        Json::Array(items) => {
             out.array(items.len());
             for item in items {
                 write_json(out, item, words)?;
             }
         }
-        Value::Object(object) => match object.iter().next() {
+        Json::Object(object) => match object.iter().next() {
             Some((word, value)) if words && object.len() == 1 && known_word(word) => {
                 write_word(out, word, value)?
             }
@@ -161,11 +161,11 @@ fn write_number(out: &mut Vec<u8>, number: &Number) {
 }
 
 /// Appends what one of the `$` words and its value mean.
-pub(super) fn write_word(out: &mut Vec<u8>, word: &str, value: &Value) -> Result<(), DecodeError> {
+pub(super) fn write_word(out: &mut Vec<u8>, word: &str, value: &Json) -> Result<(), DecodeError> {
     match (word, value) {
-        (BIN, Value::String(text)) => out.bin(&base64(text)?),
-        (EXT, Value::Array(parts)) => match parts.as_slice() {
-            [Value::Number(kind), Value::String(text)] => {
+        (BIN, Json::String(text)) => out.bin(&base64(text)?),
+        (EXT, Json::Array(parts)) => match parts.as_slice() {
+            [Json::Number(kind), Json::String(text)] => {
                 let kind = kind.as_i64().and_then(|kind| i8::try_from(kind).ok());
                 let kind = kind
                     .ok_or_else(|| DecodeError::json("the type of an `$ext` is an integer, -128 to 127"))?;
@@ -173,13 +173,13 @@ pub(super) fn write_word(out: &mut Vec<u8>, word: &str, value: &Value) -> Result
             }
             _ => return Err(DecodeError::json("an `$ext` is [type, \"base64\"]")),
         },
-        (FLOAT, Value::String(text)) => out.f64(match text.as_str() {
+        (FLOAT, Json::String(text)) => out.f64(match text.as_str() {
             "NaN" => f64::NAN,
             "Infinity" => f64::INFINITY,
             "-Infinity" => f64::NEG_INFINITY,
             _ => return Err(DecodeError::json("a `$float` is \"NaN\", \"Infinity\" or \"-Infinity\"")),
         }),
-        (MAP, Value::Array(pairs)) => {
+        (MAP, Json::Array(pairs)) => {
             out.map(pairs.len());
             for pair in pairs {
                 let Some([key, value]) = pair.as_array().map(Vec::as_slice) else {
@@ -202,12 +202,12 @@ fn base64(text: &str) -> Result<Vec<u8>, DecodeError> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::Body, *};
+    use super::{super::Value, *};
 
     fn round_trip(text: &str) {
-        let body = Body::from_json(text).unwrap();
+        let body = Value::from_json(text).unwrap();
         assert_eq!(body.to_json().to_string(), text);
-        assert_eq!(Body::from_json(&body.to_json().to_string()).unwrap(), body);
+        assert_eq!(Value::from_json(&body.to_json().to_string()).unwrap(), body);
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
             round_trip(text);
         }
         // An empty `$map` is the empty map, which has a plainer form.
-        assert_eq!(Body::from_json(r#"{"$map":[]}"#).unwrap().to_json(), json!({}));
+        assert_eq!(Value::from_json(r#"{"$map":[]}"#).unwrap().to_json(), json!({}));
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
             "{",
             "1 2",
         ] {
-            assert!(Body::from_json(text).is_err(), "{text}");
+            assert!(Value::from_json(text).is_err(), "{text}");
         }
         assert!(parse(&"[".repeat(100_000)).unwrap_err().to_string().contains("100000 brackets"));
         assert!(parse(r#""[[[\"[[[""#).is_ok());
@@ -252,32 +252,32 @@ mod tests {
     fn the_deepest_odd_maps_come_back() {
         let mut bytes = [0x81, 0x01].repeat(64);
         bytes.push(0x02);
-        let body = Body::from_bytes(bytes).unwrap();
-        assert_eq!(Body::from_json(&body.to_json().to_string()).unwrap(), body);
+        let body = Value::from_bytes(bytes).unwrap();
+        assert_eq!(Value::from_json(&body.to_json().to_string()).unwrap(), body);
     }
 
     #[test]
     fn plain_json_is_taken_as_it_is() {
         let json = json!({"$bin": "AA=="});
-        let body = Body::from(json.clone());
-        assert_eq!(body.decode::<Value>().unwrap(), json);
+        let body = Value::from(json.clone());
+        assert_eq!(body.decode::<Json>().unwrap(), json);
         assert_eq!(body.to_json(), json!({"$map": [["$bin", "AA=="]]}));
     }
 
-    fn any_json() -> impl Strategy<Value = Value> {
+    fn any_json() -> impl Strategy<Value = Json> {
         let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<u64>().prop_map(Value::from),
-            any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_map(Value::from),
-            ".{0,40}".prop_map(Value::from),
+            Just(Json::Null),
+            any::<bool>().prop_map(Json::from),
+            any::<u64>().prop_map(Json::from),
+            any::<i64>().prop_map(Json::from),
+            any::<f64>().prop_map(Json::from),
+            ".{0,40}".prop_map(Json::from),
         ];
         leaf.prop_recursive(5, 64, 8, |inner| {
             prop_oneof![
-                prop::collection::vec(inner.clone(), 0..20).prop_map(Value::from),
+                prop::collection::vec(inner.clone(), 0..20).prop_map(Json::from),
                 prop::collection::btree_map("[$a-c]{0,3}|\\$bin|\\$map|.{0,40}", inner, 0..40)
-                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+                    .prop_map(|map| Json::Object(map.into_iter().collect())),
             ]
         })
     }
@@ -285,15 +285,15 @@ mod tests {
     proptest! {
         #[test]
         fn any_json_value_survives(json in any_json()) {
-            let body = Body::from(&json);
-            prop_assert!(Body::from_bytes(body.as_bytes().to_vec()).is_ok());
-            prop_assert_eq!(&body.decode::<Value>().unwrap(), &json);
-            prop_assert_eq!(&Body::encode(&json).unwrap(), &body);
-            prop_assert_eq!(&Body::encode(&body).unwrap(), &body);
-            prop_assert_eq!(&body.decode::<Body>().unwrap(), &body);
+            let body = Value::from(&json);
+            prop_assert!(Value::from_bytes(body.as_bytes().to_vec()).is_ok());
+            prop_assert_eq!(&body.decode::<Json>().unwrap(), &json);
+            prop_assert_eq!(&Value::encode(&json).unwrap(), &body);
+            prop_assert_eq!(&Value::encode(&body).unwrap(), &body);
+            prop_assert_eq!(&body.decode::<Value>().unwrap(), &body);
             let text = serde_json::to_string(&body).unwrap();
-            prop_assert_eq!(&serde_json::from_str::<Body>(&text).unwrap(), &body);
-            prop_assert_eq!(&Body::from_json(&text).unwrap(), &body);
+            prop_assert_eq!(&serde_json::from_str::<Value>(&text).unwrap(), &body);
+            prop_assert_eq!(&Value::from_json(&text).unwrap(), &body);
         }
     }
 }

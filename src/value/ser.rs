@@ -2,13 +2,13 @@
 
 use serde::ser::{self, Serialize};
 
-use super::{BODY_TOKEN, EXT_TOKEN, EncodeError, token::Token, write::Write};
+use super::{EXT_TOKEN, EncodeError, VALUE_TOKEN, token::Token, write::Write};
 
 /// Appends values to its buffer.
 #[derive(Default)]
 pub(super) struct Writer {
     pub(super) out: Vec<u8>,
-    /// Inside a [`Body`](super::Body), which is to give its binary values as they are.
+    /// Inside a [`Value`](super::Value), which is to give its binary values as they are.
     binary: bool,
 }
 
@@ -173,7 +173,7 @@ impl<'a> ser::Serializer for &'a mut Writer {
     ) -> Result<(), EncodeError> {
         match name {
             EXT_TOKEN => self.ext(value),
-            BODY_TOKEN => {
+            VALUE_TOKEN => {
                 let outside = std::mem::replace(&mut self.binary, true);
                 let result = value.serialize(&mut *self);
                 self.binary = outside;

@@ -87,11 +87,11 @@ impl<'a> Walk<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::value::Body;
+    use crate::value::Value;
 
     #[test]
     fn every_token_comes_once_and_keys_are_told_apart() {
-        let body = Body::from_json(r#"{"a": [1, {"b": "c"}], "d": {}, "e": [[]]}"#).unwrap();
+        let body = Value::from_json(r#"{"a": [1, {"b": "c"}], "d": {}, "e": [[]]}"#).unwrap();
         let mut walk = Walk::value(body.as_bytes(), 0);
         let (mut keys, mut others) = (Vec::new(), 0);
         while let Some((token, is_key)) = walk.next().unwrap() {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_value_is_passed_over_whole() {
-        let body = Body::from_json(r#"{"a": [1, {"b": 2}], "c": 3}"#).unwrap();
+        let body = Value::from_json(r#"{"a": [1, {"b": 2}], "c": 3}"#).unwrap();
         let mut walk = Walk::value(body.as_bytes(), 0);
         let mut seen = Vec::new();
         while let Some((token, is_key)) = walk.next().unwrap() {

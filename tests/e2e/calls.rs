@@ -8,8 +8,8 @@ use livekit_token::{AccessToken, VideoGrants};
 use serde_json::json;
 use tokio::task::JoinSet;
 use toolbridge::{
-    Assistant, Body, CallError, Client, ClientBuilder, ErrorCode, Event, Execution, Identity, JoinError,
-    NotAdmitted, RegisterError, Room, ToolContext, ToolError, Tools, Unaccepted,
+    Assistant, CallError, Client, ClientBuilder, ErrorCode, Event, Execution, Identity, JoinError,
+    NotAdmitted, RegisterError, Room, ToolContext, ToolError, Tools, Unaccepted, Value,
     protocol::{
         frame::{Kind, Meta},
         session::Destination,
@@ -62,7 +62,7 @@ async fn a_call_crosses_the_server() -> anyhow::Result<()> {
 
 async fn what_a_tool_answers_survives() -> anyhow::Result<()> {
     async fn fail() -> Result<(), ToolError> {
-        Err(ToolError::new("too_dark", "the lamp is broken").with_partial(Body::from(json!({"lux": 3}))))
+        Err(ToolError::new("too_dark", "the lamp is broken").with_partial(Value::from(json!({"lux": 3}))))
     }
     async fn read() -> Result<String, ToolError> {
         Ok(std::fs::read_to_string("/a/path/that/stays/here")?)
@@ -136,7 +136,7 @@ async fn frames_of_the_app_pass_both_ways() -> anyhow::Result<()> {
     brain.call("double", json!({"n": 1})).await?;
     let mut events = [phone.events(), brain.events()];
     let to = |name: &str| Destination::Peers(vec![name.into()]);
-    let body = |text: &str| Body::from(json!({"text": text}));
+    let body = |text: &str| Value::from(json!({"text": text}));
     brain.send_frame(to("phone"), Kind::new(9), Meta::default(), body("from the assistant"))?;
     phone.send_frame(to("assistant"), Kind::new(4711), Meta::default(), body("from the phone"))?;
     let wanted = [("assistant", 9, "from the assistant"), ("phone", 4711, "from the phone")];

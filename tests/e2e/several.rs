@@ -7,7 +7,8 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use toolbridge::{
-    Assistant, AssistantBuilder, CallError, Choose, Client, ConnectionState, Event, State, ToolError, Tools,
+    Assistant, AssistantBuilder, CallError, Client, ConnectionState, Event, SelectionPolicy, State,
+    ToolError, Tools,
 };
 
 use crate::{
@@ -98,12 +99,16 @@ async fn two_clients_with_one_tool_are_ambiguous_unless_one_is_named_pinned_or_l
 
 async fn a_policy_chooses_among_two_clients_with_one_tool() -> anyhow::Result<()> {
     let server = shared()?;
-    let by = Choose::by(|tool, among| {
+    let by = SelectionPolicy::by(|tool, among| {
         let wanted = among.iter().find(|it| tool == Some("who") && it.identity == "hall");
         wanted.map(|it| it.identity.clone())
     });
-    let policies =
-        [("first", Choose::First), ("last", Choose::Last), ("heard", Choose::LastHeard), ("by", by)];
+    let policies = [
+        ("first", SelectionPolicy::First),
+        ("last", SelectionPolicy::Last),
+        ("heard", SelectionPolicy::LastHeard),
+        ("by", by),
+    ];
     for (name, policy) in policies {
         let room = format!("household-{name}");
         let (kitchen, hall, brain) = household(&server, &room, Assistant::builder().choose(policy)).await?;

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, Body, CallError, Client, CloseReason, ErrorCode, JoinError, RegisterError, State, ToolContext,
-    ToolError, ToolOptions, ToolSource, Tools,
+    Assistant, CallError, Client, CloseReason, ErrorCode, JoinError, RegisterError, State, ToolContext,
+    ToolError, ToolOptions, ToolSource, Tools, Value,
     memory::Room,
     protocol::{
         frame::{Kind, Meta},
@@ -211,7 +211,7 @@ async fn an_assistant_is_a_source_of_all_that_can_be_called() {
     }
     let context = ToolContext::new("sink", Duration::from_secs(5));
     let answer =
-        assistant.execute(&"double".parse().unwrap(), Body::from(json!({"n": 3})), context).await.unwrap();
+        assistant.execute(&"double".parse().unwrap(), Value::from(json!({"n": 3})), context).await.unwrap();
     assert_eq!(answer.decode::<u64>().unwrap(), 6);
 }
 
@@ -250,7 +250,7 @@ async fn frames_of_other_types_pass_both_ways() {
     // A call first: frames of the app's own go to whoever is there, and the two have met now.
     assistant.call("double", json!({"n": 1})).await.unwrap();
     let to = Destination::Peers(vec!["phone".into()]);
-    assistant.send_frame(to, Kind::new(9), Meta::default(), Body::from(json!({"text": "hello"}))).unwrap();
+    assistant.send_frame(to, Kind::new(9), Meta::default(), Value::from(json!({"text": "hello"}))).unwrap();
     loop {
         if let Event::Frame { from, frame } = events.recv().await.unwrap() {
             assert_eq!((from.identity().as_str(), frame.kind().code()), ("assistant", 9));

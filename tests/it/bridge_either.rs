@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Choose, Client, ErrorCode, PermissionPrompt, Prompt, PromptAnswer, PromptRequest,
-    PromptedCall, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, memory::Room,
+    Assistant, CallError, Client, ErrorCode, PermissionPrompt, Prompt, PromptAnswer, PromptRequest,
+    PromptedCall, SelectionPolicy, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, memory::Room,
     protocol::session::Event,
 };
 
@@ -21,7 +21,7 @@ async fn there() -> Result<String, ToolError> {
 
 async fn assistant(room: &Room) -> Assistant {
     let options = ToolOptions::default().prefer_client();
-    let builder = Assistant::builder().tool_with("lookup", "", options, here).choose(Choose::First);
+    let builder = Assistant::builder().tool_with("lookup", "", options, here).choose(SelectionPolicy::First);
     builder.join_over(room.assistant("assistant")).await.unwrap()
 }
 
@@ -68,7 +68,7 @@ async fn alicia_a9_a_client_that_hangs_before_its_claim_costs_the_claim_window()
 #[tokio::test(start_paused = true)]
 async fn a_function_of_the_assistants_author_chooses_among_clients() {
     let room = Room::new();
-    let choose = Choose::by(|_, candidates| {
+    let choose = SelectionPolicy::by(|_, candidates| {
         candidates.iter().find(|it| it.identity.as_str() == "tv").map(|it| it.identity.clone())
     });
     let assistant = Assistant::builder().choose(choose).join_over(room.assistant("assistant")).await.unwrap();
@@ -85,7 +85,7 @@ async fn a_function_of_the_assistants_author_chooses_among_clients() {
 #[tokio::test(start_paused = true)]
 async fn a_clients_policy_binds_one_of_several_assistants() {
     let room = Room::new();
-    let client = Client::builder().choose(Choose::Last).tool("lookup", "", there);
+    let client = Client::builder().choose(SelectionPolicy::Last).tool("lookup", "", there);
     let client = client.join_over(room.client("phone")).await.unwrap();
     let mut events = client.events();
     let mut assistants = Vec::new();
@@ -121,7 +121,7 @@ async fn a_person_is_asked_and_answers() {
         assert!(ask.parameters().is_map());
         match ask.prompt() {
             Prompt::Permission(ask) => Ok(PromptAnswer::selected(&ask.options[0].option_id).text("go ahead")),
-            Prompt::Choose(_) => Ok(PromptAnswer::choice(9)),
+            Prompt::SelectionPolicy(_) => Ok(PromptAnswer::choice(9)),
             Prompt::Form(_) => panic!("a person fainted"),
             _ => Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "there is no screen here")),
         }
@@ -132,7 +132,7 @@ async fn a_person_is_asked_and_answers() {
     assert!(wipe().chosen(&answer).is_some_and(|option| option.allows()));
     assert_eq!(answer.text.as_deref(), Some("go ahead"));
     // What the author gets wrong is his tool's failure, and whoever asks hears no more than that.
-    let code = |result: Result<_, CallError>| match result.map(|_: toolbridge::Body| ()) {
+    let code = |result: Result<_, CallError>| match result.map(|_: toolbridge::Value| ()) {
         Err(CallError::Tool(error)) => error.code().as_str().to_owned(),
         other => panic!("{other:?}"),
     };

@@ -14,8 +14,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, Body, CallError, Client, CloseReason, ErrorCode, Packet, Participant, Peer, SendError, State,
-    ToolContext, ToolError, ToolOptions, ToolSource, Tools, Transport, TransportEvent,
+    Assistant, CallError, Client, CloseReason, ErrorCode, Packet, Participant, Peer, SendError, State,
+    ToolContext, ToolError, ToolOptions, ToolSource, Tools, Transport, TransportEvent, Value,
     memory::Room,
     protocol::{
         frame::{Kind, Meta},
@@ -104,7 +104,7 @@ async fn a_transport_that_takes_nothing_costs_no_more_than_its_queue() {
     let assistant = Assistant::builder().join_over(Stalled).await.unwrap();
     for _ in 0..20 {
         for _ in 0..1_000 {
-            let send = assistant.send_frame(Destination::Room, Kind::new(33), Meta::new(), Body::empty());
+            let send = assistant.send_frame(Destination::Room, Kind::new(33), Meta::new(), Value::empty());
             send.unwrap();
         }
         tokio::task::yield_now().await;
@@ -165,7 +165,7 @@ fn a_runtime_that_ends_ends_calls_and_events() {
         while call.progress().await.is_some() {}
         assert!(matches!(call.await, Err(CallError::Closed(_))));
         while events.recv().await.is_some() {}
-        let sent = assistant.send_frame(Destination::Room, Kind::new(33), Meta::new(), Body::empty());
+        let sent = assistant.send_frame(Destination::Room, Kind::new(33), Meta::new(), Value::empty());
         assert!(sent.is_err());
     });
 }
@@ -278,7 +278,7 @@ async fn a_sinks_limits_are_no_errors_of_their_own() {
     assistant.call("short", ()).await.unwrap();
     let run = |tool: &str, limit| {
         let (tool, assistant) = (tool.parse().unwrap(), assistant.clone());
-        async move { assistant.execute(&tool, Body::empty(), ToolContext::new("sink", limit)).await }
+        async move { assistant.execute(&tool, Value::empty(), ToolContext::new("sink", limit)).await }
     };
     run("short", Duration::from_secs(3_600)).await.unwrap();
     let error = run("hang", Duration::ZERO).await.unwrap_err();

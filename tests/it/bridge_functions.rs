@@ -9,10 +9,10 @@ use std::{
 
 use tokio::sync::Notify;
 use toolbridge::{
-    Assistant, Body, CallError, Client, Outcome, Propagate, Tool, ToolContext, ToolError, ToolName,
-    ToolSource, TraceContext,
+    Assistant, CallError, Client, Outcome, Propagate, Tool, ToolContext, ToolError, ToolName, ToolSource,
+    TraceContext, Value,
     memory::Room,
-    protocol::session::{Candidate, Choose, Event},
+    protocol::session::{Candidate, Event, SelectionPolicy},
     transport::Participant,
 };
 
@@ -62,7 +62,7 @@ fn a_function_that_chooses_and_calls_by_its_own_handle_chooses_nobody() {
         let (room, own) = (Room::new(), Own::default());
         let choose = {
             let own = Arc::clone(&own);
-            Choose::by(move |tool, among: &[Candidate]| {
+            SelectionPolicy::by(move |tool, among: &[Candidate]| {
                 if let (Some(assistant), Some(tool)) = (own.get(), tool) {
                     let turn = assistant.clone().turn();
                     drop(turn.call(tool, ()).start());
@@ -129,8 +129,8 @@ impl ToolSource for Broken {
         vec![Tool::new("it".parse().unwrap(), "")]
     }
 
-    async fn execute(&self, _: &ToolName, _: Body, _: ToolContext) -> Outcome {
-        Ok(Body::encode(&1)?)
+    async fn execute(&self, _: &ToolName, _: Value, _: ToolContext) -> Outcome {
+        Ok(Value::encode(&1)?)
     }
 
     async fn changed(&self) {

@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
 use toolbridge::{
-    Assistant, Body,
+    Assistant, Value,
     protocol::{
         frame::{Kind, Meta},
         session::{Destination, Event},
@@ -54,7 +54,7 @@ async fn what_waits_to_be_sent_never_waits_for_ever_on_what_waits_to_be_read() {
     let assistant = Assistant::builder().join_over(transport).await.unwrap();
     let mut events = assistant.events();
     for _ in 0..2_000 {
-        let sent = assistant.send_frame(Destination::Room, Kind::new(9_000), Meta::default(), Body::empty());
+        let sent = assistant.send_frame(Destination::Room, Kind::new(9_000), Meta::default(), Value::empty());
         sent.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(1)).await; // of a paused clock: all of it waits by now

@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use proptest::{prelude::*, test_runner::RngSeed};
-use toolbridge::{Body, protocol::frame::Frame};
+use toolbridge::{Value, protocol::frame::Frame};
 
 /// Where to start from: every real frame of the fixtures.
 static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
@@ -70,8 +70,8 @@ fn apply(bytes: &mut Vec<u8>, spoil: Spoil) {
 
 /// Everything that can be asked of bytes from outside.
 fn exercise(bytes: Vec<u8>) {
-    let _ = Body::from_bytes(bytes.clone()).map(|body| {
-        assert_eq!(Body::from_json(&body.to_json().to_string()).unwrap().to_json(), body.to_json());
+    let _ = Value::from_bytes(bytes.clone()).map(|body| {
+        assert_eq!(Value::from_json(&body.to_json().to_string()).unwrap().to_json(), body.to_json());
         let _ = (body.decode::<Vec<u64>>(), body.get("body/result/0/x"), body.kind());
     });
     let Ok(frame) = Frame::decode(bytes) else { return };

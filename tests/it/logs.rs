@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
-    AccessKey, Assistant, BargeIn, Bearer, Body, CallError, Client, ConsentRequest, ErrorCode, Event,
-    Execution, JoinError, Participant, Progress, Request, Role, ToolContext, ToolError, ToolOptions, Tools,
-    Unaccepted,
+    AccessKey, Assistant, BargeIn, Bearer, CallError, Client, ConsentRequest, ErrorCode, Event, Execution,
+    JoinError, Participant, Progress, Request, Role, ToolContext, ToolError, ToolOptions, Tools, Unaccepted,
+    Value,
     memory::Room,
     protocol::{
         frame::{Frame, Kind, Meta},
@@ -59,13 +59,13 @@ struct Secret {
 }
 
 async fn echo(cx: ToolContext, given: Secret) -> Result<String, ToolError> {
-    cx.progress(Progress::from("planted-progress").content(Body::from(json!({"x": "planted-content"}))));
+    cx.progress(Progress::from("planted-progress").content(Value::from(json!({"x": "planted-content"}))));
     Ok(format!("{} planted-result", given.secret))
 }
 
 async fn fail(given: Secret) -> Result<(), ToolError> {
     Err(ToolError::new("planted", format!("planted-message {}", given.secret))
-        .with_partial(Body::from(json!({"x": "planted-partial"}))))
+        .with_partial(Value::from(json!({"x": "planted-partial"}))))
 }
 
 async fn source(given: Secret) -> Result<(), ToolError> {
@@ -166,7 +166,7 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
     let large = assistant.call("echo", json!({"secret": "planted-large".repeat(1_400_000)})).await;
     assert!(matches!(large, Err(CallError::TooLarge { .. })));
     let to = Destination::Peers(vec!["phone".into()]);
-    let body = Body::from(json!({"x": "planted-frame"}));
+    let body = Value::from(json!({"x": "planted-frame"}));
     assistant.send_frame(to, Kind::new(9), Meta::default(), body).unwrap();
     let mut open = assistant.call("hang", secret()).start();
     open.progress().await.unwrap();
@@ -204,7 +204,7 @@ async fn sec_p3_tokens_and_the_queries_of_addresses_stay_out_of_logs_and_errors(
 
 #[tokio::test(start_paused = true)]
 async fn sec_p3_debug_of_what_carries_a_payload_shows_its_size() {
-    let body = || Body::from(json!({"secret": "planted-argument"}));
+    let body = || Value::from(json!({"secret": "planted-argument"}));
     let room = Room::new();
     let client = Client::builder().tools(tools()).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, Body, CallError, Client, Config, Event, Participant, RegisterError, Request, STREAM_TOPIC,
-    State, StreamHeader, StreamPart, Tool, ToolError, Tools, memory,
+    Assistant, CallError, Client, Config, Event, Participant, RegisterError, Request, STREAM_TOPIC, State,
+    StreamHeader, StreamPart, Tool, ToolError, Tools, Value, memory,
     protocol::{
         frame::{Frame, Kind, Message, Meta, ToolProgress},
         session::{CONSENT_MARGIN, Caps, Times},
@@ -203,7 +203,7 @@ fn how_large_ids_frames_and_streams_may_be_can_be_set() {
     assert_eq!((world.ends["phone"].jobs.len(), world.count("phone", "malformed")), (1, 1));
 
     let mut world = pair(|config| config.caps.max_frame = 20_000);
-    let text = |length: usize| Body::from(json!({"text": "x".repeat(length)}));
+    let text = |length: usize| Value::from(json!({"text": "x".repeat(length)}));
     let error = world.call("a", Request::new("t", text(20_000))).unwrap_err();
     assert!(matches!(error, CallError::TooLarge { limit: 20_000, .. }), "{error:?}");
     assert!(world.call("a", Request::new("t", text(19_000))).is_ok());
@@ -242,7 +242,7 @@ fn how_large_a_frame_of_another_type_may_be_can_be_set() {
     let mut world = pair(|config| config.caps.max_frame_of_others = 300);
     let (phone, meta) = (phone_of(&world), Meta::new());
     for (size, taken) in [(100, true), (400, false)] {
-        let body = Body::encode(&"x".repeat(size)).unwrap();
+        let body = Value::encode(&"x".repeat(size)).unwrap();
         let mut bytes = Vec::new();
         Frame::relay(&mut bytes, 1, "room", &meta, Kind::new(33), body.as_bytes()).unwrap();
         world.ends.get_mut("a").unwrap().events.clear();
@@ -338,7 +338,7 @@ fn how_many_prompts_may_be_open_can_be_set() {
             config.caps.open_prompts = most;
         });
         let ask = || {
-            let arguments = Body::from(json!({"text": "which?", "choices": [{"title": "this"}]}));
+            let arguments = Value::from(json!({"text": "which?", "choices": [{"title": "this"}]}));
             Request::new("bridge.choose", arguments).to("phone").timeout(20 * SECOND)
         };
         for _ in 0..10 {
@@ -346,7 +346,7 @@ fn how_many_prompts_may_be_open_can_be_set() {
         }
         world.run(SECOND);
         assert_eq!(world.ends["phone"].jobs.len(), most);
-        let busy = |result: &Result<Body, CallError>| matches!(result, Err(CallError::Busy { .. }));
+        let busy = |result: &Result<Value, CallError>| matches!(result, Err(CallError::Busy { .. }));
         assert_eq!(world.ends["a"].settled.iter().filter(|(_, result)| busy(result)).count(), 10 - most);
     }
 }

@@ -11,12 +11,12 @@ use std::{
 };
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use toolbridge::{
-    Body, Consent, ErrorCode, Outcome, ProgramTools, ProgramsError, RegisterError, ToolContext, ToolError,
-    ToolSource,
+    Consent, ErrorCode, Outcome, ProgramTools, ProgramsError, RegisterError, ToolContext, ToolError,
+    ToolSource, Value,
 };
 
 /// A folder for one test, of nobody else.
@@ -48,8 +48,8 @@ pub(crate) fn context() -> ToolContext {
     ToolContext::new("test", Duration::from_secs(600))
 }
 
-pub(crate) async fn run(tools: &ProgramTools, arguments: &Value) -> Outcome {
-    tools.execute(&"t".parse().unwrap(), Body::encode(arguments).unwrap(), context()).await
+pub(crate) async fn run(tools: &ProgramTools, arguments: &Json) -> Outcome {
+    tools.execute(&"t".parse().unwrap(), Value::encode(arguments).unwrap(), context()).await
 }
 
 pub(crate) async fn failure(tools: &ProgramTools) -> (ErrorCode, String) {
@@ -63,7 +63,7 @@ async fn json_goes_in_and_comes_out() {
     let arguments = json!({"text": "ä\n\"", "n": [1, 2.5, null], "long": "x".repeat(400_000)});
     assert_eq!(run(&tools, &arguments).await.unwrap().to_json(), arguments);
     let silent = shell("cat >/dev/null", "");
-    assert_eq!(run(&silent, &arguments).await.unwrap(), Body::empty());
+    assert_eq!(run(&silent, &arguments).await.unwrap(), Value::empty());
     let deaf = shell("exec <&-; echo 7", "");
     assert_eq!(run(&deaf, &arguments).await.unwrap().decode::<u32>().unwrap(), 7);
 }
@@ -190,7 +190,7 @@ async fn sec_x2_who_ignores_term_is_killed() {
     let tools = witness.tool("trap '' TERM; sleep 1000 & echo begun >&3; while :; do sleep 1000; done", "");
     let token = CancellationToken::new();
     let name = "t".parse().unwrap();
-    let call = tools.execute(&name, Body::empty(), context().with_cancellation(token.clone()));
+    let call = tools.execute(&name, Value::empty(), context().with_cancellation(token.clone()));
     let cancel = async {
         witness.begun().await;
         token.cancel();
@@ -209,7 +209,7 @@ async fn who_hears_term_may_tidy_up() {
     let tools = witness.tool(&trap, "");
     let token = CancellationToken::new();
     let name = "t".parse().unwrap();
-    let call = tools.execute(&name, Body::empty(), context().with_cancellation(token.clone()));
+    let call = tools.execute(&name, Value::empty(), context().with_cancellation(token.clone()));
     let cancel = async {
         witness.begun().await;
         token.cancel();
@@ -393,7 +393,7 @@ async fn what_a_file_says_is_what_is_offered() {
     assert_eq!(tool.input_schema(), Some(&json!({"type": "object", "required": ["a"]})));
     assert_eq!(tool.tool_options().effective_consent(), Consent::Always);
     assert_eq!(tool.tool_options().timeout, Some(Duration::from_secs(5)));
-    let unknown = tools.execute(&"u".parse().unwrap(), Body::empty(), context()).await;
+    let unknown = tools.execute(&"u".parse().unwrap(), Value::empty(), context()).await;
     assert_eq!(unknown.unwrap_err().code(), ErrorCode::UNKNOWN_TOOL);
 }
 

@@ -8,9 +8,9 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use tokio_util::sync::CancellationToken;
-use toolbridge::{Body, ErrorCode, ProgramTools, ToolError, ToolSource as _};
+use toolbridge::{ErrorCode, ProgramTools, ToolError, ToolSource as _, Value};
 
 use crate::{
     cli::{complaint, run as run_cli, toolbridge},
@@ -161,7 +161,7 @@ async fn cancelled_supervised_program_is_asked_to_end_and_then_killed() {
         let mut witness = Witness::new("supervised-cancelled");
         let tools = supervised(witness.tool(script, ""));
         let (token, name) = (CancellationToken::new(), "t".parse().unwrap());
-        let call = tools.execute(&name, Body::empty(), context().with_cancellation(token.clone()));
+        let call = tools.execute(&name, Value::empty(), context().with_cancellation(token.clone()));
         let cancel = async {
             witness.begun().await;
             token.cancel();
@@ -177,7 +177,7 @@ async fn cancelled_supervised_program_is_asked_to_end_and_then_killed() {
 async fn dropped_call_ends_its_supervised_program_and_the_supervisor() {
     let mut witness = Witness::new("supervised-dropped");
     let tools = supervised(witness.tool("trap '' TERM; echo $PPID >&3; sleep 1000 & wait", ""));
-    let arguments: Value = json!({});
+    let arguments: Json = json!({});
     let supervisor = tokio::select! {
         _ = run(&tools, &arguments) => panic!("it does not end by itself"),
         line = witness.begun() => Pid::from_raw(line.parse().unwrap()).unwrap(),

@@ -8,8 +8,8 @@ use std::{
 
 use bytes::Bytes;
 use toolbridge::{
-    Assistant, Body, Client, Disclose, Identity, JoinError, Lane, Outcome, Packet, Peer, Role, SendError,
-    Sid, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Transport, memory,
+    Assistant, Client, Identity, JoinError, Lane, Outcome, Packet, Peer, Role, SendError, Sid, Tool,
+    ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Transport, Value, Visibility, memory,
     protocol::frame::Frame,
     recording::{
         Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
@@ -351,7 +351,7 @@ async fn a_packet_that_is_refused_is_told_as_unsent_and_a_stream_is_recorded_who
     let unsent: Vec<_> = a
         .iter()
         .filter_map(|entry| match &entry.what {
-            Happened::Event(RoomEvent::Unsent { channel, sequence, .. }) => Some((*channel, *sequence)),
+            Happened::Event(RoomEvent::SendFailure { channel, sequence, .. }) => Some((*channel, *sequence)),
             _ => None,
         })
         .collect();
@@ -380,7 +380,7 @@ async fn sec_p3_a_builder_records_no_secret_and_no_instance_and_close_finishes_t
     let folder = Folder::new();
     let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
     let room = memory::Room::new();
-    let hidden = ToolOptions::default().disclose(Disclose::Name);
+    let hidden = ToolOptions::default().disclose(Visibility::Name);
     let client = Client::builder()
         .tool("sign_in", "Sign in", sign_in)
         .tool_with("read_diary", "A page of the diary", hidden, read_diary)
@@ -443,12 +443,12 @@ impl ToolSource for Later {
         if !self.now.1.load(Ordering::SeqCst) {
             return Vec::new();
         }
-        let options = ToolOptions::default().disclose(Disclose::Name);
+        let options = ToolOptions::default().disclose(Visibility::Name);
         vec![Tool::new("read_letters".parse().unwrap(), "All letters").options(options)]
     }
 
-    async fn execute(&self, _: &ToolName, _: Body, _: ToolContext) -> Outcome {
-        Ok(Body::encode("a planted letter")?)
+    async fn execute(&self, _: &ToolName, _: Value, _: ToolContext) -> Outcome {
+        Ok(Value::encode("a planted letter")?)
     }
 
     async fn changed(&self) {

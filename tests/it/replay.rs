@@ -7,8 +7,8 @@ use std::{
 
 use bytes::Bytes;
 use toolbridge::{
-    Assistant, Body, Client, Config, Lane, Packet, Participant, Peer, Progress, Role, STREAM_TOPIC,
-    StreamPart, TOPIC, Tool, ToolError, ToolOptions, memory,
+    Assistant, Client, Config, Lane, Packet, Participant, Peer, Progress, Role, STREAM_TOPIC, StreamPart,
+    TOPIC, Tool, ToolError, ToolOptions, Value, memory,
     protocol::frame::{Frame, Kind, Message, Meta, ToolUseResult},
     recording::{
         Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Recording, RoomEvent,
@@ -63,9 +63,9 @@ impl Tape {
                 None => return,
             },
             Noted::Sent(packet) => Happened::Packet(self.sent(packet)),
-            Noted::Unsent(packet) => {
+            Noted::SendFailure(packet) => {
                 let sequence = *packet as u32;
-                Happened::Event(RoomEvent::Unsent {
+                Happened::Event(RoomEvent::SendFailure {
                     channel: 1,
                     sequence,
                     reason: "not connected".to_owned(),
@@ -277,7 +277,7 @@ fn a_tool_that_either_may_run_says_the_same_again_whoever_ran_it() {
 fn what_an_assistant_runs_itself_says_the_same_again_at_both_ends() {
     let mut world = pair(&["good"]);
     let own = ["open", "failing", "quiet"].map(tool);
-    let named = own[2].clone().options(ToolOptions::default().disclose(toolbridge::Disclose::Name));
+    let named = own[2].clone().options(ToolOptions::default().disclose(toolbridge::Visibility::Name));
     let own = vec![own[0].clone(), own[1].clone(), named];
     world.with("a", |session, now| session.offer(now, own)).unwrap().unwrap();
     world.handle("a", |job| match job.tool.as_str() {
@@ -386,8 +386,8 @@ fn frames_in_parts_and_copies_for_observers_say_the_same_again_at_both_ends() {
     let sid = world.sid();
     world.puppet(&Participant::new("watch", sid).role(Role::Observer));
     world.run(SECOND);
-    world.handle("phone", |_| Some(Ok(Body::from(serde_json::json!({"text": "x".repeat(40_000)})))));
-    let text = Body::from(serde_json::json!({"text": "y".repeat(30_000)}));
+    world.handle("phone", |_| Some(Ok(Value::from(serde_json::json!({"text": "x".repeat(40_000)})))));
+    let text = Value::from(serde_json::json!({"text": "y".repeat(30_000)}));
     world.ask("a", toolbridge::Request::new("big", text)).unwrap();
     world.run(SECOND);
     both_are_same(&ended(world));
@@ -398,7 +398,7 @@ fn a_prompt_and_a_stop_that_a_client_asks_for_say_the_same_again_at_both_ends() 
     let assistant = Config::default().allow_stop(|_| true);
     let mut world = noted(assistant, Config::default().prompts(true), &["hang"]);
     world.handle("phone", |job| (job.tool.as_str() != "hang").then(|| Ok(value(1))));
-    let question = Body::from(serde_json::json!({"title": "Which?", "options": []}));
+    let question = Value::from(serde_json::json!({"title": "Which?", "options": []}));
     let _ = world.call("a", toolbridge::Request::new("bridge.choose", question).to("phone"));
     world.run(SECOND);
     world.call("a", request("hang")).unwrap();
@@ -416,7 +416,7 @@ fn changed(entry: &Entry, change: impl FnOnce(&mut i32, &mut String, &mut Messag
     let mut stanza = frame.stanza_id().unwrap();
     let (mut room, mut message) = (frame.conversation_id().unwrap().to_owned(), frame.message().unwrap());
     change(&mut stanza, &mut room, &mut message);
-    let meta: BTreeMap<String, Body> =
+    let meta: BTreeMap<String, Value> =
         frame.meta_body().decode::<BTreeMap<String, serde_json::Value>>().map_or_else(
             |_| BTreeMap::new(),
             |meta| meta.into_keys().map(|key| (key.clone(), frame.meta_get(&key).unwrap())).collect(),

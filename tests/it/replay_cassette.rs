@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 use toolbridge::{
-    Assistant, Body, CallError, Client, ToolContext, ToolError, ToolSource as _, memory,
+    Assistant, CallError, Client, ToolContext, ToolError, ToolSource as _, Value, memory,
     recording::{Entry, Happened},
     replay::{Cassette, LiveError, MissReason, Replay, Timing},
 };
@@ -15,7 +15,7 @@ use crate::recording_said::{Tape, failed, heard, here, joined, ok, progress, sen
 const MS: Duration = Duration::from_millis(1);
 
 /// A request of this tool, asked with a limit of 5 s.
-pub(crate) fn asked(ms: u64, stanza: i32, id: &str, tool: &str, parameters: &Value) -> Entry {
+pub(crate) fn asked(ms: u64, stanza: i32, id: &str, tool: &str, parameters: &Json) -> Entry {
     let meta = json!({});
     asked_with(ms, stanza, id, tool, parameters, &meta)
 }
@@ -25,8 +25,8 @@ pub(crate) fn asked_with(
     stanza: i32,
     id: &str,
     tool: &str,
-    parameters: &Value,
-    meta: &Value,
+    parameters: &Json,
+    meta: &Json,
 ) -> Entry {
     let body = json!({
         "id": id, "toolName": tool, "parameters": parameters, "execution": "client", "timeoutMs": 5000,
@@ -40,13 +40,13 @@ pub(crate) fn asked_with(
 }
 
 /// Its result.
-pub(crate) fn answered(ms: u64, stanza: i32, id: &str, result: &Value) -> Entry {
+pub(crate) fn answered(ms: u64, stanza: i32, id: &str, result: &Json) -> Entry {
     let body = json!({"id": id, "success": true, "result": result});
     heard(ms, "phone", &json!({"stanzaId": stanza, "type": 7, "body": body}).to_string())
 }
 
 /// The phone's tools.
-pub(crate) fn offered(ms: u64, tools: &Value) -> Entry {
+pub(crate) fn offered(ms: u64, tools: &Json) -> Entry {
     heard(ms, "phone", &json!({"stanzaId": 1, "type": 70, "body": {"tools": tools}}).to_string())
 }
 
@@ -73,11 +73,11 @@ async fn played(cassette: &Cassette) -> (Client, Assistant) {
     (phone, Assistant::builder().join_over(room.assistant("assistant")).await.unwrap())
 }
 
-async fn call(assistant: &Assistant, tool: &str, parameters: &Value) -> Result<Value, CallError> {
+async fn call(assistant: &Assistant, tool: &str, parameters: &Json) -> Result<Json, CallError> {
     assistant.call(tool, parameters).await.map(|body| body.to_json())
 }
 
-fn code(result: Result<Value, CallError>) -> (String, String) {
+fn code(result: Result<Json, CallError>) -> (String, String) {
     match result {
         Err(CallError::Tool(error)) => (error.code().to_string(), error.message().to_owned()),
         other => panic!("{other:?}"),
@@ -331,7 +331,7 @@ fn a_recording_without_a_call_of_a_client_is_refused() {
     assert!(matches!(error, LiveError::Record(_)), "{error}");
 }
 
-async fn find(context: ToolContext, arguments: Body) -> Result<Body, ToolError> {
+async fn find(context: ToolContext, arguments: Value) -> Result<Value, ToolError> {
     tokio::time::sleep(250 * MS).await;
     context.progress("looked");
     match arguments.get("name").is_some_and(|it| it.as_str() == Some("Ada")) {
@@ -351,7 +351,7 @@ async fn the_files_of_both_ends_answer_as_the_real_client_did() {
         async fn execute(
             &self,
             _: &toolbridge::ToolName,
-            arguments: Body,
+            arguments: Value,
             context: ToolContext,
         ) -> toolbridge::Outcome {
             find(context, arguments).await

@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep};
 use toolbridge::{
-    Assistant, Body, Client, Outcome, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource,
+    Assistant, Client, Outcome, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Value,
     memory,
     recording::Entry,
     replay::{Live, LiveError, LiveReport, NotAsked, Replay, Speed, Step, Unasked},
@@ -25,12 +25,12 @@ use crate::{
 const MS: Duration = Duration::from_millis(1);
 
 /// A tool, its arguments, and when it began and ended.
-type Noted = (String, Value, Instant, Option<Instant>);
+type Noted = (String, Json, Instant, Option<Instant>);
 
 /// A phone that answers as its function says, and notes what it was asked: tool, arguments, when it began and ended.
 #[derive(Clone)]
 struct Phone {
-    answer: fn(&str, &Value) -> (Duration, Outcome),
+    answer: fn(&str, &Json) -> (Duration, Outcome),
     names: &'static [&'static str],
     options: ToolOptions,
     noted: Arc<Mutex<Vec<Noted>>>,
@@ -38,12 +38,12 @@ struct Phone {
 }
 
 impl Phone {
-    fn new(answer: fn(&str, &Value) -> (Duration, Outcome)) -> Self {
+    fn new(answer: fn(&str, &Json) -> (Duration, Outcome)) -> Self {
         let (noted, ids) = (Arc::default(), Arc::default());
         Self { answer, names: &["lamp", "other"], options: ToolOptions::default(), noted, ids }
     }
 
-    fn asked(&self) -> Vec<(String, Value)> {
+    fn asked(&self) -> Vec<(String, Json)> {
         self.noted.lock().unwrap().iter().map(|(tool, value, ..)| (tool.clone(), value.clone())).collect()
     }
 
@@ -61,7 +61,7 @@ impl ToolSource for Phone {
         self.names.iter().map(tool).collect()
     }
 
-    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
         let json = arguments.to_json();
         let (takes, outcome) = (self.answer)(tool.as_str(), &json);
         let place = {
@@ -75,13 +75,13 @@ impl ToolSource for Phone {
         outcome
     }
 
-    fn tidies_up(&self, _: &ToolName) -> bool {
+    fn uses_cancel_grace(&self, _: &ToolName) -> bool {
         false
     }
 }
 
-fn at_once(_: &str, value: &Value) -> (Duration, Outcome) {
-    (Duration::ZERO, Ok(Body::from(json!({"n": value["n"]}))))
+fn at_once(_: &str, value: &Json) -> (Duration, Outcome) {
+    (Duration::ZERO, Ok(Value::from(json!({"n": value["n"]}))))
 }
 
 /// One call of the lamp after another: what was asked, from when to when.
@@ -127,13 +127,13 @@ async fn what_answers_as_before_shows_no_difference_and_is_asked_under_new_ids()
 
 #[tokio::test(start_paused = true)]
 async fn a_difference_shows_tool_call_field_and_both_values() {
-    fn changed(_: &str, value: &Value) -> (Duration, Outcome) {
+    fn changed(_: &str, value: &Json) -> (Duration, Outcome) {
         let outcome = match value["n"].as_i64().unwrap() {
-            1 => Ok(Body::from(json!({"level": {"value": 7.0, "unit": "%"}, "list": [1, 2.5]}))),
+            1 => Ok(Value::from(json!({"level": {"value": 7.0, "unit": "%"}, "list": [1, 2.5]}))),
             2 => Err(ToolError::new("too_dark", "the lamp is broken")),
             3 => Err(ToolError::new("other_code", "no")),
             4 => Err(ToolError::new("same_code", "in other words")),
-            _ => Ok(Body::empty()),
+            _ => Ok(Value::empty()),
         };
         (Duration::ZERO, outcome)
     }
@@ -173,8 +173,8 @@ async fn a_difference_shows_tool_call_field_and_both_values() {
 /// Pauses shrink with the speed; what had ended has ended, what overlapped overlaps.
 #[tokio::test(start_paused = true)]
 async fn calls_are_asked_at_the_recorded_pace_or_faster_and_overlap_where_they_did() {
-    fn slow(_: &str, value: &Value) -> (Duration, Outcome) {
-        (400 * MS, Ok(Body::from(json!({"n": value["n"]}))))
+    fn slow(_: &str, value: &Json) -> (Duration, Outcome) {
+        (400 * MS, Ok(Value::from(json!({"n": value["n"]}))))
     }
     // The second began while the first was open; the third when both had ended.
     let recorded = calls(&[(2_000, 2_300), (2_100, 2_400), (4_000, 4_100)]);
@@ -194,8 +194,8 @@ async fn calls_are_asked_at_the_recorded_pace_or_faster_and_overlap_where_they_d
 
 #[tokio::test(start_paused = true)]
 async fn how_long_it_goes_on_is_told_beside_what_is_done() {
-    fn ten(_: &str, value: &Value) -> (Duration, Outcome) {
-        (100 * MS, Ok(Body::from(json!({"n": value["n"]}))))
+    fn ten(_: &str, value: &Json) -> (Duration, Outcome) {
+        (100 * MS, Ok(Value::from(json!({"n": value["n"]}))))
     }
     let room = memory::Room::new();
     let _phone = Client::builder().tools(Phone::new(ten)).join_over(room.client("phone")).await.unwrap();
@@ -215,8 +215,8 @@ async fn how_long_it_goes_on_is_told_beside_what_is_done() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_has_its_recorded_limit_and_is_stopped_where_it_was() {
-    fn hang(_: &str, _: &Value) -> (Duration, Outcome) {
-        (Duration::from_secs(3_600), Ok(Body::empty()))
+    fn hang(_: &str, _: &Json) -> (Duration, Outcome) {
+        (Duration::from_secs(3_600), Ok(Value::empty()))
     }
     let mut entries = beginning();
     entries.extend([
@@ -261,9 +261,9 @@ async fn what_is_redacted_is_not_asked_or_not_compared() {
         asked(2_004, -3, "c", "lamp", &json!({"n": 0})),
         result(2_005, 4, "c"),
     ]);
-    fn half(_: &str, value: &Value) -> (Duration, Outcome) {
+    fn half(_: &str, value: &Json) -> (Duration, Outcome) {
         let fails = || Err(ToolError::new("too_dark", "it is"));
-        (Duration::ZERO, if value["n"] == 0 { fails() } else { Ok(Body::empty()) })
+        (Duration::ZERO, if value["n"] == 0 { fails() } else { Ok(Value::empty()) })
     }
     let report = again(&Phone::new(half), &live(entries)).await;
     assert_eq!((report.asked, report.compared, report.redacted), (2, 2, 2));
@@ -386,8 +386,8 @@ async fn who_offers_nothing_is_waited_for_and_the_answer_is_a_difference() {
 
 #[tokio::test(start_paused = true)]
 async fn who_leaves_the_room_meanwhile_has_no_differences_but_a_reason() {
-    fn slow(_: &str, value: &Value) -> (Duration, Outcome) {
-        (1_000 * MS, Ok(Body::from(json!({"n": value["n"]}))))
+    fn slow(_: &str, value: &Json) -> (Duration, Outcome) {
+        (1_000 * MS, Ok(Value::from(json!({"n": value["n"]}))))
     }
     let room = memory::Room::new();
     let phone = Phone::new(slow);
@@ -407,8 +407,8 @@ async fn who_leaves_the_room_meanwhile_has_no_differences_but_a_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_that_is_dropped_stops_what_is_open_and_asks_nothing_more() {
-    fn hang(_: &str, _: &Value) -> (Duration, Outcome) {
-        (Duration::from_secs(3_600), Ok(Body::empty()))
+    fn hang(_: &str, _: &Json) -> (Duration, Outcome) {
+        (Duration::from_secs(3_600), Ok(Value::empty()))
     }
     let room = memory::Room::new();
     let phone = Phone::new(hang);

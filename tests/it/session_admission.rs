@@ -52,7 +52,7 @@ fn owners(world: &World) -> Vec<String> {
     world.session("a").tools().iter().map(|offer| offer.owner.to_string()).collect()
 }
 
-fn why(result: Result<toolbridge::Body, CallError>) -> NotOffered {
+fn why(result: Result<toolbridge::Value, CallError>) -> NotOffered {
     match result.unwrap_err() {
         CallError::UnknownTool { why, .. } => *why,
         other => panic!("{other:?}"),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use toolbridge::{
-    Body, CallError, CallState, Config, ErrorCode, Event, Execution, Participant, Request, Role, Tool,
-    ToolError,
+    CallError, CallState, Config, ErrorCode, Event, Execution, Participant, Request, Role, Tool, ToolError,
+    Value,
     protocol::frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -18,7 +18,7 @@ pub(crate) fn plain_request(id: &str, tool: &str) -> ToolUseRequest {
     ToolUseRequest {
         id: id.into(),
         tool_name: tool.into(),
-        parameters: Body::empty(),
+        parameters: Value::empty(),
         execution: Ok(Execution::Client),
         timeout_ms: Some(5_000),
         conversation_id: None,
@@ -161,7 +161,7 @@ fn alicia_a10_every_client_request_has_exactly_one_result() {
         "err" => Some(Err(std::io::Error::other("secret").into())),
         _ => None,
     });
-    let odd = |id: &str, parameters: Body| ToolUseRequest { parameters, ..plain_request(id, "ok") };
+    let odd = |id: &str, parameters: Value| ToolUseRequest { parameters, ..plain_request(id, "ok") };
     say_request(&mut world, plain_request("fine", "ok"));
     say_request(&mut world, plain_request("thrown", "err"));
     say_request(&mut world, ToolUseRequest { timeout_ms: Some(100), ..plain_request("late", "hang") });
@@ -221,7 +221,7 @@ fn alicia_a12_a_tools_failure_is_never_an_error_message_and_malformed_data_is() 
     world.run(100 * MS);
     assert_eq!((results(&world, "a").len(), errors(&world, "a").len()), (2, 0));
     // A request without the name of its tool.
-    let body = Body::encode(&serde_json::json!({"id": "3", "execution": "client"})).unwrap();
+    let body = Value::encode(&serde_json::json!({"id": "3", "execution": "client"})).unwrap();
     let mut bytes = Vec::new();
     Frame::relay(&mut bytes, -9, "room", &Meta::new(), Kind::TOOL_USE_REQUEST, body.as_bytes()).unwrap();
     world.throw("a", &["phone"], &bytes);
@@ -229,7 +229,7 @@ fn alicia_a12_a_tools_failure_is_never_an_error_message_and_malformed_data_is() 
     let errors = errors(&world, "a");
     assert_eq!((errors.len(), errors[0].code, errors[0].originating_id.as_deref()), (1, 101, Some("3")));
     // A malformed error message is not answered: two such ends would never stop.
-    let empty = Body::encode(&serde_json::json!({})).unwrap();
+    let empty = Value::encode(&serde_json::json!({})).unwrap();
     Frame::relay(&mut bytes, -10, "room", &Meta::new(), Kind::ERROR, empty.as_bytes()).unwrap();
     world.run(2 * SECOND);
     world.throw("a", &["phone"], &bytes);
@@ -248,7 +248,7 @@ fn alicia_a13_a_request_without_a_proper_execution_is_refused_and_not_run() {
             body["execution"] = execution.into();
         }
         let mut bytes = Vec::new();
-        let body = Body::encode(&body).unwrap();
+        let body = Value::encode(&body).unwrap();
         Frame::relay(&mut bytes, -5, "room", &Meta::new(), Kind::TOOL_USE_REQUEST, body.as_bytes()).unwrap();
         world.throw("a", &["phone"], &bytes);
     }
@@ -589,7 +589,7 @@ fn a_new_program_in_the_same_join_is_heard_after_the_goodbye_of_the_old() {
 #[test]
 fn a_session_prints_no_instance_and_no_result() {
     let mut world = World::pair(&["t"]);
-    let secret = Body::encode(&serde_json::json!({"pin": "hunter2"})).unwrap();
+    let secret = Value::encode(&serde_json::json!({"pin": "hunter2"})).unwrap();
     let key = world.call("a", Request::new("t", secret.clone())).unwrap();
     world.run(100 * MS);
     let instance =

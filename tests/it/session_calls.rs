@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolbridge::{
-    Body, CallError, Config, ErrorCode, Event, Participant, Peer, Request, Role, Unsent,
+    CallError, Config, ErrorCode, Event, Participant, Peer, Request, Role, SendFailure, Value,
     protocol::{
         frame::{Configuration, Frame, Kind, Message, Meta},
         session::{Caps, Times},
@@ -84,13 +84,13 @@ fn two_owners_are_an_error_that_names_them_unless_one_is_named_or_pinned() {
     world.client("tv", Config::default(), &["t", "pinned"]);
     world.run(SECOND);
     for name in ["phone", "tv"] {
-        world.handle(name, move |_| Some(Ok(Body::encode(&serde_json::json!({"by": name})).unwrap())));
+        world.handle(name, move |_| Some(Ok(Value::encode(&serde_json::json!({"by": name})).unwrap())));
     }
     match world.call("a", request("t")).unwrap_err() {
         CallError::Ambiguous { owners, .. } => assert_eq!(owners, ["phone", "tv"]),
         other => panic!("{other:?}"),
     }
-    let by = |result: Body| result.to_json()["by"].as_str().unwrap().to_owned();
+    let by = |result: Value| result.to_json()["by"].as_str().unwrap().to_owned();
     assert_eq!(by(world.ask("a", request("t").to("phone")).unwrap()), "phone");
     assert_eq!(by(world.ask("a", request("pinned")).unwrap()), "tv");
 }
@@ -136,7 +136,7 @@ fn more_calls_than_the_owner_takes_in_a_second_are_busy_and_do_not_run() {
 #[test]
 fn a_frame_of_15_001_bytes_is_refused_with_both_numbers() {
     let mut world = World::pair(&["t"]);
-    let arguments = |size: usize| Body::encode(&serde_json::json!({"x": "y".repeat(size)})).unwrap();
+    let arguments = |size: usize| Value::encode(&serde_json::json!({"x": "y".repeat(size)})).unwrap();
     let (mut size, mut error) = (14_000, None);
     while error.is_none() {
         size += 1;
@@ -145,7 +145,7 @@ fn a_frame_of_15_001_bytes_is_refused_with_both_numbers() {
             let key = world.ends["phone"].jobs.len();
             assert!(key <= 1000);
             world.run(50 * MS);
-            world.finish("phone", Ok(Body::empty()));
+            world.finish("phone", Ok(Value::empty()));
         }
     }
     match error.unwrap() {
@@ -199,7 +199,7 @@ fn a_packet_that_did_not_leave_settles_its_call_as_never_delivered() {
     let key = world.call("a", request("t")).unwrap();
     // The driver says so before anything else happens.
     let packets = world.count("a", "frames_out");
-    world.with("a", |session, now| session.handle_unsent(now, packets, Unsent::Closed));
+    world.with("a", |session, now| session.handle_send_failed(now, packets, SendFailure::Closed));
     let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
     assert!(matches!(error, CallError::NotDelivered { .. }) && !error.may_have_run());
 }
@@ -456,7 +456,7 @@ fn thousands_of_calls_with_a_plain_peer_leave_nothing_behind() {
         }
         let Message::ToolUseRequest(asked) = asked.message().unwrap() else { panic!("{asked:?}") };
         let body = serde_json::json!({"id": asked.id.as_str(), "success": true, "result": {}});
-        let (mut bytes, body) = (Vec::new(), Body::encode(&body).unwrap());
+        let (mut bytes, body) = (Vec::new(), Value::encode(&body).unwrap());
         let meta = Meta::new();
         Frame::relay(&mut bytes, 1, "room", &meta, Kind::TOOL_USE_RESULT, body.as_bytes()).unwrap();
         world.throw("phone", &["a"], &bytes);
@@ -514,14 +514,14 @@ fn a_peer_asked_as_a_plain_one_is_asked_in_our_form_when_its_configuration_comes
 
 #[test]
 fn a_call_of_the_assistants_own_tool_is_disclosed_at_its_level() {
-    use toolbridge::{Disclose, ToolOptions};
+    use toolbridge::{ToolOptions, Visibility};
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.stranger("x");
     world.run(SECOND);
     let at = |name: &str, level| tool(name).options(ToolOptions::default().disclose(level));
     let tools =
-        vec![at("full", Disclose::Full), at("name", Disclose::Name), at("nothing", Disclose::Nothing)];
+        vec![at("full", Visibility::Full), at("name", Visibility::Name), at("nothing", Visibility::Nothing)];
     world.with("a", |session, now| session.offer(now, tools)).unwrap().unwrap();
     world.handle("a", |_| Some(Ok(value(2))));
     for name in ["full", "name", "nothing"] {
@@ -536,7 +536,7 @@ fn a_call_of_the_assistants_own_tool_is_disclosed_at_its_level() {
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(parameters, [("full".to_owned(), value(1)), ("name".to_owned(), Body::empty())]);
+    assert_eq!(parameters, [("full".to_owned(), value(1)), ("name".to_owned(), Value::empty())]);
     let results: Vec<_> = world
         .heard("x", Kind::TOOL_USE_RESULT)
         .into_iter()
@@ -579,7 +579,7 @@ fn frames_of_other_types_pass_as_they_are() {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     world.run(SECOND);
-    let send = |world: &mut World, to, kind, body: Body| {
+    let send = |world: &mut World, to, kind, body: Value| {
         world.with("a", |session, now| session.send(now, to, Kind::new(kind), Meta::new(), body)).unwrap()
     };
     let phone = || Destination::Peers(vec!["phone".into()]);
@@ -601,7 +601,7 @@ fn frames_of_other_types_pass_as_they_are() {
     assert_eq!(send(&mut world, phone(), 6, value(1)), Err(SendFrameError::Reserved { kind: 6 }));
     let nobody = Destination::Peers(Vec::new());
     assert_eq!(send(&mut world, nobody, 33, value(1)), Err(SendFrameError::NoDestination));
-    let large = Body::encode(&"x".repeat(20_000)).unwrap();
+    let large = Value::encode(&"x".repeat(20_000)).unwrap();
     let error = send(&mut world, phone(), 33, large).unwrap_err();
     assert!(matches!(error, SendFrameError::TooLarge { size, limit: 15_000 } if size > 20_000));
 }
@@ -685,7 +685,7 @@ fn a_token_that_may_not_send_is_named_as_the_reason() {
     world.assistant("a", Config::default().admit("phone"));
     world.run(MS);
     let greeting = world.count("a", "frames_out");
-    world.with("a", |session, now| session.handle_unsent(now, greeting, Unsent::NotAllowed));
+    world.with("a", |session, now| session.handle_send_failed(now, greeting, SendFailure::NotAllowed));
     assert!(world.ends["a"].events.iter().any(|event| matches!(event, Event::NotAllowed)));
     let error = world.ask("a", request("t")).unwrap_err();
     assert!(matches!(error, CallError::NotAllowed) && !error.may_have_run(), "{error:?}");
@@ -693,7 +693,7 @@ fn a_token_that_may_not_send_is_named_as_the_reason() {
     let mut world = World::pair(&["t"]);
     let key = world.call("a", request("t")).unwrap();
     let asked = world.count("a", "frames_out");
-    world.with("a", |session, now| session.handle_unsent(now, asked, Unsent::NotAllowed));
+    world.with("a", |session, now| session.handle_send_failed(now, asked, SendFailure::NotAllowed));
     assert!(matches!(world.settled("a", key), Some(Err(CallError::NotAllowed))));
 }
 
@@ -716,7 +716,7 @@ fn a_second_request_that_did_not_leave_says_nothing_of_the_first() {
         assert!(world.step());
     }
     let again = world.count("a", "frames_out");
-    world.with("a", |session, now| session.handle_unsent(now, again, Unsent::Closed));
+    world.with("a", |session, now| session.handle_send_failed(now, again, SendFailure::Closed));
     assert!(world.settled("a", key).is_none(), "the first may run");
     world.run(20 * SECOND);
     assert!(world.settled("a", key).unwrap().as_ref().is_err_and(CallError::may_have_run));

@@ -8,14 +8,14 @@ use std::sync::{
 };
 
 use toolbridge::{
-    Body, CallError, Choose, Config, Event, Identity, Session, ToolOptions,
+    CallError, Config, Event, Identity, SelectionPolicy, Session, ToolOptions, Value,
     protocol::frame::{Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};
 
 /// An assistant with this policy, and clients that come one after the other and answer with their names.
-fn room(policy: Choose, clients: &[&str]) -> World {
+fn room(policy: SelectionPolicy, clients: &[&str]) -> World {
     room_of(Config::default().choose(policy), clients)
 }
 
@@ -32,7 +32,7 @@ fn room_of(config: Config, clients: &[&str]) -> World {
 fn comes(world: &mut World, client: &str) {
     world.client(client, Config::default(), &["t"]);
     let name = client.to_owned();
-    world.handle(client, move |_| Some(Ok(Body::encode(&serde_json::json!({"by": name})).unwrap())));
+    world.handle(client, move |_| Some(Ok(Value::encode(&serde_json::json!({"by": name})).unwrap())));
     world.run(200 * MS);
 }
 
@@ -46,7 +46,7 @@ fn is_ambiguous(result: &Result<String, CallError>) -> bool {
 
 #[test]
 fn without_a_policy_several_are_an_error_and_one_is_not() {
-    let mut world = room(Choose::Nobody, &["tv"]);
+    let mut world = room(SelectionPolicy::Nobody, &["tv"]);
     assert_eq!(by(&mut world).unwrap(), "tv");
     comes(&mut world, "lamp");
     let result = by(&mut world);
@@ -55,7 +55,7 @@ fn without_a_policy_several_are_an_error_and_one_is_not() {
 
 #[test]
 fn the_first_to_register_keeps_its_place_if_it_comes_back_in_time() {
-    let mut world = room(Choose::First, &["tv", "lamp", "phone"]);
+    let mut world = room(SelectionPolicy::First, &["tv", "lamp", "phone"]);
     assert_eq!(by(&mut world).unwrap(), "tv");
     world.leave("tv");
     world.run(SECOND);
@@ -77,7 +77,7 @@ fn the_first_to_register_keeps_its_place_if_it_comes_back_in_time() {
 
 #[test]
 fn the_last_to_register_is_no_other_for_a_changed_registration() {
-    let mut world = room(Choose::Last, &["phone", "tv", "lamp"]);
+    let mut world = room(SelectionPolicy::Last, &["phone", "tv", "lamp"]);
     assert_eq!(by(&mut world).unwrap(), "lamp");
     world.with("phone", |session, now| session.offer(now, vec![tool("t"), tool("u")])).unwrap().unwrap();
     world.run(200 * MS);
@@ -88,11 +88,11 @@ fn the_last_to_register_is_no_other_for_a_changed_registration() {
 
 #[test]
 fn the_last_heard_from_is_asked() {
-    let mut world = room(Choose::LastHeard, &["phone", "tv", "lamp"]);
+    let mut world = room(SelectionPolicy::LastHeard, &["phone", "tv", "lamp"]);
     for name in ["tv", "phone", "lamp", "tv"] {
         let to = toolbridge::Destination::Peers(vec!["a".into()]);
         let send =
-            |session: &mut Session, now| session.send(now, to, Kind::new(4_000), Meta::new(), Body::empty());
+            |session: &mut Session, now| session.send(now, to, Kind::new(4_000), Meta::new(), Value::empty());
         world.with(name, send).unwrap().unwrap();
         world.run(100 * MS);
         assert_eq!(by(&mut world).unwrap(), name);
@@ -101,7 +101,7 @@ fn the_last_heard_from_is_asked() {
 
 #[test]
 fn a_function_chooses_by_what_was_registered_and_announced() {
-    let policy = Choose::by(|tool, candidates| {
+    let policy = SelectionPolicy::by(|tool, candidates| {
         assert_eq!(tool, Some("t"));
         assert!(candidates.iter().all(|it| it.participant.is_some() && it.tool.is_some()));
         let names: Vec<_> = candidates.iter().map(|it| it.identity.as_str()).collect();
@@ -116,7 +116,7 @@ fn a_function_chooses_by_what_was_registered_and_announced() {
 fn a_function_that_panics_or_names_somebody_else_chooses_nobody() {
     let asked = Arc::new(AtomicUsize::new(0));
     let times = Arc::clone(&asked);
-    let policy = Choose::by(move |_, candidates| match times.fetch_add(1, Ordering::SeqCst) {
+    let policy = SelectionPolicy::by(move |_, candidates| match times.fetch_add(1, Ordering::SeqCst) {
         0 => std::panic::resume_unwind(Box::new("no")), // no message on the test's screen
         1 => Some(Identity::from("stranger")),
         2 => None,
@@ -133,7 +133,7 @@ fn a_function_that_panics_or_names_somebody_else_chooses_nobody() {
 
 #[test]
 fn a_call_that_waits_for_an_owner_chooses_when_they_come() {
-    let mut world = room(Choose::First, &[]);
+    let mut world = room(SelectionPolicy::First, &[]);
     let key = world.call("a", request("t")).unwrap();
     comes(&mut world, "tv");
     comes(&mut world, "phone");
@@ -143,7 +143,7 @@ fn a_call_that_waits_for_an_owner_chooses_when_they_come() {
 
 #[test]
 fn sec_i6_a_pinned_or_named_tool_is_never_ambiguous_and_no_policy_is_asked() {
-    let never = || Choose::by(|_, _| std::panic::resume_unwind(Box::new("nobody asks")));
+    let never = || SelectionPolicy::by(|_, _| std::panic::resume_unwind(Box::new("nobody asks")));
     let config = Config::default().choose(never()).pin("t".parse().unwrap(), "phone");
     let mut world = room_of(config, &["tv", "phone"]);
     assert_eq!(by(&mut world).unwrap(), "phone");
@@ -153,7 +153,7 @@ fn sec_i6_a_pinned_or_named_tool_is_never_ambiguous_and_no_policy_is_asked() {
 
 #[test]
 fn a_policy_chooses_who_may_claim_first() {
-    let mut world = room(Choose::Last, &[]);
+    let mut world = room(SelectionPolicy::Last, &[]);
     let shared = tool("t").options(ToolOptions::default().prefer_client());
     world.with("a", |session, now| session.offer(now, vec![shared])).unwrap().unwrap();
     world.handle("a", |_| Some(Ok(value(7))));
@@ -165,10 +165,10 @@ fn a_policy_chooses_who_may_claim_first() {
 #[test]
 fn a_client_binds_whom_its_policy_names_when_its_assistant_left() {
     for (policy, bound) in [
-        (Choose::Nobody, None),
-        (Choose::First, Some("b")),
-        (Choose::Last, Some("d")),
-        (Choose::by(|tool, them| (tool.is_none()).then(|| them[1].identity.clone())), Some("c")),
+        (SelectionPolicy::Nobody, None),
+        (SelectionPolicy::First, Some("b")),
+        (SelectionPolicy::Last, Some("d")),
+        (SelectionPolicy::by(|tool, them| (tool.is_none()).then(|| them[1].identity.clone())), Some("c")),
     ] {
         let mut world = World::new();
         world.client("phone", Config::default().choose(policy), &["t"]);
@@ -192,7 +192,7 @@ fn a_client_binds_whom_its_policy_names_when_its_assistant_left() {
 
 #[test]
 fn a_registration_that_is_refused_gives_no_place() {
-    let mut world = room(Choose::Last, &["phone", "tv"]);
+    let mut world = room(SelectionPolicy::Last, &["phone", "tv"]);
     world.stranger("x");
     world.run(200 * MS);
     let tools = vec![RegisteredTool { name: "t".to_owned(), ..RegisteredTool::default() }];

@@ -5,8 +5,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use toolbridge::{
-    BargeIn, Body, CallError, CallId, CallKey, Config, ConnectionState, Consent, Event, Execution, Identity,
-    Participant, Role, Tool, ToolError, ToolOptions, Unsent,
+    BargeIn, CallError, CallId, CallKey, Config, ConnectionState, Consent, Event, Execution, Identity,
+    Participant, Role, SendFailure, Tool, ToolError, ToolOptions, Value,
     protocol::frame::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
         ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -121,7 +121,7 @@ fn is_grant(from: &Identity, frame: &Frame) -> bool {
     from.as_str() == "a" && matches!(frame.message(), Ok(Message::Acknowledgement(it)) if names_a_call(&it))
 }
 
-fn outcome(world: &World, key: CallKey) -> Body {
+fn outcome(world: &World, key: CallKey) -> Value {
     world.settled("a", key).unwrap().as_ref().unwrap().clone()
 }
 
@@ -318,7 +318,7 @@ fn a_claim_or_grant_that_the_connection_kept_goes_when_it_is_back() {
 #[test]
 fn a_request_that_the_connection_keeps_is_withdrawn_without_a_word() {
     let mut world = home(&["phone"]);
-    world.unsent = Unsent::Interrupted;
+    world.unsent = SendFailure::Interrupted;
     world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
     world.ends.get_mut("a").unwrap().here = false;
     assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
@@ -869,12 +869,12 @@ fn the_claim_window_is_at_most_half_of_the_budget() {
 #[test]
 fn a_request_that_cannot_reach_the_client_is_run_by_the_assistant() {
     let mut world = home(&["phone"]);
-    let large = Body::encode(&serde_json::json!({"x": "y".repeat(20_000)})).unwrap();
+    let large = Value::encode(&serde_json::json!({"x": "y".repeat(20_000)})).unwrap();
     let result = world.ask("a", toolbridge::Request::new("lookup", large));
     assert_eq!(result.unwrap(), value(HERE), "too large to be asked of anybody");
     let key = world.call("a", request("lookup")).unwrap();
     let packet = world.count("a", "frames_out");
-    world.with("a", |session, now| session.handle_unsent(now, packet, Unsent::Closed));
+    world.with("a", |session, now| session.handle_send_failed(now, packet, SendFailure::Closed));
     assert_eq!(outcome(&world, key), value(HERE));
     assert_eq!(told_to_stop(&world), 0, "it never heard of it");
 }

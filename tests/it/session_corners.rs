@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    Body, CallError, CallKey, Config, ConnectionState, Consent, Disclose, Lane, Participant, Request, Tool,
-    ToolError, ToolOptions, Unsent,
+    CallError, CallKey, Config, ConnectionState, Consent, Lane, Participant, Request, SendFailure, Tool,
+    ToolError, ToolOptions, Value, Visibility,
     protocol::frame::{Configuration, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
@@ -78,13 +78,13 @@ fn fast_pair() -> World {
 
 #[test]
 fn a_copy_that_did_not_leave_proves_nothing_of_a_request_that_was_acknowledged() {
-    for why in [Unsent::QueueFull, Unsent::Closed, Unsent::Interrupted] {
+    for why in [SendFailure::QueueFull, SendFailure::Closed, SendFailure::Interrupted] {
         let mut world = fast_pair();
         let key = world.call("a", request("t").timeout(5 * SECOND)).unwrap();
         let packet = world.packet;
         world.run(100 * MS);
         assert_eq!(world.executed.len(), 1);
-        world.with("a", |session, now| session.handle_unsent(now, packet, why.clone()));
+        world.with("a", |session, now| session.handle_send_failed(now, packet, why.clone()));
         world.run(10 * SECOND);
         let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
         assert!(error.may_have_run(), "{why:?}: {error:?}");
@@ -93,7 +93,7 @@ fn a_copy_that_did_not_leave_proves_nothing_of_a_request_that_was_acknowledged()
 
 #[test]
 fn a_copy_that_did_not_leave_proves_nothing_after_the_owner_moved() {
-    for why in [Unsent::QueueFull, Unsent::Closed, Unsent::Interrupted] {
+    for why in [SendFailure::QueueFull, SendFailure::Closed, SendFailure::Interrupted] {
         let mut world = fast_pair();
         world.lossy.lose = Some(Box::new(|_, lane, frame| {
             frame.kind() == Kind::ACKNOWLEDGEMENT
@@ -105,7 +105,7 @@ fn a_copy_that_did_not_leave_proves_nothing_after_the_owner_moved() {
         assert_eq!(world.executed.len(), 1);
         world.leave("phone");
         world.run(100 * MS);
-        world.with("a", |session, now| session.handle_unsent(now, packet, why.clone()));
+        world.with("a", |session, now| session.handle_send_failed(now, packet, why.clone()));
         world.run(10 * SECOND);
         let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
         assert!(error.may_have_run(), "{why:?}: {error:?}");
@@ -197,8 +197,8 @@ fn a_plain_program_under_an_identity_that_showed_an_instance_inherits_nothing() 
     assert!(world.session("phone").is_drained());
 }
 
-fn body_of(bytes: usize) -> Body {
-    Body::encode(&std::collections::BTreeMap::from([("text", "x".repeat(bytes))])).unwrap()
+fn body_of(bytes: usize) -> Value {
+    Value::encode(&std::collections::BTreeMap::from([("text", "x".repeat(bytes))])).unwrap()
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_stop_that_found_no_place_in_the_queue_goes_later() {
     let key = world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
     world.ends.get_mut("a").unwrap().here = false;
-    world.unsent = Unsent::QueueFull;
+    world.unsent = SendFailure::QueueFull;
     world.with("a", |session, now| session.cancel(now, key));
     world.ends.get_mut("a").unwrap().here = true;
     world.run(3 * SECOND);
@@ -355,7 +355,7 @@ fn sec_i7_a_yes_to_a_definition_that_has_changed_meanwhile_is_none() {
 
 #[test]
 fn a_tool_of_our_own_that_is_withdrawn_while_it_runs_stays_as_private_as_it_was() {
-    for level in [Disclose::Nothing, Disclose::Name] {
+    for level in [Visibility::Nothing, Visibility::Name] {
         let mut world = World::new();
         world.stranger("x");
         world.assistant("a", Config::default());
@@ -366,7 +366,7 @@ fn a_tool_of_our_own_that_is_withdrawn_while_it_runs_stays_as_private_as_it_was(
         world.finish("a", Ok(value(42)));
         world.run(100 * MS);
         let told = world.heard("x", Kind::TOOL_USE_RESULT);
-        assert_eq!(told.len(), usize::from(level == Disclose::Name));
+        assert_eq!(told.len(), usize::from(level == Visibility::Name));
         for it in told {
             assert!(matches!(it, Message::ToolUseResult(it) if it.result.is_none()), "{level:?}");
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use toolbridge::{
-    Body, Config, ConnectionState, Event, Lane, Outcome, Request, ToolError, Unsent,
+    Config, ConnectionState, Event, Lane, Outcome, Request, SendFailure, ToolError, Value,
     protocol::frame::{Frame, Kind, Message},
 };
 
@@ -178,7 +178,7 @@ fn a_frame_above_one_datagram_goes_reliably() {
     for (size, lane) in [(600, Lane::Lossy), (1_000, Lane::Reliable)] {
         world.ends.values_mut().for_each(|end| end.log.clear());
         let arguments =
-            Body::encode(&std::collections::BTreeMap::from([("text", "x".repeat(size))])).unwrap();
+            Value::encode(&std::collections::BTreeMap::from([("text", "x".repeat(size))])).unwrap();
         world.ask("a", Request::new("t", arguments)).unwrap();
         assert_eq!(lanes(&world, "a", Kind::TOOL_USE_REQUEST), [lane], "{size}");
         for (_, _, frame) in world.ends["a"].log.iter().filter(|(_, lane, _)| *lane == Lane::Lossy) {
@@ -512,7 +512,9 @@ fn a_request_that_left_on_neither_lane_is_proven_undelivered_and_one_that_may_ha
     lose(&mut world, |name, _, _| name == "a");
     let key = world.call("a", request("t")).unwrap();
     let first = world.packet;
-    world.with("a", |session, now| session.handle_unsent(now, first, Unsent::Other("no lossy lane".into())));
+    world.with("a", |session, now| {
+        session.handle_send_failed(now, first, SendFailure::Other("no lossy lane".into()))
+    });
     assert!(world.settled("a", key).is_none());
     world.run(MS);
     assert_eq!(
@@ -520,14 +522,14 @@ fn a_request_that_left_on_neither_lane_is_proven_undelivered_and_one_that_may_ha
         [Lane::Lossy, Lane::Reliable],
         "the copy goes at once"
     );
-    world.with("a", |session, now| session.handle_unsent(now, first, Unsent::QueueFull));
+    world.with("a", |session, now| session.handle_send_failed(now, first, SendFailure::QueueFull));
     let error = world.settled("a", key).unwrap().as_ref().unwrap_err();
     assert!(!error.may_have_run(), "{error:?}");
 
     let key = world.call("a", request("t")).unwrap();
     let second = world.packet;
     world.run(70 * MS);
-    world.with("a", |session, now| session.handle_unsent(now, second, Unsent::Closed));
+    world.with("a", |session, now| session.handle_send_failed(now, second, SendFailure::Closed));
     assert!(world.settled("a", key).is_none(), "one of its two packets may have arrived");
 }
 
@@ -544,7 +546,7 @@ fn a_reliable_copy_that_the_connection_gave_back_goes_again_when_it_is_back() {
     let answers = lanes(&world, "phone", Kind::TOOL_USE_RESULT);
     assert_eq!(answers.iter().filter(|lane| **lane == Lane::Reliable).count(), 1);
     world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
-    world.with("phone", |session, now| session.handle_unsent(now, packet, Unsent::Interrupted));
+    world.with("phone", |session, now| session.handle_send_failed(now, packet, SendFailure::Interrupted));
     world.lossy.lose = None;
     world.run(SECOND);
     world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Connected));

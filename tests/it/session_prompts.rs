@@ -4,8 +4,8 @@
 
 use serde_json::json;
 use toolbridge::{
-    Body, CallError, Choose, Config, ErrorCode, Participant, PermissionPrompt, Prompt, PromptAnswer,
-    PromptedCall, Request, Role,
+    CallError, Config, ErrorCode, Participant, PermissionPrompt, Prompt, PromptAnswer, PromptedCall, Request,
+    Role, SelectionPolicy, Value,
     protocol::frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
@@ -23,7 +23,7 @@ fn permission() -> PermissionPrompt {
 }
 
 fn ask() -> Request {
-    Request::new("bridge.permission", Body::encode(&permission()).unwrap())
+    Request::new("bridge.permission", Value::encode(&permission()).unwrap())
 }
 
 /// An assistant, and clients whose people answer with the first option, or whatever they were asked to.
@@ -46,7 +46,7 @@ fn answers(world: &mut World, client: &str) {
         };
         Some(prompt.answered(&match &prompt {
             Prompt::Permission(ask) => PromptAnswer::selected(&ask.options[0].option_id),
-            Prompt::Choose(_) => PromptAnswer::choice(0),
+            Prompt::SelectionPolicy(_) => PromptAnswer::choice(0),
             Prompt::Authorize(_) => PromptAnswer::done(),
             _ => PromptAnswer::submitted(&json!({"to": "Rome"})).unwrap(),
         }))
@@ -70,7 +70,7 @@ fn the_only_client_that_answers_prompts_is_asked_all_four() {
         ("bridge.form", json!({"schema": {}}), json!({"outcome": "submitted", "data": {"to": "Rome"}})),
     ];
     for (tool, parameters, expected) in all {
-        let result = world.ask("a", Request::new(tool, Body::from(parameters))).unwrap();
+        let result = world.ask("a", Request::new(tool, Value::from(parameters))).unwrap();
         assert_eq!(result.to_json(), expected);
     }
     // What they are is not offered, and what is none is not asked.
@@ -137,7 +137,7 @@ fn of_several_the_named_one_or_the_one_that_the_policy_chooses_is_asked() {
     }
     assert!(world.ask("a", ask().to("tv")).is_ok());
     assert_eq!(world.executed.last().unwrap().0, "tv");
-    let policy = Choose::by(|tool, candidates| {
+    let policy = SelectionPolicy::by(|tool, candidates| {
         assert_eq!(tool, Some("bridge.permission"));
         candidates.last().map(|it| it.identity.clone())
     });
@@ -153,7 +153,7 @@ fn sec_i2_nobody_but_the_bound_assistant_asks_a_person() {
     world.assistant("b", Config::default());
     world.run(200 * MS);
     let mut theirs = plain_request("1", "bridge.permission");
-    theirs.parameters = Body::encode(&permission()).unwrap();
+    theirs.parameters = Value::encode(&permission()).unwrap();
     world.say("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(theirs));
     let error = world.ask("b", ask().to("phone")).unwrap_err();
     assert!(matches!(error, CallError::NotBound { .. }), "it registered with its own alone: {error:?}");
@@ -179,7 +179,7 @@ fn sec_i6_a_prompt_cannot_be_registered() {
 #[test]
 fn the_ninth_open_question_is_busy_and_tools_are_not() {
     let mut world = room(Config::default(), &["phone"]);
-    world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(Body::empty())));
+    world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(Value::empty())));
     let keys: Vec<_> = (0..9).map(|_| world.call("a", ask()).unwrap()).collect();
     world.run(200 * MS);
     assert_eq!(world.session("phone").open_jobs(), 8);
@@ -199,21 +199,21 @@ fn sec_p3_observers_do_not_see_where_a_person_signs_in() {
     world.puppet(&Participant::new("recorder", sid).role(Role::Observer));
     world.run(200 * MS);
     let url = json!({"url": "https://x.example/oauth?state=hunter2"});
-    assert!(world.ask("a", Request::new("bridge.authorize", Body::from(url))).is_ok());
+    assert!(world.ask("a", Request::new("bridge.authorize", Value::from(url))).is_ok());
     world.ask("a", ask()).unwrap();
     world.run(200 * MS);
     let seen = world.heard("recorder", Kind::TOOL_USE_REQUEST);
     let [Message::ToolUseRequest(authorize), Message::ToolUseRequest(permission)] = seen.as_slice() else {
         panic!("{seen:?}")
     };
-    assert_eq!(authorize.parameters, Body::empty());
+    assert_eq!(authorize.parameters, Value::empty());
     assert!(!permission.parameters.is_empty());
 }
 
 #[test]
 fn what_is_no_question_is_refused_with_its_path() {
     let mut world = room(Config::default(), &["phone"]);
-    match world.ask("a", Request::new("bridge.choose", Body::from(json!({"text": "?", "choices": []})))) {
+    match world.ask("a", Request::new("bridge.choose", Value::from(json!({"text": "?", "choices": []})))) {
         Err(CallError::Tool(error)) => {
             assert_eq!(error.code(), ErrorCode::INVALID_PARAMETERS);
             assert!(error.message().contains("choices has 0 entries"), "{error}");

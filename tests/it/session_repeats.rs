@@ -88,7 +88,7 @@ fn alicia_a17_a_gap_is_accepted() {
     world.ask("a", request("t")).unwrap();
     for _ in 0..50 {
         let to = toolbridge::Destination::Peers(vec!["x".into()]);
-        let body = toolbridge::Body::empty();
+        let body = toolbridge::Value::empty();
         world
             .with("a", |session, now| session.send(now, to.clone(), Kind::new(2), Meta::new(), body.clone()))
             .unwrap()

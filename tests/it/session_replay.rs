@@ -1,7 +1,7 @@
 //! What was not acknowledged goes again when its peer comes back, and nothing runs twice for it.
 
 use toolbridge::{
-    CallError, CallId, Config, Event, Tool, ToolOptions, Unsent,
+    CallError, CallId, Config, Event, SendFailure, Tool, ToolOptions,
     protocol::frame::{Configuration, ErrorMessage, Frame, Kind, Message, Meta},
 };
 
@@ -231,7 +231,7 @@ fn a_request_that_the_connection_kept_goes_when_it_is_back_and_else_is_proven_no
         });
         world.ends.get_mut("a").unwrap().here = false;
     };
-    world.unsent = Unsent::Interrupted;
+    world.unsent = SendFailure::Interrupted;
     interrupted(&mut world);
     let key = world.call("a", request("t").timeout(9 * SECOND)).unwrap();
     world.run(SECOND);

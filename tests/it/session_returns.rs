@@ -1,7 +1,7 @@
 //! Peers that come back, and what was still on its way of those who were there before.
 
 use toolbridge::{
-    Body, CallError, Config, ErrorCode, Event, Participant, Peer, Role, ToolError, Unsent,
+    CallError, Config, ErrorCode, Event, Participant, Peer, Role, SendFailure, ToolError, Value,
     protocol::{
         frame::{
             Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
@@ -365,7 +365,7 @@ fn a_request_to_a_plain_client_that_never_left_goes_after_a_rejoin() {
     world.run(1_500 * MS);
     world.call("a", request("t").to("watch").timeout(20 * SECOND)).unwrap();
     let packet = world.packet;
-    world.with("a", |session, now| session.handle_unsent(now, packet, Unsent::Interrupted));
+    world.with("a", |session, now| session.handle_send_failed(now, packet, SendFailure::Interrupted));
     world.run(100 * MS);
     world.ends.get_mut("watch").unwrap().inbox.clear(); // this world delivered it all the same
     world.rejoin("a");
@@ -403,7 +403,7 @@ fn instance_comes(world: &mut World, instance: &str) {
     world.throw("phone", &["a"], &configuration(instance));
     let tool = RegisteredTool {
         name: "look".to_owned(),
-        annotations: Some(Body::encode(&std::collections::BTreeMap::from([("idempotent", true)])).unwrap()),
+        annotations: Some(Value::encode(&std::collections::BTreeMap::from([("idempotent", true)])).unwrap()),
         ..RegisteredTool::default()
     };
     world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools: vec![tool] }));
@@ -538,7 +538,7 @@ fn stop_that_its_answer_made_needless_does_not_hold_up_the_next_one() {
     let keys = [(); 2].map(|()| world.call("a", request("t").timeout(60 * SECOND)).unwrap());
     world.run(200 * MS);
     world.leave("a");
-    world.unsent = Unsent::Interrupted;
+    world.unsent = SendFailure::Interrupted;
     world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
         ("phone", Kind::CONTROL_STOP) => Fate::IsLost,
         _ => Fate::Arrives,

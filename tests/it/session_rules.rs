@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    Body, CallError, CallId, CallKey, Config, ConnectionState, Execution, Participant, Peer, Role, Tool,
-    ToolOptions, Unsent,
+    CallError, CallId, CallKey, Config, ConnectionState, Execution, Participant, Peer, Role, SendFailure,
+    Tool, ToolOptions, Value,
     protocol::frame::{
         Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult,
         ToolsRegisterAck,
@@ -17,8 +17,8 @@ use crate::{
 };
 
 /// A value of so many bytes and a few more.
-fn body_of(bytes: usize) -> Body {
-    Body::from(serde_json::json!({"text": "x".repeat(bytes)}))
+fn body_of(bytes: usize) -> Value {
+    Value::from(serde_json::json!({"text": "x".repeat(bytes)}))
 }
 
 /// The `meta` of a Configuration of this instance, which has heard ours.
@@ -320,7 +320,7 @@ fn call_asked_anew_ends_at_once_if_its_request_never_left() {
     let asked = |world: &World| world.said("a", Kind::TOOL_USE_REQUEST).len();
     assert_eq!(asked(&world), 2, "it is asked anew");
     for packet in (1..=world.packet).rev() {
-        world.with("a", |session, now| session.handle_unsent(now, packet, Unsent::Closed));
+        world.with("a", |session, now| session.handle_send_failed(now, packet, SendFailure::Closed));
     }
     let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
     assert!(matches!(error, CallError::Lost { .. }) && error.may_have_run(), "{error:?}");
@@ -442,7 +442,7 @@ fn stop_that_a_client_could_not_send_goes_when_the_link_is_up() {
     let key = world.call("a", request("hang")).unwrap();
     world.run(100 * MS);
     let call = world.executed[0].1.clone();
-    world.unsent = Unsent::Interrupted;
+    world.unsent = SendFailure::Interrupted;
     world.ends.get_mut("phone").unwrap().here = false;
     world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
     world.with("phone", |session, now| session.ask_to_stop(now, Some(&call))).unwrap().unwrap();

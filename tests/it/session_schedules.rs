@@ -185,7 +185,7 @@ impl Run {
         let target = self.random.pick(&[client, "a"]);
         let bye = Meta::new().with_bool("bridge.bye", true).with_text("bridge.instance", "x");
         let body = serde_json::json!({"id": guessed, "success": true, "result": {"n": 666}});
-        let (mut bytes, body) = (Vec::new(), toolbridge::Body::encode(&body).unwrap());
+        let (mut bytes, body) = (Vec::new(), toolbridge::Value::encode(&body).unwrap());
         toolbridge::protocol::frame::Frame::relay(
             &mut bytes,
             1,

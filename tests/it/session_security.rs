@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    Body, CallError, Config, Counter, Event, Participant, Peer, ROLE_ATTRIBUTE, Role,
+    CallError, Config, Counter, Event, Participant, Peer, ROLE_ATTRIBUTE, Role, Value,
     protocol::frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseResult, ToolsRegister,
@@ -227,7 +227,7 @@ fn sec_i6_names_that_are_taken_reserved_or_not_ascii_are_refused_in_the_answer()
 
 #[test]
 fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
-    use serde_json::{Value, json};
+    use serde_json::{Value as Json, json};
 
     // Each definition holds the next one twice: expanded, 2^24 nodes.
     let mut doubled = serde_json::Map::new();
@@ -236,7 +236,7 @@ fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
         doubled.insert(format!("d{n}"), json!({"allOf": [next, next]}));
     }
     doubled.insert("d24".to_owned(), json!(true));
-    let schemas: [(&str, Value); 5] = [
+    let schemas: [(&str, Json); 5] = [
         ("bomb", json!({"$ref": "#/$defs/d0", "$defs": doubled})),
         ("remote", json!({"$ref": "http://127.0.0.1:9/schema.json"})),
         ("file", json!({"$ref": "file:///etc/hostname"})),
@@ -251,7 +251,7 @@ fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
     world.say("phone", &["a"], &Meta::new(), &configuration());
     let tools = schemas.iter().map(|(name, schema)| RegisteredTool {
         name: (*name).to_owned(),
-        input_schema: Some(Body::encode(schema).unwrap()),
+        input_schema: Some(Value::encode(schema).unwrap()),
         ..RegisteredTool::default()
     });
     world.say(
@@ -267,7 +267,7 @@ fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
         let offer = offers.iter().find(|offer| offer.tool.name().as_str() == *name).unwrap();
         assert_eq!(offer.tool.input_schema(), Some(schema), "as it came");
         // Arguments that it would refuse, or take for ever over, are the owner's to judge.
-        let arguments = Body::from(json!({"s": "a".repeat(5_000), "n": null}));
+        let arguments = Value::from(json!({"s": "a".repeat(5_000), "n": null}));
         world.call("a", toolbridge::Request::new(*name, arguments.clone())).unwrap();
         world.run(100 * MS);
         match world.heard("phone", Kind::TOOL_USE_REQUEST).pop() {
@@ -334,7 +334,7 @@ fn bytes_that_are_no_frame_are_counted_and_corrected_rarely() {
     assert_eq!(world.count("a", "malformed"), 200);
     assert!(world.ends["x"].inbox.is_empty());
     assert_eq!(world.said("a", Kind::ERROR).len(), 1);
-    world.handle("phone", |_| Some(Ok(Body::empty())));
+    world.handle("phone", |_| Some(Ok(Value::empty())));
     assert!(world.ask("a", request("t")).is_ok());
 }
 
@@ -419,7 +419,7 @@ fn sec_r1_progress_is_cut_to_what_is_for_eyes() {
     let large = Message::ToolProgress(ToolProgress {
         id: id.as_str().into(),
         status: toolbridge::ProgressStatus::InProgress,
-        content: Some(Body::encode(&"x".repeat(60_000)).unwrap()),
+        content: Some(Value::encode(&"x".repeat(60_000)).unwrap()),
         message: Some("y".repeat(60_000)),
     });
     let phone = world.ends["phone"].who.peer().clone();

@@ -9,8 +9,8 @@ use std::{
 };
 
 use toolbridge::{
-    Body, CallError, Config, Event, Execution, Packet, Participant, Peer, Role, STREAM_CHUNK, STREAM_TOPIC,
-    StreamHeader, StreamPart, StreamParts,
+    CallError, Config, Event, Execution, Packet, Participant, Peer, Role, STREAM_CHUNK, STREAM_TOPIC,
+    StreamHeader, StreamPart, StreamParts, Value,
     protocol::frame::{Configuration, ErrorMessage, Kind, Message, Meta, ToolUseRequest},
 };
 
@@ -18,8 +18,8 @@ use crate::session_world::{MS, SECOND, World, request};
 
 const MIB: usize = 1024 * 1024;
 
-fn text(length: usize) -> Body {
-    Body::from(serde_json::json!({"text": "x".repeat(length)}))
+fn text(length: usize) -> Value {
+    Value::from(serde_json::json!({"text": "x".repeat(length)}))
 }
 
 /// An assistant and these clients, each of which offers a tool of its own name and answers with so many bytes.
@@ -168,7 +168,7 @@ fn with_played_assistant() -> World {
     let request = ToolUseRequest {
         id: "call".into(),
         tool_name: "t".into(),
-        parameters: Body::empty(),
+        parameters: Value::empty(),
         execution: Ok(Execution::Client),
         timeout_ms: None,
         conversation_id: None,

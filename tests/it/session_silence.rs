@@ -1,7 +1,7 @@
 //! Participants that fall silent, or are heard again: what is held for them, and for how long.
 
 use toolbridge::{
-    Config, Event, Participant, Role, ToolOptions, Unsent,
+    Config, Event, Participant, Role, SendFailure, ToolOptions,
     protocol::frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
@@ -122,7 +122,7 @@ fn agent_that_is_bound_later_is_sent_the_tools_of_that_time() {
 
 #[test]
 fn answer_that_the_transport_refuses_goes_again() {
-    for why in [Unsent::Other("a transient error".into()), Unsent::Closed, Unsent::QueueFull] {
+    for why in [SendFailure::Other("a transient error".into()), SendFailure::Closed, SendFailure::QueueFull] {
         let mut world = World::pair(&["t"]);
         world.handle("phone", |_| None);
         let key = world.call("a", request("t").timeout(30 * SECOND)).unwrap();
@@ -142,7 +142,7 @@ fn stop_that_the_transport_refuses_goes_again() {
     world.handle("phone", |_| None);
     let key = world.call("a", request("t").timeout(30 * SECOND)).unwrap();
     world.run(100 * MS);
-    world.unsent = Unsent::Other("a transient error".into());
+    world.unsent = SendFailure::Other("a transient error".into());
     world.ends.get_mut("a").unwrap().here = false;
     world.with("a", |session, now| session.cancel(now, key));
     world.ends.get_mut("a").unwrap().here = true;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use toolbridge::{
-    Body, CallError, Config, Counter, ErrorCode, Event, Output, Packet, Participant, Peer, RegisterError,
-    Request, Role, STREAM_CHUNK, STREAM_TOPIC, Session, StreamHeader, StreamPart, StreamParts, Tool, Unsent,
+    CallError, Config, Counter, ErrorCode, Event, Output, Packet, Participant, Peer, RegisterError, Request,
+    Role, STREAM_CHUNK, STREAM_TOPIC, SendFailure, Session, StreamHeader, StreamPart, StreamParts, Tool,
+    Value,
     protocol::frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
 };
 
@@ -32,8 +33,8 @@ fn pair_with(tools: &[&str], change: impl Fn(&mut Config)) -> World {
 }
 
 /// A map whose one value is a text of this length.
-fn text(length: usize) -> Body {
-    Body::from(serde_json::json!({"text": "x".repeat(length)}))
+fn text(length: usize) -> Value {
+    Value::from(serde_json::json!({"text": "x".repeat(length)}))
 }
 
 /// A result of this many bytes to the request that was sent last, as its owner would write it.
@@ -447,14 +448,14 @@ fn sec_r4_an_answer_that_found_the_queue_full_goes_when_there_is_room() {
         if let Output::Transmit(packet) = output
             && packet.payload.len() > MIB
         {
-            session.handle_unsent(now, packet.id, Unsent::QueueFull);
+            session.handle_send_failed(now, packet.id, SendFailure::QueueFull);
         }
     }
     world.run(Duration::from_millis(900));
     assert!(world.settled("a", key).is_none());
     world.run(SECOND);
     assert!(matches!(world.settled("a", key), Some(Ok(_))));
-    assert_eq!(world.session("phone").stats().count(Counter::Unsent), 1);
+    assert_eq!(world.session("phone").stats().count(Counter::SendFailure), 1);
 }
 
 #[test]

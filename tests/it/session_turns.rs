@@ -1,8 +1,8 @@
 //! Turns and barge-in, the ledger, and a client's own stop, on virtual time.
 
 use toolbridge::{
-    BargeIn, Body, CallError, CallKey, CallState, Config, ErrorCode, Event, Participant, Request, Role, Tool,
-    ToolOptions, TurnKey,
+    BargeIn, CallError, CallKey, CallState, Config, ErrorCode, Event, Participant, Request, Role, Tool,
+    ToolOptions, TurnKey, Value,
     protocol::frame::{ControlStop, Kind, Message, Meta},
 };
 
@@ -216,7 +216,7 @@ fn turns_and_late_results_are_bounded() {
     let second = turn(&mut world);
     world.call("a", request("report").turn(second)).unwrap();
     barge_in(&mut world, second);
-    world.finish("a", Ok(Body::encode(&"x".repeat(101)).unwrap()));
+    world.finish("a", Ok(Value::encode(&"x".repeat(101)).unwrap()));
     let late = world.with("a", |session, _| session.late_results()).unwrap();
     assert!(matches!(&*late[0].result, Err(CallError::TooLarge { limit: 100, .. })), "{late:?}");
 
@@ -256,7 +256,7 @@ fn a_stop_without_a_target_stops_what_says_cancel_on_both_sides() {
         let request = toolbridge::protocol::frame::ToolUseRequest {
             id: format!("call-{n}").as_str().into(),
             tool_name: tool.to_owned(),
-            parameters: Body::empty(),
+            parameters: Value::empty(),
             execution: Ok(toolbridge::Execution::Client),
             timeout_ms: None,
             conversation_id: None,

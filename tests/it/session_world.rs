@@ -8,8 +8,9 @@ use std::{
 };
 
 use toolbridge::{
-    Body, CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
-    Participant, Peer, Progress, Request, Role, STREAM_CHUNK, Session, StreamPart, StreamParts, Tool, Unsent,
+    CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
+    Participant, Peer, Progress, Request, Role, STREAM_CHUNK, SendFailure, Session, StreamPart, StreamParts,
+    Tool, Value,
     protocol::frame::{Frame, Kind, Message, Meta},
 };
 
@@ -31,7 +32,7 @@ pub(crate) struct World {
     /// Whether it is said of jobs that they began.
     pub(crate) begins: bool,
     /// What is said of packets of somebody who is not in the room.
-    pub(crate) unsent: Unsent,
+    pub(crate) unsent: SendFailure,
     last: BTreeMap<(String, String), Instant>,
     /// What happens on the lossy lane.
     pub(crate) lossy: Lossy,
@@ -66,7 +67,7 @@ pub(crate) enum Noted {
     },
     Sent(Packet),
     /// The packet of this id.
-    Unsent(u64),
+    SendFailure(u64),
 }
 
 /// Judges a packet by its receiver, its sender and what it says.
@@ -105,7 +106,7 @@ pub(crate) struct End {
     pub(crate) here: bool,
     /// None of a participant that the test plays itself.
     pub(crate) session: Option<Session>,
-    pub(crate) settled: Vec<(CallKey, Result<Body, CallError>)>,
+    pub(crate) settled: Vec<(CallKey, Result<Value, CallError>)>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) aborted: Vec<JobKey>,
     pub(crate) events: Vec<Event>,
@@ -142,7 +143,7 @@ impl World {
             begins: true,
             lossy: Lossy::default(),
             packet: 0,
-            unsent: Unsent::Closed,
+            unsent: SendFailure::Closed,
             last: BTreeMap::new(),
             executed: Vec::new(),
             queue: BTreeMap::new(),
@@ -300,7 +301,7 @@ impl World {
     }
 
     /// Asks for a call and waits for its end.
-    pub(crate) fn ask(&mut self, name: &str, request: Request) -> Result<Body, CallError> {
+    pub(crate) fn ask(&mut self, name: &str, request: Request) -> Result<Value, CallError> {
         let key = self.call(name, request)?;
         for _ in 0..100_000 {
             if let Some(at) = self.ends[name].settled.iter().position(|(settled, _)| *settled == key) {
@@ -311,7 +312,7 @@ impl World {
         panic!("the call does not end");
     }
 
-    pub(crate) fn settled(&self, name: &str, key: CallKey) -> Option<&Result<Body, CallError>> {
+    pub(crate) fn settled(&self, name: &str, key: CallKey) -> Option<&Result<Value, CallError>> {
         self.ends[name].settled.iter().find(|(settled, _)| *settled == key).map(|(_, result)| result)
     }
 
@@ -539,9 +540,9 @@ impl World {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
                         if let Some(notes) = &mut self.notes {
-                            notes.push((self.now, name.to_owned(), Noted::Unsent(packet.id)));
+                            notes.push((self.now, name.to_owned(), Noted::SendFailure(packet.id)));
                         }
-                        session.handle_unsent(self.now, packet.id, self.unsent.clone());
+                        session.handle_send_failed(self.now, packet.id, self.unsent.clone());
                     }
                 }
                 Output::Execute(job) => {
@@ -573,11 +574,11 @@ pub(crate) fn tool(name: &str) -> Tool {
 }
 
 pub(crate) fn request(tool: &str) -> Request {
-    Request::new(tool, Body::empty())
+    Request::new(tool, Value::empty())
 }
 
-pub(crate) fn value(number: i32) -> Body {
-    Body::encode(&BTreeMap::from([("n", number)])).unwrap()
+pub(crate) fn value(number: i32) -> Value {
+    Value::encode(&BTreeMap::from([("n", number)])).unwrap()
 }
 
 /// A seed of its own for each session.

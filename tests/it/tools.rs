@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use toolbridge::{
-    Body, ErrorCode, Outcome, RegisterError, State, Tool, ToolContext, ToolError, ToolName, ToolOptions,
-    ToolSource, Tools, check_tool,
+    ErrorCode, Outcome, RegisterError, State, Tool, ToolContext, ToolError, ToolName, ToolOptions,
+    ToolSource, Tools, Value, check_tool,
 };
 
 #[derive(Serialize)]
@@ -172,7 +172,11 @@ async fn a_function_has_any_of_eight_forms() {
         assert_eq!(tools.call(tool.name().as_str(), ()).await.is_err(), takes_arguments, "{tool:?}");
         tools.call(tool.name().as_str(), json!({"album": "Rome"})).await.unwrap();
         let takes_context = ["with_context", "with_both", "with_context_arguments", "with_all"];
-        assert_eq!(tools.tidies_up(tool.name()), takes_context.contains(&tool.name().as_str()), "{tool:?}");
+        assert_eq!(
+            tools.uses_cancel_grace(tool.name()),
+            takes_context.contains(&tool.name().as_str()),
+            "{tool:?}"
+        );
     }
     let text: String = tools.call("with_all", json!({"album": "Rome"})).await.unwrap().decode().unwrap();
     assert_eq!(text, "7 Rome");
@@ -186,18 +190,18 @@ async fn a_sink_takes_any_source() -> anyhow::Result<()> {
         fn list(&self) -> Vec<Tool> {
             Vec::new()
         }
-        async fn execute(&self, tool: &ToolName, arguments: Body, _cx: ToolContext) -> Outcome {
+        async fn execute(&self, tool: &ToolName, arguments: Value, _cx: ToolContext) -> Outcome {
             let fields: serde_json::Map<String, serde_json::Value> = arguments.decode()?;
             if fields.is_empty() {
                 Err(serde_json::to_string(&fields)?)?;
             }
-            Ok(Body::encode(&(tool.as_str(), fields))?)
+            Ok(Value::encode(&(tool.as_str(), fields))?)
         }
     }
     async fn repl(tools: impl ToolSource, line: &str) -> anyhow::Result<String> {
         let (name, json) = line.split_once(' ').unwrap_or((line, "{}"));
         let cx = ToolContext::new("terminal", Duration::from_secs(30));
-        let outcome = tools.execute(&name.parse()?, Body::from_json(json)?, cx).await;
+        let outcome = tools.execute(&name.parse()?, Value::from_json(json)?, cx).await;
         Ok(format!("{:?}", outcome.map(|it| it.to_json().to_string())))
     }
     assert_eq!(repl(tools(), "export_album {\"album\": \"Rome\"}").await?, "Ok(\"3\")");

@@ -239,7 +239,7 @@ async fn a_trace_that_the_author_names_reaches_the_tool_through_every_hop() {
     }
     // An assistant that serves a sink as its source hands the sink's trace on.
     let cx = ToolContext::new("sink", std::time::Duration::from_secs(5)).with_trace(context.clone());
-    let arguments = toolbridge::Body::from(json!({"n": 1}));
+    let arguments = toolbridge::Value::from(json!({"n": 1}));
     let answer = assistant.execute(&"double".parse().unwrap(), arguments, cx).await.unwrap();
     assert_eq!(answer.decode::<String>().unwrap(), context.to_string());
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use toolbridge::{
-    Body, CallId, DecodeError, EncodeError, ErrorCode, Execution, ProgressStatus,
+    CallId, DecodeError, EncodeError, ErrorCode, Execution, ProgressStatus, Value,
     protocol::frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
@@ -149,7 +149,7 @@ fn the_live_writer_adds_what_older_peers_read() {
     assert!(json["body"].get("timeoutMs").is_none());
 
     let bare =
-        ToolUseResult { result: Some(Body::encode(&41.5).unwrap()), conversation_id: None, ..result() };
+        ToolUseResult { result: Some(Value::encode(&41.5).unwrap()), conversation_id: None, ..result() };
     let frame =
         Frame::decode(Frame::write(1, "room", &Meta::new(), &Message::ToolUseResult(bare)).unwrap()).unwrap();
     let json = frame.to_json().unwrap();
@@ -181,16 +181,16 @@ fn what_the_contract_forbids_is_not_written() {
     assert!(write(0, Message::Acknowledgement(Acknowledgement::default())).is_ok());
     let meta = Meta::new().with_text("type", "7");
     assert!(Frame::write(1, "room", &meta, &Message::Heartbeat).is_err());
-    let large = Body::from(json!("x".repeat(16 * 1024 * 1024)));
+    let large = Value::from(json!("x".repeat(16 * 1024 * 1024)));
     assert!(matches!(
         write(1, Message::Other(2, large)),
         Err(EncodeError::TooLarge { limit: 16_777_216, .. })
     ));
 
     // No arguments at all are the empty map.
-    let none = ToolUseRequest { parameters: Body::nil(), ..request() };
+    let none = ToolUseRequest { parameters: Value::nil(), ..request() };
     let frame = Frame::decode(write(-1, Message::ToolUseRequest(none)).unwrap()).unwrap();
-    assert_eq!(frame.body().get("parameters").unwrap(), Body::empty());
+    assert_eq!(frame.body().get("parameters").unwrap(), Value::empty());
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn alicia_a3_a_result_keeps_its_values_exactly() {
         "float": {"$float": "NaN"},
         "odd": {"$map": [[1, "one"], [{"$bin": ""}, 2]]},
     });
-    let body = Body::from_json(&written.to_string()).unwrap();
+    let body = Value::from_json(&written.to_string()).unwrap();
     let message = Message::ToolUseResult(ToolUseResult { result: Some(body.clone()), ..result() });
     let frame = Frame::decode(Frame::write(1, "room", &Meta::new(), &message).unwrap()).unwrap();
     let Message::ToolUseResult(read) = frame.message().unwrap() else { panic!() };
@@ -307,7 +307,7 @@ fn alicia_a22_every_alias_reads_alike() {
     for body in &asked {
         assert_eq!(&read_request(body.clone()).unwrap(), &first, "{body}");
     }
-    assert_eq!(read_request(json!({"id": "a", "toolName": "t"})).unwrap().parameters, Body::empty());
+    assert_eq!(read_request(json!({"id": "a", "toolName": "t"})).unwrap().parameters, Value::empty());
     assert_eq!(read_request(json!({"id": "a", "toolName": "t"})).unwrap().execution, Err(String::new()));
     let odd =
         read_request(json!({"id": "a", "toolName": "t", "execution": "both", "parameters": [1]})).unwrap();
@@ -394,7 +394,7 @@ fn bodies_may_be_missing_only_where_nothing_is_in_them() {
     assert_eq!(read(json!({"type": 72})).unwrap(), Message::Heartbeat);
     assert_eq!(read(json!({"type": 72, "body": {"x": 1}})).unwrap(), Message::Heartbeat);
     assert_eq!(read(json!({"type": 7})).unwrap_err(), DecodeError::Missing { field: "body" });
-    assert_eq!(read(json!({"type": 99})).unwrap(), Message::Other(99, Body::nil()));
+    assert_eq!(read(json!({"type": 99})).unwrap(), Message::Other(99, Value::nil()));
     assert!(matches!(read(json!({"type": 72, "body": [1]})), Err(DecodeError::Field { field: "body", .. })));
     assert!(matches!(read(json!({"type": 65536})), Err(DecodeError::Field { field: "type", .. })));
     assert_eq!(read(json!({"body": {}})).unwrap_err(), DecodeError::Missing { field: "type" });

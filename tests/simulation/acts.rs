@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use toolbridge::{Body, CallError, CallId, ConnectionState, Identity, Request};
+use toolbridge::{CallError, CallId, ConnectionState, Identity, Request, Value};
 
 use crate::{
     joins::tools_of,
@@ -27,12 +27,12 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    pub(crate) fn body(how: How) -> Body {
+    pub(crate) fn body(how: How) -> Value {
         let pad = if how == How::HugeRequest { PAD } else { "" };
-        Body::encode(&Self { how: how.as_u8(), pad }).unwrap()
+        Value::encode(&Self { how: how.as_u8(), pad }).unwrap()
     }
 
-    pub(crate) fn read(body: &Body) -> How {
+    pub(crate) fn read(body: &Value) -> How {
         let how = body.get("how").and_then(|how| how.decode::<usize>().ok());
         how.and_then(|how| How::ALL.get(how).copied()).unwrap_or(How::Quick)
     }
@@ -47,9 +47,9 @@ pub(crate) struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    pub(crate) fn body(process: usize, id: &CallId, how: How) -> Body {
+    pub(crate) fn body(process: usize, id: &CallId, how: How) -> Value {
         let pad = if how == How::Huge { PAD } else { "" };
-        Body::encode(&Answer { by: process, of: id.as_str(), pad }).unwrap()
+        Value::encode(&Answer { by: process, of: id.as_str(), pad }).unwrap()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, mem};
 
 use toolbridge::{
-    Identity, Lane, Packet, Peer, STREAM_CHUNK, Session, StreamPart, StreamParts, Unsent,
+    Identity, Lane, Packet, Peer, STREAM_CHUNK, SendFailure, Session, StreamPart, StreamParts,
     protocol::{frame::Frame, session::Counter},
 };
 
@@ -148,7 +148,9 @@ impl World<'_> {
         let it = &mut self.processes[process];
         let Outbox { waiting, stream, .. } = mem::take(&mut it.outbox);
         for packet in stream.map(|stream| stream.packet).into_iter().chain(waiting) {
-            self.drive(process, |session, now| session.handle_unsent(now, packet.id, Unsent::Interrupted));
+            self.drive(process, |session, now| {
+                session.handle_send_failed(now, packet.id, SendFailure::Interrupted)
+            });
         }
     }
 
@@ -298,8 +300,8 @@ impl World<'_> {
     /// There is no connection: the packet is taken and lost, or given back.
     fn does_not_leave(&mut self, process: usize, packet: &Packet) {
         let why = match self.schedule.weather.away {
-            Away::Closed => Unsent::Closed,
-            Away::GivenBack => Unsent::Interrupted,
+            Away::Closed => SendFailure::Closed,
+            Away::GivenBack => SendFailure::Interrupted,
             Away::Swallowed => {
                 if let Ok(frame) = Frame::decode(packet.payload.clone()) {
                     let to = (!packet.is_broadcast()).then_some(&*packet.to);
@@ -310,7 +312,7 @@ impl World<'_> {
         };
         let now = self.now();
         if let Program::Bridge(session) = &mut self.processes[process].program {
-            Session::handle_unsent(session, now, packet.id, why);
+            Session::handle_send_failed(session, now, packet.id, why);
         }
     }
 }

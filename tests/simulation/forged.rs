@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use toolbridge::{
-    Body, Lane, Peer, STREAM_TOPIC, StreamHeader, StreamPart,
+    Lane, Peer, STREAM_TOPIC, StreamHeader, StreamPart, Value,
     protocol::frame::{Frame, Kind, Meta},
 };
 
@@ -198,13 +198,13 @@ fn stream_of(bytes: &[u8]) -> Vec<Load> {
     parts.map(Load::Part).into()
 }
 
-fn write(stanza: i32, meta: &Meta, kind: Kind, body: &Value) -> Vec<u8> {
+fn write(stanza: i32, meta: &Meta, kind: Kind, body: &Json) -> Vec<u8> {
     written("room", stanza, meta, kind, body)
 }
 
-fn written(room: &str, stanza: i32, meta: &Meta, kind: Kind, body: &Value) -> Vec<u8> {
+fn written(room: &str, stanza: i32, meta: &Meta, kind: Kind, body: &Json) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let body = Body::encode(body).unwrap();
+    let body = Value::encode(body).unwrap();
     Frame::relay(&mut bytes, stanza, room, meta, kind, body.as_bytes()).unwrap();
     bytes
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use toolbridge::{
-    Body, CallError, CallId, CallKey, ErrorCode, Identity, Peer, Sid,
+    CallError, CallId, CallKey, ErrorCode, Identity, Peer, Sid, Value,
     protocol::frame::{Frame, Kind, Message},
 };
 
@@ -78,7 +78,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    pub(crate) fn of(result: &Result<Body, CallError>) -> Self {
+    pub(crate) fn of(result: &Result<Value, CallError>) -> Self {
         match result {
             Ok(_) => Self { word: "ok".to_owned(), may_have_run: true },
             Err(error) => Self { word: word(error), may_have_run: error.may_have_run() },
@@ -244,7 +244,7 @@ impl Ledger {
     }
 
     /// A call has its outcome.
-    pub(crate) fn settled(&mut self, call: usize, result: &Result<Body, CallError>) {
+    pub(crate) fn settled(&mut self, call: usize, result: &Result<Value, CallError>) {
         let verdict = Verdict::of(result);
         let now = self.now;
         let asked = &mut self.calls[call];

@@ -1,6 +1,6 @@
 //! What processes do beside talking: they run tools, stop them, and ask persons.
 
-use toolbridge::{Body, CallId, Event, Job, JobKey, Progress, Question, Tool, ToolError};
+use toolbridge::{CallId, Event, Job, JobKey, Progress, Question, Tool, ToolError, Value};
 
 use crate::{
     acts::{Answer, Arguments},
@@ -140,7 +140,7 @@ impl World<'_> {
     pub(crate) fn job_ends(&mut self, process: usize, key: JobKey) {
         let Some((id, how, _)) = self.processes[process].jobs.remove(&key) else {
             // It was stopped, and says so too late: nothing happens.
-            self.drive(process, |session, now| session.settle(now, key, Ok(Body::empty())));
+            self.drive(process, |session, now| session.settle(now, key, Ok(Value::empty())));
             return;
         };
         let outcome = match how {

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use serde_json::Value;
+use serde_json::Value as Json;
 
-use toolbridge::Body;
+use toolbridge::Value;
 
 /// The maximum length of a call id, in bytes: the same as on the wire.
 const MAX_ID: usize = 128;
@@ -28,11 +28,11 @@ pub(super) const COMMANDS: &[&str] = &["call", "cancel", "barge_in", "tools", "c
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) tool: String,
-    pub(super) arguments: Body,
+    pub(super) arguments: Value,
     pub(super) to: Option<String>,
     pub(super) timeout: Option<Duration>,
     pub(super) owner_wait: Option<Duration>,
-    pub(super) meta: BTreeMap<String, Body>,
+    pub(super) meta: BTreeMap<String, Value>,
     /// The turn that the call belongs to.
     pub(super) turn: Option<Id>,
 }
@@ -43,15 +43,15 @@ pub(super) struct Id(String);
 
 impl Id {
     /// Returns the id as JSON.
-    pub(super) fn to_json(&self) -> Value {
+    pub(super) fn to_json(&self) -> Json {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    fn read(body: &Body) -> Option<Self> {
+    fn read(body: &Value) -> Option<Self> {
         let json = body.to_json();
         let fits = match &json {
-            Value::String(text) => !text.is_empty() && text.len() <= MAX_ID,
-            Value::Number(number) => number.is_i64() || number.is_u64(),
+            Json::String(text) => !text.is_empty() && text.len() <= MAX_ID,
+            Json::Number(number) => number.is_i64() || number.is_u64(),
             _ => false,
         };
         fits.then(|| Self(json.to_string()))
@@ -75,7 +75,7 @@ impl CommandError {
 
 pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
     let bad = |message: String| CommandError::new("bad_command", message);
-    let body = Body::from_json(text)
+    let body = Value::from_json(text)
         .map_err(|error| CommandError::new("not_json", format!("not valid JSON: {error}")))?;
     let fields = match body.decode() {
         Ok(fields) if body.is_map() => fields,
@@ -115,7 +115,7 @@ pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
 fn call(fields: &mut Fields) -> Result<Call, String> {
     Ok(Call {
         tool: fields.text("tool")?.ok_or("`tool` is missing")?,
-        arguments: fields.take("arguments").unwrap_or_else(Body::empty),
+        arguments: fields.take("arguments").unwrap_or_else(Value::empty),
         to: fields.text("to")?,
         timeout: fields.millis("timeoutMs")?,
         owner_wait: fields.millis("ownerWaitMs")?,
@@ -129,10 +129,10 @@ fn call(fields: &mut Fields) -> Result<Call, String> {
 }
 
 /// The keys of a line that have not been read yet. `null` counts as absent.
-struct Fields(BTreeMap<String, Body>);
+struct Fields(BTreeMap<String, Value>);
 
 impl Fields {
-    fn take(&mut self, key: &str) -> Option<Body> {
+    fn take(&mut self, key: &str) -> Option<Value> {
         self.0.remove(key).filter(|value| !value.is_nil())
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use serde_json::Value;
+use serde_json::Value as Json;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -266,7 +266,7 @@ impl Conversation {
     }
 
     /// Returns the `ready` event that follows the `tools_changed` of a client that offered no tools before.
-    fn ready(&mut self, event: &Event) -> Option<Value> {
+    fn ready(&mut self, event: &Event) -> Option<Json> {
         let Event::ToolsChanged { owner } = event else { return None };
         let offers = self.assistant.tools();
         if owner == self.assistant.identity() || !offers.iter().any(|offer| offer.owner == *owner) {
@@ -276,7 +276,7 @@ impl Conversation {
         self.ready.insert(owner.clone()).then(|| messages::ready(owner, &offers))
     }
 
-    fn line(&mut self, event: Event) -> Option<Value> {
+    fn line(&mut self, event: Event) -> Option<Json> {
         Some(match event {
             Event::Joined(who) => self.present.insert(who.peer().clone()).then(|| messages::joined(&who))?,
             Event::Left(who) => self.present.remove(&who).then(|| messages::left(&who))?,
@@ -319,7 +319,7 @@ impl Conversation {
         })
     }
 
-    async fn say(&self, line: &Value) -> Result<(), OutputClosed> {
+    async fn say(&self, line: &Json) -> Result<(), OutputClosed> {
         self.out.send(text::json(line)).await.map_err(|_| OutputClosed)
     }
 }
@@ -352,7 +352,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use toolbridge::{BargeIn, Body, Client, ToolContext, ToolError, ToolOptions, memory::Room};
+    use toolbridge::{BargeIn, Client, ToolContext, ToolError, ToolOptions, Value, memory::Room};
 
     /// A controlling program and its assistant in an in-memory room.
     struct Driver {
@@ -380,7 +380,7 @@ mod tests {
             Self { input, out: lines, number: 0, talk }
         }
 
-        async fn write(&mut self, line: &Value) {
+        async fn write(&mut self, line: &Json) {
             self.text(Text::Plain(line.to_string())).await;
         }
 
@@ -390,9 +390,9 @@ mod tests {
         }
 
         /// Returns the next line that has these values.
-        async fn until(&mut self, wanted: Value) -> Value {
+        async fn until(&mut self, wanted: Json) -> Json {
             while let Some(line) = self.out.recv().await {
-                let line: Value = serde_json::from_str(&line).unwrap();
+                let line: Json = serde_json::from_str(&line).unwrap();
                 let wanted = wanted.as_object().unwrap();
                 if wanted.iter().all(|(key, value)| line[key] == *value) {
                     return line;
@@ -407,8 +407,8 @@ mod tests {
         Err(ToolError::cancelled())
     }
 
-    async fn odd() -> Result<Body, ToolError> {
-        Ok(Body::from_json(r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#)?)
+    async fn odd() -> Result<Value, ToolError> {
+        Ok(Value::from_json(r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#)?)
     }
 
     async fn phone(room: &Room) -> Client {
@@ -431,7 +431,7 @@ mod tests {
         drop(driver.input);
         let mut results = BTreeMap::new();
         while let Some(line) = driver.out.recv().await {
-            let line: Value = serde_json::from_str(&line).unwrap();
+            let line: Json = serde_json::from_str(&line).unwrap();
             if line["type"] == "result" {
                 assert!(results.insert(line["id"].to_string(), line).is_none(), "two results");
             }
@@ -581,7 +581,7 @@ mod tests {
         driver.write(&json!({"type": "call", "id": 1, "tool": "odd"})).await;
         let mut joined = 0;
         while let Some(line) = driver.out.recv().await {
-            let line: Value = serde_json::from_str(&line).unwrap();
+            let line: Json = serde_json::from_str(&line).unwrap();
             joined += usize::from(line["event"] == "joined" && line["identity"] == "phone");
             if line["event"] == "tools_changed" && line["owner"] == "phone" {
                 assert_eq!(line["tools"], json!(["sleep", "odd"]));

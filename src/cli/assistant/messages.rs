@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 
 use super::{
     command::{COMMANDS, CommandError, Id},
@@ -10,8 +10,8 @@ use super::{
     input::MAX_LINE,
 };
 use toolbridge::{
-    Body, CallError, CallId, CloseReason, ConnectionState, ErrorCode, Execution, Identity, LateResult, Offer,
-    Participant, Peer, Progress,
+    CallError, CallId, CloseReason, ConnectionState, ErrorCode, Execution, Identity, LateResult, Offer,
+    Participant, Peer, Progress, Value,
 };
 
 /// The name of the line protocol.
@@ -21,7 +21,7 @@ const PROTOCOL: &str = "toolbridge-assistant";
 const VERSION: u32 = 1;
 
 /// Returns the first line.
-pub(super) fn hello(identity: &Identity, room: &str) -> Value {
+pub(super) fn hello(identity: &Identity, room: &str) -> Json {
     json!({
         "type": "hello",
         "protocol": PROTOCOL,
@@ -35,21 +35,21 @@ pub(super) fn hello(identity: &Identity, room: &str) -> Value {
 }
 
 /// Returns the result line of a call.
-pub(super) fn result(id: &Id, result: &Result<Body, CallError>) -> Value {
+pub(super) fn result(id: &Id, result: &Result<Value, CallError>) -> Json {
     let mut line = json!({"type": "result", "id": id.to_json()});
     outcome(&mut line, result);
     line
 }
 
 /// Returns the event for the outcome of a call that kept running after a barge-in.
-pub(super) fn late(id: Option<&Id>, late: &LateResult) -> Value {
+pub(super) fn late(id: Option<&Id>, late: &LateResult) -> Json {
     let mut line = step("late_result", id, &late.id, late.owner.as_ref());
     line["tool"] = (*late.tool).into();
     outcome(&mut line, &late.result);
     line
 }
 
-fn outcome(line: &mut Value, result: &Result<Body, CallError>) {
+fn outcome(line: &mut Json, result: &Result<Value, CallError>) {
     line["ok"] = result.is_ok().into();
     match result {
         // On the wire a result that is not a map is wrapped in one. Results of local tools are wrapped the same way.
@@ -63,12 +63,12 @@ fn outcome(line: &mut Value, result: &Result<Body, CallError>) {
 const BAD_COMMAND: &str = "bad_command";
 
 /// Returns the result of a call whose line is invalid.
-pub(super) fn refused(id: &Id, message: &str) -> Value {
+pub(super) fn refused(id: &Id, message: &str) -> Json {
     let error = json!({"code": BAD_COMMAND, "message": message, "mayHaveRun": false});
     json!({"type": "result", "id": id.to_json(), "ok": false, "error": error})
 }
 
-fn failure(error: &CallError) -> Value {
+fn failure(error: &CallError) -> Json {
     let of_call;
     let (code, message) = match error {
         CallError::Tool(error) => (error.code(), error.message()),
@@ -103,7 +103,7 @@ fn word(error: &CallError) -> ErrorCode {
 }
 
 /// Returns the progress line of a call.
-pub(super) fn progress(id: &Id, progress: &Progress) -> Value {
+pub(super) fn progress(id: &Id, progress: &Progress) -> Json {
     let mut line = json!({"type": "progress", "id": id.to_json(), "status": progress.status.as_str()});
     if let Some(message) = &progress.message {
         line["message"] = message.as_str().into();
@@ -115,7 +115,7 @@ pub(super) fn progress(id: &Id, progress: &Progress) -> Value {
 }
 
 /// Returns the list of callable tools.
-pub(super) fn tools(id: Option<&Id>, offers: &[Offer], local: &Identity) -> Value {
+pub(super) fn tools(id: Option<&Id>, offers: &[Offer], local: &Identity) -> Json {
     let tool = |offer: &Offer| {
         let options = offer.tool.tool_options();
         let execution = match offer.owner == *local {
@@ -142,15 +142,15 @@ pub(super) fn tools(id: Option<&Id>, offers: &[Offer], local: &Identity) -> Valu
 }
 
 /// Returns the error line for an invalid command.
-pub(super) fn wrong(line: u64, wrong: &CommandError) -> Value {
+pub(super) fn wrong(line: u64, wrong: &CommandError) -> Json {
     json!({"type": "error", "line": line, "code": wrong.code, "message": wrong.message})
 }
 
-fn event(name: &str) -> Value {
+fn event(name: &str) -> Json {
     json!({"type": "event", "event": name})
 }
 
-pub(super) fn joined(who: &Participant) -> Value {
+pub(super) fn joined(who: &Participant) -> Json {
     let mut line = event("joined");
     line["identity"] = who.identity().as_str().into();
     line["sid"] = who.sid().as_str().into();
@@ -159,7 +159,7 @@ pub(super) fn joined(who: &Participant) -> Value {
     line
 }
 
-pub(super) fn left(who: &Peer) -> Value {
+pub(super) fn left(who: &Peer) -> Json {
     let mut line = event("left");
     line["identity"] = who.identity().as_str().into();
     line["sid"] = who.sid().as_str().into();
@@ -167,7 +167,7 @@ pub(super) fn left(who: &Peer) -> Value {
 }
 
 /// Returns the event for a participant's changed tools.
-pub(super) fn tools_changed(owner: &Identity, offers: &[Offer]) -> Value {
+pub(super) fn tools_changed(owner: &Identity, offers: &[Offer]) -> Json {
     let mut line = event("tools_changed");
     line["owner"] = owner.as_str().into();
     let its = offers.iter().filter(|offer| offer.owner == *owner);
@@ -176,21 +176,21 @@ pub(super) fn tools_changed(owner: &Identity, offers: &[Offer]) -> Value {
 }
 
 /// Returns the event for a client that offers tools and offered none before.
-pub(super) fn ready(owner: &Identity, offers: &[Offer]) -> Value {
+pub(super) fn ready(owner: &Identity, offers: &[Offer]) -> Json {
     let mut line = tools_changed(owner, offers);
     line["event"] = "ready".into();
     line
 }
 
 /// Returns the event for a failed join, which replaces `hello`.
-pub(super) fn join_failed(reason: &str) -> Value {
+pub(super) fn join_failed(reason: &str) -> Json {
     let mut line = event("join_failed");
     line["reason"] = reason.into();
     line
 }
 
 /// Returns the event for a call that was assigned to an owner or delivered to it.
-pub(super) fn step(name: &str, id: Option<&Id>, call: &CallId, owner: Option<&Identity>) -> Value {
+pub(super) fn step(name: &str, id: Option<&Id>, call: &CallId, owner: Option<&Identity>) -> Json {
     let mut line = event(name);
     if let Some(id) = id {
         line["id"] = id.to_json();
@@ -207,7 +207,7 @@ pub(super) fn settled(
     owner: Option<&Identity>,
     outcome: &Result<(), ErrorCode>,
     took: Duration,
-) -> Value {
+) -> Json {
     let mut line = event("settled");
     line["call"] = call.as_str().into();
     line["tool"] = tool.into();
@@ -220,7 +220,7 @@ pub(super) fn settled(
     line
 }
 
-pub(super) fn misbehaved(by: &Identity, what: &str, times: u64) -> Value {
+pub(super) fn misbehaved(by: &Identity, what: &str, times: u64) -> Json {
     let mut line = event("misbehaved");
     line["by"] = by.as_str().into();
     line["what"] = what.into();
@@ -228,7 +228,7 @@ pub(super) fn misbehaved(by: &Identity, what: &str, times: u64) -> Value {
     line
 }
 
-pub(super) fn peer_error(by: &Identity, code: i32, message: &str, recoverable: bool) -> Value {
+pub(super) fn peer_error(by: &Identity, code: i32, message: &str, recoverable: bool) -> Json {
     let mut line = event("peer_error");
     line["by"] = by.as_str().into();
     line["code"] = code.into();
@@ -237,13 +237,13 @@ pub(super) fn peer_error(by: &Identity, code: i32, message: &str, recoverable: b
     line
 }
 
-pub(super) fn link(state: ConnectionState) -> Value {
+pub(super) fn link(state: ConnectionState) -> Json {
     let mut line = event("link");
     line["up"] = (state == ConnectionState::Connected).into();
     line
 }
 
-pub(super) fn tool_failed(call: &CallId, tool: &str, reason: &str) -> Value {
+pub(super) fn tool_failed(call: &CallId, tool: &str, reason: &str) -> Json {
     let mut line = event("tool_failed");
     line["call"] = call.as_str().into();
     line["tool"] = tool.into();
@@ -251,27 +251,27 @@ pub(super) fn tool_failed(call: &CallId, tool: &str, reason: &str) -> Value {
     line
 }
 
-pub(super) fn frame(from: &Peer, frame: Value) -> Value {
+pub(super) fn frame(from: &Peer, frame: Json) -> Json {
     let mut line = event("frame");
     line["from"] = from.identity().as_str().into();
     line["frame"] = frame;
     line
 }
 
-pub(super) fn not_allowed() -> Value {
+pub(super) fn not_allowed() -> Json {
     let mut line = event("not_allowed");
     line["message"] = "the token does not allow sending data; have `canPublishData` granted".into();
     line
 }
 
-pub(super) fn missed(events: u64) -> Value {
+pub(super) fn missed(events: u64) -> Json {
     let mut line = event("missed");
     line["events"] = events.into();
     line
 }
 
 /// Returns the last line.
-pub(super) fn closed(reason: &CloseReason) -> Value {
+pub(super) fn closed(reason: &CloseReason) -> Json {
     let mut line = event("closed");
     line["orderly"] = (*reason == CloseReason::Closed).into();
     line["reason"] = reason.to_string().into();

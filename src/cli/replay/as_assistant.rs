@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use tokio::time::{Instant, interval, sleep};
 
 use super::{Arguments, Read, progress_bar::ProgressBar, read};
@@ -152,14 +152,14 @@ fn show_plan(plan: &Plan, begun: Moment, as_json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn as_value(call: &PlannedCall) -> Value {
+fn as_value(call: &PlannedCall) -> Json {
     json!({
         "entry": call.entry,
         "atMs": call.at,
         "call": call.call.as_str(),
         "tool": call.tool,
         "owner": call.owner,
-        "parameters": call.parameters.as_ref().map(toolbridge::Body::to_json),
+        "parameters": call.parameters.as_ref().map(toolbridge::Value::to_json),
         "limitMs": clock::ms(call.limit),
         "outcome": call.outcome,
         "not_asked": call.not_asked,

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::Kind;
 use crate::value::{
-    Body, DecodeError,
+    DecodeError, Value,
     scan::Span,
     token::{Token, alike, skip},
 };
@@ -187,11 +187,11 @@ impl<'a> Fields<'a> {
         found.and_then(|(_, value)| *value)
     }
 
-    pub(super) fn body(&self, name: &'static str) -> Option<Body> {
-        self.span(name).map(|span| Body::trusted(self.bytes.slice(span.range())))
+    pub(super) fn body(&self, name: &'static str) -> Option<Value> {
+        self.span(name).map(|span| Value::trusted(self.bytes.slice(span.range())))
     }
 
-    pub(super) fn map(&self, name: &'static str) -> Result<Option<Body>, DecodeError> {
+    pub(super) fn map(&self, name: &'static str) -> Result<Option<Value>, DecodeError> {
         self.typed(name, "a map", |token| matches!(token, Token::Map(_)).then_some(()))?;
         Ok(self.body(name))
     }

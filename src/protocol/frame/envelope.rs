@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Kind, dialect, dialect::Spelling};
 use crate::value::{
-    Body, DecodeError, Limits,
+    DecodeError, Limits, Value,
     scan::{Span, scan},
     token::Token,
 };
@@ -89,13 +89,13 @@ impl Frame {
     }
 
     /// The value under this key of `meta`.
-    pub fn meta_get(&self, key: &str) -> Option<Body> {
+    pub fn meta_get(&self, key: &str) -> Option<Value> {
         self.meta_value(key).map(|span| self.slice(span))
     }
 
     /// All of `meta`: a map.
-    pub fn meta_body(&self) -> Body {
-        self.meta.map_or_else(Body::empty, |span| self.slice(span))
+    pub fn meta_body(&self) -> Value {
+        self.meta.map_or_else(Value::empty, |span| self.slice(span))
     }
 
     /// The bytes of `meta`: a map.
@@ -104,8 +104,8 @@ impl Frame {
     }
 
     /// The body as it was written: for most types a map, nil if it is missing. Nothing is copied.
-    pub fn body(&self) -> Body {
-        self.body.map_or_else(Body::nil, |span| self.slice(span))
+    pub fn body(&self) -> Value {
+        self.body.map_or_else(Value::nil, |span| self.slice(span))
     }
 
     /// The bytes of the body; nil if it is missing.
@@ -137,8 +137,8 @@ impl Frame {
         &self.bytes
     }
 
-    pub(super) fn slice(&self, span: Span) -> Body {
-        Body::trusted(self.bytes.slice(span.range()))
+    pub(super) fn slice(&self, span: Span) -> Value {
+        Value::trusted(self.bytes.slice(span.range()))
     }
 
     fn meta_value(&self, key: &str) -> Option<Span> {

@@ -3,7 +3,7 @@
 use super::Kind;
 use crate::{
     tool::{CallId, ErrorCode, Execution, ProgressStatus},
-    value::Body,
+    value::Value,
 };
 
 /// The body of a frame, by its type.
@@ -31,7 +31,7 @@ pub enum Message {
     /// Type 1000.
     ToolProgress(ToolProgress),
     /// Any other type: its code, and its body as it is.
-    Other(u16, Body),
+    Other(u16, Value),
 }
 
 impl Message {
@@ -80,7 +80,7 @@ pub struct ToolUseRequest {
     /// The tool, as written: it may be no valid name.
     pub tool_name: String,
     /// The arguments. A non-map decodes, and is answered `invalid_parameters`.
-    pub parameters: Body,
+    pub parameters: Value,
     /// Who is to execute it. `Err` holds what was written instead (empty if missing): refused with 301.
     pub execution: Result<Execution, String>,
     /// The budget in milliseconds, as written.
@@ -99,7 +99,7 @@ pub struct ToolUseResult {
     /// Whether it succeeded.
     pub success: bool,
     /// The data; on failure whatever was reached.
-    pub result: Option<Body>,
+    pub result: Option<Value>,
     /// Why it failed, for programs.
     pub error_code: Option<ErrorCode>,
     /// Why it failed, for people.
@@ -172,9 +172,9 @@ pub struct RegisteredTool {
     /// What it says of itself.
     pub description: String,
     /// The JSON Schema of its arguments.
-    pub input_schema: Option<Body>,
+    pub input_schema: Option<Value>,
     /// `destructive`, `idempotent` and the like: a map.
-    pub annotations: Option<Body>,
+    pub annotations: Option<Value>,
 }
 
 /// Type 71: the answer to a registration.
@@ -196,7 +196,7 @@ pub struct ToolProgress {
     /// Where it stands.
     pub status: ProgressStatus,
     /// Anything structured.
-    pub content: Option<Body>,
+    pub content: Option<Value>,
     /// In words.
     pub message: Option<String>,
 }

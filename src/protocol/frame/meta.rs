@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::value::{Body, EncodeError, write::Write};
+use crate::value::{EncodeError, Value, write::Write};
 
 /// What goes into a frame's `meta`, in order. Empty by default.
 ///
@@ -14,7 +14,7 @@ use crate::value::{Body, EncodeError, write::Write};
 /// assert_eq!(meta.len(), 2);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Meta(Vec<(String, Body)>);
+pub struct Meta(Vec<(String, Value)>);
 
 impl Meta {
     /// Nothing.
@@ -27,12 +27,12 @@ impl Meta {
     /// # Errors
     /// When the value's `Serialize` fails.
     pub fn set(&mut self, key: impl Into<String>, value: impl Serialize) -> Result<(), EncodeError> {
-        self.set_body(key, Body::encode(&value)?);
+        self.set_body(key, Value::encode(&value)?);
         Ok(())
     }
 
     /// Sets the value of a key to one that is encoded already.
-    pub fn set_body(&mut self, key: impl Into<String>, value: Body) {
+    pub fn set_body(&mut self, key: impl Into<String>, value: Value) {
         let key = key.into();
         match self.0.iter_mut().find(|(known, _)| *known == key) {
             Some((_, old)) => *old = value,
@@ -44,12 +44,12 @@ impl Meta {
     pub fn set_text(&mut self, key: impl Into<String>, text: &str) {
         let mut out = Vec::with_capacity(text.len() + 5);
         out.str(text);
-        self.set_body(key, Body::trusted(out.into()));
+        self.set_body(key, Value::trusted(out.into()));
     }
 
     /// Sets the value of a key to true or false.
     pub fn set_bool(&mut self, key: impl Into<String>, value: bool) {
-        self.set_body(key, Body::trusted(Bytes::from_static(if value { &[0xc3] } else { &[0xc2] })));
+        self.set_body(key, Value::trusted(Bytes::from_static(if value { &[0xc3] } else { &[0xc2] })));
     }
 
     /// With a text under this key.
@@ -68,7 +68,7 @@ impl Meta {
 
     /// With a value that is encoded already under this key.
     #[must_use]
-    pub fn with_body(mut self, key: impl Into<String>, value: Body) -> Self {
+    pub fn with_body(mut self, key: impl Into<String>, value: Value) -> Self {
         self.set_body(key, value);
         self
     }
@@ -79,7 +79,7 @@ impl Meta {
     }
 
     /// The value of a key.
-    pub fn get(&self, key: &str) -> Option<&Body> {
+    pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
@@ -94,14 +94,14 @@ impl Meta {
     }
 
     /// All of it as one value: a map.
-    pub(crate) fn to_body(&self) -> Body {
+    pub(crate) fn to_body(&self) -> Value {
         let mut out = Vec::new();
         out.map(self.0.len());
         for (key, value) in &self.0 {
             out.str(key);
             out.extend_from_slice(value.as_bytes());
         }
-        Body::trusted(out.into())
+        Value::trusted(out.into())
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     tool::{CallId, ErrorCode, Execution, ProgressStatus},
     value::{
-        Body, DecodeError,
+        DecodeError, Value,
         scan::Span,
         text_of,
         token::{Token, skip},
@@ -160,7 +160,7 @@ impl Failure {
         let code = fields.text("errorCode")?.map(standard_code);
         let message = fields.string("errorMessage")?;
         let Some(error) = fields.body("error") else { return Ok(Self { code, message }) };
-        let inner = |key| error.get(key).as_ref().and_then(Body::as_str).map(str::to_owned);
+        let inner = |key| error.get(key).as_ref().and_then(Value::as_str).map(str::to_owned);
         let (other_code, text) =
             if error.is_map() { (inner("code"), inner("message")) } else { (None, None) };
         let other_code = other_code.as_deref().map(standard_code);

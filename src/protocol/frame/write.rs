@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     tool::{ErrorCode, ToolError},
-    value::{Body, EncodeError, Limits, scan::measure, write::Write},
+    value::{EncodeError, Limits, Value, scan::measure, write::Write},
 };
 
 impl Frame {
@@ -136,7 +136,7 @@ fn write_request(map: &mut MapWriter<'_>, room: &str, request: &ToolUseRequest) 
     map.text("id", request.id.as_str());
     map.text("toolName", &request.tool_name);
     if request.parameters.is_nil() {
-        map.body("parameters", Some(&Body::empty()));
+        map.body("parameters", Some(&Value::empty()));
     } else if request.parameters.is_map() {
         map.body("parameters", Some(&request.parameters));
     } else {
@@ -275,13 +275,13 @@ impl<'a> MapWriter<'a> {
         }
     }
 
-    fn body(&mut self, name: &str, body: Option<&Body>) {
+    fn body(&mut self, name: &str, body: Option<&Value>) {
         if let Some(body) = body {
             self.key(name).extend_from_slice(body.as_bytes());
         }
     }
 
-    fn wrapped(&mut self, name: &str, body: &Body) {
+    fn wrapped(&mut self, name: &str, body: &Value) {
         let out = self.key(name);
         out.map(1);
         out.str("value");
@@ -297,16 +297,16 @@ impl<'a> MapWriter<'a> {
 #[cfg(test)]
 mod tests {
     use proptest::{prelude::*, test_runner::RngSeed};
-    use serde_json::{Value, json};
+    use serde_json::{Value as Json, json};
 
     use super::*;
     use crate::{tool::CallId, value::DecodeError};
 
-    fn write(parameters: Body) -> Result<Bytes, EncodeError> {
+    fn write(parameters: Value) -> Result<Bytes, EncodeError> {
         Frame::write(-1, "room", &Meta::new(), &request(parameters, "tool"))
     }
 
-    fn request(parameters: Body, tool: &str) -> Message {
+    fn request(parameters: Value, tool: &str) -> Message {
         Message::ToolUseRequest(ToolUseRequest {
             id: CallId::from("id"),
             tool_name: tool.into(),
@@ -320,33 +320,33 @@ mod tests {
 
     #[test]
     fn valid_parts_may_make_a_frame_that_is_too_much() {
-        let deep = |levels: usize| Body::from((0..levels).fold(json!({}), |inner, _| json!({"a": inner})));
+        let deep = |levels: usize| Value::from((0..levels).fold(json!({}), |inner, _| json!({"a": inner})));
         // The envelope and its body stand around the parameters.
         assert!(Frame::decode(write(deep(61)).unwrap()).is_ok());
         for levels in [62, 63, 1000] {
             let refused = write(deep(levels));
             assert!(matches!(refused, Err(EncodeError::Invalid(DecodeError::TooDeep { .. }))), "{levels}");
         }
-        let many = |count: usize| Body::from(json!({"a": vec![0; count]}));
+        let many = |count: usize| Value::from(json!({"a": vec![0; count]}));
         assert!(Frame::decode(write(many(999_900)).unwrap()).is_ok());
         let refused = write(many(999_999));
         assert!(matches!(refused, Err(EncodeError::Invalid(DecodeError::TooManyValues { .. }))));
-        let large = write(Body::from(json!({"a": "x".repeat(Limits::BYTES)})));
+        let large = write(Value::from(json!({"a": "x".repeat(Limits::BYTES)})));
         assert!(matches!(large, Err(EncodeError::TooLarge { .. })));
     }
 
-    fn json() -> impl Strategy<Value = Value> {
+    fn json() -> impl Strategy<Value = Json> {
         let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_map(Value::from),
-            ".{0,40}".prop_map(Value::from),
+            Just(Json::Null),
+            any::<i64>().prop_map(Json::from),
+            any::<f64>().prop_map(Json::from),
+            ".{0,40}".prop_map(Json::from),
         ];
         leaf.prop_recursive(4, 40, 5, |inner| {
             prop_oneof![
-                prop::collection::vec(inner.clone(), 0..20).prop_map(Value::from),
+                prop::collection::vec(inner.clone(), 0..20).prop_map(Json::from),
                 prop::collection::btree_map(".{0,12}", inner, 0..40)
-                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+                    .prop_map(|map| Json::Object(map.into_iter().collect())),
             ]
         })
     }

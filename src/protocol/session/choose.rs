@@ -19,7 +19,7 @@ use crate::{
 /// leaves: a client asks it only then.
 #[derive(Clone, Default)]
 #[non_exhaustive]
-pub enum Choose {
+pub enum SelectionPolicy {
     /// Nobody: the call is [ambiguous](crate::CallError::Ambiguous), the client binds none and
     /// [says so](super::Event::AmbiguousAssistant).
     #[default]
@@ -31,25 +31,25 @@ pub enum Choose {
     Last,
     /// The one from which a frame came last.
     LastHeard,
-    /// Whom this function names, as [`by`](Choose::by) has it.
+    /// Whom this function names, as [`by`](SelectionPolicy::by) has it.
     By(Chooser),
 }
 
-/// Chooses one of several for a tool, or an assistant if there is no tool: see [`Choose::by`].
+/// Chooses one of several for a tool, or an assistant if there is no tool: see [`SelectionPolicy::by`].
 pub type Chooser = Arc<dyn Fn(Option<&str>, &[Candidate]) -> Option<Identity> + Send + Sync>;
 
-impl Choose {
+impl SelectionPolicy {
     /// Whom this function names: given the tool that is asked for (none: an assistant is to be bound) and who
-    /// may be meant, in the order of [`Choose::First`].
+    /// may be meant, in the order of [`SelectionPolicy::First`].
     ///
-    /// If it names nobody, or somebody who is not among them, or panics, it is as [`Choose::Nobody`]. It runs
+    /// If it names nobody, or somebody who is not among them, or panics, it is as [`SelectionPolicy::Nobody`]. It runs
     /// while the session is locked: it must be quick, and must not use a handle of the participant that it chooses
     /// for, which panics.
     ///
     /// ```
     /// use toolbridge::protocol::session::Choose;
     ///
-    /// let kitchen_first = Choose::by(|_tool, candidates| {
+    /// let kitchen_first = SelectionPolicy::by(|_tool, candidates| {
     ///     let kitchen = candidates.iter().find(|it| it.identity.as_str().starts_with("kitchen"));
     ///     kitchen.or(candidates.first()).map(|it| it.identity.clone())
     /// });
@@ -62,7 +62,7 @@ impl Choose {
     }
 }
 
-impl fmt::Debug for Choose {
+impl fmt::Debug for SelectionPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Nobody => "Nobody",
@@ -93,11 +93,13 @@ impl Session {
             among.iter().filter_map(|id| self.peers.get_key_value(id)).collect();
         known.sort_by_key(|(_, remote)| remote.came);
         let one = match &self.config.choose {
-            Choose::Nobody => None,
-            Choose::First => known.first().map(|(id, _)| *id),
-            Choose::Last => known.last().map(|(id, _)| *id),
-            Choose::LastHeard => known.iter().max_by_key(|(_, remote)| remote.heard_at).map(|(id, _)| *id),
-            Choose::By(chooser) => return named_by(chooser, tool, &known),
+            SelectionPolicy::Nobody => None,
+            SelectionPolicy::First => known.first().map(|(id, _)| *id),
+            SelectionPolicy::Last => known.last().map(|(id, _)| *id),
+            SelectionPolicy::LastHeard => {
+                known.iter().max_by_key(|(_, remote)| remote.heard_at).map(|(id, _)| *id)
+            }
+            SelectionPolicy::By(chooser) => return named_by(chooser, tool, &known),
         };
         one.cloned()
     }

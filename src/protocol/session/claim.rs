@@ -10,7 +10,7 @@ use crate::{
     protocol::frame::{Acknowledgement, Message, Meta, ToolUseRequest},
     tool::{CallId, ErrorCode, Execution, Outcome, ToolError, ToolName},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// What makes an acknowledgement a claim.
@@ -26,7 +26,7 @@ pub(super) struct Claim {
     /// The stanza of the request.
     of: Option<i32>,
     request: ToolUseRequest,
-    meta: Body,
+    meta: Value,
     pub(super) tool: ToolName,
     began: Instant,
     limit: Duration,
@@ -69,7 +69,7 @@ impl Session {
         id: &Identity,
         of: Option<i32>,
         request: ToolUseRequest,
-        meta: Body,
+        meta: Value,
     ) {
         let Ok((tool, limit)) = self.judge_request(&request) else { return };
         let message = self.claim_message(of, &request.id);

@@ -6,7 +6,7 @@ use crate::{
     protocol::frame::{Frame, Kind, Message, Meta},
     tool::CallId,
     transport::Lane,
-    value::{Body, EncodeError},
+    value::{EncodeError, Value},
 };
 
 /// Names our instance to the peer that is sent it.
@@ -127,6 +127,6 @@ pub(super) fn may_mean(named: Option<&str>, call: &CallId) -> bool {
 }
 
 /// Whether a value is a MessagePack map: fixmap, map16 or map32.
-pub(super) fn is_map(value: &Body) -> bool {
+pub(super) fn is_map(value: &Value) -> bool {
     matches!(value.as_bytes().first(), Some(0x80..=0x8f | 0xde | 0xdf))
 }

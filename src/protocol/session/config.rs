@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::choose::Choose;
+use super::choose::SelectionPolicy;
 use crate::{
     tool::{DEFAULT_TIMEOUT, ToolName},
     transport::{Capabilities, Identity, Participant},
@@ -36,7 +36,7 @@ pub struct Config {
     /// Assistant: tools that only one identity may run.
     pub pins: BTreeMap<ToolName, Identity>,
     /// Which of several is meant: the clients that offer a tool, or who may be the assistant. Default: nobody.
-    pub choose: Choose,
+    pub choose: SelectionPolicy,
     /// Client: prompts to a person are answered, as jobs that the driver is given
     /// ([`Prompt::read`](crate::Prompt::read)). Default: no.
     pub prompts: bool,
@@ -122,7 +122,7 @@ impl Config {
 
     /// Chooses one of several by this policy.
     #[must_use]
-    pub fn choose(mut self, policy: Choose) -> Self {
+    pub fn choose(mut self, policy: SelectionPolicy) -> Self {
         self.choose = policy;
         self
     }
@@ -194,7 +194,7 @@ impl Default for Config {
             only_roles: false,
             stop_rule: None,
             pins: BTreeMap::new(),
-            choose: Choose::default(),
+            choose: SelectionPolicy::default(),
             prompts: false,
             asks: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),

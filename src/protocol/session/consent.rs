@@ -13,7 +13,7 @@ use super::{Event, Job, JobKey, Output, Session, Timer, ids::Instance};
 use crate::{
     tool::{CallId, Consent, ErrorCode, Outcome, Tool, ToolError, ToolName},
     transport::{Identity, Sid},
-    value::Body,
+    value::Value,
 };
 
 /// So long before a call's budget ends silence is a no: the answer still has to travel.
@@ -35,7 +35,7 @@ pub struct Question {
     /// The tool, as it is offered now.
     pub tool: Tool,
     /// What it will be given: a map, not checked against the schema.
-    pub arguments: Body,
+    pub arguments: Value,
     /// When silence is a no.
     pub until: Instant,
 }

@@ -17,7 +17,7 @@ use crate::{
     protocol::frame::{Acknowledgement, Message},
     tool::{CallError, CallId, Execution, ToolName},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// Whether we may run a call that somebody else was asked for.
@@ -145,7 +145,7 @@ impl Session {
         &mut self,
         now: Instant,
         key: CallKey,
-        answer: &Result<Body, CallError>,
+        answer: &Result<Value, CallError>,
     ) -> bool {
         let Err(error) = answer else { return false };
         let has_not = matches!(error, CallError::UnknownTool { .. });

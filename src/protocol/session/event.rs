@@ -11,13 +11,13 @@ use crate::{
     protocol::frame::{Frame, Meta},
     tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, ToolName},
     transport::{CloseReason, ConnectionState, Identity, Packet, Participant, Peer},
-    value::Body,
+    value::Value,
 };
 
 /// What the driver of a [`Session`](super::Session) must do. Exhaustive on purpose: it must do all of it.
 #[derive(Debug)]
 pub enum Output {
-    /// Hand this packet to the room; if that fails, say so with `handle_unsent`.
+    /// Hand this packet to the room; if that fails, say so with `handle_send_failed`.
     Transmit(Packet),
     /// Run this tool, and bring its outcome with `settle`. Once it runs, say so with `progress` and
     /// [`Progress::started`]: a job that was refused before, by its schema, never began.
@@ -29,7 +29,7 @@ pub enum Output {
         /// The call.
         key: CallKey,
         /// How it ended.
-        result: Result<Body, CallError>,
+        result: Result<Value, CallError>,
     },
     /// Something happened that a person or a log may want to know.
     Event(Event),
@@ -56,13 +56,13 @@ pub struct Job {
     /// The tool: one that we offer.
     pub tool: ToolName,
     /// The arguments: a map, not checked against the schema.
-    pub arguments: Body,
+    pub arguments: Value,
     /// When it ends as a timeout.
     pub deadline: Instant,
     /// The whole time it may take.
     pub limit: Duration,
     /// What the caller wrote beside the request: a map.
-    pub meta: Body,
+    pub meta: Value,
 }
 
 /// A call to ask for.
@@ -72,7 +72,7 @@ pub struct Request {
     /// The tool's name.
     pub tool: String,
     /// The arguments: a map.
-    pub arguments: Body,
+    pub arguments: Value,
     /// Who shall run it. Default: the only one that offers it.
     pub owner: Option<Identity>,
     /// The whole budget. Default: [`Times::call`](super::Times::call).
@@ -87,7 +87,7 @@ pub struct Request {
 
 impl Request {
     /// A call of this tool.
-    pub fn new(tool: impl Into<String>, arguments: Body) -> Self {
+    pub fn new(tool: impl Into<String>, arguments: Value) -> Self {
         Self {
             tool: tool.into(),
             arguments,
@@ -129,7 +129,7 @@ impl Request {
 
     /// With this entry in the frame's `meta`.
     #[must_use]
-    pub fn meta(mut self, key: &str, value: Body) -> Self {
+    pub fn meta(mut self, key: &str, value: Value) -> Self {
         self.meta.set_body(key, value);
         self
     }
@@ -179,7 +179,7 @@ pub enum SendFrameError {
 /// Why a packet was not handed to the room: it has not left this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unsent {
+pub enum SendFailure {
     /// It is larger than the transport can carry.
     TooLarge {
         /// Its size in bytes.

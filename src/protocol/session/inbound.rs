@@ -15,7 +15,7 @@ use crate::{
     protocol::frame::{Message, Meta, ToolUseRequest, ToolUseResult},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, ToolError, ToolName},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 impl Session {
@@ -212,7 +212,7 @@ impl Session {
         id: &Identity,
         stanza: Option<i32>,
         request: ToolUseRequest,
-        meta: Body,
+        meta: Value,
     ) {
         let memory = self.config.times.memory;
         self.asked_of_us(id, &request);

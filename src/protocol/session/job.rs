@@ -8,9 +8,9 @@ use super::{
 };
 use crate::{
     protocol::frame::{Message, Meta, ToolProgress, ToolUseRequest},
-    tool::{CallId, Disclose, ErrorCode, Execution, Outcome, Progress, ToolError, ToolName},
+    tool::{CallId, ErrorCode, Execution, Outcome, Progress, ToolError, ToolName, Visibility},
     transport::{Identity, Sid},
-    value::Body,
+    value::Value,
 };
 
 /// A job that runs.
@@ -29,7 +29,7 @@ pub(super) struct Running {
     /// The size of its arguments in bytes.
     pub(super) bytes: usize,
     /// What the room is told of it, if it is our own.
-    pub(super) disclose: Disclose,
+    pub(super) disclose: Visibility,
     pub(super) told: Told,
 }
 
@@ -77,7 +77,7 @@ impl Session {
         request: ToolUseRequest,
         tool: &ToolName,
         limit: Duration,
-        meta: Body,
+        meta: Value,
     ) {
         let join = self.peers.get(caller).and_then(|remote| remote.sid()).cloned();
         let running = Running {
@@ -89,13 +89,20 @@ impl Session {
             began: now,
             limit,
             bytes: request.parameters.as_bytes().len(),
-            disclose: Disclose::Nothing,
+            disclose: Visibility::Nothing,
             told: Told::default(),
         };
         self.start(now, key, running, request.parameters, meta);
     }
 
-    pub(super) fn start(&mut self, now: Instant, key: JobKey, running: Running, arguments: Body, meta: Body) {
+    pub(super) fn start(
+        &mut self,
+        now: Instant,
+        key: JobKey,
+        running: Running,
+        arguments: Value,
+        meta: Value,
+    ) {
         self.stats.add(Counter::Jobs, 1);
         let deadline = later(now, running.limit);
         self.ledger.request_size(&running.call, &arguments);

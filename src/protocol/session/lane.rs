@@ -8,7 +8,7 @@
 mod flight;
 mod rtt;
 
-pub(super) use self::flight::Unsent as OfFlight;
+pub(super) use self::flight::SendFailure as OfFlight;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -22,7 +22,7 @@ use self::{
     rtt::RoundTrip,
 };
 use super::{
-    Counter, Session, Timer, Unsent, claim::is_claim, codec::Incoming, peer::Feature, timers::later,
+    Counter, SendFailure, Session, Timer, claim::is_claim, codec::Incoming, peer::Feature, timers::later,
 };
 use crate::{
     protocol::frame::{Kind, Message},
@@ -317,7 +317,7 @@ impl Session {
     }
 
     /// What a packet that did not leave proves of its frame, if that is on its way on the fast lane.
-    pub(super) fn lane_unsent(&mut self, now: Instant, packet: u64, why: &Unsent) -> OfFlight {
+    pub(super) fn lane_unsent(&mut self, now: Instant, packet: u64, why: &SendFailure) -> OfFlight {
         for (id, remote) in &mut self.peers {
             match remote.pair.lane.flight.unsent(now, packet, why) {
                 OfFlight::Unknown => {}

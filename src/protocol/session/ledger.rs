@@ -6,7 +6,7 @@ use super::{Event, Session, outbound::Call, send::floor_char, turn::TurnKey};
 use crate::{
     tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// Open records that are kept at once. Open calls and jobs have caps of their own, far below it.
@@ -144,13 +144,13 @@ impl Ledger {
         self.insert(record);
     }
 
-    pub(super) fn request_size(&mut self, call: &CallId, arguments: &Body) {
+    pub(super) fn request_size(&mut self, call: &CallId, arguments: &Value) {
         if let Some(record) = self.open.get_mut(call) {
             record.request_bytes = arguments.as_bytes().len();
         }
     }
 
-    pub(super) fn result_size<E>(&mut self, call: &CallId, result: &Result<Body, E>) {
+    pub(super) fn result_size<E>(&mut self, call: &CallId, result: &Result<Value, E>) {
         if let (Some(record), Ok(body)) = (self.open.get_mut(call), result) {
             record.result_bytes = Some(body.as_bytes().len());
         }

@@ -23,7 +23,7 @@ use crate::{
     protocol::frame::{Message, Meta, ToolUseRequest},
     tool::{BargeIn, CallError, CallId, Execution, NotOffered, ToolName},
     transport::{Identity, Sid},
-    value::{Body, EncodeError},
+    value::{EncodeError, Value},
 };
 
 /// Instances that are remembered to have been asked for one call.
@@ -34,7 +34,7 @@ pub(super) const MAX_ASKED_BEFORE: usize = 8;
 pub(super) struct Call {
     pub(super) id: CallId,
     pub(super) tool: Box<str>,
-    pub(super) arguments: Body,
+    pub(super) arguments: Value,
     /// Whom the caller named.
     pub(super) named: Option<Identity>,
     pub(super) meta: Meta,

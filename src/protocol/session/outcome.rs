@@ -14,7 +14,7 @@ use crate::{
     protocol::frame::{ErrorMessage, ToolUseResult},
     tool::{CallError, CallId, ErrorCode, NotOffered, Progress, Tool, ToolError},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 impl Session {
@@ -93,7 +93,7 @@ impl Session {
     }
 
     /// A call's owner ends it, and needs not be told.
-    fn settle_by_owner(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
+    fn settle_by_owner(&mut self, now: Instant, key: CallKey, result: Result<Value, CallError>) {
         let Some(call) = self.calls.get(&key) else { return };
         let remembered = call.asked().map(|asked| (call.id.clone(), Gone::answered(asked, now)));
         self.conclude(now, key, result);
@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// We end a call: its owner, if any, is told to stop.
-    pub(super) fn settle_call(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
+    pub(super) fn settle_call(&mut self, now: Instant, key: CallKey, result: Result<Value, CallError>) {
         let Some(call) = self.calls.get(&key) else { return };
         let id = call.id.clone();
         if let Stage::Own(job) = *call.stage() {
@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// The one place where a call ends.
-    pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Body, CallError>) {
+    pub(super) fn conclude(&mut self, now: Instant, key: CallKey, result: Result<Value, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
         let result = result.map_err(|error| unproven(error, call.asked_before.as_ref()));
         if let Some(asked) = call.asked() {
@@ -266,9 +266,9 @@ fn limit_named(message: Option<&str>, own: Duration) -> Duration {
 }
 
 /// What an owner's answer means.
-fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<Body, CallError> {
+fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<Value, CallError> {
     if result.success {
-        return Ok(result.result.clone().unwrap_or_else(Body::empty));
+        return Ok(result.result.clone().unwrap_or_else(Value::empty));
     }
     let code = result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR);
     let began = call.began_at_owner;

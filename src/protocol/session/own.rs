@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     protocol::frame::{Message, Meta, ToolUseRequest},
-    tool::{CallError, Disclose, ErrorCode, Execution, NotOffered, Outcome, ToolError, ToolName},
-    value::Body,
+    tool::{CallError, ErrorCode, Execution, NotOffered, Outcome, ToolError, ToolName, Visibility},
+    value::Value,
 };
 
 impl Session {
@@ -99,7 +99,7 @@ impl Session {
         now: Instant,
         key: CallKey,
         job: JobKey,
-        result: Result<Body, CallError>,
+        result: Result<Value, CallError>,
     ) {
         if let Some(running) = self.forget_job(job) {
             self.outputs.push_back(Output::Abort(job));
@@ -121,17 +121,17 @@ impl Session {
     }
 
     /// Broadcasts at the tool's level. What does not fit a packet is cut down to the name.
-    fn disclose(&mut self, tool: &ToolName, level: Disclose, meta: &Meta, message: Message) {
+    fn disclose(&mut self, tool: &ToolName, level: Visibility, meta: &Meta, message: Message) {
         let sent = match level {
-            Disclose::Nothing => return,
-            Disclose::Full => match self.broadcast(meta, &message) {
+            Visibility::Nothing => return,
+            Visibility::Full => match self.broadcast(meta, &message) {
                 Err(Unfit::TooLarge { size, limit }) => {
                     tracing::info!(%tool, size, limit, "too large for a broadcast: the room hears the name only");
                     self.broadcast(&Meta::default(), &name_only(message))
                 }
                 sent => sent,
             },
-            Disclose::Name => self.broadcast(&Meta::default(), &name_only(message)),
+            Visibility::Name => self.broadcast(&Meta::default(), &name_only(message)),
         };
         if let Err(error) = sent {
             tracing::warn!(%tool, ?error, "a call of our own cannot be broadcast");
@@ -143,7 +143,7 @@ impl Session {
 fn name_only(message: Message) -> Message {
     match message {
         Message::ToolUseRequest(request) => {
-            Message::ToolUseRequest(ToolUseRequest { parameters: Body::empty(), ..request })
+            Message::ToolUseRequest(ToolUseRequest { parameters: Value::empty(), ..request })
         }
         Message::ToolUseResult(mut result) => {
             result.result = None;

@@ -8,7 +8,7 @@ use crate::{
     protocol::frame::{Message, ToolUseRequest},
     tool::ToolName,
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// The prompt whose URL is for one person's eyes.
@@ -55,7 +55,7 @@ impl Session {
 pub(super) fn for_observers(message: Message) -> Message {
     match message {
         Message::ToolUseRequest(request) if request.tool_name == AUTHORIZE => {
-            Message::ToolUseRequest(ToolUseRequest { parameters: Body::empty(), ..request })
+            Message::ToolUseRequest(ToolUseRequest { parameters: Value::empty(), ..request })
         }
         other => other,
     }

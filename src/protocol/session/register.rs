@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
+use serde_json::Value as Json;
 
 use super::{
     Counter, Event, Session, Timer, codec,
@@ -17,7 +17,7 @@ use crate::{
     protocol::frame::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
     tool::{BargeIn, Consent, NotAdmitted, RegisterError, Tool, ToolName, ToolOptions, not_offered::shown},
     transport::{Identity, Role},
-    value::Body,
+    value::Value,
 };
 
 /// The longest wait before an unanswered registration is sent again.
@@ -386,31 +386,31 @@ fn written(tool: &Tool) -> RegisteredTool {
     let options = tool.tool_options();
     let mut annotations = std::collections::BTreeMap::new();
     if options.destructive {
-        annotations.insert("destructive", Value::from(true));
+        annotations.insert("destructive", Json::from(true));
     }
     if options.idempotent {
-        annotations.insert("idempotent", Value::from(true));
+        annotations.insert("idempotent", Json::from(true));
     }
     if options.barge_in != BargeIn::default() {
-        annotations.insert("onBargeIn", Value::from(options.barge_in.as_str()));
+        annotations.insert("onBargeIn", Json::from(options.barge_in.as_str()));
     }
     RegisteredTool {
         name: tool.name().to_string(),
         description: tool.description().to_owned(),
-        input_schema: tool.input_schema().and_then(|schema| Body::encode(schema).ok()),
-        annotations: if annotations.is_empty() { None } else { Body::encode(&annotations).ok() },
+        input_schema: tool.input_schema().and_then(|schema| Value::encode(schema).ok()),
+        annotations: if annotations.is_empty() { None } else { Value::encode(&annotations).ok() },
     }
 }
 
 /// A tool as a client wrote it.
 fn read(name: ToolName, tool: &RegisteredTool) -> Tool {
-    let annotations = tool.annotations.as_ref().map(Body::to_json).unwrap_or_default();
-    let says = |key: &str| annotations.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let annotations = tool.annotations.as_ref().map(Value::to_json).unwrap_or_default();
+    let says = |key: &str| annotations.get(key).and_then(Json::as_bool).unwrap_or(false);
     let mut options = if says("destructive") { ToolOptions::destructive() } else { ToolOptions::default() };
     if says("idempotent") {
         options = options.idempotent();
     }
-    let rule = annotations.get("onBargeIn").and_then(Value::as_str).and_then(BargeIn::from_text);
+    let rule = annotations.get("onBargeIn").and_then(Json::as_str).and_then(BargeIn::from_text);
     options = options.barge_in(rule.unwrap_or_default());
     let read = Tool::new(name, tool.description.as_str()).options(options);
     match &tool.input_schema {

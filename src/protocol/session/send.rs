@@ -6,14 +6,14 @@ use std::{
 };
 
 use super::{
-    Counter, Destination, Event, Output, Phase, SendFrameError, Session, Timer, Unsent, codec,
+    Counter, Destination, Event, Output, Phase, SendFailure, SendFrameError, Session, Timer, codec,
     lane::OfFlight, peer::Feature,
 };
 use crate::{
     protocol::frame::{Acknowledgement, ErrorMessage, Kind, Message, Meta},
     tool::{CallError, CallId},
     transport::{Identity, Lane, Packet, Role},
-    value::{Body, EncodeError},
+    value::{EncodeError, Value},
 };
 
 /// How often the same misbehaviour of the same participant is told: once in 10 s, with its count.
@@ -241,7 +241,7 @@ impl Session {
         to: Destination,
         kind: Kind,
         meta: &Meta,
-        body: Body,
+        body: Value,
     ) -> Result<(), SendFrameError> {
         if let Phase::Closed(reason) = &self.phase {
             return Err(SendFrameError::Closed(reason.clone()));
@@ -263,22 +263,23 @@ impl Session {
     }
 
     /// A packet did not leave: what depended on it is told.
-    pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: Unsent) {
-        self.stats.add(Counter::Unsent, 1);
+    pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: SendFailure) {
+        self.stats.add(Counter::SendFailure, 1);
         // The transport may take it later. Without permission it will not, until others hear us again.
-        let may_go_later = matches!(why, Unsent::QueueFull | Unsent::Closed | Unsent::Other(_));
+        let may_go_later =
+            matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_));
         if let Some(assistant) = self.asked_stop_unsent(packet).filter(|_| may_go_later) {
             self.try_again_soon(now, assistant);
         }
         let flight = self.lane_unsent(now, packet, &why);
         let (covered, proven) = (flight == OfFlight::Covered, flight == OfFlight::Proven);
-        if why == Unsent::Interrupted {
+        if why == SendFailure::Interrupted {
             if !covered {
                 self.interrupted(packet, proven);
             }
             return;
         }
-        let not_allowed = why == Unsent::NotAllowed;
+        let not_allowed = why == SendFailure::NotAllowed;
         if not_allowed {
             self.muted = true;
             self.event(Event::NotAllowed);
@@ -287,9 +288,12 @@ impl Session {
             return;
         }
         let too_large = match why {
-            Unsent::TooLarge { size, limit } => Some((size, limit)),
-            Unsent::NotAllowed | Unsent::Closed | Unsent::QueueFull | Unsent::Interrupted => None,
-            Unsent::Other(reason) => {
+            SendFailure::TooLarge { size, limit } => Some((size, limit)),
+            SendFailure::NotAllowed
+            | SendFailure::Closed
+            | SendFailure::QueueFull
+            | SendFailure::Interrupted => None,
+            SendFailure::Other(reason) => {
                 tracing::warn!(packet, reason, "a packet was not handed to the room");
                 None
             }

@@ -15,7 +15,7 @@ use crate::{
     protocol::frame::{ErrorMessage, Message},
     tool::CallId,
     transport::{Identity, Packet, Role},
-    value::Body,
+    value::Value,
 };
 
 /// Large packets that are remembered until nobody can be sending them any more: as many as a driver keeps.
@@ -175,7 +175,7 @@ impl Session {
     }
 
     /// Whether the open calls of this owner hold as many bytes of arguments as they may. One call always may.
-    pub(super) fn is_full_with(&self, owner: &Identity, arguments: &Body) -> bool {
+    pub(super) fn is_full_with(&self, owner: &Identity, arguments: &Value) -> bool {
         let open = self.calls.bytes_of(owner);
         open > 0 && open + arguments.as_bytes().len() > self.config.caps.open_bytes
     }

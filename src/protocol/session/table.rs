@@ -12,7 +12,7 @@ use super::{JobKey, claim::Claim, config::Caps, replay::place, timers::later};
 use crate::{
     protocol::frame::{Message, ToolUseRequest},
     tool::{CallId, ErrorCode},
-    value::Body,
+    value::Value,
 };
 
 /// The requests of one caller.
@@ -454,7 +454,7 @@ pub(super) fn fingerprint(request: &ToolUseRequest) -> [u8; 32] {
         Err(text) => text,
     };
     let mut hash = Sha256::new();
-    for part in [request.tool_name.as_bytes(), execution.as_bytes(), Body::as_bytes(&request.parameters)] {
+    for part in [request.tool_name.as_bytes(), execution.as_bytes(), Value::as_bytes(&request.parameters)] {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
@@ -472,7 +472,7 @@ mod tests {
         ToolUseRequest {
             id: id.into(),
             tool_name: "t".into(),
-            parameters: Body::empty(),
+            parameters: Value::empty(),
             execution: Ok(Execution::Client),
             timeout_ms: None,
             conversation_id: None,

@@ -1,7 +1,7 @@
 //! A call's place in a distributed trace, as it travels in `meta` (`wire.md`, section 2).
 
 use super::{Job, Request};
-use crate::{tool::TraceContext, value::Body};
+use crate::{tool::TraceContext, value::Value};
 
 /// W3C's own names, which OpenTelemetry's propagators read and write.
 const PARENT: &str = "traceparent";
@@ -34,7 +34,7 @@ impl Job {
     }
 }
 
-fn read(meta: &Body) -> Option<TraceContext> {
+fn read(meta: &Value) -> Option<TraceContext> {
     let text = |key: &str| meta.get(key).and_then(|value| value.as_str().map(str::to_owned));
     match text(PARENT) {
         Some(parent) => {
@@ -49,14 +49,14 @@ fn read(meta: &Body) -> Option<TraceContext> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::{Value as Json, json};
 
     use super::*;
 
     const PARENT_TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-    fn of(meta: Value) -> Option<TraceContext> {
-        read(&Body::from(meta))
+    fn of(meta: Json) -> Option<TraceContext> {
+        read(&Value::from(meta))
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     tool::{BargeIn, CallError, CallId},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// Turns that are remembered at once; beyond it the oldest is over.
@@ -39,7 +39,7 @@ pub struct LateResult {
     /// Who ran it, if anybody was asked.
     pub owner: Option<Identity>,
     /// How it ended after all.
-    pub result: std::sync::Arc<Result<Body, CallError>>,
+    pub result: std::sync::Arc<Result<Value, CallError>>,
     /// From the call to its end.
     pub took: Duration,
 }
@@ -146,7 +146,7 @@ impl Session {
         call: Call,
         rest: BargeIn,
         owner: Option<Identity>,
-        result: Result<Body, CallError>,
+        result: Result<Value, CallError>,
     ) {
         if matches!(result, Ok(_) | Err(CallError::Tool(_))) {
             self.stats.add(Counter::Late, 1);

@@ -22,7 +22,7 @@ use crate::{
     },
     tool::{CallError, Offer},
     transport::Identity,
-    value::Body,
+    value::Value,
 };
 
 /// How long to wait for clients that offer what will be asked: announcements take up to 3 s.
@@ -172,7 +172,7 @@ struct Run<'a, F> {
     assistant: &'a Assistant,
     tell: F,
     pace: Pace,
-    open: JoinSet<(usize, Result<Body, CallError>)>,
+    open: JoinSet<(usize, Result<Value, CallError>)>,
     /// How much time was left when a call was asked last, and when that was.
     left: (Duration, StdInstant),
     done: usize,
@@ -271,7 +271,7 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
         true
     }
 
-    fn settle(&mut self, ended: Result<(usize, Result<Body, CallError>), tokio::task::JoinError>) {
+    fn settle(&mut self, ended: Result<(usize, Result<Value, CallError>), tokio::task::JoinError>) {
         // A task that only waits neither panics nor is stopped, but by the end of its runtime.
         let Ok((place, result)) = ended else { return };
         let Some(call) = self.live.tape.calls.get(place) else { return };
@@ -300,7 +300,7 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
 }
 
 /// The call's outcome; where it was stopped, it is stopped.
-async fn ended(mut call: Call, stop: Option<Duration>) -> Result<Body, CallError> {
+async fn ended(mut call: Call, stop: Option<Duration>) -> Result<Value, CallError> {
     if let Some(after) = stop {
         tokio::select! {
             biased;

@@ -20,7 +20,7 @@ use crate::{
         CallId, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName,
         source::{ToolContext, ToolSource},
     },
-    value::Body,
+    value::Value,
 };
 
 /// So many misses are kept; further ones are counted.
@@ -182,7 +182,7 @@ impl Cassette {
     }
 
     /// The recorded call that answers this one.
-    fn take(&self, tool: &ToolName, parameters: &Body, call: &CallId) -> Result<&Taped, ToolError> {
+    fn take(&self, tool: &ToolName, parameters: &Value, call: &CallId) -> Result<&Taped, ToolError> {
         let mut state = self.lock();
         let taken = state.shelf.take(&self.tape, tool.as_str(), parameters, self.loose);
         let reason = match taken.map(|place| self.tape.calls.get(place)) {
@@ -212,7 +212,7 @@ impl ToolSource for Cassette {
         self.tape.tools.clone()
     }
 
-    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
         let taped = self.take(tool, &arguments, context.call_id())?;
         let began = Instant::now();
         if taped.began() {
@@ -241,12 +241,12 @@ impl ToolSource for Cassette {
     }
 
     /// Who waits for what was recorded has nothing to tidy up.
-    fn tidies_up(&self, _tool: &ToolName) -> bool {
+    fn uses_cancel_grace(&self, _tool: &ToolName) -> bool {
         false
     }
 
     /// What is in a file is somebody else's.
-    fn judges_arguments(&self) -> bool {
+    fn validates_arguments(&self) -> bool {
         true
     }
 }
@@ -271,7 +271,7 @@ impl fmt::Debug for Cassette {
 
 fn outcome(answer: &Answer) -> Outcome {
     if answer.success {
-        return Ok(answer.value.clone().unwrap_or_else(Body::empty));
+        return Ok(answer.value.clone().unwrap_or_else(Value::empty));
     }
     let error = ToolError::new(answer.code.clone(), &answer.message);
     Err(match &answer.value {

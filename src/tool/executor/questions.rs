@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, future::Future, hash::Hash};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::caught::Caught;
-use crate::{tool::ToolError, value::Body};
+use crate::{tool::ToolError, value::Value};
 
 /// The open questions. Whoever asks too many is refused before.
 pub(crate) struct Questions<K> {
@@ -22,7 +22,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Questions<K> {
     pub(crate) fn ask(&mut self, key: K, question: impl Future<Output = bool> + Send + 'static) {
         let handle = self.running.spawn(async move {
             let no = || Err(ToolError::cancelled());
-            let asked = async { if question.await { Ok(Body::empty()) } else { no() } };
+            let asked = async { if question.await { Ok(Value::empty()) } else { no() } };
             (key, Caught::new(asked).await.is_ok())
         });
         self.open.insert(key, handle);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     tool::{ErrorCode, Outcome, ToolError, ToolOptions, source::ToolContext},
-    value::Body,
+    value::Value,
 };
 
 /// All that one call needs.
@@ -64,12 +64,12 @@ async fn execute<K: Copy + Send + Sync + 'static>(
     reporter: Reporter<K>,
 ) {
     let Job { arguments, caller, call, tool, trace, .. } = job;
-    let arguments: Body = match offered.check.check(arguments) {
+    let arguments: Value = match offered.check.check(arguments) {
         Ok(arguments) => arguments,
         Err(refusal) => return reporter.settle(Err(refusal)),
     };
     // Who judges arguments may still refuse them, and says himself when he begins.
-    if !offered.source.judges_arguments() {
+    if !offered.source.validates_arguments() {
         reporter.started();
     }
     let options = offered.tool.tool_options();
@@ -82,7 +82,7 @@ async fn execute<K: Copy + Send + Sync + 'static>(
         .with_trace(trace);
     let begun = Instant::now();
     let mut work = Caught::new(async { offered.source.execute(&tool, arguments, context).await });
-    let grace = if offered.source.tidies_up(&tool) {
+    let grace = if offered.source.uses_cancel_grace(&tool) {
         options.cancel_grace.unwrap_or(ToolOptions::DEFAULT_CANCEL_GRACE)
     } else {
         Duration::ZERO

@@ -44,7 +44,7 @@ impl ToolSource for Deeds {
         self.tools.lock().unwrap().clone()
     }
 
-    async fn execute(&self, tool: &ToolName, arguments: Body, context: ToolContext) -> Outcome {
+    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
         struct Counted(Arc<AtomicUsize>);
         impl Drop for Counted {
             fn drop(&mut self) {
@@ -70,7 +70,7 @@ impl ToolSource for Deeds {
                 for n in 0..10_000 {
                     context.progress(format!("{n}"));
                 }
-                Ok(Body::empty())
+                Ok(Value::empty())
             }
             "local" => Err(std::io::Error::other("the password is hunter2"))?,
             "custom" => Err(ToolError::new("too_dark", "the lamp is broken")),
@@ -82,7 +82,7 @@ impl ToolSource for Deeds {
         self.changed.notified()
     }
 
-    fn tidies_up(&self, tool: &ToolName) -> bool {
+    fn uses_cancel_grace(&self, tool: &ToolName) -> bool {
         matches!(tool.as_str(), "tidy" | "stubborn")
     }
 }
@@ -110,7 +110,7 @@ fn job_with(key: u32, tool: &str, arguments: &serde_json::Value) -> Job<u32> {
     Job {
         key,
         tool: tool.parse().unwrap(),
-        arguments: Body::encode(arguments).unwrap(),
+        arguments: Value::encode(arguments).unwrap(),
         caller: "assistant".into(),
         call: CallId::from("c1"),
         limit,

@@ -4,12 +4,12 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::handler::{Handler, sealed::Seal};
 use crate::{
     tool::{ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName, ToolOptions, source::ToolContext},
-    value::Body,
+    value::Value,
 };
 
 pub(super) type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -26,7 +26,7 @@ pub(super) struct Function<S> {
 #[doc(hidden)]
 pub struct Built<S> {
     pub(super) takes_context: bool,
-    pub(super) schema: Option<fn() -> Value>,
+    pub(super) schema: Option<fn() -> Json>,
     pub(super) run: Run<S>,
 }
 
@@ -36,7 +36,7 @@ impl<S> std::fmt::Debug for Built<S> {
     }
 }
 
-type Run<S> = Arc<dyn Fn(ToolContext, &S, Body) -> Running + Send + Sync>;
+type Run<S> = Arc<dyn Fn(ToolContext, &S, Value) -> Running + Send + Sync>;
 
 impl<S> Function<S> {
     pub(super) fn new<M>(
@@ -56,13 +56,13 @@ impl<S> Function<S> {
         Ok(Self { tool, takes_context: built.takes_context, run: built.run })
     }
 
-    pub(super) fn run(&self, context: ToolContext, state: &S, arguments: Body) -> Running {
+    pub(super) fn run(&self, context: ToolContext, state: &S, arguments: Value) -> Running {
         (self.run)(context, state, arguments)
     }
 }
 
 /// The JSON Schema (2020-12) of a type, as a model wants it: what can be is written in place.
-pub(super) fn schema_of<A: JsonSchema>() -> Value {
+pub(super) fn schema_of<A: JsonSchema>() -> Json {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
@@ -74,7 +74,7 @@ pub(super) fn schema_of<A: JsonSchema>() -> Value {
 }
 
 /// The arguments as the function's own type.
-pub(super) fn arguments<A: DeserializeOwned>(body: &Body) -> Result<A, ToolError> {
+pub(super) fn arguments<A: DeserializeOwned>(body: &Value) -> Result<A, ToolError> {
     // The schema has been met, so only a rule of the type's own can fail here. Its text may quote the value.
     let refuse = |_| {
         let text = "the parameters fit the schema, but not the type of the tool's arguments";
@@ -85,21 +85,21 @@ pub(super) fn arguments<A: DeserializeOwned>(body: &Body) -> Result<A, ToolError
 
 /// What the function answered, as it travels.
 pub(super) fn result<T: Serialize>(answer: Result<T, ToolError>) -> Outcome {
-    Ok(Body::encode(&answer?)?)
+    Ok(Value::encode(&answer?)?)
 }
 
 /// The schema if it takes maps only, and says so.
-fn as_map(schema: Value) -> Option<Value> {
-    let Value::Object(mut schema) = schema else { return None };
+fn as_map(schema: Json) -> Option<Json> {
+    let Json::Object(mut schema) = schema else { return None };
     if !takes_maps_only(&schema) {
         return None;
     }
     schema.insert("type".to_owned(), "object".into());
-    Some(Value::Object(schema))
+    Some(Json::Object(schema))
 }
 
 /// An enum with a tag inside says so in each variant rather than for the whole.
-fn takes_maps_only(schema: &Map<String, Value>) -> bool {
+fn takes_maps_only(schema: &Map<String, Json>) -> bool {
     let variants = ["oneOf", "anyOf"].iter().find_map(|keyword| schema.get(*keyword)?.as_array());
     match schema.get("type") {
         Some(one) => one == "object",
@@ -166,7 +166,7 @@ mod tests {
             schema_of::<Vec<u32>>(),
             schema_of::<()>(),
             schema_of::<Option<Find>>(),
-            schema_of::<Value>(),
+            schema_of::<Json>(),
         ] {
             assert_eq!(as_map(not_a_map), None);
         }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     tool::{ErrorCode, Outcome, ToolError, source::ToolContext},
-    value::Body,
+    value::Value,
 };
 
 /// The longest text that a failed program says to its caller, in characters.
@@ -34,7 +34,7 @@ pub(super) async fn run(
     command: &Command,
     supervisor: Option<&Path>,
     own_limit: Option<Duration>,
-    arguments: &Body,
+    arguments: &Value,
     context: &ToolContext,
 ) -> Outcome {
     let parameters = arguments.to_json();
@@ -88,10 +88,10 @@ fn result(status: ExitStatus, streams: &Streams) -> Outcome {
         return Err(if complaint.is_empty() { error } else { error.with_source(local) });
     }
     if output.trim_ascii().is_empty() {
-        return Ok(Body::empty());
+        return Ok(Value::empty());
     }
     let body = match str::from_utf8(output) {
-        Ok(text) => Body::from_json(text).map_err(|error| error.to_string()),
+        Ok(text) => Value::from_json(text).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };
     body.map_err(|why| {

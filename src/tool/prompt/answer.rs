@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::value::{Body, EncodeError};
+use crate::value::{EncodeError, Value};
 
 /// What a person answered to a [`Prompt`](super::Prompt): the result of its call.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub struct PromptAnswer {
     pub selected: Option<usize>,
     /// What a form was filled in with: a map. Whoever asked checks it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<Body>,
+    pub data: Option<Value>,
     /// What the person said with it, for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -68,7 +68,7 @@ impl PromptAnswer {
     /// # Errors
     /// Data that cannot be encoded.
     pub fn submitted(data: &(impl Serialize + ?Sized)) -> Result<Self, EncodeError> {
-        Ok(Self { data: Some(Body::encode(data)?), ..Self::of(Decision::Submitted) })
+        Ok(Self { data: Some(Value::encode(data)?), ..Self::of(Decision::Submitted) })
     }
 
     /// The person will not sign in, or fill in the form.

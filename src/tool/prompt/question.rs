@@ -8,7 +8,7 @@ use super::{
     Decision, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL,
     PromptAnswer,
 };
-use crate::value::Body;
+use crate::value::Value;
 
 /// `bridge.permission`: may these calls be made?
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -46,13 +46,13 @@ pub struct PromptedCall {
     pub kind: Option<String>,
     /// Its arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub raw_input: Option<Body>,
+    pub raw_input: Option<Value>,
     /// The files that it is about: a list of {`path`, `line`?}, as written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub locations: Option<Body>,
+    pub locations: Option<Value>,
     /// What it would show, differences for instance, as written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub content: Option<Body>,
+    pub content: Option<Value>,
 }
 
 /// One answer to a [`PermissionPrompt`].
@@ -109,13 +109,13 @@ pub struct FormPrompt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The JSON Schema of the data: a map. It is shown, and never compiled by the client.
-    pub schema: Body,
+    pub schema: Value,
     /// How it wants to look (`ui:order` and the like): a map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ui_schema: Option<Body>,
+    pub ui_schema: Option<Value>,
     /// What it is filled in with at first: a map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<Body>,
+    pub data: Option<Value>,
 }
 
 impl PermissionPrompt {
@@ -188,7 +188,7 @@ impl PromptedCall {
 
     /// With its arguments.
     #[must_use]
-    pub fn raw_input(mut self, arguments: Body) -> Self {
+    pub fn raw_input(mut self, arguments: Value) -> Self {
         self.raw_input = Some(arguments);
         self
     }
@@ -286,7 +286,7 @@ impl AuthorizePrompt {
 
 impl FormPrompt {
     /// Please fill in what this JSON Schema describes.
-    pub fn new(schema: Body) -> Self {
+    pub fn new(schema: Value) -> Self {
         Self { text: None, name: None, schema, ui_schema: None, data: None }
     }
 
@@ -299,7 +299,7 @@ impl FormPrompt {
 
     /// With what it is filled in with at first.
     #[must_use]
-    pub fn data(mut self, data: Body) -> Self {
+    pub fn data(mut self, data: Value) -> Self {
         self.data = Some(data);
         self
     }
@@ -331,7 +331,7 @@ fn count(path: &str, entries: usize, least: usize) -> Result<(), String> {
     Err(format!("{path} has {entries} entries, {least} to {MAX_PROMPT_CHOICES} are allowed"))
 }
 
-fn map(path: &str, value: Option<&Body>) -> Result<(), String> {
+fn map(path: &str, value: Option<&Value>) -> Result<(), String> {
     let Some(value) = value else { return Ok(()) };
     if !value.is_map() {
         return Err(format!("{path} is not a map"));

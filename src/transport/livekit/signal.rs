@@ -159,7 +159,7 @@ impl Signal {
         else {
             return;
         };
-        // Unsent messages belonged to the old connection.
+        // SendFailure messages belonged to the old connection.
         self.outgoing = OutgoingMessages::new(client.clone());
         let dial = Arc::new(dial);
         self.dial = dial.clone();

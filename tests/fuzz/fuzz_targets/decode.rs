@@ -3,11 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use toolbridge::{Body, protocol::frame::Frame};
+use toolbridge::{Value, protocol::frame::Frame};
 
 fuzz_target!(|data: &[u8]| {
-    if let Ok(body) = Body::from_bytes(data.to_vec()) {
-        let _ = (body.to_json(), body.decode::<Vec<u64>>(), body.decode::<Body>(), body.get("a/0/b"));
+    if let Ok(body) = Value::from_bytes(data.to_vec()) {
+        let _ = (body.to_json(), body.decode::<Vec<u64>>(), body.decode::<Value>(), body.get("a/0/b"));
     }
     if let Ok(frame) = Frame::decode(data.to_vec()) {
         let _ = (frame.peek_id(), frame.meta_str("bridge.to"), frame.meta_bool("bridge.heard"));

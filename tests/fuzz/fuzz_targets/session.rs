@@ -12,7 +12,7 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
-use toolbridge::{Body, CallKey, CloseReason, Config, Event, JobKey, ConnectionState, Output, Participant, Peer, Progress, Request, Role, Session, Tool, ToolError, Unsent, protocol::{frame::{Frame, Kind, Meta}, session::Caps}};
+use toolbridge::{Value, CallKey, CloseReason, Config, Event, JobKey, ConnectionState, Output, Participant, Peer, Progress, Request, Role, Session, Tool, ToolError, SendFailure, protocol::{frame::{Frame, Kind, Meta}, session::Caps}};
 
 /// Calls that may be open with one owner.
 const OPEN: usize = 4;
@@ -119,12 +119,12 @@ impl Run {
                 self.session.handle_rejoined(now, Participant::new("me", sid), present);
             }
             4 => {
-                let why = bytes.pick(&[Unsent::Closed, Unsent::NotAllowed, Unsent::QueueFull]);
-                let too_large = Unsent::TooLarge { size: 9_999, limit: 1_500 };
+                let why = bytes.pick(&[SendFailure::Closed, SendFailure::NotAllowed, SendFailure::QueueFull]);
+                let too_large = SendFailure::TooLarge { size: 9_999, limit: 1_500 };
                 let why = if bytes.flag() { why } else { too_large };
                 let at = usize::from(bytes.next());
                 if let Some(packet) = self.packets.iter().rev().nth(at).copied() {
-                    self.session.handle_unsent(now, packet, why);
+                    self.session.handle_send_failed(now, packet, why);
                 }
             }
             5..=7 => {
@@ -134,7 +134,7 @@ impl Run {
             8..=10 => {
                 let mut request = Request::new(
                     bytes.pick(&["t", "u", "bridge.echo", "bridge.x", "no such"]),
-                    Body::empty(),
+                    Value::empty(),
                 );
                 if bytes.flag() {
                     request = request.to(bytes.pick(&["a", "c", "x", "me"]));
@@ -164,7 +164,7 @@ impl Run {
                     let size = usize::from(bytes.next()) * 16;
                     let outcome = match bytes.next() % 3 {
                         0 => Err(ToolError::new(bytes.pick(&["busy", "lost", "odd"]), "no")),
-                        _ => Ok(Body::encode(&json!({"pad": ".".repeat(size)})).unwrap()),
+                        _ => Ok(Value::encode(&json!({"pad": ".".repeat(size)})).unwrap()),
                     };
                     self.session.settle(now, key, outcome);
                 }
@@ -265,7 +265,7 @@ impl Run {
             _ => (Kind::TOOL_PROGRESS, json!({"id": id, "status": "in_progress", "message": "on"})),
         };
         let mut payload = Vec::new();
-        let body = Body::encode(&body).unwrap();
+        let body = Value::encode(&body).unwrap();
         let _ = Frame::relay(&mut payload, stanza, "room", &meta, kind, body.as_bytes()); // stanza 0 is refused for most
         payload
     }

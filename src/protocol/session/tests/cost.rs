@@ -6,7 +6,7 @@ use crate::{
     protocol::session::{CallKey, Config, Job, Output, Request, Session},
     tool::{CallError, Tool},
     transport::{Lane, Packet, Participant, Peer, Role, types::comparisons},
-    value::Body,
+    value::Value,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -23,7 +23,7 @@ struct Pair {
     /// Whether packets to the client are given back as not sent.
     unsent: bool,
     jobs: Vec<Job>,
-    results: Vec<Result<Body, CallError>>,
+    results: Vec<Result<Value, CallError>>,
 }
 
 impl Pair {
@@ -61,10 +61,10 @@ impl Pair {
             }
             match from_assistant {
                 Some(Output::Transmit(packet)) if self.unsent => {
-                    self.assistant.handle_unsent(
+                    self.assistant.handle_send_failed(
                         self.now,
                         packet.id,
-                        crate::protocol::session::Unsent::Interrupted,
+                        crate::protocol::session::SendFailure::Interrupted,
                     );
                 }
                 Some(Output::Transmit(packet)) if !self.cut => {
@@ -76,7 +76,7 @@ impl Pair {
             match from_client {
                 Some(Output::Transmit(packet)) => carry(self.now, &packet, "phone", &mut self.assistant),
                 Some(Output::Execute(job)) if self.answers => {
-                    self.client.settle(self.now, job.key, Ok(Body::empty()));
+                    self.client.settle(self.now, job.key, Ok(Value::empty()));
                 }
                 Some(Output::Execute(job)) => self.jobs.push(job),
                 _ => {}
@@ -88,7 +88,7 @@ impl Pair {
     }
 
     fn call(&mut self) -> CallKey {
-        self.assistant.call(self.now, Request::new("t", Body::empty())).unwrap()
+        self.assistant.call(self.now, Request::new("t", Value::empty())).unwrap()
     }
 
     fn calls(&mut self, count: u32) {
