@@ -484,6 +484,25 @@ fn instance_longer_than_128_bytes_is_none() {
 }
 
 #[test]
+fn repeated_configurations_make_a_client_retransmit_once_in_900_ms() {
+    let mut world = shown_assistant();
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
+    world.run(100 * MS);
+    let results = |world: &World| world.heard("a", Kind::TOOL_USE_RESULT).len();
+    assert_eq!(results(&world), 1, "nobody acknowledges it");
+    let unheard = Meta::new().with_text("bridge.instance", "one").with_bool("bridge.heard", false);
+    for _ in 0..8 {
+        world.say("a", &["phone"], &unheard, &configuration());
+        world.run(100 * MS);
+    }
+    assert_eq!(results(&world), 2);
+    world.run(SECOND);
+    assert_eq!(results(&world), 3);
+}
+
+#[test]
 fn replay_of_stops_and_requests_is_in_the_order_of_their_stanzas() {
     let mut world = World::pair(&["hang"]);
     let first = world.call("a", request("hang")).unwrap();
