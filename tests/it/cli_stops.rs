@@ -130,7 +130,7 @@ async fn ctrl_c_before_the_data_channels_are_open_leaves_the_room() {
         let (mut child, mut signaling) = asking(verb).await;
         let_in(&mut signaling).await;
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        assert!(log.any(|line| line.contains("the server took the join")), "{verb:?}");
+        assert!(log.any(|line| line.contains("the server accepted the join")), "{verb:?}");
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         assert!(leaves(&mut signaling).await, "{verb:?}");
         drop(signaling);
