@@ -252,7 +252,7 @@ impl Checker {
                 self.forget_senders();
                 self.forgive_all();
             }
-            RoomEvent::SendFailure { channel, sequence, .. } => {
+            RoomEvent::Unsent { channel, sequence, .. } => {
                 if let Some(serial) = self.sent.get(&(*channel, *sequence)).copied() {
                     self.close(serial);
                 }

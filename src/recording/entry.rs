@@ -169,7 +169,7 @@ pub enum RoomEvent {
         up: bool,
     },
     /// A packet that is in the file as sent did not leave.
-    SendFailure {
+    Unsent {
         /// Its MCAP channel.
         channel: u16,
         /// Its number there.

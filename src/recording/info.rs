@@ -230,7 +230,7 @@ impl InfoBuilder {
                     peer.role.clone_from(role);
                 }
             }
-            RoomEvent::SendFailure { .. } => self.info.unsent += 1,
+            RoomEvent::Unsent { .. } => self.info.unsent += 1,
             RoomEvent::Unrecorded { packets } => {
                 self.info.unrecorded = self.info.unrecorded.saturating_add(*packets);
             }

@@ -93,12 +93,12 @@ impl<W: Write> Journal<W> {
         match item {
             Item::Packet(at, packet) => self.packet(at, &packet, queue),
             Item::Event(at, event) => self.event(at, &event),
-            Item::SendFailure(at, ticket, reason) => {
+            Item::Unsent(at, ticket, reason) => {
                 let place = self.tickets.binary_search_by_key(&ticket, |(ticket, ..)| *ticket);
                 let Some((_, channel, sequence)) = place.ok().and_then(|at| self.tickets.remove(at)) else {
                     return Ok(()); // it is not in the file
                 };
-                self.event(at, &RoomEvent::SendFailure { channel, sequence, reason })
+                self.event(at, &RoomEvent::Unsent { channel, sequence, reason })
             }
         }
     }

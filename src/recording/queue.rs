@@ -40,7 +40,7 @@ pub(super) enum Item {
     Packet(Moment, Told),
     Event(Moment, RoomEvent),
     /// The packet of this ticket did not leave.
-    SendFailure(Moment, u64, String),
+    Unsent(Moment, u64, String),
 }
 
 /// A packet, as the recorder is told of it.
@@ -129,7 +129,7 @@ impl Queue {
     pub(super) fn push(&self, mut item: Item) -> u64 {
         let (more, size) = match &item {
             Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.payload.len()),
-            Item::Event(..) | Item::SendFailure(..) => (EVENTS_MORE, ENTRY_BYTES),
+            Item::Event(..) | Item::Unsent(..) => (EVENTS_MORE, ENTRY_BYTES),
         };
         let mut state = self.lock();
         let fits = state.entries < self.entries.saturating_add(more)

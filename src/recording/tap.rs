@@ -150,7 +150,7 @@ impl<T: Transport> Transport for Tap<T> {
                 };
                 Item::Packet(at, told)
             });
-            SendFailure { shared: Arc::clone(self.recorder.shared()), ticket, open: true }
+            Unsent { shared: Arc::clone(self.recorder.shared()), ticket, open: true }
         });
         let sending = self.inner.send(packet);
         async move {
@@ -186,13 +186,13 @@ impl<T: Transport> Transport for Tap<T> {
 }
 
 /// A packet on its way: one that does not leave is told of.
-struct SendFailure {
+struct Unsent {
     shared: Arc<Shared>,
     ticket: u64,
     open: bool,
 }
 
-impl SendFailure {
+impl Unsent {
     fn ended(&mut self, error: Option<&SendError>) {
         self.open = false;
         if let Some(error) = error {
@@ -201,11 +201,11 @@ impl SendFailure {
     }
 
     fn tell(&self, reason: String) {
-        self.shared.tell(|at| Item::SendFailure(at, self.ticket, reason));
+        self.shared.tell(|at| Item::Unsent(at, self.ticket, reason));
     }
 }
 
-impl Drop for SendFailure {
+impl Drop for Unsent {
     fn drop(&mut self) {
         if self.open {
             self.tell("given up before all of it was handed over".to_owned());

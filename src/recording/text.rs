@@ -210,7 +210,7 @@ fn event_text(line: &mut String, event: &RoomEvent) {
         RoomEvent::Left { identity, .. } => (word(identity.as_str()), "left".to_owned()),
         RoomEvent::Link { up: true } => (String::new(), "in the room again".to_owned()),
         RoomEvent::Link { up: false } => (String::new(), "the connection is lost".to_owned()),
-        RoomEvent::SendFailure { channel, sequence, reason } => {
+        RoomEvent::Unsent { channel, sequence, reason } => {
             (String::new(), format!("packet {sequence} of channel {channel} did not leave: {}", word(reason)))
         }
         RoomEvent::Unrecorded { packets } => {

@@ -322,7 +322,7 @@ impl<'a> Stage<'a> {
                     it.end.act(|session, now| session.handle_connection_state(now, state));
                 }
             }
-            RoomEvent::SendFailure { channel, sequence, reason } => {
+            RoomEvent::Unsent { channel, sequence, reason } => {
                 if let Some(it) = &mut self.end
                     && let Some(packet) = it.end.packets.get(&(*channel, *sequence)).copied()
                     && let Some(why) = why_unsent(reason)

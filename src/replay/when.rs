@@ -70,7 +70,7 @@ impl Spans {
                 What::Event(RoomEvent::Here { .. }) if std::mem::replace(&mut here, true) => {
                     spans.add(None, at, BEFORE, why);
                 }
-                What::Event(RoomEvent::Link { .. } | RoomEvent::SendFailure { .. }) => {
+                What::Event(RoomEvent::Link { .. } | RoomEvent::Unsent { .. }) => {
                     spans.add(None, at, BEFORE, why)
                 }
                 What::Event(RoomEvent::Unrecorded { .. }) => spans.add(None, at, AFTER, Skipped::Unrecorded),

@@ -57,7 +57,7 @@ pub enum Prompt {
     /// `bridge.permission`: may this be done?
     Permission(PermissionPrompt),
     /// `bridge.choose`: which of these?
-    SelectionPolicy(ChoicePrompt),
+    Choose(ChoicePrompt),
     /// `bridge.authorize`: please sign in there.
     Authorize(AuthorizePrompt),
     /// `bridge.form`: please fill this in.
@@ -73,14 +73,14 @@ impl Prompt {
         let refuse = |error: DecodeError| invalid(format!("the parameters are not those of {tool}: {error}"));
         let prompt = match tool.as_str() {
             "bridge.permission" => Self::Permission(parameters.decode().map_err(refuse)?),
-            "bridge.choose" => Self::SelectionPolicy(parameters.decode().map_err(refuse)?),
+            "bridge.choose" => Self::Choose(parameters.decode().map_err(refuse)?),
             "bridge.authorize" => Self::Authorize(parameters.decode().map_err(refuse)?),
             "bridge.form" => Self::Form(parameters.decode().map_err(refuse)?),
             _ => return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, format!("{tool} is no prompt"))),
         };
         let checked = match &prompt {
             Self::Permission(ask) => ask.check(),
-            Self::SelectionPolicy(ask) => ask.check(),
+            Self::Choose(ask) => ask.check(),
             Self::Authorize(ask) => ask.check(),
             Self::Form(ask) => ask.check(),
         };
@@ -92,7 +92,7 @@ impl Prompt {
     pub fn tool(&self) -> &'static str {
         match self {
             Self::Permission(_) => "bridge.permission",
-            Self::SelectionPolicy(_) => "bridge.choose",
+            Self::Choose(_) => "bridge.choose",
             Self::Authorize(_) => "bridge.authorize",
             Self::Form(_) => "bridge.form",
         }
@@ -102,7 +102,7 @@ impl Prompt {
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Permission(ask) => ask.text.as_deref(),
-            Self::SelectionPolicy(ask) => Some(&ask.text),
+            Self::Choose(ask) => Some(&ask.text),
             Self::Authorize(ask) => ask.text.as_deref(),
             Self::Form(ask) => ask.text.as_deref(),
         }
@@ -117,7 +117,7 @@ impl Prompt {
         let fits = match (self, answer.outcome) {
             (_, Decision::Cancelled) => true,
             (Self::Permission(ask), Decision::Selected) => ask.chosen(answer).is_some(),
-            (Self::SelectionPolicy(ask), Decision::Selected) => ask.chosen(answer).is_some(),
+            (Self::Choose(ask), Decision::Selected) => ask.chosen(answer).is_some(),
             (Self::Authorize(_), Decision::Done | Decision::Declined) => true,
             (Self::Form(_), Decision::Submitted) => answer.data.as_ref().is_some_and(Value::is_map),
             (Self::Form(_), Decision::Declined) => true,
@@ -191,7 +191,7 @@ mod tests {
             assert!(prompt.text().is_some());
             let again = match &prompt {
                 Prompt::Permission(ask) => Value::encode(ask),
-                Prompt::SelectionPolicy(ask) => Value::encode(ask),
+                Prompt::Choose(ask) => Value::encode(ask),
                 Prompt::Authorize(ask) => Value::encode(ask),
                 Prompt::Form(ask) => Value::encode(ask),
             };

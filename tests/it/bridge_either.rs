@@ -121,7 +121,7 @@ async fn a_person_is_asked_and_answers() {
         assert!(ask.parameters().is_map());
         match ask.prompt() {
             Prompt::Permission(ask) => Ok(PromptAnswer::selected(&ask.options[0].option_id).text("go ahead")),
-            Prompt::SelectionPolicy(_) => Ok(PromptAnswer::choice(9)),
+            Prompt::Choose(_) => Ok(PromptAnswer::choice(9)),
             Prompt::Form(_) => panic!("a person fainted"),
             _ => Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "there is no screen here")),
         }

@@ -351,7 +351,7 @@ async fn a_packet_that_is_refused_is_told_as_unsent_and_a_stream_is_recorded_who
     let unsent: Vec<_> = a
         .iter()
         .filter_map(|entry| match &entry.what {
-            Happened::Event(RoomEvent::SendFailure { channel, sequence, .. }) => Some((*channel, *sequence)),
+            Happened::Event(RoomEvent::Unsent { channel, sequence, .. }) => Some((*channel, *sequence)),
             _ => None,
         })
         .collect();

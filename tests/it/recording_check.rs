@@ -81,7 +81,7 @@ fn no_result() {
     assert_eq!(errors(asked(vec![heard(11, "phone", &ok(1, "a")), closed(20)])), []);
     assert_eq!(errors(asked(vec![left(15, "phone"), closed(20)])), [], "its owner had left");
     assert_eq!(errors(asked(vec![sent(15, "assistant", &["phone"], &stop(-2, "a")), closed(20)])), []);
-    let unsent = RoomEvent::SendFailure { channel: 0, sequence: 10, reason: "cut off".into() };
+    let unsent = RoomEvent::Unsent { channel: 0, sequence: 10, reason: "cut off".into() };
     assert_eq!(errors(asked(vec![event(12, unsent), closed(20)])), [], "it never left");
     assert_eq!(errors(asked(vec![event(12, RoomEvent::Unrecorded { packets: 3 }), closed(20)])), []);
     let bye = r#"{"stanzaId": -2, "type": 10, "meta": {"bridge.bye": true}, "body": {"stopType": "all"}}"#;

@@ -63,9 +63,9 @@ impl Tape {
                 None => return,
             },
             Noted::Sent(packet) => Happened::Packet(self.sent(packet)),
-            Noted::SendFailure(packet) => {
+            Noted::Unsent(packet) => {
                 let sequence = *packet as u32;
-                Happened::Event(RoomEvent::SendFailure {
+                Happened::Event(RoomEvent::Unsent {
                     channel: 1,
                     sequence,
                     reason: "not connected".to_owned(),

@@ -330,7 +330,7 @@ pub(crate) fn hostile() -> Sample {
     let text = || HOSTILE.to_owned();
     sample.event(0, RoomEvent::Here { identity: ASSISTANT.into(), sid: HOSTILE.into(), room: text() });
     sample.joined(10, HOSTILE, HOSTILE, HOSTILE);
-    sample.event(20, RoomEvent::SendFailure { channel: 1, sequence: 0, reason: text() });
+    sample.event(20, RoomEvent::Unsent { channel: 1, sequence: 0, reason: text() });
     sample.event(30, RoomEvent::Closed { reason: text() });
     let body = json!({"id": HOSTILE, "toolName": HOSTILE, "parameters": {HOSTILE: [HOSTILE]}, "execution": "client"});
     let text_of = json!({"stanzaId": -1, "conversationId": HOSTILE, "type": 6, "meta": {HOSTILE: HOSTILE}, "body": body});

@@ -46,7 +46,7 @@ fn answers(world: &mut World, client: &str) {
         };
         Some(prompt.answered(&match &prompt {
             Prompt::Permission(ask) => PromptAnswer::selected(&ask.options[0].option_id),
-            Prompt::SelectionPolicy(_) => PromptAnswer::choice(0),
+            Prompt::Choose(_) => PromptAnswer::choice(0),
             Prompt::Authorize(_) => PromptAnswer::done(),
             _ => PromptAnswer::submitted(&json!({"to": "Rome"})).unwrap(),
         }))

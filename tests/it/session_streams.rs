@@ -455,7 +455,7 @@ fn sec_r4_an_answer_that_found_the_queue_full_goes_when_there_is_room() {
     assert!(world.settled("a", key).is_none());
     world.run(SECOND);
     assert!(matches!(world.settled("a", key), Some(Ok(_))));
-    assert_eq!(world.session("phone").stats().count(Counter::SendFailure), 1);
+    assert_eq!(world.session("phone").stats().count(Counter::Unsent), 1);
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub(crate) enum Noted {
     },
     Sent(Packet),
     /// The packet of this id.
-    SendFailure(u64),
+    Unsent(u64),
 }
 
 /// Judges a packet by its receiver, its sender and what it says.
@@ -540,7 +540,7 @@ impl World {
                         self.throw_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
                         if let Some(notes) = &mut self.notes {
-                            notes.push((self.now, name.to_owned(), Noted::SendFailure(packet.id)));
+                            notes.push((self.now, name.to_owned(), Noted::Unsent(packet.id)));
                         }
                         session.handle_send_failed(self.now, packet.id, self.unsent.clone());
                     }

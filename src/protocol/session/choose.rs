@@ -47,7 +47,7 @@ impl SelectionPolicy {
     /// for, which panics.
     ///
     /// ```
-    /// use toolbridge::protocol::session::Choose;
+    /// use toolbridge::SelectionPolicy;
     ///
     /// let kitchen_first = SelectionPolicy::by(|_tool, candidates| {
     ///     let kitchen = candidates.iter().find(|it| it.identity.as_str().starts_with("kitchen"));

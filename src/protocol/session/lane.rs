@@ -8,7 +8,7 @@
 mod flight;
 mod rtt;
 
-pub(super) use self::flight::SendFailure as OfFlight;
+pub(super) use self::flight::Unsent as OfFlight;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -264,7 +264,7 @@ impl Session {
 
     /// A packet did not leave: what depended on it is told.
     pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: SendFailure) {
-        self.stats.add(Counter::SendFailure, 1);
+        self.stats.add(Counter::Unsent, 1);
         // The transport may take it later. Without permission it will not, until others hear us again.
         let may_go_later =
             matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_));

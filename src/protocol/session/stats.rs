@@ -35,7 +35,7 @@ counters! {
     /// Bytes of the packets that went out.
     BytesOut = "bytes_out",
     /// Packets that the transport would not take.
-    SendFailure = "unsent",
+    Unsent = "unsent",
     /// Calls that we asked for.
     Calls = "calls",
     /// Jobs that we began.

@@ -76,7 +76,7 @@ pub(super) struct Due {
 
 /// What became of a packet that did not leave.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::protocol::session) enum SendFailure {
+pub(in crate::protocol::session) enum Unsent {
     /// It was none of these frames.
     Unknown,
     /// Another packet of the frame has left, or will: nothing is proven.
@@ -231,9 +231,9 @@ impl Flight {
     }
 
     /// A packet was not handed to the room.
-    pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: &Why) -> SendFailure {
+    pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: &Why) -> Unsent {
         let Some((stanza, frame)) = self.frames.iter_mut().find(|(_, frame)| frame.packet == packet) else {
-            return SendFailure::Unknown;
+            return Unsent::Unknown;
         };
         let stanza = *stanza;
         frame.out = frame.out.saturating_sub(1);
@@ -242,16 +242,16 @@ impl Flight {
             if frame.copy == ReliableCopy::Sent && may_go_later {
                 frame.copy = ReliableCopy::At(later(now, FORCED_EVERY)); // it may have been that one
             }
-            return SendFailure::Covered;
+            return Unsent::Covered;
         }
         // No other one of the frame will be handed over either.
         let for_good = matches!(why, Why::NotAllowed | Why::Closed | Why::Interrupted);
         if for_good || frame.copy == ReliableCopy::Sent {
             self.frames.remove(&stanza);
-            return SendFailure::Proven;
+            return Unsent::Proven;
         }
         frame.copy = ReliableCopy::At(now); // `_lossy` would not take it
-        SendFailure::Covered
+        Unsent::Covered
     }
 }
 

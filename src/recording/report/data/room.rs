@@ -122,7 +122,7 @@ impl Room {
             }
             RoomEvent::Left { identity, sid } => ("left", Some(identity), shown(sid.as_str(), MAX_TEXT)),
             RoomEvent::Link { up } => (if *up { "up" } else { "down" }, None, String::new()),
-            RoomEvent::SendFailure { reason, .. } => {
+            RoomEvent::Unsent { reason, .. } => {
                 self.unsent += 1;
                 ("unsent", None, shown(reason, MAX_TEXT))
             }
