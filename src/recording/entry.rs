@@ -231,4 +231,22 @@ mod tests {
         let later: RoomEvent = serde_json::from_str(r#"{"event":"moved","to":"x"}"#).unwrap();
         assert_eq!(later, RoomEvent::Other);
     }
+
+    #[test]
+    fn events_keep_their_names_in_files() {
+        for text in [
+            r#"{"event":"here","identity":"a","sid":"PA_1","room":"r"}"#,
+            r#"{"event":"joined","identity":"a","sid":"PA_1","agent":true}"#,
+            r#"{"event":"left","identity":"a","sid":"PA_1"}"#,
+            r#"{"event":"link","up":true}"#,
+            r#"{"event":"unsent","channel":1,"sequence":2,"reason":"x"}"#,
+            r#"{"event":"unrecorded","packets":3}"#,
+            r#"{"event":"closed","reason":"x"}"#,
+            r#"{"event":"unasked","call":"c","tool":"t","code":"lost","message":"m","tookMs":4}"#,
+        ] {
+            let event: RoomEvent = serde_json::from_str(text).unwrap();
+            assert_ne!(event, RoomEvent::Other, "{text}");
+            assert_eq!(serde_json::to_string(&event).unwrap(), text);
+        }
+    }
 }
