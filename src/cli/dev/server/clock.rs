@@ -1,6 +1,6 @@
 //! The wall clock, for timestamps in LiveKit messages.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use crate::cli::clock;
 
 /// Returns the time in seconds since 1970.
 pub(super) fn unix_seconds() -> u64 {
@@ -9,6 +9,5 @@ pub(super) fn unix_seconds() -> u64 {
 
 /// Returns the time in milliseconds since 1970.
 pub(super) fn unix_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(clock::unix_millis()).unwrap_or(i64::MAX)
 }
