@@ -1,6 +1,6 @@
-//! The protocol: [`frame`] is what is sent, [`session`] decides what to send.
+//! The protocol: [`frame`] encodes and decodes frames, and [`session`] is the state machine that exchanges them.
 //!
-//! Both are free of I/O and of any clock. The module [`frame`] shows the wire contract.
+//! Neither does I/O or reads a clock. The wire contract is part of the documentation of [`frame`].
 
 pub mod frame;
 pub mod session;

@@ -24,14 +24,15 @@ pub enum SelectionPolicy {
     /// [says so](super::Event::AmbiguousAssistant).
     #[default]
     Nobody,
-    /// The client that registered first, the assistant that spoke first. Who comes back in time keeps its place.
+    /// The client that registered first, or the assistant that sent a frame first. A participant that returns within the grace
+    /// period keeps its place.
     First,
-    /// The client that registered last, the assistant whose first word came last. A changed registration is no new
-    /// one.
+    /// The client that registered last, or the assistant whose first frame came last. A changed registration does not count
+    /// as a new one.
     Last,
-    /// The one from which a frame came last.
+    /// The participant that sent the latest frame.
     LastHeard,
-    /// Whom this function names, as [`by`](SelectionPolicy::by) has it.
+    /// The participant that a function names; see [`by`](SelectionPolicy::by).
     By(Chooser),
 }
 
@@ -39,12 +40,11 @@ pub enum SelectionPolicy {
 pub type Chooser = Arc<dyn Fn(Option<&str>, &[Candidate]) -> Option<Identity> + Send + Sync>;
 
 impl SelectionPolicy {
-    /// Whom this function names: given the tool that is asked for (none: an assistant is to be bound) and who
-    /// may be meant, in the order of [`SelectionPolicy::First`].
+    /// Selects with a function. It receives the name of the tool, or `None` when a client selects its assistant, and the
+    /// candidates in the order of [`SelectionPolicy::First`], and returns the identity of one of them.
     ///
-    /// If it names nobody, or somebody who is not among them, or panics, it is as [`SelectionPolicy::Nobody`]. It runs
-    /// while the session is locked: it must be quick, and must not use a handle of the participant that it chooses
-    /// for, which panics.
+    /// If the function returns `None` or an unknown identity, or panics, the policy acts as [`SelectionPolicy::Nobody`]. The
+    /// function runs while the session is locked, so it must be quick. Using a handle of the same participant in it panics.
     ///
     /// ```
     /// use toolbridge::SelectionPolicy;

@@ -12,7 +12,7 @@ use crate::{tool::CallId, transport::Identity};
 const MAX_PAST: usize = 4096;
 
 /// Replaced instances that may still run a call of ours: so many are remembered at once. They are searched one by one, when
-/// an instance shows itself and when a call ends that was asked anew.
+/// an instance shows itself and when a call ends whose request was sent to another instance.
 const MAX_REPLACED: usize = 256;
 
 /// The settled calls. Every lookup takes a time that grows with the logarithm of their number.
@@ -30,11 +30,11 @@ pub(super) struct Past {
     by_stanza: BTreeMap<i32, CallId>,
     /// The same calls, by the last packet of the stop.
     by_packet: BTreeMap<u64, CallId>,
-    /// Instances that were replaced by others, which were asked anew.
+    /// Instances that were replaced while a call of theirs was open, so that their replacements were sent the request.
     replaced: VecDeque<Replaced>,
 }
 
-/// An instance that may still run a call that has ended: another one, which replaced it, was asked for it anew.
+/// An instance that may still run a call that has ended: its replacement was sent the request.
 #[derive(Debug)]
 struct Replaced {
     owner: Identity,

@@ -69,7 +69,7 @@ impl Session {
         }
     }
 
-    /// An instance is here that had been replaced: what it was asked for before, and has ended since, it is told to stop.
+    /// A replaced instance has returned: the assistant sends it a stop for each of its calls that has ended since.
     pub(super) fn stop_what_ended_meanwhile(&mut self, now: Instant, owner: &Identity) {
         let Some(remote) = self.peers.get(owner).filter(|remote| remote.is_crossed()) else { return };
         let Some(instance) = remote.instance.clone() else { return };

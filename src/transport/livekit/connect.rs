@@ -87,7 +87,7 @@ impl Connecting {
     /// Waits until both data channels are open.
     async fn open(&mut self, start: Instant, limit: Duration) -> Result<(), ConnectError> {
         let until = start + limit;
-        let mut anew = Instant::now() + ICE_RESTART;
+        let mut restart_at = Instant::now() + ICE_RESTART;
         while !self.peer.is_open() {
             if Instant::now() >= until {
                 return Err(self.too_late(limit));
@@ -95,13 +95,13 @@ impl Connecting {
             if let Some(relays) = self.peer.without_relay(start.elapsed()) {
                 return Err(ConnectError::NoRelay { relays });
             }
-            if !self.peer.has_path() && Instant::now() >= anew {
-                anew = Instant::now() + ICE_RESTART;
+            if !self.peer.has_path() && Instant::now() >= restart_at {
+                restart_at = Instant::now() + ICE_RESTART;
                 self.request_ice_restart()?;
             }
             tokio::select! {
                 event = self.signal.next() => self.handle_server(event)?,
-                woken = self.peer.wait(if self.peer.has_path() { until } else { until.min(anew) }) => self.peer.handle(woken, Admit::All).map_err(ConnectError::transport)?,
+                woken = self.peer.wait(if self.peer.has_path() { until } else { until.min(restart_at) }) => self.peer.handle(woken, Admit::All).map_err(ConnectError::transport)?,
             }
             while let Some(line) = self.peer.poll_candidate() {
                 self.signal.tell_candidate(&line);
