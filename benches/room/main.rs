@@ -1,7 +1,8 @@
 //! What a call costs over a real LiveKit server: from joining to the first result, the round trip after, and the same
 //! while a stranger sends as fast as it can.
 //!
-//! `scripts/bench-room` starts the server and runs this. Both participants run in this process.
+//! `scripts/bench-room` starts the server and runs this. Both participants run in this process, but in `compare` in one
+//! each. Names of parts (compare, memory, first, calls, many, flood) as arguments select those alone.
 
 #![allow(
     clippy::disallowed_methods,
@@ -41,6 +42,8 @@ const BEFORE: [usize; 2] = [1_000, 100_000];
 /// How many calls are in flight at once while their number grows.
 const IN_FLIGHT: usize = 8;
 
+mod compare;
+
 async fn get_battery() -> Result<f32, ToolError> {
     Ok(0.8)
 }
@@ -57,11 +60,30 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
+    if compare::role(&runtime, &url) {
+        return;
+    }
+    let parts: Vec<_> = env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
+    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|other| other == part);
+    if wanted("compare") {
+        compare::compare(&key);
+    }
     runtime.block_on(async {
-        first_result(&url, &key).await;
-        round_trip(&url, &key).await;
-        after_many_calls(&url, &key).await;
-        under_a_flood(&url, &key).await;
+        if wanted("memory") {
+            compare::memory(&url, &key).await;
+        }
+        if wanted("first") {
+            first_result(&url, &key).await;
+        }
+        if wanted("calls") {
+            round_trip(&url, &key).await;
+        }
+        if wanted("many") {
+            after_many_calls(&url, &key).await;
+        }
+        if wanted("flood") {
+            under_a_flood(&url, &key).await;
+        }
     });
 }
 
