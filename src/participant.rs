@@ -28,6 +28,7 @@ mod client;
 mod consent;
 mod driver;
 mod events;
+mod joint;
 mod lock;
 mod outbox;
 mod prompt;

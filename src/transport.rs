@@ -4,6 +4,8 @@
 //! process, for tests. Other networks can implement the trait. The types need no async runtime.
 
 #[cfg(feature = "runtime")]
+pub(crate) mod alarm;
+#[cfg(feature = "runtime")]
 mod api;
 #[cfg(feature = "livekit")]
 pub mod livekit;
@@ -12,7 +14,7 @@ pub mod memory;
 pub(crate) mod types;
 
 #[cfg(feature = "runtime")]
-pub use api::{Incoming, SendError, Transport, TransportEvent};
+pub use api::{Background, Incoming, SendError, Transport, TransportEvent};
 pub use types::{
     Capabilities, CloseReason, ConnectionState, Identity, Lane, Packet, Participant, ParticipantKind, Peer,
     ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,

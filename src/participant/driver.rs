@@ -25,6 +25,7 @@ use crate::{
     },
     transport::{
         CloseReason, ConnectionState, Lane, Packet, SendError, Sid, TOPIC, Transport, TransportEvent,
+        alarm::Alarm,
     },
 };
 
@@ -63,6 +64,7 @@ pub(super) struct Driver<T: Transport> {
     fast: Option<Sending>,
     /// When a packet was last handed over or an event read.
     moved: Instant,
+    alarm: Alarm,
     drain: Duration,
     drain_until: Option<Instant>,
     sid: Sid,
@@ -127,6 +129,7 @@ impl<T: Transport> Driver<T> {
             overtaking: None,
             fast: None,
             moved: Instant::now(),
+            alarm: Alarm::default(),
             drain,
             drain_until: None,
             sid,
@@ -343,12 +346,6 @@ impl<T: Transport> Driver<T> {
 
     async fn woken(&mut self) -> Woken {
         let deadline = self.deadline();
-        let time = async {
-            match deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
         let stalled = self.outbox.is_long().then(|| self.moved + STALLED);
         let transport = &mut self.transport;
         let event = async {
@@ -367,7 +364,7 @@ impl<T: Transport> Driver<T> {
             Some(done) = self.reports.recv() => Woken::Done(done),
             (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
             () = self.shared.wake.notified() => Woken::Command,
-            () = time => Woken::Time,
+            () = self.alarm.wait_until(deadline) => Woken::Time,
             () = self.executor.changed() => Woken::Sources,
         }
     }

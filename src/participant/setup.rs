@@ -6,6 +6,7 @@ use super::{
     DRAIN, Handle, JoinError, Shared,
     consent::AskPerson,
     driver::{Driver, Offering, Unasked},
+    joint::run_both,
     now,
     trace::Propagation,
 };
@@ -81,7 +82,7 @@ impl Setup {
 
     fn enter<T: Transport>(
         self,
-        transport: T,
+        mut transport: T,
         role: Role,
         (executor, reports): (Executor<JobKey>, Reports<JobKey>),
         (offering, unasked): (Option<Offering>, Option<Unasked>),
@@ -105,6 +106,7 @@ impl Setup {
             session.handle_joined(now(), participant);
         }
         let shared = Shared::new(session, self.propagation);
+        let background = transport.take_background();
         let driver = Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain)
             .asking(self.consent)
             .offering(offering)
@@ -113,7 +115,10 @@ impl Setup {
             clippy::disallowed_methods,
             reason = "the participant's one task; it ends when it has left"
         )]
-        tokio::spawn(driver.run());
+        match background {
+            Some(background) => tokio::spawn(run_both(background, Box::pin(driver.run()))),
+            None => tokio::spawn(driver.run()),
+        };
         Ok(Arc::new(Handle(shared)))
     }
 

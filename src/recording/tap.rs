@@ -9,8 +9,8 @@ use super::{
     streams::Streams,
 };
 use crate::transport::{
-    Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, Role, STREAM_TOPIC,
-    SendError, StreamPart, TOPIC, Transport, TransportEvent,
+    Background, Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, Role,
+    STREAM_TOPIC, SendError, StreamPart, TOPIC, Transport, TransportEvent,
 };
 
 /// A transport whose packets and events are recorded: see [`Recorder::tap`].
@@ -164,6 +164,10 @@ impl<T: Transport> Transport for Tap<T> {
 
     fn backlog(&self) -> usize {
         self.inner.backlog()
+    }
+
+    fn take_background(&mut self) -> Option<Background> {
+        self.inner.take_background()
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {

@@ -1,6 +1,6 @@
 //! The trait that connects a session to a network.
 
-use std::{borrow::Cow, fmt, future::Future, sync::Arc};
+use std::{borrow::Cow, fmt, future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 
@@ -47,6 +47,13 @@ pub trait Transport: Send + 'static {
         0
     }
 
+    /// Takes the work that keeps the connection going, if the transport has a task for it. Whoever takes it polls it to its end
+    /// in place of that task; `Client` and `Assistant` poll it in the participant's own task. A transport around another one
+    /// should forward this method. Default: `None`.
+    fn take_background(&mut self) -> Option<Background> {
+        None
+    }
+
     /// Waits for the next event. Returns `None` if the connection ended without a reason.
     ///
     /// # Cancel safety
@@ -61,6 +68,9 @@ pub trait Transport: Send + 'static {
         async {}
     }
 }
+
+/// The work that keeps a connection going ([`Transport::take_background`]).
+pub type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An event of a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,7 +25,9 @@ use tokio::sync::{
     oneshot,
 };
 
-use crate::transport::{Capabilities, Lane, Packet, Participant, SendError, Transport, TransportEvent};
+use crate::transport::{
+    Background, Capabilities, Lane, Packet, Participant, SendError, Transport, TransportEvent,
+};
 
 pub mod access_token;
 mod address;
@@ -60,6 +62,7 @@ mod tls;
 mod tokens;
 mod turn;
 mod websocket;
+mod work;
 
 pub use error::{ConnectError, JoinPhase};
 pub use refusal::TokenRefusal;
@@ -74,6 +77,7 @@ use snapshot::Snapshot;
 use stream::Outflow;
 use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
+use work::Work;
 
 /// Validates a server address with the rules that [`RoomOptions::join`] uses, without connecting.
 ///
@@ -130,6 +134,7 @@ pub struct Room {
     snapshot: Snapshot,
     shared: Arc<Shared>,
     ends: UserQueues,
+    work: Work,
 }
 
 /// Options for joining a room.
@@ -347,11 +352,12 @@ impl RoomOptions {
             token: joined.token.clone(),
             closed: None,
         });
-        let room = Room { snapshot: joined.snapshot(), shared: queues.shared.clone(), ends };
+        let mut room =
+            Room { snapshot: joined.snapshot(), shared: queues.shared.clone(), ends, work: Work::default() };
         let rejoin = Rejoin::new(Instant::now(), policy, start.elapsed());
         let (name, local) = (joined.room.clone(), joined.local.clone());
         let task = Task { queues, connector, source: self.source, rejoin, room: name, local };
-        tokio::spawn(task.run(joined));
+        room.work.spawn(Box::pin(task.run(joined)));
         Ok(room)
     }
 }
@@ -454,6 +460,10 @@ impl Transport for Room {
 
     fn backlog(&self) -> usize {
         self.shared.backlog.bytes()
+    }
+
+    fn take_background(&mut self) -> Option<Background> {
+        self.work.take()
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {

@@ -14,14 +14,13 @@ use str0m::{
     net::{Protocol, Receive},
     stats::PeerStats,
 };
-use tokio::time;
 
 use super::{
     ice_tcp::TcpEvent,
     liveness::CHECK,
     sockets::{MAX_DATAGRAM, Readable, Sockets},
 };
-use crate::transport::Lane;
+use crate::transport::{Lane, alarm::Alarm};
 
 mod candidates;
 mod path;
@@ -65,6 +64,7 @@ pub(super) struct PeerConnection {
     candidates: Candidates,
     path: Path,
     wake_at: Instant,
+    alarm: Alarm,
     messages: VecDeque<(Lane, Vec<u8>)>,
     lost: Option<&'static str>,
     buffer: Vec<u8>,
@@ -144,6 +144,7 @@ impl PeerConnection {
             candidates: Candidates::default(),
             path: Path::new(now),
             wake_at: now,
+            alarm: Alarm::default(),
             messages: VecDeque::new(),
             lost: None,
             buffer: vec![0; MAX_DATAGRAM],
@@ -240,7 +241,12 @@ impl PeerConnection {
     /// # Cancel safety
     /// A dropped future loses nothing.
     pub(super) async fn wait(&mut self, until: Instant) -> Option<Readable> {
-        time::timeout_at(self.wakes_at(until).into(), self.sockets.readable()).await.ok()
+        let until = self.wakes_at(until).into();
+        tokio::select! {
+            biased;
+            readable = self.sockets.readable() => Some(readable),
+            () = self.alarm.wait_until(Some(until)) => None,
+        }
     }
 
     /// When [`PeerConnection::wait`] ends if nothing comes.

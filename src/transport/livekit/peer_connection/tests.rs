@@ -120,7 +120,7 @@ impl Remote {
     async fn wait(&self) -> Option<(Vec<u8>, SocketAddr)> {
         let mut buffer = vec![0; MAX_DATAGRAM];
         let received =
-            time::timeout_at(self.wake_at.into(), self.socket.recv_from(&mut buffer)).await.ok()?;
+            tokio::time::timeout_at(self.wake_at.into(), self.socket.recv_from(&mut buffer)).await.ok()?;
         let (size, from) = received.unwrap();
         buffer.truncate(size);
         Some((buffer, from))
