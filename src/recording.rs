@@ -13,17 +13,17 @@
 
 #![doc = include_str!("recording/json.md")]
 
-mod blank;
+mod anonymize;
 mod calls;
+mod calls_builder;
 mod check;
+mod decoded;
 mod entry;
 mod error;
 pub(crate) mod escape;
-mod fold;
 mod follow;
 mod format;
 mod info;
-mod journal;
 mod original;
 mod queue;
 mod reader;
@@ -33,20 +33,21 @@ mod redact;
 mod redactor;
 mod report;
 mod rewrite;
-mod spoken;
 mod streams;
 mod tap;
 mod text;
 mod trace;
 mod writer;
+mod writer_thread;
 
 pub use calls::{RecordedCall, RecordedOutcome};
+pub(crate) use calls_builder::CallUpdate;
+pub use calls_builder::{Calls, CallsBuilder, calls};
 pub use check::{Checked, Checker, Finding, Level, check};
+use decoded::Decoded;
 pub(crate) use entry::HIDDEN;
 pub use entry::{Direction, Entry, Happened, Moment, Recorded, RoomEvent};
 pub use error::RecordError;
-pub(crate) use fold::Told;
-pub use fold::{Calls, CallsBuilder, calls};
 pub use format::About;
 pub use info::{Info, InfoBuilder, Latency, PeerInfo, ToolInfo, Traffic, info};
 pub use queue::RecorderStats;
@@ -57,7 +58,6 @@ pub use redact::Redact;
 pub(crate) use redactor::MARK as REDACTED;
 pub use report::{report, report_with_notes, write_report};
 pub use rewrite::{Repaired, redact, repair};
-use spoken::Spoken;
 pub use tap::Tap;
 pub use text::{call_json, entry_json, entry_text};
 pub use trace::write_trace;

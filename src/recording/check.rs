@@ -9,9 +9,9 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent, Spoken,
-    fold::{Calls, CallsBuilder, Told, beginning},
-    spoken::call_of,
+    Decoded, Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent,
+    calls_builder::{CallUpdate, Calls, CallsBuilder, beginning},
+    decoded::call_of,
 };
 use crate::{
     protocol::frame::{Frame, Kind, Message},
@@ -115,7 +115,7 @@ pub fn check(entries: impl IntoIterator<Item = Entry>) -> Checked {
 pub struct Checker {
     /// How many entries were taken by [`push`](Self::push).
     entries: usize,
-    fold: CallsBuilder,
+    builder: CallsBuilder,
     found: Checked,
     /// Calls without a result.
     open: BTreeMap<u64, Open>,
@@ -131,11 +131,11 @@ pub struct Checker {
     hasher: RandomState,
     /// The join that each participant is in.
     present: HashMap<Identity, Sid>,
-    dead: HashSet<Peer>,
-    told: HashSet<(Identity, String)>,
+    ended_joins: HashSet<Peer>,
+    reported: HashSet<(Identity, String)>,
     is_over: bool,
     /// The recorded participant sends Configurations.
-    shakes_hands: bool,
+    sends_configuration: bool,
 }
 
 /// A call that waits for its result.
@@ -166,44 +166,50 @@ impl Checker {
         let index = self.entries;
         self.entries += 1;
         match &entry.what {
-            Happened::Packet(packet) => self.handle_packet(index, entry, packet, &Spoken::of(packet)),
+            Happened::Packet(packet) => self.handle_packet(index, entry, packet, &Decoded::of(packet)),
             Happened::Event(event) => self.handle_event(index, entry, event),
         }
     }
 
     /// Judges the next entry, a packet that has been read.
-    pub(super) fn handle_packet(&mut self, index: usize, entry: &Entry, packet: &Recorded, spoken: &Spoken) {
+    pub(super) fn handle_packet(
+        &mut self,
+        index: usize,
+        entry: &Entry,
+        packet: &Recorded,
+        decoded: &Decoded,
+    ) {
         self.overdue(entry.at);
         let place = Place { at: entry.at, entry: index, who: packet.from.identity().clone() };
-        match spoken {
-            Spoken::Foreign => return,
-            Spoken::Malformed(error) => {
+        match decoded {
+            Decoded::Foreign => return,
+            Decoded::Malformed(error) => {
                 let level = if packet.topic.is_empty() { Level::Note } else { Level::Error };
                 let text = format!("it is malformed (error {}): {error}", DecodeError::CODE);
                 self.find(&place, level, "malformed", text);
             }
-            Spoken::Frame(frame, message) => {
-                self.words(&place, frame);
+            Decoded::Frame(frame, message) => {
+                self.spellings(&place, frame);
                 self.stanza(&place, packet, frame, message);
             }
         }
-        if packet.direction == Direction::Heard && self.dead.contains(&packet.from) {
+        if packet.direction == Direction::Heard && self.ended_joins.contains(&packet.from) {
             let text = format!("its join {} has ended", packet.from.sid());
-            self.find(&place, self.of_silence(), "dead-sid", text);
+            self.find(&place, self.absence_level(), "dead-sid", text);
         }
-        if let Some((serial, told)) = self.fold.push_decoded(index, entry, Some(spoken)) {
+        if let Some((serial, told)) = self.builder.push_decoded(index, entry, Some(decoded)) {
             self.call(&place, packet, serial, told);
-        } else if let Spoken::Frame(frame, Message::ControlStop(_)) = spoken
+        } else if let Decoded::Frame(frame, Message::ControlStop(_)) = decoded
             && frame.meta_bool("bridge.bye")
         {
-            self.forgive_with(&place.who);
+            self.stop_expecting_of(&place.who);
         }
     }
 
     /// Judges the next entry, an event.
     pub(super) fn handle_event(&mut self, index: usize, entry: &Entry, event: &RoomEvent) {
         self.overdue(entry.at);
-        self.fold.push_decoded(index, entry, None);
+        self.builder.push_decoded(index, entry, None);
         self.event(event);
     }
 
@@ -215,13 +221,14 @@ impl Checker {
     /// Returns the findings and the calls.
     pub(super) fn finish_with_calls(mut self) -> (Checked, Calls) {
         // An observer may go while a call is open.
-        let open = if self.is_over && !self.fold.observes() {
+        let open = if self.is_over && !self.builder.observes() {
             std::mem::take(&mut self.open)
         } else {
             BTreeMap::new()
         };
         for (serial, open) in open {
-            let Some(call) = self.fold.call(serial).filter(|_| !self.fold.is_withdrawn(serial)) else {
+            let Some(call) = self.builder.call(serial).filter(|_| !self.builder.is_stopped_by_caller(serial))
+            else {
                 continue;
             };
             let text = format!("call {} ({}) has no result", call.id, call.tool);
@@ -230,7 +237,7 @@ impl Checker {
             self.find(&place, Level::Error, "no-result", text);
         }
         self.found.findings.sort_by_key(|finding| finding.entry);
-        (self.found, self.fold.finish())
+        (self.found, self.builder.finish())
     }
 
     fn event(&mut self, event: &RoomEvent) {
@@ -245,12 +252,12 @@ impl Checker {
                 if self.present.get(identity) == Some(sid) {
                     self.present.remove(identity);
                 }
-                self.bury(Peer::new(identity, sid));
-                self.forgive_with(identity);
+                self.mark_ended(Peer::new(identity, sid));
+                self.stop_expecting_of(identity);
             }
             RoomEvent::Link { .. } | RoomEvent::Unrecorded { .. } => {
                 self.forget_senders();
-                self.forgive_all();
+                self.stop_expecting_all();
             }
             RoomEvent::Unsent { channel, sequence, .. } => {
                 if let Some(serial) = self.sent.get(&(*channel, *sequence)).copied() {
@@ -263,29 +270,29 @@ impl Checker {
     }
 
     fn join(&mut self, identity: &Identity, sid: &Sid) {
-        self.dead.remove(&Peer::new(identity, sid));
+        self.ended_joins.remove(&Peer::new(identity, sid));
         if self.present.len() >= MAX_REMEMBERED && !self.present.contains_key(identity) {
             return;
         }
         if let Some(old) = self.present.insert(identity.clone(), sid.clone())
             && old != *sid
         {
-            self.bury(Peer::new(identity, old));
-            self.forgive_with(identity);
+            self.mark_ended(Peer::new(identity, old));
+            self.stop_expecting_of(identity);
         }
     }
 
-    fn bury(&mut self, peer: Peer) {
+    fn mark_ended(&mut self, peer: Peer) {
         if let Some(sender) = self.senders.remove(&peer) {
             self.stanzas -= sender.last.len();
         }
-        if self.dead.len() < MAX_REMEMBERED && !peer.sid().is_empty() {
-            self.dead.insert(peer);
+        if self.ended_joins.len() < MAX_REMEMBERED && !peer.sid().is_empty() {
+            self.ended_joins.insert(peer);
         }
     }
 
     /// Types and spellings.
-    fn words(&mut self, place: &Place, frame: &Frame) {
+    fn spellings(&mut self, place: &Place, frame: &Frame) {
         if !frame.kind().is_known() {
             let code = frame.kind().code();
             let text = format!("type {code} is none of this protocol's, and is passed over");
@@ -309,10 +316,10 @@ impl Checker {
         if let Message::Configuration(it) = message {
             let lists = it.features.iter().flatten().any(|feature| feature == "fast_lane");
             sender.fast_lane = Some(lists);
-            self.shakes_hands |= packet.direction == Direction::Sent;
+            self.sends_configuration |= packet.direction == Direction::Sent;
         }
         // With a fast lane, frames wait for what may make them needless. An observer hears no Configurations.
-        let in_order = sender.fast_lane.map_or(self.shakes_hands, |lists| !lists);
+        let in_order = sender.fast_lane.map_or(self.sends_configuration, |lists| !lists);
         let what = (frame.kind().code(), self.hasher.hash_one(call_of(message)));
         let known = sender.last.get(&stanza);
         let oldest = sender.last.keys().next().copied().unwrap_or_default();
@@ -344,8 +351,8 @@ impl Checker {
         }
     }
 
-    fn call(&mut self, place: &Place, packet: &Recorded, serial: u64, told: Told) {
-        let Some(call) = self.fold.call(serial) else { return };
+    fn call(&mut self, place: &Place, packet: &Recorded, serial: u64, told: CallUpdate) {
+        let Some(call) = self.builder.call(serial) else { return };
         if let Some(open) = self.open.get_mut(&serial)
             && open.owner != call.owner
         {
@@ -357,7 +364,7 @@ impl Checker {
         }
         let (id, tool) = (call.id.clone(), call.tool.clone());
         match told {
-            Told::Asked if self.open.len() < MAX_OPEN && self.fold.expects_answer(serial) => {
+            CallUpdate::Requested if self.open.len() < MAX_OPEN && self.builder.expects_answer(serial) => {
                 let due = call.limit.unwrap_or_default() + PATIENCE;
                 let due = u64::try_from(due.as_nanos()).unwrap_or(u64::MAX);
                 let due = Moment(place.at.0.saturating_add(due));
@@ -371,23 +378,24 @@ impl Checker {
                 self.due.insert((due, serial));
                 self.note_packet(serial, packet);
             }
-            Told::AskedAgain => self.note_packet(serial, packet),
-            Told::AskedOther => {
+            CallUpdate::RequestRepeated => self.note_packet(serial, packet),
+            CallUpdate::RequestChanged => {
                 let text =
                     format!("call {id} ({tool}) was asked before with another tool or other parameters");
                 self.find(place, Level::Error, "request-changed", text);
             }
-            Told::Settled | Told::SettledDoubtfully | Told::SettledAfterAll => {
-                let impostor = self.fold.misled_by(serial).filter(|_| told == Told::SettledAfterAll).cloned();
+            CallUpdate::Settled | CallUpdate::SettledUncertain | CallUpdate::SettledByOwner => {
+                let impostor =
+                    self.builder.wrong_owner(serial).filter(|_| told == CallUpdate::SettledByOwner).cloned();
                 let cancelled = matches!(&call.outcome, RecordedOutcome::Failed { code, .. }
                     if matches!(code.as_str(), "cancelled" | "timeout" | "error 304"));
                 let is_owner = call.caller != place.who;
-                if self.fold.is_withdrawn(serial) && !cancelled && is_owner {
+                if self.builder.is_stopped_by_caller(serial) && !cancelled && is_owner {
                     let level = if packet.direction == Direction::Sent { Level::Error } else { Level::Note };
                     let text = format!("call {id} ({tool}) was stopped, and did not end as cancelled");
                     self.find(place, level, "result-after-stop", text);
                 }
-                if told == Told::SettledDoubtfully {
+                if told == CallUpdate::SettledUncertain {
                     let text =
                         format!("call {id} ({tool}) was answered by one that does not offer it; others do");
                     self.find(place, Level::Note, "wrong-sender", text);
@@ -398,16 +406,16 @@ impl Checker {
                 }
                 self.close(serial);
             }
-            Told::SettledOther => {
+            CallUpdate::ResultChanged => {
                 let text = format!("call {id} ({tool}) had another result before");
                 self.find(place, Level::Error, "two-results", text);
             }
-            Told::WrongSender => {
+            CallUpdate::WrongSender => {
                 let owner = call.owner.as_ref().map_or("somebody else", Identity::as_str).to_owned();
                 let text = format!("call {id} ({tool}) is {owner}'s to answer");
                 self.find(place, Level::Error, "wrong-sender", text);
             }
-            Told::Asked | Told::SettledAgain | Told::Stopped | Told::Other => {}
+            CallUpdate::Requested | CallUpdate::ResultRepeated | CallUpdate::Stopped | CallUpdate::Other => {}
         }
     }
 
@@ -432,31 +440,31 @@ impl Checker {
                 self.due.pop_first();
                 continue;
             };
-            let Some(call) = self.fold.call(serial) else { continue };
+            let Some(call) = self.builder.call(serial) else { continue };
             let limit = call.limit.unwrap_or_default().as_millis();
             let text = format!("call {} ({}) had no result {limit} ms and 2 s later", call.id, call.tool);
             let who = call.owner.clone().unwrap_or_else(|| Identity::from(""));
             let place = Place { at: open.asked, entry: open.entry, who };
-            self.find(&place, self.of_silence(), "timeout-not-honoured", text);
+            self.find(&place, self.absence_level(), "timeout-not-honoured", text);
         }
     }
 
     /// How bad it is that something was not heard, or late.
-    fn of_silence(&self) -> Level {
-        if self.fold.observes() { Level::Note } else { Level::Error }
+    fn absence_level(&self) -> Level {
+        if self.builder.observes() { Level::Note } else { Level::Error }
     }
 
     /// Nothing is expected of this participant any more. Whom a call went to an observer cannot know before it is
     /// answered.
-    fn forgive_with(&mut self, who: &Identity) {
-        self.forgive_those_of(Some(who));
-        if self.fold.observes() {
-            self.forgive_those_of(None);
+    fn stop_expecting_of(&mut self, who: &Identity) {
+        self.stop_expecting_party(Some(who));
+        if self.builder.observes() {
+            self.stop_expecting_party(None);
         }
     }
 
     /// Nothing is expected any more of the calls of this participant, or of those whose owner is not known.
-    fn forgive_those_of(&mut self, who: Option<&Identity>) {
+    fn stop_expecting_party(&mut self, who: Option<&Identity>) {
         let first = (who.cloned(), 0);
         while let Some((party, serial)) = self.parties.range(&first..).next()
             && *party == first.0
@@ -469,7 +477,7 @@ impl Checker {
     }
 
     /// Nothing is expected any more of any call.
-    fn forgive_all(&mut self) {
+    fn stop_expecting_all(&mut self) {
         self.open.clear();
         self.due.clear();
         self.parties.clear();
@@ -494,7 +502,7 @@ impl Checker {
 
     fn find_once(&mut self, place: &Place, rule: &'static str, word: &str, text: String) {
         let key = (place.who.clone(), format!("{rule} {}", word.chars().take(64).collect::<String>()));
-        if self.told.len() < MAX_REMEMBERED && self.told.insert(key) {
+        if self.reported.len() < MAX_REMEMBERED && self.reported.insert(key) {
             self.find(place, Level::Note, rule, text);
         }
     }

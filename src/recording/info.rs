@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RoomEvent, Spoken,
+    Decoded, Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RoomEvent,
     check::Checker, entry::millis, escape::plain,
 };
 use crate::{protocol::frame::Kind, transport::Role};
@@ -143,11 +143,11 @@ pub struct Latency {
 
 /// What is in a recording.
 pub fn info(entries: impl IntoIterator<Item = Entry>) -> Info {
-    let mut gather = InfoBuilder::default();
+    let mut builder = InfoBuilder::default();
     for entry in entries {
-        gather.push(&entry);
+        builder.push(&entry);
     }
-    gather.finish()
+    builder.finish()
 }
 
 /// Builds the figures of a recording entry by entry; [`info`] does it in one step.
@@ -174,9 +174,9 @@ impl InfoBuilder {
                 self.handle_event(event);
             }
             Happened::Packet(packet) => {
-                let spoken = Spoken::of(packet);
-                self.checker.handle_packet(self.index, entry, packet, &spoken);
-                self.packet(packet, &spoken);
+                let decoded = Decoded::of(packet);
+                self.checker.handle_packet(self.index, entry, packet, &decoded);
+                self.packet(packet, &decoded);
             }
         }
         self.index += 1;
@@ -242,13 +242,13 @@ impl InfoBuilder {
         }
     }
 
-    fn packet(&mut self, packet: &Recorded, spoken: &Spoken) {
-        match spoken {
-            Spoken::Foreign => self.info.foreign += 1,
-            Spoken::Malformed(_) => self.info.malformed += 1,
-            Spoken::Frame(frame, _) => count(&mut self.info.frames, &kind_word(frame.kind()), MAX_TOOLS),
+    fn packet(&mut self, packet: &Recorded, decoded: &Decoded) {
+        match decoded {
+            Decoded::Foreign => self.info.foreign += 1,
+            Decoded::Malformed(_) => self.info.malformed += 1,
+            Decoded::Frame(frame, _) => count(&mut self.info.frames, &kind_word(frame.kind()), MAX_TOOLS),
         }
-        let bytes = spoken.size(packet);
+        let bytes = decoded.size(packet);
         if let Some(peer) = self.join(packet.from.identity().as_str(), packet.from.sid().as_str()) {
             peer.heard.add(bytes);
         }

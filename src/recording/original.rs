@@ -1,6 +1,6 @@
 //! How large things were before values were taken out of them: each placeholder says it of its value.
 
-use super::redactor::{MARK, TAKEN};
+use super::redactor::{MARK, PLACEHOLDER};
 use crate::{
     protocol::frame::Frame,
     value::{token::Token, walk::Walk},
@@ -61,7 +61,7 @@ const FRAME: &[u8] = b"<redacted: frame, ";
 
 /// What a placeholder says of the size of its value: `<redacted: string, 8 bytes>`.
 fn size_said(text: &[u8]) -> Option<usize> {
-    let text = std::str::from_utf8(text).ok()?.strip_prefix(TAKEN)?.strip_suffix(" bytes>")?;
+    let text = std::str::from_utf8(text).ok()?.strip_prefix(PLACEHOLDER)?.strip_suffix(" bytes>")?;
     let (_, size) = text.rsplit_once(' ')?;
     // No frame is larger, whatever a file says.
     size.parse().ok().filter(|size| *size <= crate::value::Limits::BYTES)

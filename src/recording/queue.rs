@@ -37,7 +37,7 @@ pub(super) const NO_TICKET: u64 = 0;
 /// One thing to be written.
 #[derive(Debug)]
 pub(super) enum Item {
-    Packet(Moment, Told),
+    Packet(Moment, QueuedPacket),
     Event(Moment, RoomEvent),
     /// The packet of this ticket did not leave.
     Unsent(Moment, u64, String),
@@ -45,7 +45,7 @@ pub(super) enum Item {
 
 /// A packet, as the recorder is told of it.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct QueuedPacket {
     pub(super) direction: Direction,
     pub(super) from: Peer,
     pub(super) to: Vec<Identity>,

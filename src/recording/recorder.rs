@@ -12,9 +12,9 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     Entry, HIDDEN, Moment, RecordError, RecorderStats, Redact, RoomEvent, Tap,
-    journal::Journal,
     queue::{Item, Queue},
     rewrite, writer,
+    writer_thread::WriterThread,
 };
 use crate::transport::{Role, Transport};
 
@@ -144,12 +144,12 @@ impl Recorder {
         let file = writer::create_file(path, options.force)?;
         let role = Arc::new(options.role.map_or_else(OnceLock::new, OnceLock::from));
         let queue = Queue::new(options.entries, options.bytes);
-        let journal = Journal::new(file, options.redact, Arc::clone(&role));
+        let writer_thread = WriterThread::new(file, options.redact, Arc::clone(&role));
         let (path, clock, done) = (path.to_owned(), Clock::new(), watch::Sender::new(false));
         let shared = Arc::new(Shared { path, clock, queue, role, hidden: options.hidden, done });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new().name("toolbridge-rec".to_owned());
-        thread.spawn(move || theirs.run(journal)).map_err(RecordError::Thread)?;
+        thread.spawn(move || theirs.run(writer_thread)).map_err(RecordError::Thread)?;
         Ok(Self(Arc::new(Handle(shared))))
     }
 
@@ -293,10 +293,10 @@ impl Shared {
     }
 
     /// The thread.
-    fn run(&self, journal: Journal) {
+    fn run(&self, writer_thread: WriterThread) {
         let _end = End(self);
         let path = self.path.display();
-        match journal.keep(&self.queue) {
+        match writer_thread.run(&self.queue) {
             Err(error) => {
                 tracing::error!(%path, %error, "the recording stops; what was written stays");
                 self.queue.fail(error.to_string());

@@ -21,7 +21,7 @@ use crate::{
 pub(crate) const MARK: &str = "bridge.redacted";
 
 /// How a text begins that stands for a value; what was taken out once is not again.
-pub(super) const TAKEN: &str = "<redacted: ";
+pub(super) const PLACEHOLDER: &str = "<redacted: ";
 
 /// Calls of hidden tools whose results are still to be recognised: more than are open at once anywhere.
 const CALLS: usize = 16_384;
@@ -189,7 +189,7 @@ impl Redactor {
 /// Replaces one value by what it was; nothing is nothing, and what was taken out stays.
 fn change(bytes: &[u8], value: &Range<usize>, in_map: bool, changes: &mut Vec<Change>) {
     let Ok((token, _)) = Token::read(bytes, value.start) else { return };
-    let taken = |token: Token<'_>| token.as_text().is_some_and(|text| text.starts_with(TAKEN));
+    let taken = |token: Token<'_>| token.as_text().is_some_and(|text| text.starts_with(PLACEHOLDER));
     let again = match token {
         Token::Map(1) => pairs(bytes, value.start)
             .and_then(|pairs| Token::read(bytes, pairs.first()?.1.start).ok())
@@ -206,7 +206,7 @@ fn change(bytes: &[u8], value: &Range<usize>, in_map: bool, changes: &mut Vec<Ch
     }
     let kind = token.kind();
     let kind = kind.trim_start_matches("an ").trim_start_matches("a ");
-    out.str(&format!("{TAKEN}{kind}, {} bytes>", value.len()));
+    out.str(&format!("{PLACEHOLDER}{kind}, {} bytes>", value.len()));
     changes.push((value.clone(), out));
 }
 
@@ -272,7 +272,7 @@ fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
     out.str(MARK);
     out.bool(true);
     out.str("redacted");
-    out.str(&format!("{TAKEN}frame, {} bytes>", payload.len()));
+    out.str(&format!("{PLACEHOLDER}frame, {} bytes>", payload.len()));
     out.into()
 }
 

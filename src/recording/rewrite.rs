@@ -87,25 +87,25 @@ pub(super) fn finish(mut live: File, path: &Path) -> Result<Repaired, RecordErro
 
 /// Writes a recording to a new file, which then takes this name.
 fn replace(recording: Recording, path: &Path, edit: Edit<'_>) -> Result<Repaired, RecordError> {
-    let beside = beside(path)?;
-    match fs::remove_file(&beside) {
+    let temporary = temporary(path)?;
+    match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(RecordError::creating(&beside, error));
+            return Err(RecordError::creating(&temporary, error));
         }
         _ => {}
     }
-    let file = writer::create_file(&beside, false)?;
-    let unfinished = Unfinished(&beside);
+    let file = writer::create_file(&temporary, false)?;
+    let unfinished = Unfinished(&temporary);
     let (file, repaired) = rewrite(recording, BufWriter::new(file), edit)?;
     let file = file.into_inner().map_err(|error| RecordError::Write(error.into_error()))?;
     file.sync_all().map_err(RecordError::Write)?;
-    fs::rename(&beside, path).map_err(RecordError::Write)?;
+    fs::rename(&temporary, path).map_err(RecordError::Write)?;
     std::mem::forget(unfinished);
     Ok(repaired)
 }
 
 /// The name of the file that is being made: hidden, in the same folder, so that a rename is enough.
-fn beside(path: &Path) -> Result<PathBuf, RecordError> {
+fn temporary(path: &Path) -> Result<PathBuf, RecordError> {
     let Some(name) = path.file_name() else {
         return Err(RecordError::creating(path, io::Error::other("it names no file")));
     };

@@ -23,13 +23,13 @@ const ID: usize = 256;
 /// The streams that have begun.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    open: HashMap<(Peer, Arc<str>), Inflow>,
+    open: HashMap<(Peer, Arc<str>), OpenStream>,
     bytes: usize,
     parts: u64,
 }
 
 /// One that has not ended.
-struct Inflow {
+struct OpenStream {
     bytes: Vec<u8>,
     /// The index of the chunk that is due.
     next: u64,
@@ -37,7 +37,7 @@ struct Inflow {
     heard: u64,
 }
 
-impl std::fmt::Debug for Inflow {
+impl std::fmt::Debug for OpenStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inflow").field("bytes", &self.bytes.len()).field("next", &self.next).finish()
     }
@@ -56,21 +56,21 @@ impl Streams {
                     if self.open.len() == OPEN {
                         self.close_oldest();
                     }
-                    self.open.insert(key, Inflow { bytes: Vec::new(), next: 0, heard: self.parts });
+                    self.open.insert(key, OpenStream { bytes: Vec::new(), next: 0, heard: self.parts });
                 }
                 None
             }
             StreamPart::Chunk { index, bytes, .. } => {
-                let inflow = self.open.get_mut(&key)?;
-                if *index < inflow.next {
+                let stream = self.open.get_mut(&key)?;
+                if *index < stream.next {
                     return None; // heard already
                 }
-                if *index > inflow.next || inflow.bytes.len() + bytes.len() > Limits::BYTES {
+                if *index > stream.next || stream.bytes.len() + bytes.len() > Limits::BYTES {
                     self.close(&key);
                     return None;
                 }
-                inflow.bytes.extend_from_slice(bytes);
-                (inflow.next, inflow.heard) = (inflow.next + 1, self.parts);
+                stream.bytes.extend_from_slice(bytes);
+                (stream.next, stream.heard) = (stream.next + 1, self.parts);
                 self.bytes += bytes.len();
                 while self.bytes > BYTES {
                     self.close_oldest();
@@ -93,9 +93,9 @@ impl Streams {
     }
 
     fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<Vec<u8>> {
-        let inflow = self.open.remove(key)?;
-        self.bytes -= inflow.bytes.len();
-        Some(inflow.bytes)
+        let stream = self.open.remove(key)?;
+        self.bytes -= stream.bytes.len();
+        Some(stream.bytes)
     }
 
     fn close_oldest(&mut self) {

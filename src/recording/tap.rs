@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use super::{
     Direction, Recorder, RoomEvent,
-    queue::{Item, NO_TICKET, Told},
+    queue::{Item, NO_TICKET, QueuedPacket},
     recorder::Shared,
     streams::Streams,
 };
@@ -86,7 +86,7 @@ impl<T: Transport> Tap<T> {
             TransportEvent::Packet(packet) if is_ours(&packet.topic) => {
                 self.recorder.shared().tell(|at| {
                     let (topic, payload) = (packet.topic.clone(), packet.payload.clone());
-                    let told = Told { topic, payload, lane: packet.lane, ..heard(&packet.from) };
+                    let told = QueuedPacket { topic, payload, lane: packet.lane, ..heard(&packet.from) };
                     Item::Packet(at, told)
                 });
             }
@@ -109,7 +109,7 @@ impl<T: Transport> Tap<T> {
         if let Some(payload) = self.streams.part(from, part) {
             self.recorder.shared().tell(|at| {
                 let topic = STREAM_TOPIC.into();
-                Item::Packet(at, Told { topic, payload, stream: true, ..heard(from) })
+                Item::Packet(at, QueuedPacket { topic, payload, stream: true, ..heard(from) })
             });
         }
     }
@@ -138,7 +138,7 @@ impl<T: Transport> Transport for Tap<T> {
                 && packet.lane == Lane::Reliable
                 && packet.payload.len() > self.capabilities.max_packet;
             let ticket = self.recorder.shared().tell(|at| {
-                let told = Told {
+                let told = QueuedPacket {
                     direction: Direction::Sent,
                     from: self.local.clone(),
                     to: packet.to.clone(),
@@ -222,8 +222,8 @@ fn is_ours(topic: &str) -> bool {
     topic.is_empty() || topic == TOPIC
 }
 
-fn heard(from: &Peer) -> Told {
-    Told {
+fn heard(from: &Peer) -> QueuedPacket {
+    QueuedPacket {
         direction: Direction::Heard,
         from: from.clone(),
         to: Vec::new(),

@@ -5,10 +5,10 @@ use std::io::{self, Cursor};
 use super::{
     About, Direction, Entry, Happened, Moment, RecordError, Recording, Redact, RoomEvent,
     format::Channel,
-    journal::Journal,
-    queue::{Batch, Item, NO_TICKET, Queue, Told},
+    queue::{Batch, Item, NO_TICKET, Queue, QueuedPacket},
     rewrite::rewrite,
     writer::{Writer, Written},
+    writer_thread::WriterThread,
 };
 use crate::transport::{Lane, Peer, Role};
 
@@ -230,8 +230,8 @@ fn a_full_disk_stops_the_recorder_once_and_everything_behind_it_is_counted() {
     }
     queue.close();
     let mut disk = Disk(2_000, Vec::new());
-    let journal = Journal::new(&mut disk, Redact::default(), std::sync::Arc::default());
-    let error = journal.keep(&queue).map(drop).unwrap_err();
+    let writer_thread = WriterThread::new(&mut disk, Redact::default(), std::sync::Arc::default());
+    let error = writer_thread.run(&queue).map(drop).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     queue.fail(error.to_string());
     queue.push(Item::of(Moment(99), packet(99)));
@@ -252,7 +252,7 @@ fn a_queue_holds_what_it_may_and_events_find_room_beside_packets() {
         let payload = vec![0; size].into();
         Item::Packet(
             Moment(1),
-            Told { direction, from, to: vec![], topic, lane, stream: false, payload, ticket: 0 },
+            QueuedPacket { direction, from, to: vec![], topic, lane, stream: false, payload, ticket: 0 },
         )
     };
     let tickets: Vec<_> =

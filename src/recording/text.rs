@@ -6,11 +6,11 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
+    Decoded, Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent,
+    decoded::{call_of, frame_json},
     entry::millis,
     escape::plain,
     info::clock,
-    spoken::{call_of, frame_json},
 };
 use crate::{protocol::frame::Message, transport::Lane};
 
@@ -89,7 +89,7 @@ pub fn call_json(call: &RecordedCall) -> Value {
 }
 
 fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
-    let spoken = Spoken::of(packet);
+    let decoded = Decoded::of(packet);
     let to: Vec<_> = packet.to.iter().map(|who| who.as_str()).collect();
     let fields = json!({
         "direction": packet.direction,
@@ -101,15 +101,15 @@ fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
         "stream": packet.stream,
         "channel": packet.channel,
         "sequence": packet.sequence,
-        "bytes": spoken.size(packet),
+        "bytes": decoded.size(packet),
     });
     if let Value::Object(fields) = fields {
         json.extend(fields);
     }
-    let frame = match spoken {
-        Spoken::Frame(frame, _) => frame_json(&frame),
-        Spoken::Malformed(error) => Err(error.to_string()),
-        Spoken::Foreign => Err("it is on a topic of somebody else".to_owned()),
+    let frame = match decoded {
+        Decoded::Frame(frame, _) => frame_json(&frame),
+        Decoded::Malformed(error) => Err(error.to_string()),
+        Decoded::Foreign => Err("it is on a topic of somebody else".to_owned()),
     };
     match frame {
         Ok(frame) => {
@@ -129,22 +129,22 @@ fn packet_text(line: &mut String, packet: &Recorded) {
         Direction::Heard => ("←", word(packet.from.identity().as_str())),
     };
     // Writing to a string cannot fail.
-    let spoken = Spoken::of(packet);
-    let _ = write!(line, "{arrow} {peer:<16} {:>6} B ", spoken.size(packet));
+    let decoded = Decoded::of(packet);
+    let _ = write!(line, "{arrow} {peer:<16} {:>6} B ", decoded.size(packet));
     if packet.lane == Lane::Lossy {
         line.push_str("lossy ");
     }
     if packet.stream {
         line.push_str("stream ");
     }
-    match spoken {
-        Spoken::Foreign => {
+    match decoded {
+        Decoded::Foreign => {
             let _ = write!(line, "on topic {}", word(&packet.topic));
         }
-        Spoken::Malformed(error) => {
+        Decoded::Malformed(error) => {
             let _ = write!(line, "malformed: {}", word_of(&error.to_string(), 200));
         }
-        Spoken::Frame(frame, message) => {
+        Decoded::Frame(frame, message) => {
             let _ = write!(line, "{:<16}", frame.kind().name());
             if let Some(id) = call_of(&message) {
                 let _ = write!(line, " {}", word(id));

@@ -8,7 +8,7 @@ use std::{
 use super::{LiveError, MAX_BYTES, MAX_ENTRIES, script::Spoken, setup::tools};
 use crate::{
     protocol::frame::{Message, ToolProgress, ToolUseRequest, ToolUseResult},
-    recording::{CallsBuilder, Entry, Happened, Moment, RecordedCall, Told},
+    recording::{CallUpdate, CallsBuilder, Entry, Happened, Moment, RecordedCall},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Progress, ProgressStatus, Tool, ToolName},
     transport::{Identity, STREAM_TOPIC, TOPIC},
     value::Value,
@@ -157,18 +157,21 @@ impl Reader {
                 let some = &it.tools[..it.tools.len().min(MAX_TOOLS)];
                 tools(some).into_iter().for_each(|it| self.offer(it));
             }
-            (Message::ToolUseRequest(it), Some((serial, Told::Asked | Told::AskedAgain))) => {
+            (
+                Message::ToolUseRequest(it),
+                Some((serial, CallUpdate::Requested | CallUpdate::RequestRepeated)),
+            ) => {
                 self.calls.entry(serial).or_insert_with(|| Taped::new(index, entry.at, it, &spoken));
             }
-            (Message::ToolUseResult(it), Some((serial, Told::Settled | Told::SettledOther))) => {
+            (Message::ToolUseResult(it), Some((serial, CallUpdate::Settled | CallUpdate::ResultChanged))) => {
                 if let Some(call) = self.calls.get_mut(&serial).filter(|call| call.answer.is_none()) {
                     call.answer = Some((entry.at, Answer::new(it, &spoken)));
                 }
             }
-            (Message::ToolProgress(it), Some((serial, Told::Other))) => {
+            (Message::ToolProgress(it), Some((serial, CallUpdate::Other))) => {
                 self.step(serial, entry.at, it, &spoken)
             }
-            (Message::ControlStop(_), Some((serial, Told::Stopped))) => {
+            (Message::ControlStop(_), Some((serial, CallUpdate::Stopped))) => {
                 if let Some(call) = self.calls.get_mut(&serial) {
                     call.stopped.get_or_insert(entry.at);
                 }

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::{
     super::{
         Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome,
+        decoded::{can_be_shown, frame_json},
         original::frame_size,
-        spoken::{can_be_shown, frame_json},
     },
     numbers::{Ending, Numbers, numbers},
     text::{MAX_TEXT, embedded, json, shown},

@@ -1,7 +1,7 @@
 //! What an observer cannot know, and what is made of it: it hears copies, which say neither who was asked nor what was
 //! said first, and its own file says no more than them.
 
-use super::{CallsBuilder, Slot, Told};
+use super::{CallUpdate, CallsBuilder, TrackedCall};
 use crate::{
     recording::RecordedOutcome,
     tool::{CallId, ErrorCode, Execution},
@@ -27,8 +27,8 @@ impl CallsBuilder {
     }
 
     /// Who answered this call, and was not its owner after all.
-    pub(in crate::recording) fn misled_by(&self, serial: u64) -> Option<&Identity> {
-        self.slots.get(&serial)?.misled_by.as_ref()
+    pub(in crate::recording) fn wrong_owner(&self, serial: u64) -> Option<&Identity> {
+        self.tracked.get(&serial)?.wrong_owner.as_ref()
     }
 
     /// Whether this participant offers the tool.
@@ -49,32 +49,33 @@ impl CallsBuilder {
         }
         let nobodys = (id.clone(), Identity::from(""));
         let serial = self.keys.get(&nobodys).copied()?;
-        let slot = self.slots.get_mut(&serial).filter(|slot| slot.asked.is_none())?;
-        slot.call.caller = caller.clone();
+        let tracked_call =
+            self.tracked.get_mut(&serial).filter(|tracked_call| tracked_call.asked.is_none())?;
+        tracked_call.call.caller = caller.clone();
         self.keys.remove(&nobodys);
         self.keys.insert((id.clone(), caller.clone()), serial);
         Some(serial)
     }
 
     /// A call that an observer hears of before it hears its request; its caller is not known yet.
-    pub(super) fn foresee(&mut self, id: &CallId) -> Option<u64> {
+    pub(super) fn insert_unrequested(&mut self, id: &CallId) -> Option<u64> {
         if self.observes() { self.insert(id, &Identity::from("")) } else { None }
     }
 
     /// What was said before the request was heard is looked at again: now it is known of which tool.
-    pub(super) fn doubt(&mut self, serial: u64) {
+    pub(super) fn recheck_owner(&mut self, serial: u64) {
         let owner = self.call(serial).and_then(|call| call.owner.clone()).filter(|_| self.observes());
-        let doubtful = owner.is_some_and(|owner| self.is_doubtful(serial, &owner));
-        if let Some(slot) = self.slots.get_mut(&serial) {
-            slot.guessed = doubtful;
+        let uncertain = owner.is_some_and(|owner| self.is_uncertain(serial, &owner));
+        if let Some(tracked_call) = self.tracked.get_mut(&serial) {
+            tracked_call.owner_uncertain = uncertain;
         }
     }
 
     /// Whether others offer the tool, and this participant does not.
-    fn is_doubtful(&self, serial: u64, from: &Identity) -> bool {
-        let Some(slot) = self.slots.get(&serial) else { return false };
-        let call = &slot.call;
-        slot.asked.is_some()
+    fn is_uncertain(&self, serial: u64, from: &Identity) -> bool {
+        let Some(tracked_call) = self.tracked.get(&serial) else { return false };
+        let call = &tracked_call.call;
+        tracked_call.asked.is_some()
             && call.execution != Some(Execution::Server)
             && *from != call.caller
             && !self.offers(from, &call.tool)
@@ -83,57 +84,63 @@ impl CallsBuilder {
 
     /// Whether it may be that this participant was asked: any may, as long as nobody answered, and whoever offers the
     /// tool, after one that does not had answered, or if the call was asked more than once.
-    pub(super) fn perhaps_may_answer(&self, serial: u64, from: &Identity) -> bool {
-        let Some(slot) = self.slots.get(&serial).filter(|_| self.observes()) else { return false };
-        let call = &slot.call;
+    pub(super) fn observer_accepts(&self, serial: u64, from: &Identity) -> bool {
+        let Some(tracked_call) = self.tracked.get(&serial).filter(|_| self.observes()) else { return false };
+        let call = &tracked_call.call;
         let cannot = from.is_empty() || self.observers.contains(from) || *from == call.caller;
-        if cannot || slot.asked.is_none() || call.execution == Some(Execution::Server) {
+        if cannot || tracked_call.asked.is_none() || call.execution == Some(Execution::Server) {
             return false;
         }
-        call.owner.is_none() || ((slot.guessed || slot.stanzas.len() > 1) && self.offers(from, &call.tool))
+        call.owner.is_none()
+            || ((tracked_call.owner_uncertain || tracked_call.stanzas.len() > 1)
+                && self.offers(from, &call.tool))
     }
 
     /// Takes whoever speaks for the owner, and says what its result is, if it is one.
-    pub(super) fn believe(
+    pub(super) fn accept_sender(
         &mut self,
         serial: u64,
         from: &Identity,
         outcome: Option<&RecordedOutcome>,
-    ) -> Told {
+    ) -> CallUpdate {
         if !self.observes() {
-            return Told::Settled;
+            return CallUpdate::Settled;
         }
-        let doubtful = self.is_doubtful(serial, from);
-        let Some(slot) = self.slots.get_mut(&serial) else { return Told::Settled };
-        let is_decided = slot.call.settled.is_some() && !slot.guessed;
-        if slot.taken_over || is_decided || slot.call.owner.as_ref() == Some(from) {
-            return slot.word(doubtful, outcome);
+        let uncertain = self.is_uncertain(serial, from);
+        let Some(tracked_call) = self.tracked.get_mut(&serial) else { return CallUpdate::Settled };
+        let is_decided = tracked_call.call.settled.is_some() && !tracked_call.owner_uncertain;
+        if tracked_call.taken_over || is_decided || tracked_call.call.owner.as_ref() == Some(from) {
+            return tracked_call.word(uncertain, outcome);
         }
-        let was_wrong = slot.guessed && slot.answer.is_some() && !is_unknown(&slot.call.outcome);
-        let before = slot.call.owner.replace(from.clone());
+        let was_wrong = tracked_call.owner_uncertain
+            && tracked_call.answer.is_some()
+            && !is_unknown(&tracked_call.call.outcome);
+        let before = tracked_call.call.owner.replace(from.clone());
         if was_wrong {
-            slot.misled_by.clone_from(&before);
+            tracked_call.wrong_owner.clone_from(&before);
         }
-        if std::mem::replace(&mut slot.guessed, doubtful) {
-            slot.answer = None;
-            slot.call.outcome = if slot.withdrawn { RecordedOutcome::Stopped } else { RecordedOutcome::Open };
-            (slot.call.started, slot.call.settled, slot.call.result) = (None, None, None);
-        } else if slot.before.len() < super::MAX_AGAIN {
-            slot.before.extend(before);
+        if std::mem::replace(&mut tracked_call.owner_uncertain, uncertain) {
+            tracked_call.answer = None;
+            tracked_call.call.outcome =
+                if tracked_call.stopped_by_caller { RecordedOutcome::Stopped } else { RecordedOutcome::Open };
+            (tracked_call.call.started, tracked_call.call.settled, tracked_call.call.result) =
+                (None, None, None);
+        } else if tracked_call.before.len() < super::MAX_AGAIN {
+            tracked_call.before.extend(before);
         }
-        slot.word(doubtful, outcome)
+        tracked_call.word(uncertain, outcome)
     }
 }
 
-impl Slot {
+impl TrackedCall {
     /// What a result is, if there is none yet.
-    fn word(&self, doubtful: bool, outcome: Option<&RecordedOutcome>) -> Told {
-        if self.misled_by.is_some() {
-            Told::SettledAfterAll
-        } else if doubtful && !outcome.is_some_and(is_unknown) {
-            Told::SettledDoubtfully
+    fn word(&self, uncertain: bool, outcome: Option<&RecordedOutcome>) -> CallUpdate {
+        if self.wrong_owner.is_some() {
+            CallUpdate::SettledByOwner
+        } else if uncertain && !outcome.is_some_and(is_unknown) {
+            CallUpdate::SettledUncertain
         } else {
-            Told::Settled
+            CallUpdate::Settled
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map;
 
-use super::{CallsBuilder, MAX_ALIKE, MAX_WORD, Slot};
+use super::{CallsBuilder, MAX_ALIKE, MAX_WORD, TrackedCall};
 use crate::{
     recording::{Direction, Recorded},
     tool::CallId,
@@ -21,16 +21,17 @@ impl CallsBuilder {
             let callers = [Some(from), heard, packet.to.first()].into_iter().flatten();
             let known = callers.filter_map(|caller| self.keys.get(&(id.clone(), caller.clone())));
             let mut known = known.filter(|serial| {
-                let slot = self.slots.get(serial);
-                slot.is_some_and(|it| it.call.caller == *from || self.surely_may_answer(**serial, from))
+                let tracked_call = self.tracked.get(serial);
+                tracked_call
+                    .is_some_and(|it| it.call.caller == *from || self.surely_may_answer(**serial, from))
             });
             if let Some(serial) = known.next() {
                 return Some(*serial);
             }
         }
         let fits = |serial: &&u64| {
-            self.slots.get(serial).is_some_and(|slot| {
-                let caller = &slot.call.caller;
+            self.tracked.get(serial).is_some_and(|tracked_call| {
+                let caller = &tracked_call.call.caller;
                 let is_meant = packet.to.is_empty() || packet.to.contains(caller) || caller == from;
                 is_meant && (caller == from || self.surely_may_answer(**serial, from))
             })
@@ -53,7 +54,7 @@ impl CallsBuilder {
         }
         let serial = self.next;
         self.next += 1;
-        self.slots.insert(serial, Slot::new(id, caller));
+        self.tracked.insert(serial, TrackedCall::new(id, caller));
         self.keys.insert((id.clone(), caller.clone()), serial);
         let alike = self.ids.entry(id.clone()).or_default();
         if alike.len() == MAX_ALIKE {
@@ -65,38 +66,39 @@ impl CallsBuilder {
 
     /// Counts what a call takes by now, and drops others until all of them fit.
     pub(super) fn weigh(&mut self, serial: u64) {
-        let Some(slot) = self.slots.get_mut(&serial) else { return };
-        let cost = slot.cost();
-        self.kept = self.kept + cost - std::mem::replace(&mut slot.weighed, cost);
-        while self.kept > self.most && !self.slots.is_empty() {
+        let Some(tracked_call) = self.tracked.get_mut(&serial) else { return };
+        let cost = tracked_call.cost();
+        self.kept = self.kept + cost - std::mem::replace(&mut tracked_call.weighed, cost);
+        while self.kept > self.most && !self.tracked.is_empty() {
             self.make_room();
         }
     }
 
     /// Drops the call that was settled first, or, if all are open, the oldest.
     pub(super) fn make_room(&mut self) {
-        let settled = std::iter::from_fn(|| self.settled.pop_front()).find(|it| self.slots.contains_key(it));
-        let Some(serial) = settled.or_else(|| self.slots.keys().next().copied()) else { return };
-        let Some(slot) = self.slots.remove(&serial) else { return };
+        let settled =
+            std::iter::from_fn(|| self.settled.pop_front()).find(|it| self.tracked.contains_key(it));
+        let Some(serial) = settled.or_else(|| self.tracked.keys().next().copied()) else { return };
+        let Some(tracked_call) = self.tracked.remove(&serial) else { return };
         self.dropped += 1;
-        self.kept -= slot.weighed;
-        self.places -= slot.call.entries.len();
+        self.kept -= tracked_call.weighed;
+        self.places -= tracked_call.call.entries.len();
         if let hash_map::Entry::Occupied(key) =
-            self.keys.entry((slot.call.id.clone(), slot.call.caller.clone()))
+            self.keys.entry((tracked_call.call.id.clone(), tracked_call.call.caller.clone()))
             && *key.get() == serial
         {
             key.remove();
         }
-        for stanza in slot.stanzas {
-            let key = (slot.call.caller.clone(), stanza);
+        for stanza in tracked_call.stanzas {
+            let key = (tracked_call.call.caller.clone(), stanza);
             if self.stanzas.get(&key) == Some(&serial) {
                 self.stanzas.remove(&key);
             }
         }
-        if let Some(serials) = self.ids.get_mut(&slot.call.id) {
+        if let Some(serials) = self.ids.get_mut(&tracked_call.call.id) {
             serials.retain(|it| *it != serial);
             if serials.is_empty() {
-                self.ids.remove(&slot.call.id);
+                self.ids.remove(&tracked_call.call.id);
             }
         }
     }
@@ -107,7 +109,10 @@ mod tests {
     use super::*;
     use crate::{
         protocol::frame::Frame,
-        recording::{Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent, fold::slot::SLOT},
+        recording::{
+            Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent,
+            calls_builder::tracked_call::CALL_BYTES,
+        },
         transport::{Lane, Peer},
     };
 
@@ -130,10 +135,10 @@ mod tests {
 
     #[test]
     fn when_there_are_too_many_the_one_that_was_settled_first_goes() {
-        let mut fold = CallsBuilder { most: 2 * SLOT + 400, ..CallsBuilder::default() };
+        let mut builder = CallsBuilder { most: 2 * CALL_BYTES + 400, ..CallsBuilder::default() };
         let mut index = 0;
-        let mut push = |fold: &mut CallsBuilder, from: &str, json: String| {
-            fold.push_decoded(index, &packet(from, &json), None);
+        let mut push = |builder: &mut CallsBuilder, from: &str, json: String| {
+            builder.push_decoded(index, &packet(from, &json), None);
             index += 1;
         };
         let request = |id: &str| {
@@ -142,12 +147,12 @@ mod tests {
             )
         };
         let result = |id: &str| format!(r#"{{"type":7,"body":{{"id":"{id}","success":true}}}}"#);
-        push(&mut fold, "a", request("open"));
-        push(&mut fold, "a", request("done"));
-        push(&mut fold, "c", result("done"));
-        push(&mut fold, "a", request("third"));
-        push(&mut fold, "a", request("fourth"));
-        let calls = fold.finish();
+        push(&mut builder, "a", request("open"));
+        push(&mut builder, "a", request("done"));
+        push(&mut builder, "c", result("done"));
+        push(&mut builder, "a", request("third"));
+        push(&mut builder, "a", request("fourth"));
+        let calls = builder.finish();
         let ids: Vec<_> = calls.calls.iter().map(|call| call.id.as_str()).collect();
         assert_eq!((ids, calls.dropped), (vec!["third", "fourth"], 2));
     }
@@ -158,12 +163,12 @@ mod tests {
 
     #[test]
     fn calls_of_many_callers_with_one_id_are_looked_up_and_not_searched() {
-        let mut fold = CallsBuilder::default();
+        let mut builder = CallsBuilder::default();
         let sid = "PA".into();
         let here = RoomEvent::Here { identity: "phone".into(), sid, room: "r".to_owned() };
-        fold.push_decoded(0, &Entry { at: Moment(0), what: Happened::Event(here) }, None);
+        builder.push_decoded(0, &Entry { at: Moment(0), what: Happened::Event(here) }, None);
         for n in 0..20_000 {
-            fold.push_decoded(2 * n + 1, &packet(&format!("caller {n}"), &asked("same")), None);
+            builder.push_decoded(2 * n + 1, &packet(&format!("caller {n}"), &asked("same")), None);
             let Happened::Packet(mut answer) =
                 packet("phone", r#"{"type":7,"body":{"id":"same","success":true}}"#).what
             else {
@@ -171,42 +176,44 @@ mod tests {
             };
             (answer.direction, answer.to) = (Direction::Sent, vec![format!("caller {n}").into()]);
             let answer = Entry { at: Moment(2), what: Happened::Packet(answer) };
-            fold.push_decoded(2 * n + 2, &answer, None);
+            builder.push_decoded(2 * n + 2, &answer, None);
         }
-        assert!(fold.ids.values().all(|alike| alike.len() <= MAX_ALIKE));
+        assert!(builder.ids.values().all(|alike| alike.len() <= MAX_ALIKE));
         let first = packet("caller 3", r#"{"type":10,"body":{"targetId":"same"}}"#);
-        assert_eq!(fold.push_decoded(50_000, &first, None).map(|(serial, _)| serial), Some(3));
-        let calls = fold.finish().calls;
+        assert_eq!(builder.push_decoded(50_000, &first, None).map(|(serial, _)| serial), Some(3));
+        let calls = builder.finish().calls;
         assert_eq!(calls.len(), 20_000);
         assert!(calls.iter().all(|call| call.outcome == RecordedOutcome::Ok));
     }
 
     #[test]
     fn calls_that_take_too_much_memory_are_dropped_and_counted() {
-        let mut fold = CallsBuilder { most: 64 * 1024, ..CallsBuilder::default() };
+        let mut builder = CallsBuilder { most: 64 * 1024, ..CallsBuilder::default() };
         let message = "x".repeat(100_000);
         for n in 0..1_000 {
             let id = format!("call {n}");
-            fold.push_decoded(2 * n, &packet("a", &asked(&id)), None);
+            builder.push_decoded(2 * n, &packet("a", &asked(&id)), None);
             let answer = format!(
                 r#"{{"type":7,"body":{{"id":"{id}","success":false,"errorCode":"c","errorMessage":"{message}"}}}}"#
             );
-            fold.push_decoded(2 * n + 1, &packet("b", &answer), None);
-            assert!(fold.kept <= fold.most && fold.slots.len() <= fold.most / SLOT);
-            assert!(fold.keys.len() == fold.slots.len() && fold.ids.len() == fold.slots.len());
+            builder.push_decoded(2 * n + 1, &packet("b", &answer), None);
+            assert!(builder.kept <= builder.most && builder.tracked.len() <= builder.most / CALL_BYTES);
+            assert!(
+                builder.keys.len() == builder.tracked.len() && builder.ids.len() == builder.tracked.len()
+            );
         }
-        let calls = fold.finish();
+        let calls = builder.finish();
         assert!(calls.calls.len() > 10, "{}", calls.calls.len());
         assert_eq!(calls.calls.len() as u64 + calls.dropped, 1_000);
     }
 
     #[test]
     fn an_id_that_is_too_long_is_counted_and_not_kept() {
-        let mut fold = CallsBuilder::default();
+        let mut builder = CallsBuilder::default();
         let id = "x".repeat(MAX_WORD + 1);
         let json = format!(r#"{{"type":6,"body":{{"id":"{id}","toolName":"t","execution":"client"}}}}"#);
-        assert_eq!(fold.push_decoded(0, &packet("a", &json), None), None);
-        let calls = fold.finish();
+        assert_eq!(builder.push_decoded(0, &packet("a", &json), None), None);
+        let calls = builder.finish();
         assert_eq!((calls.calls.len(), calls.dropped), (0, 1));
     }
 }

@@ -9,8 +9,8 @@ use std::{
 
 use super::{
     About, Direction, Happened, Moment, Redact, RoomEvent,
-    blank::Blank,
-    queue::{Batch, Item, NO_TICKET, Queue, Told},
+    anonymize::Anonymizer,
+    queue::{Batch, Item, NO_TICKET, Queue, QueuedPacket},
     redactor::Redactor,
     writer::{Writer, Written},
 };
@@ -21,10 +21,10 @@ const TICKETS: usize = 16_384;
 
 /// What the thread holds: the file, and what it must remember to write it.
 #[derive(Debug)]
-pub(super) struct Journal<W: Write = File> {
+pub(super) struct WriterThread<W: Write = File> {
     /// Before the first entry nobody knows whose recording it is.
     out: Out<W>,
-    blank: Blank,
+    anonymizer: Anonymizer,
     redactor: Redactor,
     role: Arc<OnceLock<Role>>,
     /// Where packets went that were sent, by ticket, oldest first.
@@ -42,12 +42,12 @@ enum Out<W: Write> {
     Gone,
 }
 
-impl<W: Write> Journal<W> {
+impl<W: Write> WriterThread<W> {
     pub(super) fn new(out: W, redact: Redact, role: Arc<OnceLock<Role>>) -> Self {
-        let (blank, redactor) = (Blank::default(), Redactor::new(redact));
+        let (anonymizer, redactor) = (Anonymizer::default(), Redactor::new(redact));
         Self {
             out: Out::New(out),
-            blank,
+            anonymizer,
             redactor,
             role,
             tickets: VecDeque::new(),
@@ -57,7 +57,7 @@ impl<W: Write> Journal<W> {
     }
 
     /// Writes until nothing more comes. An error ends it at once; what was written stays.
-    pub(super) fn keep(mut self, queue: &Queue) -> io::Result<W> {
+    pub(super) fn run(mut self, queue: &Queue) -> io::Result<W> {
         let mut batch = Batch::default();
         loop {
             queue.take(&mut batch, std::mem::take(&mut self.recorded));
@@ -103,9 +103,9 @@ impl<W: Write> Journal<W> {
         }
     }
 
-    fn packet(&mut self, at: Moment, packet: &Told, queue: &Queue) -> io::Result<()> {
+    fn packet(&mut self, at: Moment, packet: &QueuedPacket, queue: &Queue) -> io::Result<()> {
         self.last = at;
-        let payload = self.redactor.payload(self.blank.payload(&packet.payload));
+        let payload = self.redactor.payload(self.anonymizer.payload(&packet.payload));
         let written = Written {
             direction: packet.direction,
             from: &packet.from,
@@ -163,7 +163,7 @@ impl Item {
         match what {
             Happened::Packet(it) => Self::Packet(
                 at,
-                Told {
+                QueuedPacket {
                     direction: it.direction,
                     from: it.from,
                     to: it.to,

@@ -1,8 +1,8 @@
 //! Who may say how a call goes on and ends, and what it is when somebody does.
 
 use super::{
-    CallsBuilder, MAX_WORD, Told,
-    slot::{answer_of, beginning, shortened},
+    CallUpdate, CallsBuilder, MAX_WORD,
+    tracked_call::{answer_of, beginning, shortened},
 };
 use crate::{
     protocol::frame::{Frame, ToolUseResult},
@@ -18,7 +18,7 @@ impl CallsBuilder {
         packet: &Recorded,
         frame: &Frame,
         result: &ToolUseResult,
-    ) -> Option<(u64, Told)> {
+    ) -> Option<(u64, CallUpdate)> {
         let outcome = match result.success {
             true => RecordedOutcome::Ok,
             false => RecordedOutcome::Failed {
@@ -60,53 +60,60 @@ impl CallsBuilder {
         outcome: RecordedOutcome,
         size: Option<usize>,
         answer: [u8; 32],
-    ) -> Option<(u64, Told)> {
+    ) -> Option<(u64, CallUpdate)> {
         let from = packet.from.identity();
         if !self.may_answer(serial, from) {
-            return Some((serial, Told::WrongSender));
+            return Some((serial, CallUpdate::WrongSender));
         }
-        let slot = self.slots.get_mut(&serial)?;
-        if slot.before.contains(from) && slot.call.owner.as_ref() != Some(from) {
+        let tracked_call = self.tracked.get_mut(&serial)?;
+        if tracked_call.before.contains(from) && tracked_call.call.owner.as_ref() != Some(from) {
             // Whoever was asked before says it late; the call is somebody else's by now.
-            return Some((serial, Told::Other));
+            return Some((serial, CallUpdate::Other));
         }
-        let believed = self.believe(serial, from, Some(&outcome));
-        let slot = self.slots.get_mut(&serial)?;
-        if slot.call.settled.is_some() && *from == slot.call.caller && slot.was_declined() {
-            slot.take_over();
+        let update = self.accept_sender(serial, from, Some(&outcome));
+        let tracked_call = self.tracked.get_mut(&serial)?;
+        if tracked_call.call.settled.is_some()
+            && *from == tracked_call.call.caller
+            && tracked_call.was_declined()
+        {
+            tracked_call.take_over();
         }
-        match slot.answer {
-            Some(first) if first == answer => return Some((serial, Told::SettledAgain)),
-            Some(_) if slot.taken_over && *from != slot.call.caller => return Some((serial, Told::Other)),
-            Some(_) => return Some((serial, Told::SettledOther)),
-            None if slot.taken_over && *from != slot.call.caller => return Some((serial, Told::Other)),
+        match tracked_call.answer {
+            Some(first) if first == answer => return Some((serial, CallUpdate::ResultRepeated)),
+            Some(_) if tracked_call.taken_over && *from != tracked_call.call.caller => {
+                return Some((serial, CallUpdate::Other));
+            }
+            Some(_) => return Some((serial, CallUpdate::ResultChanged)),
+            None if tracked_call.taken_over && *from != tracked_call.call.caller => {
+                return Some((serial, CallUpdate::Other));
+            }
             None => {}
         }
-        slot.answer = Some(answer);
-        slot.call.owner = Some(from.clone());
-        slot.call.settled = Some(at);
-        slot.call.outcome = outcome;
-        slot.call.result = size;
+        tracked_call.answer = Some(answer);
+        tracked_call.call.owner = Some(from.clone());
+        tracked_call.call.settled = Some(at);
+        tracked_call.call.outcome = outcome;
+        tracked_call.call.result = size;
         self.settled.push_back(serial);
-        Some((serial, believed))
+        Some((serial, update))
     }
 
-    pub(super) fn stop(&mut self, at: Moment, serial: u64, packet: &Recorded) -> Option<(u64, Told)> {
+    pub(super) fn stop(&mut self, at: Moment, serial: u64, packet: &Recorded) -> Option<(u64, CallUpdate)> {
         let from = packet.from.identity();
-        let slot = self.slots.get_mut(&serial)?;
-        let call = &mut slot.call;
+        let tracked_call = self.tracked.get_mut(&serial)?;
+        let call = &mut tracked_call.call;
         if *from != call.caller {
             if call.owner.as_ref() == Some(from) {
                 call.stopped.get_or_insert(at);
             }
-            return Some((serial, Told::Other));
+            return Some((serial, CallUpdate::Other));
         }
         call.stopped.get_or_insert(at);
-        slot.withdrawn = true;
-        if call.outcome == RecordedOutcome::Open && !slot.taken_over {
+        tracked_call.stopped_by_caller = true;
+        if call.outcome == RecordedOutcome::Open && !tracked_call.taken_over {
             call.outcome = RecordedOutcome::Stopped;
         }
-        Some((serial, Told::Stopped))
+        Some((serial, CallUpdate::Stopped))
     }
 
     /// Something that only the owner may say.
@@ -115,43 +122,43 @@ impl CallsBuilder {
         serial: u64,
         packet: &Recorded,
         note: impl FnOnce(&mut RecordedCall),
-    ) -> Option<(u64, Told)> {
+    ) -> Option<(u64, CallUpdate)> {
         let from = packet.from.identity();
         if !self.may_answer(serial, from) {
-            return Some((serial, Told::WrongSender));
+            return Some((serial, CallUpdate::WrongSender));
         }
-        self.believe(serial, from, None);
-        let slot = self.slots.get_mut(&serial)?;
-        if slot.call.owner.is_none() {
-            slot.call.owner = Some(from.clone());
+        self.accept_sender(serial, from, None);
+        let tracked_call = self.tracked.get_mut(&serial)?;
+        if tracked_call.call.owner.is_none() {
+            tracked_call.call.owner = Some(from.clone());
         }
-        note(&mut slot.call);
-        Some((serial, Told::Other))
+        note(&mut tracked_call.call);
+        Some((serial, CallUpdate::Other))
     }
 
     /// Whether this participant may answer the call, as far as is known.
     pub(super) fn may_answer(&self, serial: u64, from: &Identity) -> bool {
-        self.surely_may_answer(serial, from) || self.perhaps_may_answer(serial, from)
+        self.surely_may_answer(serial, from) || self.observer_accepts(serial, from)
     }
 
     pub(super) fn surely_may_answer(&self, serial: u64, from: &Identity) -> bool {
-        let Some(slot) = self.slots.get(&serial) else { return false };
-        let call = &slot.call;
+        let Some(tracked_call) = self.tracked.get(&serial) else { return false };
+        let call = &tracked_call.call;
         if from.is_empty() || self.observers.contains(from) {
             return false;
         }
-        if slot.asked.is_none() {
+        if tracked_call.asked.is_none() {
             // Without its request nobody knows better.
             return call.owner.as_ref().is_none_or(|owner| owner == from);
         }
         if *from == call.caller {
-            return slot.taken_over
+            return tracked_call.taken_over
                 || matches!(call.execution, Some(Execution::Server | Execution::Either))
                 || call.owner.as_ref() == Some(from);
         }
         match (&call.owner, call.execution) {
             (_, Some(Execution::Server)) => false,
-            (Some(owner), _) => owner == from || slot.before.contains(from),
+            (Some(owner), _) => owner == from || tracked_call.before.contains(from),
             (None, _) => self.offers(from, &call.tool) || !self.is_offered(&call.tool),
         }
     }

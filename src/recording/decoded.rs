@@ -12,7 +12,7 @@ use crate::{
 
 /// What a recorded packet is to this protocol.
 #[derive(Clone, Debug)]
-pub(crate) enum Spoken {
+pub(crate) enum Decoded {
     /// It travelled on another topic: somebody else's data.
     Foreign,
     /// It should be a frame, and is malformed (error code 101).
@@ -21,7 +21,7 @@ pub(crate) enum Spoken {
     Frame(Frame, Message),
 }
 
-impl Spoken {
+impl Decoded {
     /// Reads a packet. Frames travel on two topics, or, from plain peers, on none.
     pub(crate) fn of(packet: &Recorded) -> Self {
         if !matches!(packet.topic.as_str(), "" | TOPIC | STREAM_TOPIC) {
@@ -38,7 +38,7 @@ impl Spoken {
     }
 }
 
-impl Spoken {
+impl Decoded {
     /// How large the packet was, in bytes, before something was taken out of it.
     pub(super) fn size(&self, packet: &Recorded) -> usize {
         let size = match self {
@@ -54,9 +54,9 @@ impl Entry {
     /// The names of the tools that this entry calls or registers.
     pub fn tool_names(&self) -> Vec<String> {
         let Happened::Packet(packet) = &self.what else { return Vec::new() };
-        match Spoken::of(packet) {
-            Spoken::Frame(_, Message::ToolUseRequest(request)) => vec![request.tool_name],
-            Spoken::Frame(_, Message::ToolsRegister(it)) => {
+        match Decoded::of(packet) {
+            Decoded::Frame(_, Message::ToolUseRequest(request)) => vec![request.tool_name],
+            Decoded::Frame(_, Message::ToolsRegister(it)) => {
                 it.tools.into_iter().map(|tool| tool.name).collect()
             }
             _ => Vec::new(),

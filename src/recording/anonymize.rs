@@ -19,16 +19,16 @@ const REMEMBERED: usize = 65_536;
 
 /// Takes instances out of payloads.
 #[derive(Debug, Default)]
-pub(super) struct Blank {
+pub(super) struct Anonymizer {
     /// By a hash, so that no instance stays in memory.
     numbers: HashMap<[u8; 32], u64>,
     last: u64,
 }
 
-impl Blank {
+impl Anonymizer {
     /// The payload without instances; the same bytes if there are none. It need not be a frame.
     pub(super) fn payload(&mut self, payload: &Bytes) -> Bytes {
-        let mut blanked: Option<Vec<u8>> = None;
+        let mut anonymized: Option<Vec<u8>> = None;
         let mut keys = None;
         let mut at = 0;
         while let Some(next) = payload.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == b'.')) {
@@ -49,11 +49,11 @@ impl Blank {
             let Some((head, length)) = text(&payload[end..]) else { continue };
             let value = end + head..(end + head).saturating_add(length).min(payload.len());
             let number = self.number(&payload[value.clone()]);
-            let blanked = blanked.get_or_insert_with(|| payload.to_vec());
-            write(number, &mut blanked[value.clone()]);
+            let anonymized = anonymized.get_or_insert_with(|| payload.to_vec());
+            write(number, &mut anonymized[value.clone()]);
             at = value.end;
         }
-        blanked.map_or_else(|| payload.clone(), Bytes::from)
+        anonymized.map_or_else(|| payload.clone(), Bytes::from)
     }
 
     fn number(&mut self, instance: &[u8]) -> u64 {
@@ -130,9 +130,9 @@ mod tests {
 
     #[test]
     fn sec_p3_an_instance_becomes_a_number_of_its_length_and_stays_one() {
-        let mut blank = Blank::default();
+        let mut anonymizer = Anonymizer::default();
         let (one, two) = (frame(&"a".repeat(32)), frame(&"b".repeat(32)));
-        let [first, second, again] = [&one, &two, &one].map(|it| blank.payload(it));
+        let [first, second, again] = [&one, &two, &one].map(|it| anonymizer.payload(it));
         assert_eq!(instance(&first), format!("{:032}", 1));
         assert_eq!(instance(&second), format!("{:032}", 2));
         assert_eq!(first, again);
@@ -145,15 +145,15 @@ mod tests {
 
     #[test]
     fn what_holds_no_instance_is_the_same_bytes_and_what_is_cut_is_blanked_too() {
-        let mut blank = Blank::default();
+        let mut anonymizer = Anonymizer::default();
         let plain = Value::from_json(r#"{"x.bridge.instance": "kept", "say": "bridge.instance", "n": 1}"#);
         let plain = Bytes::copy_from_slice(plain.unwrap().as_bytes());
-        assert_eq!(blank.payload(&plain), plain);
+        assert_eq!(anonymizer.payload(&plain), plain);
         let whole = frame(&"c".repeat(200));
         for cut in 0..whole.len() {
-            let blanked = blank.payload(&whole.slice(..cut));
-            assert_eq!(blanked.len(), cut);
-            assert!(!blanked.windows(20).any(|it| it == [b'c'; 20]));
+            let anonymized = anonymizer.payload(&whole.slice(..cut));
+            assert_eq!(anonymized.len(), cut);
+            assert!(!anonymized.windows(20).any(|it| it == [b'c'; 20]));
         }
     }
 }

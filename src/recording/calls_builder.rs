@@ -1,19 +1,19 @@
 //! From entries to calls: frames of one id, put together as they come.
 
 mod answer;
-mod book;
-mod observed;
-mod slot;
+mod index;
+mod observer;
+mod tracked_call;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque, hash_map};
 
 use sha2::{Digest, Sha256};
 
-pub(super) use self::slot::beginning;
-use self::slot::{Slot, content_of, limit_of, shortened};
+pub(super) use self::tracked_call::beginning;
+use self::tracked_call::{TrackedCall, content_of, limit_of, shortened};
 use super::{
-    Direction, Entry, Happened, Moment, REDACTED, Recorded, RecordedCall, RecordedOutcome, RoomEvent, Spoken,
-    original::value_size,
+    Decoded, Direction, Entry, Happened, Moment, REDACTED, Recorded, RecordedCall, RecordedOutcome,
+    RoomEvent, original::value_size,
 };
 use crate::{
     protocol::frame::{Frame, Message, ToolUseRequest},
@@ -96,32 +96,32 @@ pub struct Calls {
 /// assert_eq!(calls.calls[0].settled, Some(Moment(3_000)));
 /// ```
 pub fn calls(entries: impl IntoIterator<Item = Entry>) -> Calls {
-    let mut fold = CallsBuilder::default();
+    let mut builder = CallsBuilder::default();
     for entry in entries {
-        fold.push(&entry);
+        builder.push(&entry);
     }
-    fold.finish()
+    builder.finish()
 }
 
 /// What a frame was to its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum CallUpdate {
     /// Its first request.
-    Asked,
+    Requested,
     /// A repetition, or a copy, of its request; or the same call asked of somebody else.
-    AskedAgain,
+    RequestRepeated,
     /// The same id with another tool or other parameters.
-    AskedOther,
+    RequestChanged,
     /// Its first result, or the error in its place.
     Settled,
     /// The same, of somebody who does not offer the tool, though others do: an observer cannot know who was asked.
-    SettledDoubtfully,
+    SettledUncertain,
     /// The same, of somebody who offers the tool, after one who does not had answered.
-    SettledAfterAll,
+    SettledByOwner,
     /// The same result again.
-    SettledAgain,
+    ResultRepeated,
     /// Another result than before.
-    SettledOther,
+    ResultChanged,
     /// Its caller stopped it.
     Stopped,
     /// A result, progress, claim or refusal of somebody who does not own it.
@@ -135,7 +135,7 @@ pub(crate) enum Told {
 pub struct CallsBuilder {
     /// How many entries were taken by [`push`](Self::push).
     entries: usize,
-    slots: BTreeMap<u64, Slot>,
+    tracked: BTreeMap<u64, TrackedCall>,
     next: u64,
     keys: HashMap<(CallId, Identity), u64>,
     /// The latest calls of an id, the oldest first.
@@ -162,7 +162,7 @@ impl Default for CallsBuilder {
     fn default() -> Self {
         Self {
             entries: 0,
-            slots: BTreeMap::new(),
+            tracked: BTreeMap::new(),
             next: 0,
             keys: HashMap::new(),
             ids: HashMap::new(),
@@ -197,14 +197,14 @@ impl CallsBuilder {
         &mut self,
         index: usize,
         entry: &Entry,
-        spoken: Option<&Spoken>,
-    ) -> Option<(u64, Told)> {
+        decoded: Option<&Decoded>,
+    ) -> Option<(u64, CallUpdate)> {
         let packet = match &entry.what {
             Happened::Event(RoomEvent::Unasked { call, tool, code, message, took_ms }) => {
                 let call = &CallId::from(call.as_str());
                 let serial = self.unasked(entry.at, call, tool, (code, message), *took_ms)?;
                 self.note(serial, index);
-                return Some((serial, Told::Other));
+                return Some((serial, CallUpdate::Other));
             }
             Happened::Event(event) => {
                 self.handle_event(event);
@@ -213,21 +213,21 @@ impl CallsBuilder {
             Happened::Packet(packet) => packet,
         };
         let read;
-        let spoken = match spoken {
-            Some(spoken) => spoken,
+        let decoded = match decoded {
+            Some(decoded) => decoded,
             None => {
-                read = Spoken::of(packet);
+                read = Decoded::of(packet);
                 &read
             }
         };
-        let Spoken::Frame(frame, message) = spoken else { return None };
+        let Decoded::Frame(frame, message) = decoded else { return None };
         let (serial, told) = match message {
             Message::ToolUseRequest(request) => self.request(entry.at, packet, frame, request)?,
             Message::ToolUseResult(result) => self.result(entry.at, packet, frame, result)?,
             Message::ToolProgress(progress) => {
                 let serial = match self.find(packet, progress.id.as_str()) {
                     Some(serial) => serial,
-                    None => self.foresee(&progress.id)?,
+                    None => self.insert_unrequested(&progress.id)?,
                 };
                 let began = progress.status != ProgressStatus::Pending;
                 self.by_owner(serial, packet, |call| {
@@ -242,8 +242,8 @@ impl CallsBuilder {
                     None => self.find_by_stanza(packet, ack.acknowledged_stanza_id?)?,
                 };
                 let claims = ack.notes.as_deref() == Some("claim");
-                if self.slots.get(&serial)?.call.caller == *packet.from.identity() {
-                    (serial, Told::Other)
+                if self.tracked.get(&serial)?.call.caller == *packet.from.identity() {
+                    (serial, CallUpdate::Other)
                 } else if !claims && !self.surely_may_answer(serial, packet.from.identity()) {
                     // It says nothing of the answer, and so it harms nobody.
                     return None;
@@ -259,8 +259,8 @@ impl CallsBuilder {
             }
             Message::Error(error) => {
                 let serial = self.find(packet, error.originating_id.as_deref()?)?;
-                if self.slots.get(&serial)?.call.caller == *packet.from.identity() {
-                    (serial, Told::Other)
+                if self.tracked.get(&serial)?.call.caller == *packet.from.identity() {
+                    (serial, CallUpdate::Other)
                 } else {
                     let outcome = RecordedOutcome::Failed {
                         code: ErrorCode::from(format!("error {}", error.code)),
@@ -284,10 +284,10 @@ impl CallsBuilder {
 
     /// Notes an entry of a call.
     fn note(&mut self, serial: u64, index: usize) {
-        if let Some(slot) = self.slots.get_mut(&serial)
+        if let Some(tracked_call) = self.tracked.get_mut(&serial)
             && self.places < MAX_PLACES
         {
-            slot.call.entries.push(index);
+            tracked_call.call.entries.push(index);
             self.places += 1;
         }
         self.weigh(serial);
@@ -307,7 +307,7 @@ impl CallsBuilder {
             return None;
         }
         let serial = self.insert(id, &caller)?;
-        let call = &mut self.slots.get_mut(&serial)?.call;
+        let call = &mut self.tracked.get_mut(&serial)?.call;
         call.tool = beginning(tool, MAX_WORD).to_owned();
         call.requested = Some(Moment(at.0.saturating_sub(took_ms.saturating_mul(1_000_000))));
         call.settled = Some(at);
@@ -321,18 +321,18 @@ impl CallsBuilder {
 
     /// A call that is kept.
     pub(crate) fn call(&self, serial: u64) -> Option<&RecordedCall> {
-        self.slots.get(&serial).map(|slot| &slot.call)
+        self.tracked.get(&serial).map(|tracked_call| &tracked_call.call)
     }
 
     /// Whether the call's caller stopped it.
-    pub(super) fn is_withdrawn(&self, serial: u64) -> bool {
-        self.slots.get(&serial).is_some_and(|slot| slot.withdrawn)
+    pub(super) fn is_stopped_by_caller(&self, serial: u64) -> bool {
+        self.tracked.get(&serial).is_some_and(|tracked_call| tracked_call.stopped_by_caller)
     }
 
     /// Returns the calls.
     pub fn finish(self) -> Calls {
-        let Self { slots, dropped, .. } = self;
-        Calls { calls: slots.into_values().map(|slot| slot.call).collect(), dropped }
+        let Self { tracked, dropped, .. } = self;
+        Calls { calls: tracked.into_values().map(|tracked_call| tracked_call.call).collect(), dropped }
     }
 
     fn handle_event(&mut self, event: &RoomEvent) {
@@ -381,7 +381,7 @@ impl CallsBuilder {
         packet: &Recorded,
         frame: &Frame,
         request: &ToolUseRequest,
-    ) -> Option<(u64, Told)> {
+    ) -> Option<(u64, CallUpdate)> {
         let caller = packet.from.identity();
         let execution = request.execution.as_ref().ok().copied();
         let owner = self.asked_of(packet, frame, execution);
@@ -395,17 +395,17 @@ impl CallsBuilder {
             },
         };
         let stanza = frame.stanza_id();
-        let slot = self.slots.get_mut(&serial)?;
+        let tracked_call = self.tracked.get_mut(&serial)?;
         if let Some(stanza) = stanza
-            && slot.stanzas.len() < MAX_AGAIN
-            && !slot.stanzas.contains(&stanza)
+            && tracked_call.stanzas.len() < MAX_AGAIN
+            && !tracked_call.stanzas.contains(&stanza)
         {
-            slot.stanzas.push(stanza);
+            tracked_call.stanzas.push(stanza);
             self.stanzas.insert((caller.clone(), stanza), serial);
         }
-        let call = &mut slot.call;
+        let call = &mut tracked_call.call;
         call.requested.get_or_insert(at);
-        let Some(asked) = slot.asked else {
+        let Some(asked) = tracked_call.asked else {
             call.tool = beginning(&request.tool_name, MAX_WORD).to_owned();
             call.execution = execution;
             call.limit = Some(limit_of(request));
@@ -415,28 +415,28 @@ impl CallsBuilder {
             if owner.is_some() {
                 call.owner = owner;
             }
-            slot.asked = Some(content);
+            tracked_call.asked = Some(content);
             if is_new {
-                return Some((serial, Told::Asked));
+                return Some((serial, CallUpdate::Requested));
             }
-            self.doubt(serial);
-            return Some((serial, Told::AskedAgain));
+            self.recheck_owner(serial);
+            return Some((serial, CallUpdate::RequestRepeated));
         };
         let runs_itself = execution == Some(Execution::Server);
         if runs_itself && call.execution != Some(Execution::Server) {
-            slot.take_over();
-            return Some((serial, Told::AskedAgain));
+            tracked_call.take_over();
+            return Some((serial, CallUpdate::RequestRepeated));
         }
         if asked != content {
-            return Some((serial, Told::AskedOther));
+            return Some((serial, CallUpdate::RequestChanged));
         }
         if let Some(owner) = owner
             && call.owner.as_ref() != Some(&owner)
         {
             let before = call.owner.replace(owner);
-            slot.before.extend(before.filter(|_| slot.before.len() < MAX_AGAIN));
+            tracked_call.before.extend(before.filter(|_| tracked_call.before.len() < MAX_AGAIN));
         }
-        Some((serial, Told::AskedAgain))
+        Some((serial, CallUpdate::RequestRepeated))
     }
 
     /// Whom a request went to, as far as the packet tells.

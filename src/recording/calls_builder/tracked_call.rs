@@ -14,11 +14,11 @@ use crate::{
 
 /// What a call takes in memory beside its texts and lists, in bytes: its place in the tree and in the maps by id, caller
 /// and stanza. Measured with an allocator that counts.
-pub(super) const SLOT: usize = 850;
+pub(super) const CALL_BYTES: usize = 850;
 
 /// One call, and what it takes to judge its next frame.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct TrackedCall {
     pub(super) call: RecordedCall,
     /// What it was found to take in memory when it was weighed last, in bytes.
     pub(super) weighed: usize,
@@ -31,16 +31,16 @@ pub(super) struct Slot {
     /// The stanzas of its requests.
     pub(super) stanzas: Vec<i32>,
     /// Its caller stopped it.
-    pub(super) withdrawn: bool,
+    pub(super) stopped_by_caller: bool,
     /// Somebody else was asked first, and its caller ran it itself.
     pub(super) taken_over: bool,
     /// Its owner is the one who answered, though others offer the tool, and it does not.
-    pub(super) guessed: bool,
+    pub(super) owner_uncertain: bool,
     /// Who answered, did not offer the tool, and was not the owner after all.
-    pub(super) misled_by: Option<Identity>,
+    pub(super) wrong_owner: Option<Identity>,
 }
 
-impl Slot {
+impl TrackedCall {
     pub(super) fn new(id: &CallId, caller: &Identity) -> Self {
         Self {
             call: RecordedCall::new(id.clone(), caller.clone()),
@@ -49,10 +49,10 @@ impl Slot {
             answer: None,
             before: Vec::new(),
             stanzas: Vec::new(),
-            withdrawn: false,
+            stopped_by_caller: false,
             taken_over: false,
-            guessed: false,
-            misled_by: None,
+            owner_uncertain: false,
+            wrong_owner: None,
         }
     }
 
@@ -66,7 +66,7 @@ impl Slot {
             _ => 0,
         };
         let lists = 16 * call.entries.len() + 16 * self.before.len() + 64 * self.stanzas.len();
-        SLOT + 2 * call.id.as_str().len() + call.tool.len() + ended + lists
+        CALL_BYTES + 2 * call.id.as_str().len() + call.tool.len() + ended + lists
     }
 
     /// Its caller runs it itself, since whoever was asked did not: what that one said does not count.
