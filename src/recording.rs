@@ -1,15 +1,16 @@
-//! Sessions as files: what a participant sent and heard, with times, as MCAP.
+//! Records the packets and events of a session to MCAP files, and reads, checks and reports them.
 //!
 //! # The file
-//! Messages are the packets' bytes as they were on the wire (`message_encoding` `msgpack`), on one channel for each
-//! direction, participant, LiveKit topic and lane; what else happened in the room is JSON on `room/events`. While it is
-//! being written the file has no chunks and is flushed after each message, so a process that dies loses nothing that
-//! was written. When it is closed it becomes one of zstd chunks with an index, by a rename.
+//! A message holds a packet's bytes as they were on the wire (`message_encoding` `msgpack`). Each combination of
+//! direction, participant, LiveKit topic and lane has a channel of its own. Other room events are JSON on
+//! `room/events`. While the recorder writes, the file has no chunks and is flushed after each message, so a crash
+//! loses nothing that was written. When the recording ends, a file with zstd chunks and an index replaces it by a
+//! rename.
 //!
 //! # What is not in it
-//! Tokens, URLs, `bridge.instance` (replaced by a number of the same length), and what [`Redact`] says is secret: by
-//! the name of its key, or because its tool does not disclose it. A frame that lost something says `bridge.redacted`
-//! in its `meta`; every other one is byte for byte as it was.
+//! Tokens, URLs, `bridge.instance` (replaced by a number of the same length), and values that [`Redact`] selects by
+//! key name or because their tool does not disclose them. A redacted frame has `bridge.redacted` in its `meta`; every
+//! other frame is recorded byte for byte.
 
 #![doc = include_str!("recording/json.md")]
 

@@ -1,5 +1,5 @@
-//! Instances do not go into files: whoever knows one can pass for its owner. In their place stands a number of the
-//! same length, so that the same one is still the same, and another is another.
+//! Replaces instances before they are written: anyone who knows an instance can impersonate its owner. Each is
+//! replaced by a number of the same length; equal instances get equal numbers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,22 +11,22 @@ use crate::value::{Limits, scan::scan, token::Token, walk::Walk};
 /// The key whose value is an instance (`wire.md`, section 6).
 const KEY: &[u8] = b"bridge.instance";
 
-/// Where in the key a byte stands that is rare elsewhere.
+/// The offset in the key of a byte that is rare elsewhere.
 const DOT: usize = 6;
 
-/// How many instances are remembered. Each one beyond is another at every time.
+/// How many instances are remembered. Each later one gets a new number every time.
 const REMEMBERED: usize = 65_536;
 
-/// Takes instances out of payloads.
+/// Replaces instances in payloads by numbers.
 #[derive(Debug, Default)]
 pub(super) struct Anonymizer {
-    /// By a hash, so that no instance stays in memory.
+    /// By hash, so that no instance stays in memory.
     numbers: HashMap<[u8; 32], u64>,
     last: u64,
 }
 
 impl Anonymizer {
-    /// The payload without instances; the same bytes if there are none. It need not be a frame.
+    /// Returns the payload without instances, or the same bytes if it has none. The payload need not be a frame.
     pub(super) fn payload(&mut self, payload: &Bytes) -> Bytes {
         let mut anonymized: Option<Vec<u8>> = None;
         let mut keys = None;
@@ -41,7 +41,7 @@ impl Anonymizer {
             if !is_whole(&payload[..start]) {
                 continue;
             }
-            // Where the payload can be read, only what is a key counts.
+            // In a valid payload only keys count.
             if keys.get_or_insert_with(|| keys_of(payload)).as_ref().is_some_and(|keys| !keys.contains(&end))
             {
                 continue;
@@ -69,13 +69,13 @@ impl Anonymizer {
     }
 }
 
-/// Whether a string of the key's length begins behind these bytes.
+/// Whether these bytes end with the header of a string of the key's length.
 fn is_whole(before: &[u8]) -> bool {
     let heads: [&[u8]; 4] = [&[0xaf], &[0xd9, 15], &[0xda, 0, 15], &[0xdb, 0, 0, 0, 15]];
     heads.iter().any(|head| before.ends_with(head))
 }
 
-/// Where the keys of all maps end, if the payload is a valid value.
+/// The end offset of each occurrence of the key, if the payload is a valid value.
 fn keys_of(payload: &[u8]) -> Option<HashSet<usize>> {
     scan(payload, &Limits::default(), |_| {}).ok()?;
     let mut keys = HashSet::new();
@@ -88,7 +88,7 @@ fn keys_of(payload: &[u8]) -> Option<HashSet<usize>> {
     Some(keys)
 }
 
-/// How long the head of the string or binary value is that begins here, and how many bytes follow it.
+/// The header length and the content length of the string or binary value at the start of these bytes.
 fn text(bytes: &[u8]) -> Option<(usize, usize)> {
     let long = |width: usize| {
         let length = bytes.get(1..=width)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn sec_p3_an_instance_becomes_a_number_of_its_length_and_stays_one() {
+    fn sec_p3_instance_is_replaced_by_a_stable_number_of_its_length() {
         let mut anonymizer = Anonymizer::default();
         let (one, two) = (frame(&"a".repeat(32)), frame(&"b".repeat(32)));
         let [first, second, again] = [&one, &two, &one].map(|it| anonymizer.payload(it));
         assert_eq!(instance(&first), format!("{:032}", 1));
         assert_eq!(instance(&second), format!("{:032}", 2));
         assert_eq!(first, again);
-        // All else is as it was.
+        // All other bytes are unchanged.
         let mut rest = one.to_vec();
         let at = rest.windows(32).position(|it| it == "a".repeat(32).as_bytes()).unwrap();
         rest[at..at + 32].copy_from_slice(format!("{:032}", 1).as_bytes());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_no_instance_is_the_same_bytes_and_what_is_cut_is_blanked_too() {
+    fn payload_without_instance_is_unchanged_and_truncated_payload_is_anonymized() {
         let mut anonymizer = Anonymizer::default();
         let plain = Value::from_json(r#"{"x.bridge.instance": "kept", "say": "bridge.instance", "n": 1}"#);
         let plain = Bytes::copy_from_slice(plain.unwrap().as_bytes());

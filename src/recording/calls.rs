@@ -1,4 +1,4 @@
-//! The calls of a recording: frames of one id, put together.
+//! The calls of a recording, assembled from frames with the same call id.
 
 use std::time::Duration;
 
@@ -8,44 +8,44 @@ use crate::{
     transport::Identity,
 };
 
-/// A call, as the recorded participant saw it.
+/// A call as the recorded participant saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedCall {
     /// Its id.
     pub id: CallId,
-    /// The tool; empty if its request is not in the file.
+    /// The tool; empty if the request is not in the file.
     pub tool: String,
-    /// Who was to run it; none if its request is not in the file, or says something unknown.
+    /// The participant that was to run it; none if the request is not in the file or has an unknown value.
     pub execution: Option<Execution>,
-    /// Who asked; empty where an observer heard the result alone.
+    /// The caller; empty if an observer received only the result.
     pub caller: Identity,
-    /// Who was asked, or answered; none of a broadcast that nobody answered.
+    /// The participant that was asked or answered; none for a broadcast without an answer.
     pub owner: Option<Identity>,
-    /// Its limit, as the first request says.
+    /// Its time limit, from the first request.
     pub limit: Option<Duration>,
-    /// Parameters as MessagePack, in bytes.
+    /// Size of the parameters as MessagePack, in bytes.
     pub parameters: Option<usize>,
-    /// Result as MessagePack, in bytes; none of a failure without one.
+    /// Size of the result as MessagePack, in bytes; none for a failure without a result.
     pub result: Option<usize>,
-    /// When its request was first sent or heard.
+    /// When the request was first sent or received.
     pub requested: Option<Moment>,
-    /// When its request was first acknowledged.
+    /// When the request was first acknowledged.
     pub delivered: Option<Moment>,
-    /// When its owner first said that the tool began.
+    /// When the owner first reported that the tool started.
     pub started: Option<Moment>,
-    /// When a stop of it was first sent or heard.
+    /// When a stop was first sent or received.
     pub stopped: Option<Moment>,
-    /// When its result was first sent or heard, or the error that took its place.
+    /// When the result, or the error in its place, was first sent or received.
     pub settled: Option<Moment>,
     /// How it ended.
     pub outcome: RecordedOutcome,
-    /// Its frames: their places in the file, from 0, counting every entry.
+    /// The positions of its frames in the file, counting every entry from 0.
     pub entries: Vec<usize>,
 }
 
 impl RecordedCall {
-    /// A call of which nothing else is known.
+    /// Creates a call with no other data.
     pub fn new(id: impl Into<CallId>, caller: impl Into<Identity>) -> Self {
         Self {
             id: id.into(),
@@ -71,24 +71,24 @@ impl RecordedCall {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordedOutcome {
-    /// The file says nothing of its end.
+    /// The file does not contain its end.
     #[default]
     Open,
     /// It succeeded.
     Ok,
-    /// It failed with this code; an error (type 1) counts as `error N`.
+    /// It failed with this code. An error message (type 1) is recorded as `error N`.
     Failed {
         /// The code.
         code: ErrorCode,
-        /// The text that travelled, if any.
+        /// The error text, if the frame had one.
         message: Option<String>,
     },
-    /// It was stopped, and no answer is in the file.
+    /// It was stopped, and the file has no answer.
     Stopped,
 }
 
 impl RecordedOutcome {
-    /// The outcome in one word: `ok`, `open`, `stopped`, or the code of the failure.
+    /// Returns the outcome as `ok`, `open`, `stopped`, or the code of the failure.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Open => "open",

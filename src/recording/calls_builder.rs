@@ -1,4 +1,4 @@
-//! From entries to calls: frames of one id, put together as they come.
+//! Builds calls from entries: assembles frames with the same call id as they arrive.
 
 mod answer;
 mod index;
@@ -21,51 +21,53 @@ use crate::{
     transport::{Identity, Role},
 };
 
-/// The memory that the calls of a recording may take, in bytes: 110,000 ordinary ones. When they take more, the one that was
-/// settled first goes, and is counted.
+/// The memory that the calls of a recording may take, in bytes: 110,000 ordinary calls. Above it, the call that was
+/// settled first is dropped and counted.
 const MAX_KEPT: usize = 96 * 1024 * 1024;
 
-/// The most places of frames that are kept, of all calls together: 16 MB. Later frames count, and are not listed.
+/// How many frame positions of all calls are kept: 16 MB. Later frames are processed but not listed.
 const MAX_PLACES: usize = 2_000_000;
 
-/// The longest id of a call, or name of a tool, in bytes; a call with a longer id is not folded. Ours have 21, and 64.
+/// The longest call id or tool name, in bytes; calls with longer ids are dropped. toolbridge's own have at most 21
+/// and 64.
 const MAX_WORD: usize = 256;
 
-/// How much of a failure's text is kept, in bytes.
+/// The longest failure text that is kept, in bytes.
 const MAX_TEXT: usize = 1_024;
 
-/// Of how many participants it is remembered what they are and offer.
+/// How many participants' roles and tools are remembered.
 const MAX_PARTICIPANTS: usize = 1_024;
 
-/// How many requests of one call are told apart by their stanza, and how many owners by name.
+/// How many requests of one call are distinguished by stanza, and how many former owners by name.
 const MAX_AGAIN: usize = 16;
 
-/// Among how many calls of one id, the latest ones, the one is looked for that a frame fits. A caller finds its own call
-/// among any number.
+/// How many of the latest calls with one id are searched for the call that a frame belongs to. A caller's own call is
+/// found by key, among any number.
 const MAX_ALIKE: usize = 16;
 
-/// How many tools of one participant are remembered; it may offer 128.
+/// How many tools of one participant are remembered; it may register 128.
 const MAX_OFFERED: usize = 256;
 
-/// The memory that the names of offered tools may take, in bytes.
+/// The memory that registered tool names may take, in bytes.
 const MAX_OFFERS: usize = 8 * 1024 * 1024;
 
-/// The calls of a recording, in the order in which they first appear.
+/// The calls of a recording, in order of first appearance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Calls {
-    /// The calls, as many as 96 MiB can hold: about 110,000, fewer if their names and messages are long.
+    /// The calls that fit in 96 MiB: about 110,000, fewer with long names and messages.
     pub calls: Vec<RecordedCall>,
-    /// How many more there were: those that were settled first are left out.
+    /// How many calls were dropped, those settled first.
     pub dropped: u64,
 }
 
-/// The calls of a recording.
+/// Returns the calls of a recording.
 ///
-/// A call is a caller and an id. Only its owner's result settles it: whoever the request went to, or, where an
-/// observer cannot know that, whoever answers first; but for the answer of one that does not offer the tool, where
-/// another one offers it and answers, too. What an observer was sent as a copy counts as what it copies, and a copy of
-/// a result may come before that of its request. An observer hears no acknowledgements.
+/// A call is identified by its caller and id. Only its owner's result settles it. The owner is the participant that
+/// received the request. An observer cannot know that, so there the first participant to answer is the owner, unless
+/// it does not offer the tool and another one that does also answers. A copy that an observer received counts as the
+/// frame it copies, and the copy of a result may precede the copy of its request. An observer receives no
+/// acknowledgements.
 ///
 /// ```
 /// use toolbridge::recording::{Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, calls};
@@ -103,44 +105,45 @@ pub fn calls(entries: impl IntoIterator<Item = Entry>) -> Calls {
     builder.finish()
 }
 
-/// What a frame was to its call.
+/// What a frame changed in its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallUpdate {
-    /// Its first request.
+    /// The first request.
     Requested,
-    /// A repetition, or a copy, of its request; or the same call asked of somebody else.
+    /// A retransmission or copy of the request, or the same call sent to another participant.
     RequestRepeated,
     /// The same id with another tool or other parameters.
     RequestChanged,
-    /// Its first result, or the error in its place.
+    /// The first result, or the error in its place.
     Settled,
-    /// The same, of somebody who does not offer the tool, though others do: an observer cannot know who was asked.
+    /// The first result, from a participant that does not offer the tool although others do. An observer cannot know
+    /// who was asked.
     SettledUncertain,
-    /// The same, of somebody who offers the tool, after one who does not had answered.
+    /// The first result from a participant that offers the tool, after one that does not had answered.
     SettledByOwner,
     /// The same result again.
     ResultRepeated,
-    /// Another result than before.
+    /// A result that differs from the first.
     ResultChanged,
-    /// Its caller stopped it.
+    /// The caller stopped the call.
     Stopped,
-    /// A result, progress, claim or refusal of somebody who does not own it.
+    /// A result, progress, claim or refusal from a participant that does not own the call.
     WrongSender,
-    /// Anything else.
+    /// Any other frame.
     Other,
 }
 
 /// Builds the calls of a recording entry by entry; [`calls`] does it in one step.
 #[derive(Debug)]
 pub struct CallsBuilder {
-    /// How many entries were taken by [`push`](Self::push).
+    /// How many entries [`push`](Self::push) has taken.
     entries: usize,
     tracked: BTreeMap<u64, TrackedCall>,
     next: u64,
     keys: HashMap<(CallId, Identity), u64>,
-    /// The latest calls of an id, the oldest first.
+    /// The latest calls with each id, oldest first.
     ids: HashMap<CallId, VecDeque<u64>>,
-    /// By a request's sender and stanza: plain peers acknowledge those alone.
+    /// By the request's sender and stanza: some participants acknowledge only those.
     stanzas: HashMap<(Identity, i32), u64>,
     /// In the order in which they were settled.
     settled: VecDeque<u64>,
@@ -153,7 +156,7 @@ pub struct CallsBuilder {
     offers_kept: usize,
     dropped: u64,
     places: usize,
-    /// The memory that calls take.
+    /// The memory that the calls take.
     kept: usize,
     most: usize,
 }
@@ -182,8 +185,8 @@ impl Default for CallsBuilder {
 }
 
 impl CallsBuilder {
-    /// Takes the next entry, and returns the call that it belongs to, as it is known so far. The first entry counts as
-    /// number 0 in [`RecordedCall::entries`].
+    /// Takes the next entry and returns the call it belongs to, as known so far. The first entry is number 0 in
+    /// [`RecordedCall::entries`].
     pub fn push(&mut self, entry: &Entry) -> Option<&RecordedCall> {
         let index = self.entries;
         self.entries += 1;
@@ -191,8 +194,8 @@ impl CallsBuilder {
         self.call(serial)
     }
 
-    /// Takes the next entry, and returns the call's number and what the entry was to it. Pass the frame if it is decoded
-    /// already.
+    /// Takes the next entry and returns the call's serial number and what the entry changed. Pass the frame if it is
+    /// already decoded.
     pub(crate) fn push_decoded(
         &mut self,
         index: usize,
@@ -245,7 +248,7 @@ impl CallsBuilder {
                 if self.tracked.get(&serial)?.call.caller == *packet.from.identity() {
                     (serial, CallUpdate::Other)
                 } else if !claims && !self.surely_may_answer(serial, packet.from.identity()) {
-                    // It says nothing of the answer, and so it harms nobody.
+                    // It does not affect the result, so it is ignored.
                     return None;
                 } else {
                     self.by_owner(serial, packet, |call| {
@@ -282,7 +285,7 @@ impl CallsBuilder {
         Some((serial, told))
     }
 
-    /// Notes an entry of a call.
+    /// Adds an entry to a call.
     fn note(&mut self, serial: u64, index: usize) {
         if let Some(tracked_call) = self.tracked.get_mut(&serial)
             && self.places < MAX_PLACES
@@ -293,7 +296,7 @@ impl CallsBuilder {
         self.weigh(serial);
     }
 
-    /// A call that nobody was asked to run.
+    /// Adds a call that no participant was asked to run.
     fn unasked(
         &mut self,
         at: Moment,
@@ -319,12 +322,12 @@ impl CallsBuilder {
         Some(serial)
     }
 
-    /// A call that is kept.
+    /// Returns a call that is kept.
     pub(crate) fn call(&self, serial: u64) -> Option<&RecordedCall> {
         self.tracked.get(&serial).map(|tracked_call| &tracked_call.call)
     }
 
-    /// Whether the call's caller stopped it.
+    /// Whether the caller stopped the call.
     pub(super) fn is_stopped_by_caller(&self, serial: u64) -> bool {
         self.tracked.get(&serial).is_some_and(|tracked_call| tracked_call.stopped_by_caller)
     }
@@ -340,7 +343,7 @@ impl CallsBuilder {
             RoomEvent::Here { identity, .. } => self.here = identity.clone(),
             RoomEvent::Joined { identity, role, .. } => {
                 if role.as_deref() != Some(Role::Observer.as_str()) && !event.is_observer(&self.here) {
-                    // Whoever only listens said so itself when it began.
+                    // The recorded participant stays the observer that its recorder declared.
                     if *identity != self.here {
                         self.observers.remove(identity);
                     }
@@ -439,14 +442,14 @@ impl CallsBuilder {
         Some((serial, CallUpdate::RequestRepeated))
     }
 
-    /// Whom a request went to, as far as the packet tells.
+    /// The participant a request was sent to, if the packet identifies it.
     fn asked_of(&self, packet: &Recorded, frame: &Frame, execution: Option<Execution>) -> Option<Identity> {
         if execution == Some(Execution::Server) {
             return Some(packet.from.identity().clone());
         }
         match packet.direction {
             Direction::Sent => packet.to.iter().find(|who| !self.observers.contains(*who)).cloned(),
-            // Copies for observers do not say whose instance is meant.
+            // A copy for an observer does not identify the intended instance.
             Direction::Heard
                 if frame.meta_str("bridge.to").is_some() && !self.here.is_empty() && !self.observes() =>
             {

@@ -1,4 +1,4 @@
-//! A recording against the contract: every frame, and every call.
+//! Checks a recording for protocol violations.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -19,89 +19,90 @@ use crate::{
     value::DecodeError,
 };
 
-/// How many findings are kept; what is beyond them is counted.
+/// How many findings are kept. Further findings are only counted.
 const MAX_FINDINGS: usize = 10_000;
 
-/// How much of a finding's text is kept, in bytes.
+/// The longest text of a finding, in bytes.
 const MAX_TEXT: usize = 1_024;
 
-/// How much later than its limit a call's result may come: its owner counts from receipt, and the way is long.
+/// How much later than its limit a result may arrive: the owner's limit starts when it receives the request, and
+/// delivery takes time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Of how many participants, spellings and types it is remembered what was said of them.
+/// How many participants, spellings and types are remembered, so that each is reported once.
 const MAX_REMEMBERED: usize = 4_096;
 
-/// How many open calls are watched at once.
+/// How many open calls are tracked at once.
 const MAX_OPEN: usize = 100_000;
 
-/// How many of a sender's last stanzas are remembered, to tell a repetition from a number that was used again.
+/// How many recent stanzas of a sender are remembered, to distinguish a retransmission from a reused number.
 const MAX_STANZAS: usize = 4_096;
 
-/// How many stanzas of all senders together: 32 MB.
+/// How many stanzas of all senders are remembered: 32 MB.
 const MAX_STANZAS_IN_ALL: usize = 500_000;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Worth knowing; the contract allows it.
+    /// Informational; the protocol allows it.
     Note,
-    /// Against the contract.
+    /// A protocol violation.
     Error,
 }
 
-/// Something in a recording that is against the contract, or worth knowing.
+/// A protocol violation in a recording, or an informational note.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// When: the time of the entry.
+    /// The time of the entry.
     #[serde(rename = "atMs")]
     pub at: Moment,
     /// The entry's place in the file, from 0.
     pub entry: usize,
-    /// How bad it is.
+    /// The severity.
     pub level: Level,
-    /// Which rule, as a word that stays the same: `wrong-sender`.
+    /// The rule's stable name, such as `wrong-sender`.
     pub rule: String,
-    /// Who did it; empty if nobody knows.
+    /// The participant responsible; empty if it is unknown.
     pub who: Identity,
-    /// What it is, in words. Parts of it come from the file.
+    /// A description. Parts of it come from the file.
     pub text: String,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Checked {
-    /// What was found, in the order of the file; 10,000 at most.
+    /// The findings in file order; at most 10,000.
     pub findings: Vec<Finding>,
-    /// How many findings more there were.
+    /// How many further findings there were.
     pub left_out: u64,
-    /// How many findings of all are errors.
+    /// How many of all findings are errors.
     pub errors: u64,
 }
 
-/// Judges every frame and every call of a recording.
+/// Checks every frame and call of a recording for protocol violations.
 ///
 /// | rule | level | what |
 /// | --- | --- | --- |
-/// | `malformed` | error | a frame that readers refuse (101); a note without a topic, where it may be no frame at all |
-/// | `wrong-sender` | error | a result, progress, claim or refusal of somebody who does not own the call |
-/// | `request-changed` | error | the id of a call, used for another tool or other parameters |
-/// | `no-result` | error | a call without result in a file that ended in order, its owner being there |
-/// | `two-results` | error | a second result that is not the first |
-/// | `result-after-stop` | error, note | a stopped call ended otherwise than `cancelled`; a note where both may have crossed |
-/// | `timeout-not-honoured` | error | no result 2 s after the limit, its owner being there all the time |
-/// | `stanza-reused` | error, note | one number for two frames under one sid; a note of plain peers, some of which do so |
-/// | `stanza-order` | error, note | a number below an earlier one, and no repetition; a note of what was heard, which may have been overtaken; nothing of senders that list `fast_lane` |
-/// | `dead-sid` | error | a frame of a join that has ended |
-/// | `unknown-type` | note | a frame of the conversation, not of tools |
-/// | `dialect` | note | a spelling that is read, and not written |
+/// | `malformed` | error | a frame that a reader rejects (101); a note if the packet has no topic, since it may not be a frame |
+/// | `wrong-sender` | error | a result, progress, claim or refusal from a participant that does not own the call |
+/// | `request-changed` | error | a call id reused for another tool or other parameters |
+/// | `no-result` | error | a call without a result in a file that ended cleanly, although its owner was present |
+/// | `two-results` | error | a second result that differs from the first |
+/// | `result-after-stop` | error, note | a stopped call that did not end as `cancelled`; a note if stop and result may have crossed |
+/// | `timeout-not-honoured` | error | no result 2 s after the limit, although the owner was present all the time |
+/// | `stanza-reused` | error, note | one number used for two frames under one sid; a note for participants without toolbridge's handshake, some of which do so |
+/// | `stanza-order` | error, note | a number lower than an earlier one that is not a retransmission; a note for received frames, which may be reordered in transit; not checked for senders that list `fast_lane` |
+/// | `dead-sid` | error | a frame from a sid that has left |
+/// | `unknown-type` | note | a frame of LiveKit's conversation protocol, not of tools |
+/// | `dialect` | note | a spelling that toolbridge reads but does not write |
 ///
-/// What the recorder missed, what never left and what was cut off by somebody's leaving is held against nobody.
-/// The last two rules name each sender and word once. An observer hears copies, which nobody repeats, and not from
-/// those that do not know of it yet: in its recording what was not heard, and what came later than the news of its
-/// sender's leaving, is a note at most, and who answered is judged by who offers the tool.
+/// Frames that the recorder dropped, that were never sent, or that a disconnect interrupted are not reported. The
+/// last two rules name each sender and value once. An observer receives copies, which are never retransmitted, and
+/// only from senders that already know of it. In its recording, missing frames and frames after their sender left are
+/// notes at most, and the owner of a call is inferred from who offers the tool.
 pub fn check(entries: impl IntoIterator<Item = Entry>) -> Checked {
     let mut checker = Checker::default();
     for entry in entries {
@@ -113,23 +114,23 @@ pub fn check(entries: impl IntoIterator<Item = Entry>) -> Checked {
 /// Checks a recording entry by entry; [`check`] does it in one step.
 #[derive(Debug, Default)]
 pub struct Checker {
-    /// How many entries were taken by [`push`](Self::push).
+    /// How many entries [`push`](Self::push) has taken.
     entries: usize,
     builder: CallsBuilder,
     found: Checked,
     /// Calls without a result.
     open: BTreeMap<u64, Open>,
-    /// When they are overdue.
+    /// The deadlines of the open calls.
     due: BTreeSet<(Moment, u64)>,
-    /// Who has to do with them: their callers, and their owners as far as they are known.
+    /// The callers of the open calls, and their owners if known.
     parties: BTreeSet<(Option<Identity>, u64)>,
-    /// Requests of the recorded participant, by channel and number.
+    /// Requests of the recorded participant, by channel and sequence number.
     sent: HashMap<(u16, u32), u64>,
     senders: HashMap<Peer, Sender>,
-    /// How many stanzas are remembered of them.
+    /// How many stanzas are remembered for all senders.
     stanzas: usize,
     hasher: RandomState,
-    /// The join that each participant is in.
+    /// The current sid of each participant.
     present: HashMap<Identity, Sid>,
     ended_joins: HashSet<Peer>,
     reported: HashSet<(Identity, String)>,
@@ -149,14 +150,14 @@ struct Open {
     packets: Vec<(u16, u32)>,
 }
 
-/// What is known of a sender under one sid.
+/// The state of a sender under one sid.
 #[derive(Debug, Default)]
 struct Sender {
     highest: u32,
-    /// What the frames of the last stanzas were about: their type, and a hash of the call.
+    /// The frame type and a hash of the call id for each recent stanza.
     last: BTreeMap<u32, (u16, u64)>,
     shows_instance: bool,
-    /// Whether its Configuration lists `fast_lane`; none if there was none.
+    /// Whether its Configuration lists `fast_lane`; none without a Configuration.
     fast_lane: Option<bool>,
 }
 
@@ -171,7 +172,7 @@ impl Checker {
         }
     }
 
-    /// Judges the next entry, a packet that has been read.
+    /// Checks the next entry, a decoded packet.
     pub(super) fn handle_packet(
         &mut self,
         index: usize,
@@ -185,7 +186,7 @@ impl Checker {
             Decoded::Foreign => return,
             Decoded::Malformed(error) => {
                 let level = if packet.topic.is_empty() { Level::Note } else { Level::Error };
-                let text = format!("it is malformed (error {}): {error}", DecodeError::CODE);
+                let text = format!("malformed frame (error {}): {error}", DecodeError::CODE);
                 self.find(&place, level, "malformed", text);
             }
             Decoded::Frame(frame, message) => {
@@ -194,7 +195,7 @@ impl Checker {
             }
         }
         if packet.direction == Direction::Heard && self.ended_joins.contains(&packet.from) {
-            let text = format!("its join {} has ended", packet.from.sid());
+            let text = format!("sent under sid {}, which has left", packet.from.sid());
             self.find(&place, self.absence_level(), "dead-sid", text);
         }
         if let Some((serial, told)) = self.builder.push_decoded(index, entry, Some(decoded)) {
@@ -206,7 +207,7 @@ impl Checker {
         }
     }
 
-    /// Judges the next entry, an event.
+    /// Checks the next entry, an event.
     pub(super) fn handle_event(&mut self, index: usize, entry: &Entry, event: &RoomEvent) {
         self.overdue(entry.at);
         self.builder.push_decoded(index, entry, None);
@@ -220,7 +221,7 @@ impl Checker {
 
     /// Returns the findings and the calls.
     pub(super) fn finish_with_calls(mut self) -> (Checked, Calls) {
-        // An observer may go while a call is open.
+        // An observer may leave while a call is open.
         let open = if self.is_over && !self.builder.observes() {
             std::mem::take(&mut self.open)
         } else {
@@ -243,7 +244,7 @@ impl Checker {
     fn event(&mut self, event: &RoomEvent) {
         match event {
             RoomEvent::Here { identity, sid, .. } => {
-                // Whoever comes anew may be told again what it never heard.
+                // After a rejoin, senders may repeat what the recorded participant missed.
                 self.forget_senders();
                 self.join(identity, sid);
             }
@@ -291,11 +292,11 @@ impl Checker {
         }
     }
 
-    /// Types and spellings.
+    /// Checks the frame's type and spellings.
     fn spellings(&mut self, place: &Place, frame: &Frame) {
         if !frame.kind().is_known() {
             let code = frame.kind().code();
-            let text = format!("type {code} is none of this protocol's, and is passed over");
+            let text = format!("type {code} is not part of this protocol and is ignored");
             self.find_once(place, "unknown-type", &code.to_string(), text);
         }
         for spelling in frame.foreign_spellings() {
@@ -318,7 +319,7 @@ impl Checker {
             sender.fast_lane = Some(lists);
             self.sends_configuration |= packet.direction == Direction::Sent;
         }
-        // With a fast lane, frames wait for what may make them needless. An observer hears no Configurations.
+        // Senders with a fast lane may hold frames back. An observer receives no Configurations.
         let in_order = sender.fast_lane.map_or(self.sends_configuration, |lists| !lists);
         let what = (frame.kind().code(), self.hasher.hash_one(call_of(message)));
         let known = sender.last.get(&stanza);
@@ -326,7 +327,7 @@ impl Checker {
         let highest = sender.highest;
         if known.is_some_and(|known| *known != what) {
             let level = if sender.shows_instance { Level::Error } else { Level::Note };
-            let text = format!("stanza {stanza} stood for another frame before");
+            let text = format!("stanza {stanza} was used for another frame before");
             return self.find(place, level, "stanza-reused", text);
         }
         let is_old =
@@ -340,13 +341,13 @@ impl Checker {
                 self.stanzas -= 1;
             }
         }
-        // These may overtake what was sent before them.
+        // These may overtake frames that were sent earlier.
         let overtakes = matches!(frame.kind(), Kind::ACKNOWLEDGEMENT | Kind::CONTROL_STOP)
             || packet.lane == Lane::Lossy
             || packet.stream;
         if is_old && in_order && !overtakes {
             let level = if packet.direction == Direction::Sent { Level::Error } else { Level::Note };
-            let text = format!("stanza {stanza} comes after {highest}, and is no repetition");
+            let text = format!("stanza {stanza} follows {highest} and is not a retransmission");
             self.find(place, level, "stanza-order", text);
         }
     }
@@ -381,7 +382,7 @@ impl Checker {
             CallUpdate::RequestRepeated => self.note_packet(serial, packet),
             CallUpdate::RequestChanged => {
                 let text =
-                    format!("call {id} ({tool}) was asked before with another tool or other parameters");
+                    format!("call {id} ({tool}) was requested before with another tool or other parameters");
                 self.find(place, Level::Error, "request-changed", text);
             }
             CallUpdate::Settled | CallUpdate::SettledUncertain | CallUpdate::SettledByOwner => {
@@ -392,27 +393,28 @@ impl Checker {
                 let is_owner = call.caller != place.who;
                 if self.builder.is_stopped_by_caller(serial) && !cancelled && is_owner {
                     let level = if packet.direction == Direction::Sent { Level::Error } else { Level::Note };
-                    let text = format!("call {id} ({tool}) was stopped, and did not end as cancelled");
+                    let text = format!("call {id} ({tool}) was stopped but did not end as cancelled");
                     self.find(place, level, "result-after-stop", text);
                 }
                 if told == CallUpdate::SettledUncertain {
-                    let text =
-                        format!("call {id} ({tool}) was answered by one that does not offer it; others do");
+                    let text = format!(
+                        "call {id} ({tool}) was answered by a participant that does not offer the tool, although others do"
+                    );
                     self.find(place, Level::Note, "wrong-sender", text);
                 }
                 if let Some(who) = impostor {
-                    let text = format!("call {id} ({tool}) was {}'s to answer, who offers it", place.who);
+                    let text = format!("call {id} ({tool}) belongs to {}, which offers the tool", place.who);
                     self.find(&Place { who, ..place.clone() }, Level::Error, "wrong-sender", text);
                 }
                 self.close(serial);
             }
             CallUpdate::ResultChanged => {
-                let text = format!("call {id} ({tool}) had another result before");
+                let text = format!("call {id} ({tool}) already had a different result");
                 self.find(place, Level::Error, "two-results", text);
             }
             CallUpdate::WrongSender => {
-                let owner = call.owner.as_ref().map_or("somebody else", Identity::as_str).to_owned();
-                let text = format!("call {id} ({tool}) is {owner}'s to answer");
+                let owner = call.owner.as_ref().map_or("another participant", Identity::as_str).to_owned();
+                let text = format!("call {id} ({tool}) belongs to {owner}");
                 self.find(place, Level::Error, "wrong-sender", text);
             }
             CallUpdate::Requested | CallUpdate::ResultRepeated | CallUpdate::Stopped | CallUpdate::Other => {}
@@ -430,7 +432,7 @@ impl Checker {
         }
     }
 
-    /// What should have had its result by now.
+    /// Reports calls whose deadline has passed.
     fn overdue(&mut self, now: Moment) {
         while let Some(&(due, serial)) = self.due.first() {
             if due >= now {
@@ -442,20 +444,20 @@ impl Checker {
             };
             let Some(call) = self.builder.call(serial) else { continue };
             let limit = call.limit.unwrap_or_default().as_millis();
-            let text = format!("call {} ({}) had no result {limit} ms and 2 s later", call.id, call.tool);
+            let text = format!("call {} ({}) had no result within {limit} ms and 2 s", call.id, call.tool);
             let who = call.owner.clone().unwrap_or_else(|| Identity::from(""));
             let place = Place { at: open.asked, entry: open.entry, who };
             self.find(&place, self.absence_level(), "timeout-not-honoured", text);
         }
     }
 
-    /// How bad it is that something was not heard, or late.
+    /// The severity of a missing or late frame.
     fn absence_level(&self) -> Level {
         if self.builder.observes() { Level::Note } else { Level::Error }
     }
 
-    /// Nothing is expected of this participant any more. Whom a call went to an observer cannot know before it is
-    /// answered.
+    /// Stops expecting results that involve this participant. Before a call is answered, an observer does not know
+    /// its owner.
     fn stop_expecting_of(&mut self, who: &Identity) {
         self.stop_expecting_party(Some(who));
         if self.builder.observes() {
@@ -463,7 +465,7 @@ impl Checker {
         }
     }
 
-    /// Nothing is expected any more of the calls of this participant, or of those whose owner is not known.
+    /// Stops expecting results of this participant's calls, or of calls whose owner is unknown.
     fn stop_expecting_party(&mut self, who: Option<&Identity>) {
         let first = (who.cloned(), 0);
         while let Some((party, serial)) = self.parties.range(&first..).next()
@@ -476,7 +478,7 @@ impl Checker {
         }
     }
 
-    /// Nothing is expected any more of any call.
+    /// Stops expecting the result of any call.
     fn stop_expecting_all(&mut self) {
         self.open.clear();
         self.due.clear();
@@ -520,7 +522,7 @@ impl Checker {
     }
 }
 
-/// Where something was found, and of whom.
+/// The entry and the participant of a finding.
 #[derive(Clone, Debug)]
 struct Place {
     at: Moment,

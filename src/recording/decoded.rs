@@ -1,4 +1,4 @@
-//! A recorded packet, read as the frame that it carries.
+//! Decodes recorded packets as frames.
 
 use serde_json::Value;
 
@@ -10,19 +10,19 @@ use crate::{
     value::{DecodeError, walk::Walk},
 };
 
-/// What a recorded packet is to this protocol.
+/// A decoded packet.
 #[derive(Clone, Debug)]
 pub(crate) enum Decoded {
-    /// It travelled on another topic: somebody else's data.
+    /// The topic belongs to another application.
     Foreign,
-    /// It should be a frame, and is malformed (error code 101).
+    /// It should be a frame but is malformed (error code 101).
     Malformed(DecodeError),
     /// A frame.
     Frame(Frame, Message),
 }
 
 impl Decoded {
-    /// Reads a packet. Frames travel on two topics, or, from plain peers, on none.
+    /// Decodes a packet. Frames use two topics, or none if the sender lacks toolbridge's handshake.
     pub(crate) fn of(packet: &Recorded) -> Self {
         if !matches!(packet.topic.as_str(), "" | TOPIC | STREAM_TOPIC) {
             return Self::Foreign;
@@ -39,7 +39,7 @@ impl Decoded {
 }
 
 impl Decoded {
-    /// How large the packet was, in bytes, before something was taken out of it.
+    /// The original size of the packet, in bytes, before redaction.
     pub(super) fn size(&self, packet: &Recorded) -> usize {
         let size = match self {
             Self::Frame(frame, _) => original::frame_size(frame),
@@ -51,7 +51,7 @@ impl Decoded {
 }
 
 impl Entry {
-    /// The names of the tools that this entry calls or registers.
+    /// Returns the names of the tools that this entry calls or registers.
     pub fn tool_names(&self) -> Vec<String> {
         let Happened::Packet(packet) = &self.what else { return Vec::new() };
         match Decoded::of(packet) {
@@ -64,20 +64,20 @@ impl Entry {
     }
 }
 
-/// How many values a frame may have that is shown as JSON: each takes about 200 bytes on the way.
+/// How many values a frame shown as JSON may have: each takes about 200 bytes during conversion.
 const MAX_SHOWN: usize = 200_000;
 
-/// The frame as canonical JSON, or why it is not shown so.
+/// Returns the frame as canonical JSON, or why it cannot be shown.
 pub(super) fn frame_json(frame: &Frame) -> Result<Value, String> {
     if !can_be_shown(frame.as_bytes()) {
-        return Err(format!("it has more than {MAX_SHOWN} values, too many to be shown as JSON"));
+        return Err(format!("it has more than {MAX_SHOWN} values, too many to show as JSON"));
     }
     frame.to_json().map_err(|error| error.to_string())
 }
 
-/// Whether this value has few enough values in it to be shown as JSON.
+/// Whether the value is small enough to be shown as JSON.
 pub(super) fn can_be_shown(bytes: &[u8]) -> bool {
-    // Each of them takes a byte.
+    // Each value takes at least a byte.
     if bytes.len() <= MAX_SHOWN {
         return true;
     }
@@ -85,7 +85,7 @@ pub(super) fn can_be_shown(bytes: &[u8]) -> bool {
     (0..=MAX_SHOWN).any(|_| !matches!(walk.next(), Ok(Some(_))))
 }
 
-/// The call that a message belongs to, if it names one.
+/// Returns the id of the call that a message belongs to, if any.
 pub(crate) fn call_of(message: &Message) -> Option<&str> {
     match message {
         Message::ToolUseRequest(request) => Some(request.id.as_str()),

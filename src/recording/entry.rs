@@ -1,4 +1,4 @@
-//! One thing that happened in a recorded session.
+//! The entries of a recorded session.
 
 use std::{fmt, time::Duration};
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::transport::{Identity, Lane, Peer, Role, Sid};
 
-/// When something happened: nanoseconds since 1970-01-01 UTC, by the recording machine's clock.
+/// A point in time: nanoseconds since 1970-01-01 UTC, by the recording machine's clock.
 ///
-/// In JSON it is a number of milliseconds with three decimals, as all times are: nanoseconds since 1970 are more than
-/// JavaScript and jq can read exactly.
+/// In JSON it is milliseconds with at most three decimals, like all times: JavaScript and jq cannot represent
+/// nanoseconds since 1970 exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// How long after `earlier` this was; zero if it was before.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -34,13 +34,13 @@ impl<'de> Deserialize<'de> for Moment {
     }
 }
 
-/// Times in JSON: milliseconds, as a number with three decimals at most.
+/// Times in JSON: milliseconds as a number with at most three decimals.
 pub(crate) mod millis {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    /// The number that stands for a time.
+    /// Returns the number that represents a time.
     pub(crate) fn of(time: Duration) -> f64 {
         time.as_micros() as f64 / 1e3
     }
@@ -57,56 +57,56 @@ pub(crate) mod millis {
     }
 }
 
-/// One thing that happened, in the order in which the recorder was told.
+/// An entry of a recording, in the order in which the recorder received them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When.
+    /// When it happened.
     pub at: Moment,
-    /// What.
+    /// What happened.
     pub what: Happened,
 }
 
-/// What happened.
+/// A packet or an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Happened {
-    /// A packet was sent or heard.
+    /// A packet was sent or received.
     Packet(Recorded),
-    /// Something else in the room.
+    /// Another event in the room.
     Event(RoomEvent),
 }
 
-/// Whether the recorded participant sent a packet or heard it.
+/// Whether the recorded participant sent or received a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// It was handed to the room.
+    /// It was handed to the transport.
     Sent,
-    /// It came from the room.
+    /// It was received from the room.
     Heard,
 }
 
-/// A packet, as it was sent or heard.
+/// A packet that was sent or received.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// Which way it went.
+    /// Whether it was sent or received.
     pub direction: Direction,
-    /// Who sent it, as the room said. Either part may be empty if the room did not say; of what was sent, the
-    /// recorded participant in the join that it was in.
+    /// The sender as reported by the room; either part may be empty if the room did not report it. For a sent packet,
+    /// the recorded participant with its sid at that time.
     pub from: Peer,
-    /// Whom it was sent to. Empty: everybody, and what was heard names no receivers.
+    /// The receivers. Empty for a broadcast and for received packets, which do not list receivers.
     pub to: Vec<Identity>,
-    /// LiveKit's topic, or nothing.
+    /// LiveKit's topic, or empty.
     pub topic: String,
-    /// The channel.
+    /// The lane.
     pub lane: Lane,
-    /// It travelled as a byte stream, in parts.
+    /// Whether it was transferred as a byte stream.
     pub stream: bool,
     /// Its MCAP channel.
     pub channel: u16,
-    /// Its number on that channel, from 0.
+    /// Its sequence number on that channel, from 0.
     pub sequence: u32,
-    /// The bytes. Parts of a stream that was heard are put together.
+    /// The bytes. A received stream is reassembled.
     pub payload: Bytes,
 }
 
@@ -126,15 +126,14 @@ impl fmt::Debug for Recorded {
     }
 }
 
-/// What is on the topic `room/events`, as JSON: one object a message, named by `event`.
+/// An event on the topic `room/events`: one JSON object per message, named by `event`.
 ///
-/// A reader keeps an event of a later version as [`Other`](RoomEvent::Other).
+/// A reader reads an event of a later version as [`Other`](RoomEvent::Other).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RoomEvent {
-    /// The recorded participant is in the room; the first event of a file, and again after each join under
-    /// another sid.
+    /// The recorded participant joined: the first event of a file, repeated after each join under another sid.
     Here {
         /// Its identity.
         identity: Identity,
@@ -143,54 +142,55 @@ pub enum RoomEvent {
         /// The room's name.
         room: String,
     },
-    /// A participant is there, or what is known of it has changed. Of the recorded participant it says, behind its
-    /// [`Here`](RoomEvent::Here), that it is an observer: its role is `observer`, or `hidden` if nobody sees it.
+    /// A participant is present, or its metadata changed. After [`Here`](RoomEvent::Here), an event about the
+    /// recorded participant itself marks an observer: its role is `observer`, or `hidden` if other participants
+    /// cannot see it.
     Joined {
         /// Its identity.
         identity: Identity,
         /// The id of its join.
         sid: Sid,
-        /// LiveKit says that it is an agent.
+        /// Whether LiveKit reports it as an agent.
         agent: bool,
-        /// Its `toolbridge.role`, if its token gave it one.
+        /// Its `toolbridge.role`, if its token has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         role: Option<String>,
     },
-    /// A participant is gone.
+    /// A participant left.
     Left {
         /// Its identity.
         identity: Identity,
         /// The id of its join.
         sid: Sid,
     },
-    /// Whether packets can pass has changed.
+    /// The connection went up or down.
     Link {
-        /// They can.
+        /// Whether packets can be sent.
         up: bool,
     },
-    /// A packet that is in the file as sent did not leave.
+    /// A packet that the file lists as sent was not sent.
     Unsent {
         /// Its MCAP channel.
         channel: u16,
-        /// Its number there.
+        /// Its sequence number on that channel.
         sequence: u32,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// So many packets could not be recorded since the last such event: the queue was full, or there were too many
+    /// Packets were not recorded since the last such event, because the queue was full or the file had too many
     /// channels.
     Unrecorded {
         /// How many.
         packets: u64,
     },
-    /// It is over.
+    /// The session ended.
     Closed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A call of the recorded participant that nobody was asked to run: nobody was there who could be.
+    /// A call of the recorded participant that no participant was asked to run, because none was available.
     Unasked {
-        /// Its id.
+        /// The call's id.
         call: String,
         /// The tool.
         tool: String,
@@ -198,7 +198,7 @@ pub enum RoomEvent {
         code: String,
         /// The error's text.
         message: String,
-        /// How long it was waited for somebody, in milliseconds.
+        /// How long the call waited for a participant, in milliseconds.
         #[serde(rename = "tookMs")]
         took_ms: u64,
     },
@@ -207,11 +207,11 @@ pub enum RoomEvent {
     Other,
 }
 
-/// The role of a recorded participant that only listens, and that nobody sees.
+/// The role of a recorded observer that other participants cannot see.
 pub(crate) const HIDDEN: &str = "hidden";
 
 impl RoomEvent {
-    /// Whether it says of this participant, the recorded one, that it only listens.
+    /// Whether this event marks `home`, the recorded participant, as an observer.
     pub(crate) fn is_observer(&self, home: &Identity) -> bool {
         matches!(self, Self::Joined { identity, role: Some(role), .. }
             if identity == home && (role == Role::Observer.as_str() || role == HIDDEN))
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_object_that_names_itself_and_an_unknown_one_is_kept_apart() {
+    fn event_is_one_named_object_and_unknown_event_reads_as_other() {
         let left = RoomEvent::Left { identity: "phone".into(), sid: "PA_1".into() };
         let text = serde_json::to_string(&left).unwrap();
         assert_eq!(text, r#"{"event":"left","identity":"phone","sid":"PA_1"}"#);

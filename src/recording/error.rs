@@ -1,4 +1,4 @@
-//! What can go wrong with a recording.
+//! Errors of reading and writing recordings.
 
 use std::{
     io,
@@ -9,13 +9,13 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// There is a file of this name already, and it was not asked to be replaced.
-    #[error("`{}` is there already, and is replaced only if that is asked for", path.display())]
+    /// The file exists and was not to be replaced.
+    #[error("`{}` already exists; pass --force to overwrite it", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The file could not be made.
+    /// The file could not be created.
     #[error("cannot write `{}`: {source}", path.display())]
     Create {
         /// The file.
@@ -31,24 +31,24 @@ pub enum RecordError {
         /// Why.
         source: io::Error,
     },
-    /// It is no MCAP file.
-    #[error("this is no MCAP file")]
+    /// The file is not an MCAP file.
+    #[error("the file is not an MCAP file")]
     NotMcap,
-    /// It is an MCAP file that somebody else made.
-    #[error("this is an MCAP file, but no recording: it has no metadata record `toolbridge`")]
+    /// The file is an MCAP file, but not a toolbridge recording.
+    #[error("the MCAP file is not a toolbridge recording: it has no metadata record `toolbridge`")]
     Foreign,
-    /// It is a recording of a later form.
-    #[error("this is a recording of form {found}; form {known} and earlier ones can be read")]
+    /// The recording has a later format version.
+    #[error("the recording has format version {found}; versions up to {known} are supported")]
     Version {
-        /// The form that the file says it has.
+        /// The format version in the file.
         found: String,
-        /// The latest form that is known here.
+        /// The latest supported format version.
         known: u32,
     },
-    /// It is damaged or ends before it says what it is.
-    #[error("the file says nothing of whose recording it is: at byte {at_byte}, {text}")]
+    /// The file is damaged or ends before its metadata record.
+    #[error("the file has no readable recording metadata: at byte {at_byte}, {text}")]
     NoBeginning {
-        /// Where in the file.
+        /// The offset in the file.
         at_byte: u64,
         /// What is wrong there.
         text: String,
@@ -56,19 +56,19 @@ pub enum RecordError {
     /// Reading failed.
     #[error("reading failed: {0}")]
     Read(#[source] io::Error),
-    /// Writing failed, as when the disk is full.
+    /// Writing failed, for example because the disk is full.
     #[error("writing failed: {0}")]
     Write(#[source] io::Error),
-    /// The recording had stopped before its end; the text says why.
+    /// The recording stopped early; the text has the reason.
     #[error("the recording stopped early: {0}")]
     Stopped(String),
-    /// The thread that writes could not be started.
-    #[error("cannot start the thread that writes: {0}")]
+    /// The writer thread could not be started.
+    #[error("cannot start the writer thread: {0}")]
     Thread(#[source] io::Error),
 }
 
 impl RecordError {
-    /// What it means that a file could not be made.
+    /// Converts an error of creating a file.
     pub(super) fn creating(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {

@@ -9,7 +9,7 @@ use std::io;
 use serde::Serialize;
 use serde_json::{Value, ser::Formatter};
 
-/// Foreign text for a terminal: control, bidi and invisible characters as `\u{…}`.
+/// Escapes untrusted text for a terminal: control, bidi and invisible characters become `\u{…}`.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_dangerous) {
         return Cow::Borrowed(text);
@@ -31,15 +31,14 @@ pub(crate) fn counted(count: u64, word: &str) -> String {
     format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
-/// JSON on one line, for a terminal as well as for programs: the same value, with every dangerous
-/// character as a `\u` escape.
+/// JSON on one line, safe for a terminal: the same value with every dangerous character as a `\u` escape.
 pub(crate) fn json(value: &Value) -> String {
     let mut out = Vec::new();
     let _ = write_json(&mut out, value); // writing to memory cannot fail
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// As [`json`], written piece by piece.
+/// Writes JSON like [`json`], piece by piece.
 pub(crate) fn write_json(out: &mut impl io::Write, value: &impl Serialize) -> io::Result<()> {
     let mut serializer = serde_json::Serializer::with_formatter(out, Harmless);
     value.serialize(&mut serializer).map_err(io::Error::from)
@@ -76,7 +75,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn sec_c3_nothing_steers_the_terminal() {
+    fn sec_c3_control_characters_are_escaped() {
         let evil = "a\u{1b}[31mred\u{9b}2J\u{202e}txt\u{200b}\u{e0041}\r\n\u{7}";
         let shown = plain(evil);
         assert!(shown.chars().all(|it| !is_dangerous(it)), "{shown:?}");

@@ -1,4 +1,4 @@
-//! A file that is still being written, read as it grows.
+//! Reads a file that is still being written.
 
 use std::{
     fs::{self, File},
@@ -10,14 +10,14 @@ use std::{
 
 use super::{RecordError, Recording};
 
-/// How often a file that has ended for now is looked at again.
+/// How often the end of a growing file is checked for more data.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Recording {
-    /// Opens a file that may still be written: at its end, [`entries`](Recording::entries) wait for more, 100 ms at a
-    /// time, until the recorder finishes the file. One that is finished ends at its end.
+    /// Opens a file that may still be written. At its end, [`entries`](Recording::entries) blocks and checks for more
+    /// every 100 ms until the recorder finishes the file. A finished file ends normally.
     ///
-    /// A file whose writer died never ends so.
+    /// If the writer crashed, reading does not end.
     ///
     /// # Errors
     /// As [`open`](Recording::open).
@@ -28,8 +28,8 @@ impl Recording {
         })
     }
 
-    /// As [`follow`](Recording::follow), with waiting of your own: `wait` returns when it is worth to look again, and
-    /// says whether to go on.
+    /// Like [`follow`](Recording::follow) with a custom wait: `wait` returns when the file should be checked again,
+    /// and returns false to stop.
     ///
     /// # Errors
     /// As [`open`](Recording::open).
@@ -47,7 +47,7 @@ impl Recording {
     }
 }
 
-/// Reads a file, and waits at its end.
+/// Reads a file and waits at its end.
 struct Following<W> {
     file: File,
     path: PathBuf,
@@ -57,7 +57,7 @@ struct Following<W> {
 impl<W: FnMut() -> bool> Read for Following<W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            // It is asked first: what was written before the file was replaced is then still read.
+            // Checked before reading, so that data written before the file was replaced is still read.
             let is_replaced = self.is_replaced();
             let count = self.file.read(buffer)?;
             if count > 0 || buffer.is_empty() || is_replaced || !(self.wait)() {
@@ -68,7 +68,7 @@ impl<W: FnMut() -> bool> Read for Following<W> {
 }
 
 impl<W> Following<W> {
-    /// Whether another file is there by now, or none: a recorder that finishes replaces it.
+    /// Whether the file was replaced or removed: a recorder that finishes replaces it.
     fn is_replaced(&self) -> bool {
         #[cfg(unix)]
         {

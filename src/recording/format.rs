@@ -1,56 +1,56 @@
-//! How a recording is laid out in an MCAP file: names, channels, the metadata record.
+//! The layout of a recording in an MCAP file: names, channels and the metadata record.
 
 use std::collections::BTreeMap;
 
 use super::{Direction, Moment, RecordError};
 use crate::transport::{Identity, Lane, Peer, Role, Sid};
 
-/// The form of our files. A reader refuses a higher one.
+/// The format version of the files. A reader rejects a higher one.
 pub(super) const FORM: u32 = 1;
 
-/// The wire contract that the packets follow: the one of `wire.md`.
+/// The version of the wire protocol of the packets, defined in `wire.md`.
 const PROTOCOL: &str = "1";
 
-/// Who made the file, in MCAP's header.
+/// The library name in MCAP's header.
 pub(super) const LIBRARY: &str = concat!("toolbridge/", env!("CARGO_PKG_VERSION"));
 
-/// The name of our metadata record.
+/// The name of the metadata record.
 pub(super) const METADATA: &str = "toolbridge";
 
-/// The MCAP topic of what is no packet.
+/// The MCAP topic of events.
 pub(super) const EVENTS: &str = "room/events";
 
-/// The encoding of packets, and of events.
+/// The encodings of packets and of events.
 pub(super) const PACKETS_ARE: &str = "msgpack";
 pub(super) const EVENTS_ARE: &str = "json";
 
-/// The most channels in a file. Each is one direction, participant, join, topic and lane; beyond it packets count as
-/// unrecorded.
+/// The maximum number of channels in a file. Each is one combination of direction, participant, join, topic and lane;
+/// packets that need further channels are counted as unrecorded.
 pub(super) const CHANNELS: usize = 4_096;
 
-/// The longest name of a channel with all that it says, in bytes: LiveKit's own limits are far below.
+/// The longest name and metadata of a channel, in bytes. LiveKit's own limits are far lower.
 pub(super) const CHANNEL_BYTES: usize = 16 * 1024;
 
-/// The largest record that is read, and the largest chunk once it is decompressed, in bytes: the largest frame (16 MiB)
-/// in a chunk with others.
+/// The largest record and the largest decompressed chunk that a reader accepts, in bytes: the largest frame (16 MiB)
+/// and other records in one chunk.
 pub(super) const RECORD_LIMIT: usize = 24 * 1024 * 1024;
 
-/// The longest identity, sid and topic that are read, in bytes. LiveKit allows far fewer.
+/// The longest identity, sid and topic that a reader accepts, in bytes. LiveKit's limits are far lower.
 pub(super) const NAME_LIMIT: usize = 1_024;
 
-/// The largest event of the room that is read, in bytes of JSON.
+/// The largest room event that a reader accepts, in bytes of JSON.
 pub(super) const EVENT_LIMIT: usize = 16 * 1024;
 
-/// The most entries that the metadata of a channel or of a metadata record may have. Ours have nine at most.
+/// The maximum number of entries in a metadata map. The files written here have nine at most.
 pub(super) const METADATA_ENTRIES: usize = 1_024;
 
-/// Whose recording a file is.
+/// The metadata of a recording: which participant was recorded, where and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct About {
-    /// The version of the program that made it.
+    /// The version of the program that wrote the file.
     pub version: String,
-    /// The version of the wire contract that its packets follow.
+    /// The version of the wire protocol of its packets.
     pub protocol: String,
     /// The room's name.
     pub room: String,
@@ -58,17 +58,17 @@ pub struct About {
     pub identity: Identity,
     /// The id of its first join.
     pub sid: Sid,
-    /// What it was there for, as far as it was known.
+    /// Its role, if known.
     pub role: Option<Role>,
     /// When the recording began.
     pub begun: Moment,
-    /// Whether it was brought to its end: indexed and compressed. A file that is still being written, or whose writer
-    /// died, is not.
+    /// Whether the file was finished, that is indexed and compressed. It is not while it is being written or if its
+    /// writer crashed.
     pub finished: bool,
 }
 
 impl About {
-    /// Of a recording of this program that begins now.
+    /// Returns the metadata of a recording that starts now.
     pub(super) fn new(room: String, local: &Peer, role: Option<Role>, begun: Moment) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -82,7 +82,7 @@ impl About {
         }
     }
 
-    /// What stands in the metadata record.
+    /// Returns the entries of the metadata record.
     pub(super) fn to_metadata(&self) -> Texts {
         let role = self.role.map_or("", Role::as_str);
         texts([
@@ -98,7 +98,7 @@ impl About {
         ])
     }
 
-    /// What a metadata record says. What it lacks is empty: only its form must be one that is known.
+    /// Reads a metadata record. Missing entries are empty, but the format version must be known.
     pub(super) fn from_metadata(texts: &Texts) -> Result<Self, RecordError> {
         let text = |key: &str| texts.get(key).map_or("", String::as_str);
         if text("form").parse().map_or(true, |form: u32| form == 0 || form > FORM) {
@@ -118,7 +118,7 @@ impl About {
     }
 }
 
-/// What the packets of one channel have in common.
+/// The attributes that all packets of a channel share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Channel {
     pub(super) direction: Direction,
@@ -130,7 +130,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Its MCAP topic, for people: viewers list channels by it. What is read is the metadata.
+    /// Its MCAP topic, for display in viewers. Readers use the metadata.
     pub(super) fn name(&self) -> String {
         let who = match self.direction {
             Direction::Heard => self.from.identity().as_str().to_owned(),
@@ -153,7 +153,7 @@ impl Channel {
         ])
     }
 
-    /// The channel that this metadata describes; none if it is not one of ours.
+    /// Reads a channel from its metadata; none if the channel is not from toolbridge.
     pub(super) fn from_metadata(texts: &Texts) -> Option<Self> {
         let text = |key: &str| texts.get(key).map(String::as_str);
         let direction = [Direction::Sent, Direction::Heard]
@@ -173,14 +173,14 @@ impl Channel {
         })
     }
 
-    /// How many bytes its texts have.
+    /// The total length of its texts, in bytes.
     pub(super) fn size(&self) -> usize {
         let to: usize = self.to.iter().map(|it| it.as_str().len()).sum();
         self.from.identity().as_str().len() + self.from.sid().as_str().len() + self.topic.len() + to
     }
 }
 
-/// A map of texts, as MCAP's channels and metadata records have it.
+/// A string map, as in MCAP's channels and metadata records.
 pub(super) type Texts = BTreeMap<String, String>;
 
 const YES: &str = "yes";
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_channel_and_a_metadata_record_are_read_as_they_were_written() {
+    fn channel_and_metadata_record_round_trip() {
         let channel = Channel {
             direction: Direction::Sent,
             from: Peer::new("assistant", "PA_1"),

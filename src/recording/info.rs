@@ -1,4 +1,4 @@
-//! What is in a recording, in figures.
+//! Summarizes a recording: participants, frames, calls and latencies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,67 +14,67 @@ use super::{
 };
 use crate::{protocol::frame::Kind, transport::Role};
 
-/// Of how many participants figures are kept.
+/// How many participants are counted.
 const MAX_PEERS: usize = 4_096;
 
 /// How many joins of one participant are listed.
 const MAX_SIDS: usize = 64;
 
-/// How many joins of all participants together.
+/// How many joins of all participants are listed.
 const MAX_SIDS_IN_ALL: usize = 16_384;
 
-/// How many tools are told apart; the calls of others count under `(others)`.
+/// How many tools are listed; calls of further tools are counted under `(others)`.
 const MAX_TOOLS: usize = 4_096;
 
-/// How many outcomes of one tool are told apart; others count under `(others)`.
+/// How many outcomes of one tool are listed; further outcomes are counted under `(others)`.
 const MAX_OUTCOMES: usize = 64;
 
-/// What is in a recording. As JSON it is stable: fields are added, never renamed.
+/// The summary of a recording. Its JSON format is stable: fields are added, never renamed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Info {
-    /// Which version of the writer made it; empty if that is not known.
+    /// The version of the writer; empty if unknown.
     pub version: String,
-    /// The room.
+    /// The room's name.
     pub room: String,
-    /// Who recorded.
+    /// The recorded participant.
     pub identity: String,
-    /// When it begins.
+    /// The time of the first entry.
     #[serde(rename = "begunMs")]
     pub begun: Moment,
-    /// How long it is, from the first entry to the last.
+    /// The time from the first entry to the last.
     #[serde(rename = "durationMs", with = "millis")]
     pub duration: Duration,
-    /// How many entries there are.
+    /// The number of entries.
     pub entries: u64,
-    /// Whether it ended in order: the last word is that it is over.
+    /// Whether the recording ended cleanly: its last event is `closed`.
     pub finished: bool,
-    /// Who is in it.
+    /// The participants.
     pub peers: Vec<PeerInfo>,
     /// Frames by type: `ToolUseRequest`, or `Unknown (3)`.
     pub frames: BTreeMap<String, u64>,
-    /// Packets that should be frames, and cannot be read.
+    /// Packets that should be frames but cannot be decoded.
     pub malformed: u64,
-    /// Packets on topics of somebody else.
+    /// Packets on topics of other applications.
     pub foreign: u64,
-    /// How many calls there are.
+    /// The number of calls.
     pub calls: u64,
-    /// Calls that were left out of all figures, since there are too many.
+    /// Calls excluded from all figures because there are too many.
     pub dropped: u64,
     /// Calls by outcome: `ok`, `stopped`, `open`, or the code of the failure.
     pub outcomes: BTreeMap<String, u64>,
     /// The tools that were called.
     pub tools: Vec<ToolInfo>,
-    /// Packets that the recorder missed.
+    /// Packets that the recorder dropped.
     pub unrecorded: u64,
-    /// Packets that did not leave.
+    /// Packets that were not sent.
     pub unsent: u64,
-    /// How the file is damaged, if it is.
+    /// A description of the damage, if the file is damaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// How many findings `check` lists, by rule: those that are errors.
+    /// The number of errors that `check` finds, by rule.
     pub problems: BTreeMap<String, u64>,
-    /// How many findings `check` lists, by rule: those that are notes.
+    /// The number of notes that `check` finds, by rule.
     pub notes: BTreeMap<String, u64>,
 }
 
@@ -82,26 +82,27 @@ pub struct Info {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PeerInfo {
-    /// Its identity; empty of senders that the room did not name.
+    /// Its identity; empty for senders that the room did not identify.
     pub identity: String,
-    /// What its token says that it is, if the room said so.
+    /// The role in its token, if the room reported one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Whether LiveKit says that it is an agent.
+    /// Whether LiveKit reports it as an agent.
     pub agent: bool,
-    /// Its joins: 64 at most.
+    /// The sids of its joins; at most 64.
     pub sids: Vec<String>,
-    /// What the recorded participant sent to it. A packet to several counts for each, one to everybody for nobody.
+    /// Packets that the recorded participant sent to it. A packet to several receivers counts for each; a broadcast
+    /// counts for none.
     pub sent: Traffic,
-    /// What was heard from it; of the recorded participant itself: all that it sent, each packet once.
+    /// Packets received from it. For the recorded participant itself: everything it sent, each packet once.
     pub heard: Traffic,
 }
 
-/// How much passed.
+/// A packet and byte count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Traffic {
-    /// Packets, a stream being one.
+    /// Packets; a stream counts as one.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -111,37 +112,37 @@ pub struct Traffic {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolInfo {
-    /// Its name; empty of calls whose request is not in the file.
+    /// Its name; empty for calls whose request is not in the file.
     pub name: String,
-    /// How many calls.
+    /// The number of calls.
     pub calls: u64,
     /// By outcome, as in [`Info::outcomes`].
     pub outcomes: BTreeMap<String, u64>,
-    /// From request to result; none if nothing of it was settled.
+    /// The time from request to result; none if no call was settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
 }
 
-/// Times from request to result, in milliseconds. Each is one of the times: the smallest that at least this share of
-/// all took no longer than.
+/// Percentiles of the time from request to result, in milliseconds, by the nearest-rank method: each is a measured
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Latency {
-    /// Half of all.
+    /// The 50th percentile.
     #[serde(rename = "p50Ms")]
     pub p50: f64,
-    /// 90 % of all.
+    /// The 90th percentile.
     #[serde(rename = "p90Ms")]
     pub p90: f64,
-    /// 99 % of all.
+    /// The 99th percentile.
     #[serde(rename = "p99Ms")]
     pub p99: f64,
-    /// The longest.
+    /// The maximum.
     #[serde(rename = "maxMs")]
     pub max: f64,
 }
 
-/// What is in a recording.
+/// Summarizes a recording.
 pub fn info(entries: impl IntoIterator<Item = Entry>) -> Info {
     let mut builder = InfoBuilder::default();
     for entry in entries {
@@ -150,7 +151,7 @@ pub fn info(entries: impl IntoIterator<Item = Entry>) -> Info {
     builder.finish()
 }
 
-/// Builds the figures of a recording entry by entry; [`info`] does it in one step.
+/// Builds the summary of a recording entry by entry; [`info`] does it in one step.
 #[derive(Debug, Default)]
 pub struct InfoBuilder {
     info: Info,
@@ -182,7 +183,7 @@ impl InfoBuilder {
         self.index += 1;
     }
 
-    /// Returns the figures.
+    /// Returns the summary.
     pub fn finish(self) -> Info {
         let mut info = self.info;
         info.begun = self.first.unwrap_or_default();
@@ -305,7 +306,7 @@ impl Latency {
 }
 
 fn took(call: &RecordedCall) -> Option<Duration> {
-    // An observer may hear the result first; then it cannot know how long it took.
+    // An observer may receive the result before the request; the duration is then unknown.
     let (requested, settled) = (call.requested?, call.settled?);
     (settled >= requested).then(|| settled.since(requested))
 }
@@ -314,7 +315,7 @@ fn kind_word(kind: Kind) -> String {
     if kind.is_known() { kind.name().to_owned() } else { kind.to_string() }
 }
 
-/// Foreign words could be many; a map of them has an end.
+/// Increments a count. The map is bounded, since the words come from the file.
 fn count(map: &mut BTreeMap<String, u64>, word: &str, most: usize) {
     let word = if map.len() >= most && !map.contains_key(word) { "(others)" } else { word };
     match map.get_mut(word) {
@@ -324,13 +325,13 @@ fn count(map: &mut BTreeMap<String, u64>, word: &str, most: usize) {
 }
 
 impl Info {
-    /// What the recorded participant heard, if it only listened.
+    /// What an observer's recording contains, if the recorded participant is an observer.
     fn observer_hears(&self) -> Option<&'static str> {
         let recorded = self.peers.iter().find(|peer| peer.identity == self.identity)?;
         match recorded.role.as_deref()? {
-            HIDDEN => Some("a hidden observer: it hears only what goes to the whole room"),
+            HIDDEN => Some("a hidden observer: it receives only broadcasts"),
             role if role == Role::Observer.as_str() => {
-                Some("an observer: it hears copies, no Configurations and no acknowledgements")
+                Some("an observer: it receives copies, but no Configurations or acknowledgements")
             }
             _ => None,
         }
@@ -347,7 +348,7 @@ impl fmt::Display for Info {
         }
         writeln!(out, "begun      {begun}, {:.3} s, {} entries", self.duration.as_secs_f64(), self.entries)?;
         if !self.finished {
-            writeln!(out, "           it does not end in order")?;
+            writeln!(out, "           the recording did not end cleanly")?;
         }
         if let Some(damage) = &self.damage {
             writeln!(out, "damaged    {}", plain(damage))?;
@@ -356,7 +357,7 @@ impl fmt::Display for Info {
             writeln!(out, "missing    {} packets were not recorded", self.unrecorded)?;
         }
         if self.unsent > 0 {
-            writeln!(out, "unsent     {} packets did not leave", self.unsent)?;
+            writeln!(out, "unsent     {} packets were not sent", self.unsent)?;
         }
         if self.malformed > 0 {
             writeln!(out, "malformed  {} packets", self.malformed)?;
@@ -364,7 +365,7 @@ impl fmt::Display for Info {
         writeln!(out, "frames     {}", counts(&self.frames))?;
         writeln!(out, "calls      {} ({})", self.calls, counts(&self.outcomes))?;
         if self.dropped > 0 {
-            writeln!(out, "           {} more are in no figure", self.dropped)?;
+            writeln!(out, "           {} more are not counted here", self.dropped)?;
         }
         writeln!(out, "problems   {}", counts(&self.problems))?;
         writeln!(out, "notes      {}", counts(&self.notes))?;
@@ -445,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_shown_as_rfc_3339() {
+    fn moment_is_formatted_as_rfc_3339() {
         assert_eq!(clock(Moment(0)), "1970-01-01T00:00:00.000000Z");
         assert_eq!(clock(Moment(951_782_400_000_000_000)), "2000-02-29T00:00:00.000000Z");
         assert_eq!(clock(Moment(1_735_689_599_123_456_789)), "2024-12-31T23:59:59.123456Z");
@@ -453,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_is_one_of_the_times() {
+    fn latency_percentiles_are_measured_times() {
         let times: Vec<_> = (1..=100).map(Duration::from_millis).collect();
         let Latency { p50, p90, p99, max } = Latency::of(&times).unwrap();
         assert_eq!((p50, p90, p99, max), (50.0, 90.0, 99.0, 100.0));

@@ -1,4 +1,4 @@
-//! How large things were before values were taken out of them: each placeholder says it of its value.
+//! Computes the original sizes of redacted values: each placeholder contains the size of its value.
 
 use super::redactor::{MARK, PLACEHOLDER};
 use crate::{
@@ -6,10 +6,10 @@ use crate::{
     value::{token::Token, walk::Walk},
 };
 
-/// What the mark in `meta` takes: its key and `true`, in bytes.
+/// The bytes that the mark adds to `meta`: its key and `true`.
 const MARK_BYTES: usize = MARK.len() + 2;
 
-/// The size that a frame had in bytes, if something was taken out of it.
+/// The original size of a frame in bytes, if it is redacted.
 pub(super) fn frame_size(frame: &Frame) -> Option<usize> {
     let bytes = frame.as_bytes();
     frame.meta_bool(MARK).then(|| match whole(bytes) {
@@ -18,18 +18,18 @@ pub(super) fn frame_size(frame: &Frame) -> Option<usize> {
     })
 }
 
-/// The size that a value had, in bytes.
+/// The original size of a value, in bytes.
 pub(super) fn value_size(bytes: &[u8]) -> usize {
     let mut walk = Walk::value(bytes, 0);
     let (mut size, mut at) = (bytes.len(), 0);
-    // Whether the last two tokens begin a map with one key, `redacted`.
+    // Whether the last two tokens start a map whose only key is `redacted`.
     let (mut is_map, mut is_stand_in) = (false, false);
     while let Ok(Some((token, is_key))) = walk.next() {
         let length = walk.at() - std::mem::replace(&mut at, walk.at());
         if let (Token::Str(text), false) = (token, is_key)
             && let Some(was) = size_said(text)
         {
-            // The map and its key stand for the value as well.
+            // The map and its key replace the value, too.
             let taken = length + if is_stand_in { STAND_IN } else { 0 };
             size = size.saturating_sub(taken).saturating_add(was);
         }
@@ -39,10 +39,10 @@ pub(super) fn value_size(bytes: &[u8]) -> usize {
     size
 }
 
-/// A map of one key, `redacted`, without its value: so many bytes.
+/// The size of a map with the single key `redacted`, without its value.
 const STAND_IN: usize = 1 + 1 + "redacted".len();
 
-/// The size of a frame of which nothing was kept, and which cannot be read as a frame any more.
+/// The original size of a frame that was replaced as a whole and can no longer be decoded.
 pub(super) fn whole(bytes: &[u8]) -> Option<usize> {
     let mut walk = Walk::value(bytes, 0);
     let mut last = None;
@@ -59,11 +59,11 @@ pub(super) fn whole(bytes: &[u8]) -> Option<usize> {
 
 const FRAME: &[u8] = b"<redacted: frame, ";
 
-/// What a placeholder says of the size of its value: `<redacted: string, 8 bytes>`.
+/// The size in a placeholder such as `<redacted: string, 8 bytes>`.
 fn size_said(text: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(text).ok()?.strip_prefix(PLACEHOLDER)?.strip_suffix(" bytes>")?;
     let (_, size) = text.rsplit_once(' ')?;
-    // No frame is larger, whatever a file says.
+    // No frame is larger, so a larger number is not trusted.
     size.parse().ok().filter(|size| *size <= crate::value::Limits::BYTES)
 }
 

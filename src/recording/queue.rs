@@ -1,4 +1,4 @@
-//! What waits to be written: bounded, and never waited for by who fills it.
+//! The bounded queue of items to be written. Filling it never blocks.
 
 use std::{
     borrow::Cow,
@@ -16,34 +16,34 @@ use bytes::Bytes;
 use super::{Direction, Moment, RoomEvent};
 use crate::transport::{Identity, Lane, Peer};
 
-/// How many events find a place beyond the entries that are allowed: who joined and left must not be lost to a flood of
-/// packets.
+/// How many events are accepted beyond the entry limit, so that a flood of packets does not displace joins and
+/// leaves.
 const EVENTS_MORE: usize = 1_024;
 
-/// How long the thread that writes looks again by itself, and how often, before it sleeps: to be woken costs the one who
-/// wakes it several microseconds, so that a call does so once and not with each frame.
+/// The interval and number of polls before the writer thread sleeps. Waking a sleeping thread costs the caller
+/// several microseconds, so polling keeps that to once a call instead of once a frame.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOKS: u32 = 50;
 
-/// How long it sleeps if nobody wakes it.
+/// The longest sleep without a wake-up.
 const SLEEP: Duration = Duration::from_secs(1);
 
-/// What an entry counts for beside its payload, in bytes.
+/// The size that each entry counts for in addition to its payload, in bytes.
 const ENTRY_BYTES: usize = 256;
 
-/// The ticket of what found no place.
+/// The ticket of an item that was not queued.
 pub(super) const NO_TICKET: u64 = 0;
 
-/// One thing to be written.
+/// An item to be written.
 #[derive(Debug)]
 pub(super) enum Item {
     Packet(Moment, QueuedPacket),
     Event(Moment, RoomEvent),
-    /// The packet of this ticket did not leave.
+    /// The packet with this ticket was not sent.
     Unsent(Moment, u64, String),
 }
 
-/// A packet, as the recorder is told of it.
+/// A packet in the queue.
 #[derive(Debug)]
 pub(super) struct QueuedPacket {
     pub(super) direction: Direction,
@@ -53,19 +53,19 @@ pub(super) struct QueuedPacket {
     pub(super) lane: Lane,
     pub(super) stream: bool,
     pub(super) payload: Bytes,
-    /// Names it, should it not leave. The queue gives it.
+    /// Identifies the packet in case sending fails. Assigned by the queue.
     pub(super) ticket: u64,
 }
 
-/// What is taken at once.
+/// The items that the writer thread takes at once.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Tools that are secret from these items on.
+    /// Tools whose data is secret from these items on.
     pub(super) hidden: BTreeSet<String>,
     pub(super) items: VecDeque<Item>,
-    /// How many packets found no place behind these.
+    /// How many packets were dropped after these items.
     pub(super) unrecorded: u64,
-    /// Nothing follows.
+    /// The queue is closed and nothing follows.
     pub(super) last: bool,
     bytes: usize,
 }
@@ -75,45 +75,46 @@ pub(super) struct Queue {
     entries: usize,
     bytes: usize,
     state: Mutex<State>,
-    /// For the thread that writes: something waits, or nothing more comes.
+    /// Notifies the writer thread of new items or of the close.
     filled: Condvar,
-    /// It sleeps, and something waits.
+    /// The writer thread sleeps although items are queued.
     to_wake: AtomicBool,
-    /// For whoever waits for the end.
+    /// Notifies those that wait for the end.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Tools that the thread was not told of yet: not in the queue, since a full one must not lose them.
+    /// Hidden tools that the writer thread has not yet taken. They are not in the queue, since a full queue must not
+    /// lose them.
     hidden: BTreeSet<String>,
     waiting: VecDeque<Item>,
     tickets: u64,
-    /// Of what waits and what is just being written.
+    /// Of queued items and those being written.
     entries: usize,
     bytes: usize,
-    /// Not yet said in the file.
+    /// Not yet recorded in the file.
     unrecorded: u64,
     unrecorded_in_all: u64,
     recorded: u64,
-    /// The thread waits.
+    /// The writer thread is waiting.
     idle: bool,
     closed: bool,
-    /// All that was to be written is in the live file, or never will be.
+    /// Everything that will be written is in the live file.
     drained: bool,
     done: bool,
     failed: Option<String>,
 }
 
-/// What was counted.
+/// The recorder's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecorderStats {
-    /// Packets that are in the file.
+    /// Packets in the file.
     pub recorded: u64,
-    /// Packets that are not: the queue was full, there were too many channels, or the recording had stopped.
+    /// Packets not in the file: the queue was full, the file had too many channels, or the recording had stopped.
     pub unrecorded: u64,
-    /// Why the recording stopped before its end, as when the disk is full.
+    /// Why the recording stopped early, for example because the disk is full.
     pub failed: Option<String>,
 }
 
@@ -124,8 +125,8 @@ impl Queue {
         Self { entries, bytes, state, filled, to_wake: AtomicBool::new(false), ended }
     }
 
-    /// Puts something in if there is room, and counts it if not. Gives the ticket by which a packet is named. Whoever
-    /// does so [wakes](Queue::wake) the thread when nothing is in a hurry any more.
+    /// Queues an item if there is room, and counts it otherwise. Returns the ticket that identifies a packet. The
+    /// caller [wakes](Queue::wake) the thread once it has no urgent work left.
     pub(super) fn push(&self, mut item: Item) -> u64 {
         let (more, size) = match &item {
             Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.payload.len()),
@@ -154,19 +155,19 @@ impl Queue {
         ticket
     }
 
-    /// What goes to this tool and comes from it is secret from here on.
+    /// Marks the data of this tool as secret from now on.
     pub(super) fn hide(&self, tool: &str) {
         self.lock().hidden.insert(tool.to_owned());
     }
 
-    /// Wakes the thread if it sleeps and something waits.
+    /// Wakes the writer thread if it sleeps and items are queued.
     pub(super) fn wake(&self) {
         if self.to_wake.load(Ordering::Relaxed) && self.to_wake.swap(false, Ordering::Relaxed) {
             self.filled.notify_one();
         }
     }
 
-    /// Gives back what was written and waits for more.
+    /// Reports what was written and waits for more.
     pub(super) fn take(&self, batch: &mut Batch, written: u64) {
         let mut state = self.lock();
         state.recorded += written;
@@ -191,23 +192,23 @@ impl Queue {
         batch.last = state.closed;
     }
 
-    /// How many packets could not be recorded since this was last asked.
+    /// Returns and resets the number of packets that could not be recorded.
     pub(super) fn take_unrecorded(&self) -> u64 {
         mem::take(&mut self.lock().unrecorded)
     }
 
-    /// Packets that were taken and could not be written.
+    /// Counts packets that were taken but could not be written.
     pub(super) fn lose(&self, packets: u64) {
         self.lock().lose(packets);
     }
 
-    /// Nothing more is taken.
+    /// Closes the queue: nothing more is accepted.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_one();
     }
 
-    /// The live file has all that it will have.
+    /// Reports that the live file is complete.
     pub(super) fn drained(&self, written: u64) {
         let mut state = self.lock();
         state.recorded += written;
@@ -215,7 +216,7 @@ impl Queue {
         self.ended.notify_all();
     }
 
-    /// It failed: nothing more is taken, and what waits is lost.
+    /// Reports an error: the queue is closed and its items are lost.
     pub(super) fn fail(&self, reason: String) {
         let mut state = self.lock();
         state.closed = true;
@@ -225,14 +226,14 @@ impl Queue {
         state.lose(lost as u64);
     }
 
-    /// The thread has ended.
+    /// Reports that the writer thread has ended.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         (state.closed, state.drained, state.done) = (true, true, true);
         self.ended.notify_all();
     }
 
-    /// Waits for the thread's end, and says what went wrong.
+    /// Waits for the end of the writer thread and returns its error.
     pub(super) fn wait(&self) -> Result<(), String> {
         let mut state = self.lock();
         while !state.done {
@@ -241,7 +242,7 @@ impl Queue {
         state.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Waits until the live file has all, so long at most.
+    /// Waits until the live file is complete, at most for `limit`.
     pub(super) fn wait_drained(&self, limit: Duration) {
         let state = self.lock();
         drop(self.ended.wait_timeout_while(state, limit, |state| !state.drained));
@@ -253,7 +254,7 @@ impl Queue {
         RecorderStats { recorded, unrecorded, failed: state.failed.clone() }
     }
 
-    /// No step under the lock can panic half-way.
+    /// No critical section can panic, so a poisoned lock is safe to use.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! A file, read: whose it is, and what happened.
+//! Reads recordings.
 
 use std::{collections::HashMap, fmt, fs::File, io::Read, path::Path};
 
@@ -8,16 +8,16 @@ use super::{
     records::{Allowed, ChannelRecord, Damage, Fault, MessageRecord, Record, Records},
 };
 
-/// The most memory that the channels of a file may take, in bytes: what is kept of a file while it is read.
+/// The maximum memory that the channels of a file may take while it is read, in bytes.
 pub(super) const CHANNELS_IN_ALL: usize = 32 * 1024 * 1024;
 
-/// What each receiver of a packet costs, in units of [`Records::spend`]: readers go through all of them.
+/// The cost of each receiver of a packet, in units of [`Records::spend`]: readers iterate over all receivers.
 const WORK_OF_RECEIVER: u64 = 64;
 
-/// A recording: a file that says whose it is, and whose entries can be read.
+/// An open recording: its metadata and its entries.
 ///
-/// Any file can be read: one that is finished, one that is still being written, one whose writer died. What is
-/// damaged ends it, and all that stood before is there.
+/// Any recording can be read: finished, still being written, or left by a crashed writer. Reading stops at damage;
+/// everything before it is returned.
 ///
 /// ```no_run
 /// use toolbridge::recording::{Happened, Recording};
@@ -41,19 +41,20 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Opens a file.
+    /// Opens a recording.
     ///
     /// # Errors
-    /// [`RecordError::Open`] if it cannot be opened, [`RecordError::NotMcap`] and [`RecordError::Foreign`] if it is
-    /// no recording, [`RecordError::Version`] if it is one of a later form, [`RecordError::NoBeginning`] if it is
-    /// damaged before it says whose it is.
+    /// [`RecordError::Open`] if the file cannot be opened, [`RecordError::NotMcap`] and [`RecordError::Foreign`] if
+    /// it is not a recording, [`RecordError::Version`] if its format version is later, and
+    /// [`RecordError::NoBeginning`] if it is damaged before its metadata record.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordError> {
         let path = path.as_ref();
         let file = File::open(path).map_err(|error| RecordError::opening(path, error))?;
         Self::read(file)
     }
 
-    /// Reads from anything. A reader that waits for more instead of ending follows a file that is being written.
+    /// Reads a recording from any reader. A reader that waits for more instead of ending can follow a file that is
+    /// being written.
     ///
     /// # Errors
     /// As [`open`](Recording::open).
@@ -65,13 +66,13 @@ impl Recording {
                     let about = About::from_metadata(&texts)?;
                     return Ok(Self { about, records });
                 }
-                // It stands before all messages, so that nobody takes another's messages for ours.
+                // The metadata record precedes all messages, so that another program's messages are not misread.
                 Ok(Some(Record::Message(_) | Record::Channel(_) | Record::Footer)) => {
                     return Err(RecordError::Foreign);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    let (at_byte, text) = (records.at(), "it ends".to_owned());
+                    let (at_byte, text) = (records.at(), "the file ends".to_owned());
                     return Err(RecordError::NoBeginning { at_byte, text });
                 }
                 Err(Fault::NotMcap) => return Err(RecordError::NotMcap),
@@ -83,16 +84,16 @@ impl Recording {
         }
     }
 
-    /// Whose recording it is.
+    /// Returns the recording's metadata.
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// Reads all of the file, however large what it unpacks to is: for files from a trusted source.
+    /// Removes the limit on unpacked data, for files from a trusted source.
     ///
-    /// By default a reader stops where a file asks for far more work than any session of its size: at 64 MiB of unpacked
-    /// records and 16 times the size of the file, where each record counts 256 bytes more and each receiver 64. Then
-    /// [`damage`](Entries::damage) says so.
+    /// By default a reader stops where a file needs far more work than any session of its size: at 64 MiB of unpacked
+    /// records plus 16 times the file's size. Each record counts 256 bytes more and each receiver 64.
+    /// [`damage`](Entries::damage) then reports it.
     #[must_use]
     pub fn without_limit(mut self) -> Self {
         self.records.allow(Allowed::ANY);
@@ -103,7 +104,7 @@ impl Recording {
         (self.about, self.records)
     }
 
-    /// What happened, in the order in which the recorder was told.
+    /// Returns the entries in the order in which the recorder received them.
     pub fn entries(self) -> Entries {
         Entries {
             finished: self.about.finished,
@@ -122,7 +123,7 @@ impl fmt::Debug for Recording {
     }
 }
 
-/// The entries of a recording, read as they are asked for.
+/// An iterator over the entries of a recording, read on demand.
 pub struct Entries {
     finished: bool,
     records: Records,
@@ -132,9 +133,9 @@ pub struct Entries {
     damage: Option<Damage>,
 }
 
-/// What is known of a channel.
+/// A known channel.
 struct Kept {
-    /// What makes another record of its id the same channel.
+    /// Identifies repeated records of the same channel.
     digest: [u8; 32],
     what: What,
 }
@@ -146,12 +147,12 @@ enum What {
 }
 
 impl Entries {
-    /// Where the file is damaged, once that place was come to: nothing follows.
+    /// Returns the damage, once reading has reached it. No entries follow it.
     pub fn damage(&self) -> Option<&Damage> {
         self.damage.as_ref()
     }
 
-    /// How many messages were passed over so far, because they are on channels that are not ours.
+    /// How many messages were skipped so far because their channel is not from toolbridge.
     pub fn foreign(&self) -> u64 {
         self.foreign
     }
@@ -174,9 +175,11 @@ impl Entries {
                 Ok(None) => return Ok(None),
                 Err(Fault::Damage(damage)) => return Err(damage),
                 Err(Fault::Io(error)) => {
-                    return Err(Damage { at_byte, text: format!("it cannot be read: {error}") });
+                    return Err(Damage { at_byte, text: format!("reading failed: {error}") });
                 }
-                Err(Fault::NotMcap) => return Err(Damage { at_byte, text: "it is no MCAP file".to_owned() }),
+                Err(Fault::NotMcap) => {
+                    return Err(Damage { at_byte, text: "it is not MCAP data".to_owned() });
+                }
             }
         }
     }
@@ -185,11 +188,15 @@ impl Entries {
         let digest = record.digest();
         if let Some(known) = self.channels.get(&record.id) {
             let same = known.digest == digest;
-            return if same { Ok(()) } else { Err(format!("channel {} is two", record.id)) };
+            return if same {
+                Ok(())
+            } else {
+                Err(format!("channel {} is defined twice, differently", record.id))
+            };
         }
         self.channel_bytes += record.cost();
         if self.channel_bytes > CHANNELS_IN_ALL {
-            return Err("the channels are too large".to_owned());
+            return Err("the channels need too much memory".to_owned());
         }
         let what = match &*record.encoding {
             EVENTS_ARE if record.topic == EVENTS => What::Events,
@@ -224,8 +231,8 @@ impl Entries {
     }
 }
 
-/// The event that this JSON says. What cannot be read, or is longer than any recorder writes, counts as an event of a
-/// later version.
+/// Decodes an event. An event that cannot be decoded, or is longer than a recorder writes, is treated as an event of
+/// a later version.
 fn event(json: &[u8]) -> RoomEvent {
     let event = Some(json).filter(|json| json.len() <= EVENT_LIMIT).map(serde_json::from_slice);
     let event = event.and_then(Result::ok).unwrap_or(RoomEvent::Other);

@@ -1,4 +1,4 @@
-//! Records: a handle that is told what happens, and a thread that writes it.
+//! The recorder: a handle that queues events, and a thread that writes them.
 
 use std::{
     fmt,
@@ -18,24 +18,25 @@ use super::{
 };
 use crate::transport::{Role, Transport};
 
-/// How long the last handle waits, when it is dropped, for what was told to be in the file.
+/// How long dropping the last handle waits until queued items are written.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// How a session is recorded.
+/// Options of a recorder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderOptions {
-    /// Replaces a file that is there. Default: no, and that is an error.
+    /// Replaces an existing file. Default: false; an existing file is an error.
     pub force: bool,
-    /// How many entries may wait to be written; what comes beyond is counted and not recorded. Default: 8,192.
+    /// How many entries may be queued; entries beyond are counted but not recorded. Default: 8,192.
     pub entries: usize,
-    /// How many bytes they may have, in bytes. Default: 32 MiB.
+    /// How many bytes the queued entries may have. Default: 32 MiB.
     pub bytes: usize,
-    /// What the recorded participant is there for. Default: what its token says.
+    /// The role of the recorded participant. Default: from its token.
     pub role: Option<Role>,
-    /// It is an observer that nobody sees, and so hears only what goes to the whole room: the file says so. Default: no.
+    /// Marks the recorded participant as an observer that others cannot see, so that it receives only broadcasts.
+    /// Default: false.
     pub hidden: bool,
-    /// What is taken out before it is written. Default: what [`Redact`] says.
+    /// What to redact before writing. Default: see [`Redact`].
     pub redact: Redact,
 }
 
@@ -53,35 +54,35 @@ impl Default for RecorderOptions {
 }
 
 impl RecorderOptions {
-    /// Replaces a file that is there.
+    /// Replaces an existing file.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// How many entries may wait to be written, and how many bytes they may have.
+    /// Limits the entries that may be queued, and their bytes.
     #[must_use]
     pub fn queue(mut self, entries: usize, bytes: usize) -> Self {
         (self.entries, self.bytes) = (entries, bytes);
         self
     }
 
-    /// What is taken out before it is written.
+    /// Sets what to redact before writing.
     #[must_use]
     pub fn redact(mut self, redact: Redact) -> Self {
         self.redact = redact;
         self
     }
 
-    /// The recorded participant is an observer that nobody sees.
+    /// Marks the recorded participant as an observer that others cannot see.
     #[must_use]
     pub fn hidden(mut self) -> Self {
         (self.role, self.hidden) = (Some(Role::Observer), true);
         self
     }
 
-    /// What the recorded participant is there for.
+    /// Sets the role of the recorded participant.
     #[must_use]
     pub fn role(mut self, role: Role) -> Self {
         self.role = Some(role);
@@ -89,15 +90,15 @@ impl RecorderOptions {
     }
 }
 
-/// Records a session to a file. Clones are the same recorder.
+/// Records a session to a file. Clones share one recorder.
 ///
-/// Telling it something costs its caller little and never waits: a thread writes. What finds no place in the queue is
-/// counted, and the file says so. When writing fails, as on a full disk, the recording ends with one error in the log
-/// and in [`stats`](Recorder::stats); whatever is recorded goes on.
+/// Recording an event is cheap and never blocks: a separate thread writes the file. Events that do not fit in the
+/// queue are counted, and the file contains the count. If writing fails, for example on a full disk, the recording
+/// stops with one error in the log and in [`stats`](Recorder::stats); the recorded session continues.
 ///
-/// While it goes on the file can be read up to the last message, also after the process has died. At its end it is
-/// replaced by one with an index, compressed. Dropping the last handle ends it, too; then it waits for what was told
-/// to be in the file (1 s at most), but not for the index.
+/// The file can be read up to the last message while it is written, even after a crash. When the recording ends, a
+/// compressed file with an index replaces it. Dropping the last handle also ends the recording; the drop waits until
+/// queued items are in the file (at most 1 s), but not for the index.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -120,10 +121,10 @@ impl RecorderOptions {
 #[derive(Clone)]
 pub struct Recorder(Arc<Handle>);
 
-/// Held by handles alone: the last one ends the recording.
+/// Owned by handles only: dropping the last one ends the recording.
 struct Handle(Arc<Shared>);
 
-/// What handles and the thread have in common.
+/// The state shared by handles and the writer thread.
 pub(super) struct Shared {
     path: PathBuf,
     clock: Clock,
@@ -134,11 +135,11 @@ pub(super) struct Shared {
 }
 
 impl Recorder {
-    /// Begins a recording: makes the file, readable by its owner alone.
+    /// Starts a recording: creates a file that only its owner can read.
     ///
     /// # Errors
-    /// [`RecordError::Exists`] if it is there already, [`RecordError::Create`] if it cannot be made (a symbolic link
-    /// is not followed), [`RecordError::Thread`].
+    /// [`RecordError::Exists`] if the file exists, [`RecordError::Create`] if it cannot be created (a symbolic link
+    /// is not followed), or [`RecordError::Thread`].
     pub fn create(path: impl AsRef<Path>, options: RecorderOptions) -> Result<Self, RecordError> {
         let path = path.as_ref();
         let file = writer::create_file(path, options.force)?;
@@ -153,34 +154,34 @@ impl Recorder {
         Ok(Self(Arc::new(Handle(shared))))
     }
 
-    /// A transport around this one, which tells the recorder what passes.
+    /// Wraps a transport and records its packets and events.
     pub fn tap<T: Transport>(&self, transport: T) -> Tap<T> {
         Tap::new(self.clone(), transport)
     }
 
-    /// Records one thing. Channels and numbers of packets are given anew.
+    /// Records an entry. Its channel and sequence number are assigned again.
     pub fn record(&self, entry: Entry) {
         self.shared().queue.push(Item::of(entry.at, entry.what));
         self.shared().queue.wake();
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn stats(&self) -> RecorderStats {
         self.shared().queue.stats()
     }
 
-    /// Ends the recording and waits until the file is finished; what is told later is not recorded. It blocks: in
-    /// async code, call it where that is no matter, or let [`Tap`] close.
+    /// Ends the recording and blocks until the file is finished. Later entries are not recorded. In async code, close
+    /// the [`Tap`] instead.
     ///
     /// # Errors
-    /// [`RecordError::Stopped`] if writing failed. What was written until then stays and can be read.
+    /// [`RecordError::Stopped`] if writing failed. What was written before stays readable.
     pub fn finish(&self) -> Result<(), RecordError> {
         self.shared().queue.close();
         self.shared().queue.wait().map_err(RecordError::Stopped)
     }
 
-    /// Waits until the recording is over: its file is finished, or it stopped early ([`stats`](Recorder::stats) says
-    /// why).
+    /// Waits until the recording has ended: its file is finished, or it stopped early and [`stats`](Recorder::stats)
+    /// has the reason.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -192,7 +193,7 @@ impl Recorder {
     ///
     /// let room = memory::Room::new();
     /// let recorder = Recorder::create(&path, RecorderOptions::default())?;
-    /// let mut eye = recorder.tap(room.observer("eye")); // which hears copies of what the others say to one another
+    /// let mut eye = recorder.tap(room.observer("eye")); // an observer receives copies of the others' frames
     /// tokio::select! {
     ///     () = recorder.ended() => println!("it stopped: {:?}", recorder.stats().failed),
     ///     event = eye.recv() => println!("{event:?}"),
@@ -204,29 +205,30 @@ impl Recorder {
     /// ```
     ///
     /// # Cancel safety
-    /// Dropped half-way, nothing was lost.
+    /// Cancel safe: dropping the future has no effect on the recording.
     pub async fn ended(&self) {
         let mut done = self.shared().done.subscribe();
-        let _ = done.wait_for(|done| *done).await; // the sender lives as long as we do
+        let _ = done.wait_for(|done| *done).await; // `self` keeps the sender alive
     }
 
-    /// Why the recording stopped before its end, once it has ended; whoever waits for that keeps no recording open.
+    /// Waits for the end of the recording and returns why it stopped early, if it did. Does not keep the recording
+    /// open.
     pub(crate) fn outcome(&self) -> impl Future<Output = Option<String>> + Send + 'static {
         let shared = Arc::clone(self.shared());
         async move {
-            let _ = shared.done.subscribe().wait_for(|done| *done).await; // the sender lives as long as we do
+            let _ = shared.done.subscribe().wait_for(|done| *done).await; // `self` keeps the sender alive
             shared.queue.stats().failed
         }
     }
 
-    /// From here on nothing is recorded of what goes to these tools and comes from them, if anything is redacted. Whoever
-    /// calls this keeps no recording open.
+    /// Returns a function that hides a tool's data from now on, unless redaction is off. It does not keep the
+    /// recording open.
     pub(crate) fn hiding(&self) -> impl Fn(&str) + Send + 'static {
         let shared = Arc::clone(self.shared());
         move |tool| shared.queue.hide(tool)
     }
 
-    /// Notes calls that end without a packet. Whoever calls this keeps no recording open.
+    /// Returns a function that records calls that end without a packet. It does not keep the recording open.
     pub(crate) fn noting(&self) -> impl Fn(RoomEvent) + Send + 'static {
         let shared = Arc::clone(self.shared());
         move |event| {
@@ -234,7 +236,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording if nobody else holds it.
+    /// Ends the recording if this is the last handle.
     pub(super) fn end_if_last(&self) -> bool {
         let last = Arc::strong_count(&self.0) == 1;
         if last {
@@ -243,7 +245,7 @@ impl Recorder {
         last
     }
 
-    /// Ends the recording if nobody else holds it, and waits for that without blocking.
+    /// Ends the recording if this is the last handle, and waits for that asynchronously.
     pub(super) async fn finish_if_last(&self) {
         if self.end_if_last() {
             self.ended().await;
@@ -252,11 +254,11 @@ impl Recorder {
 
     pub(super) fn know_role(&self, role: Option<Role>) {
         if let Some(role) = role {
-            let _ = self.shared().role.set(role); // what was known before stands
+            let _ = self.shared().role.set(role); // a role set earlier is kept
         }
     }
 
-    /// What the file says of the recorded participant, if it is an observer.
+    /// The role to record for the recorded participant, if it is an observer.
     pub(super) fn observes_as(&self) -> Option<&'static str> {
         let word = if self.shared().hidden { HIDDEN } else { Role::Observer.as_str() };
         (self.shared().role.get() == Some(&Role::Observer)).then_some(word)
@@ -281,51 +283,50 @@ impl fmt::Debug for Recorder {
 }
 
 impl Shared {
-    /// Takes something that happens now, and gives the ticket by which a packet is named. It will be written once
-    /// [`write`](Shared::write) is called, or a second later.
+    /// Queues an item that happens now, and returns the ticket that identifies a packet. The item is written after
+    /// [`write`](Shared::write), or a second later.
     pub(super) fn tell(&self, what: impl FnOnce(Moment) -> Item) -> u64 {
         self.queue.push(what(self.clock.now()))
     }
 
-    /// Lets what was told be written.
+    /// Wakes the writer thread.
     pub(super) fn write(&self) {
         self.queue.wake();
     }
 
-    /// The thread.
+    /// The body of the writer thread.
     fn run(&self, writer_thread: WriterThread) {
         let _end = End(self);
         let path = self.path.display();
         match writer_thread.run(&self.queue) {
             Err(error) => {
-                tracing::error!(%path, %error, "the recording stops; what was written stays");
+                tracing::error!(%path, %error, "the recording stopped; the data written so far is kept");
                 self.queue.fail(error.to_string());
             }
             Ok(live) => {
                 if let Err(error) = rewrite::finish(live, &self.path) {
-                    tracing::error!(%path, %error, "the recording has no index; all of it is there");
-                    self.queue.fail(format!("it has no index: {error}"));
+                    tracing::error!(%path, %error, "the recording could not be indexed; its data is complete");
+                    self.queue.fail(format!("it could not be indexed: {error}"));
                 }
             }
         }
     }
 }
 
-/// Says that the thread has ended, however it does.
+/// Reports the end of the thread, also after a panic.
 struct End<'a>(&'a Shared);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.queue.fail("the thread that writes is gone".to_owned());
+            self.0.queue.fail("the writer thread panicked".to_owned());
         }
         self.0.queue.end();
         self.0.done.send_replace(true);
     }
 }
 
-/// The time of day, as far on from the recorder's beginning as the runtime's clock says: it never goes back, and a
-/// paused clock stands still in the file, too.
+/// Wall-clock time at the start plus the runtime clock's progress: it never goes back, and follows a paused clock.
 struct Clock {
     began: Moment,
     at: Instant,

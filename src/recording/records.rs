@@ -1,8 +1,7 @@
-//! The records of an MCAP file, one after another, out of chunks and without: within limits, up to where the file is
-//! damaged.
+//! Reads the records of an MCAP file, inside chunks and outside, within limits and up to the first damage.
 //!
-//! Framing and decompression are the crate's. The fields of records are read here: its own readers reserve what a text
-//! says of its length.
+//! The mcap crate does framing and decompression. Record fields are parsed here, because the crate's parsers allocate
+//! what a length field claims.
 
 use std::io::{self, Read};
 
@@ -15,37 +14,37 @@ use sha2::{Digest, Sha256};
 
 use super::format::{METADATA, METADATA_ENTRIES, RECORD_LIMIT, Texts};
 
-/// How many bytes are asked for at once. A record's word on its length reserves nothing.
+/// How many bytes are read at once. A record's length field allocates nothing.
 const READ: usize = 64 * 1024;
 
-/// How much work a file may ask of its readers.
+/// How much work a file may cause its readers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
-    /// However small the file is, in units. One byte of a record is one unit.
+    /// The allowance for a file of any size, in units. One byte of a record is one unit.
     least: u64,
-    /// How many units more for each byte of the file.
+    /// The additional allowance for each byte of the file, in units.
     of_byte: u64,
 }
 
 impl Allowed {
-    /// Of readers that look at every value. The messages of real sessions need less than half of it: each takes 25 bytes or
-    /// more of a compressed file, since its time and the id of its call cannot be compressed.
+    /// For readers that inspect every value. Real sessions need less than half: each message takes at least 25 bytes
+    /// of a compressed file, since its time and call id are incompressible.
     const READING: Self = Self { least: 64 << 20, of_byte: 16 };
 
-    /// Of those that copy messages to another file.
+    /// For copying messages to another file.
     pub(super) const COPYING: Self = Self { least: 256 << 20, of_byte: 16 };
 
-    /// Of those that trust the file.
+    /// For trusted files.
     pub(super) const ANY: Self = Self { least: u64::MAX, of_byte: 0 };
 }
 
-/// What a record costs beside its bytes, in units: about as long as so many bytes take.
+/// The cost of a record in addition to its bytes, in units: about the time that so many bytes take.
 const WORK_OF_RECORD: u64 = 256;
 
-/// A record that means something here.
+/// A record that the reader uses.
 #[derive(Debug)]
 pub(super) enum Record {
-    /// The metadata record that says whose recording it is.
+    /// The recording's metadata record.
     About(Texts),
     Schema {
         id: u16,
@@ -55,9 +54,9 @@ pub(super) enum Record {
     },
     Channel(ChannelRecord),
     Message(MessageRecord),
-    /// The last one.
+    /// The last record.
     Footer,
-    /// Indexes, statistics, attachments, and what is private.
+    /// Indexes, statistics, attachments and private records.
     Other,
 }
 
@@ -71,15 +70,15 @@ pub(super) struct ChannelRecord {
 }
 
 impl ChannelRecord {
-    /// How much memory it takes at most while a file is read or written, in bytes: its texts, the maps and lists that
-    /// hold them, and the receivers that one of the texts lists.
+    /// The memory that it takes at most while a file is read or written, in bytes: its texts, their maps and lists,
+    /// and the receivers listed in one of the texts.
     pub(super) fn cost(&self) -> usize {
         let texts: usize = self.texts.iter().map(|(key, value)| 128 + key.len() + value.len()).sum();
         let receivers = self.texts.get("to").map_or(0, |to| to.bytes().filter(|byte| *byte == b',').count());
         512 + self.topic.len() + self.encoding.len() + texts + 64 * receivers
     }
 
-    /// What makes two channels the same.
+    /// The digest that equal channels share.
     pub(super) fn digest(&self) -> [u8; 32] {
         let mut digest = Sha256::new_with_prefix(self.schema.to_le_bytes());
         let texts = self.texts.iter().flat_map(|(key, value)| [key, value]);
@@ -100,50 +99,50 @@ pub(super) struct MessageRecord {
     pub(super) payload: Bytes,
 }
 
-/// Why there are no more records.
+/// Why reading records stopped.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The file does not begin as MCAP does.
+    /// The file has no MCAP signature.
     NotMcap,
-    /// It is damaged: from this byte on it says nothing.
+    /// The file is damaged from this byte on.
     Damage(Damage),
-    /// It could not be read.
+    /// The file could not be read.
     Io(io::Error),
 }
 
-/// Where a file is damaged. What stood before it is whole.
+/// Where a file is damaged. Everything before it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// The first byte of the record, or of the chunk of records, that is damaged.
+    /// The first byte of the damaged record or chunk.
     pub at_byte: u64,
-    /// What is wrong.
+    /// A description of the damage.
     pub text: String,
 }
 
 impl Damage {
-    /// Of a finished file that lacks its end.
+    /// A finished file without its footer.
     pub(super) fn no_end(at_byte: u64) -> Self {
-        Self { at_byte, text: "the file ends before its end".to_owned() }
+        Self { at_byte, text: "the file is truncated".to_owned() }
     }
 }
 
-/// Reads records.
+/// Reads the records of a file.
 pub(super) struct Records {
     source: Box<dyn Read + Send>,
     reader: LinearReader,
-    /// The chunk that is being read, if any.
+    /// The chunk being read, if any.
     chunk: Option<LinearReader>,
-    /// Where the record begins that is read next, or the chunk that is being read.
+    /// The offset of the next record, or of the chunk being read.
     at: u64,
-    /// How long the chunk is that is being read.
+    /// The size of the chunk being read.
     chunk_size: u64,
-    /// Nothing more comes.
+    /// No records follow.
     ended: bool,
     footer: bool,
-    /// How many bytes were read of the file.
+    /// How many bytes of the file were read.
     read: u64,
-    /// How much work its records have asked for.
+    /// The work that the records have caused.
     work: u64,
     allowed: Allowed,
 }
@@ -170,17 +169,17 @@ impl Records {
         }
     }
 
-    /// Where the next record begins.
+    /// The offset of the next record.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
 
-    /// Whether the file's end was seen.
+    /// Whether the footer was read.
     pub(super) fn has_footer(&self) -> bool {
         self.footer
     }
 
-    /// The next record; none at the file's end. After a fault there is nothing more.
+    /// Returns the next record, or none at the end of the file. After a fault no records follow.
     pub(super) fn next(&mut self) -> Result<Option<Record>, Fault> {
         let found = self.read_next();
         if !matches!(found, Ok(Some(_))) {
@@ -189,13 +188,13 @@ impl Records {
         found
     }
 
-    /// Sets how much work the records may ask for.
+    /// Sets the limit on the work that records may cause.
     pub(super) fn allow(&mut self, allowed: Allowed) {
         self.allowed = allowed;
     }
 
-    /// Counts work that a record asks for, in units, and refuses what is more than a file of its size may ask for: a
-    /// few bytes can decompress to gigabytes.
+    /// Counts work, in units, and fails if it exceeds the limit for a file of this size: a few bytes can decompress
+    /// to gigabytes.
     pub(super) fn spend(&mut self, work: u64) -> Result<(), Damage> {
         self.work = self.work.saturating_add(work);
         let Allowed { least, of_byte } = self.allowed;
@@ -205,7 +204,7 @@ impl Records {
         }
         self.ended = true;
         let text = format!(
-            "the first {} bytes of the file unpack to more than is read of so few ({} MiB); the rest is left out",
+            "the first {} bytes of the file unpack to more than the limit for their size ({} MiB); the rest is skipped",
             self.read,
             allowed >> 20
         );
@@ -262,7 +261,7 @@ fn damage(at_byte: u64, text: String) -> Fault {
     Fault::Damage(Damage { at_byte, text })
 }
 
-/// Reads once; being interrupted is no end.
+/// Reads once, and retries when interrupted.
 fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match source.read(buffer) {
@@ -272,7 +271,7 @@ fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// A reader of the records of one chunk, whose checksum is looked at before the first; and how many bytes they have.
+/// Returns a reader of one chunk's records, which verifies the checksum first, and their size.
 fn chunk(data: &[u8]) -> Result<(LinearReader, u64), String> {
     let mut fields = Fields(data);
     fields.skip(16)?; // the times of its messages
@@ -284,7 +283,7 @@ fn chunk(data: &[u8]) -> Result<(LinearReader, u64), String> {
         return Err(format!("a chunk of {size} bytes, {compressed} compressed, is too large"));
     }
     if compression.is_empty() {
-        // The crate takes for granted that the records of such a chunk end where it ends.
+        // The crate assumes that the records of an uncompressed chunk end where the chunk ends.
         let mut records = Fields(fields.0.get(..compressed as usize).unwrap_or_default());
         while !records.0.is_empty() {
             records.skip(1)?;
@@ -307,7 +306,7 @@ fn chunk(data: &[u8]) -> Result<(LinearReader, u64), String> {
     Ok((reader, size))
 }
 
-/// The next record of a chunk, and its length.
+/// Returns the next record of a chunk, and its length.
 fn from_chunk(reader: &mut LinearReader) -> Result<Option<(Record, usize)>, String> {
     loop {
         return match reader.next_event() {
@@ -352,7 +351,7 @@ fn parse(code: u8, data: &[u8]) -> Result<Record, String> {
     })
 }
 
-/// What is left of a record.
+/// The unread part of a record.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -362,7 +361,7 @@ impl<'a> Fields<'a> {
                 self.0 = rest;
                 Ok(taken)
             }
-            None => Err(format!("a field of {count} bytes, of which {} are there", self.0.len())),
+            None => Err(format!("a field of {count} bytes, but only {} are left", self.0.len())),
         }
     }
 

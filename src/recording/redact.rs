@@ -1,30 +1,30 @@
-//! What is secret in a recording: which keys, and which tools.
+//! The redaction rule: which keys and which tools are secret.
 
 use std::collections::BTreeSet;
 
-/// What is taken out of a recording before it is written.
+/// What is redacted in a recording before it is written.
 ///
-/// By default the value of every map key whose name says that it is secret, in whatever frame and at whatever depth
-/// but in definitions of tools; and the parameters, progress and results of tools that are named here, of which
-/// `bridge.authorize` always is one. A participant's builder names those of its own tools that do not
+/// By default, two things are redacted: the value of every map key with a secret name, in every frame and at any
+/// depth except in tool definitions; and the parameters, progress and results of the tools named here, which always
+/// include `bridge.authorize`. A participant's builder adds its own tools that do not
 /// [disclose](crate::ToolOptions::disclose) everything.
 ///
-/// Names that say so contain, without regard to case, `-` and `_`: password, passwd, secret, token, apikey,
-/// authorization, cookie, credential or privatekey; or are otp, cvv or pin, or have it as a word.
+/// A name is secret if it contains password, passwd, secret, token, apikey, authorization, cookie, credential or
+/// privatekey, ignoring case, `-` and `_`; or if it is, or has as a word, otp, cvv or pin.
 ///
-/// In the place of a value stands a text with its kind and its size, and the frame says `bridge.redacted` in its `meta`.
-/// Readers show the sizes of the original: of packets, parameters and results.
-/// What is no frame but has such a name in it is replaced as a whole. Everything else is byte for byte as it was.
+/// A text with its kind and size replaces each value, and the frame gets `bridge.redacted` in its `meta`. Readers
+/// report the original sizes of packets, parameters and results. A payload that is not a frame but contains such a
+/// name is replaced as a whole. Everything else is recorded byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redact {
     on: bool,
-    /// The tools that are hidden; of all tools, those that are not.
+    /// The hidden tools; if `all` is set, the tools that are not hidden.
     tools: BTreeSet<String>,
     all: bool,
     keys: Vec<String>,
 }
 
-/// What a key contains that is secret.
+/// Substrings of secret keys.
 const PARTS: &[&str] = &[
     "password",
     "passwd",
@@ -37,10 +37,10 @@ const PARTS: &[&str] = &[
     "privatekey",
 ];
 
-/// What is secret as a word of its own: elsewhere these letters are frequent.
+/// Secret only as separate words, since these letters are frequent elsewhere.
 const WORDS: &[&str] = &["otp", "cvv", "pin"];
 
-/// Keys of the wire that are in most frames, the most frequent ones first.
+/// Keys of the wire format that most frames contain, most frequent first.
 const HARMLESS: &[&[u8]] = &[
     b"type",
     b"meta",
@@ -59,7 +59,7 @@ const HARMLESS: &[&[u8]] = &[
     b"bridge.to",
 ];
 
-/// A sign-in's address is not for records (`wire.md`, section 4).
+/// The address of a sign-in must not be recorded (`wire.md`, section 4).
 const AUTHORIZE: &str = "bridge.authorize";
 
 impl Default for Redact {
@@ -69,24 +69,23 @@ impl Default for Redact {
 }
 
 impl Redact {
-    /// Takes nothing out but instances.
+    /// Redacts nothing except instances.
     pub fn nothing() -> Self {
         Self { on: false, tools: BTreeSet::new(), all: false, keys: Vec::new() }
     }
 
-    /// Takes out all that goes to any tool and comes from it, but for [`keep`](Redact::keep); and what the default
-    /// takes out.
+    /// Redacts the data of all tools except those passed to [`keep`](Redact::keep), in addition to the default rule.
     pub fn everything() -> Self {
         Self { on: true, tools: BTreeSet::new(), all: true, keys: Vec::new() }
     }
 
-    /// Takes out all that goes to this tool and comes from it.
+    /// Redacts the data of this tool.
     #[must_use]
     pub fn tool(self, name: impl Into<String>) -> Self {
         self.listing(name.into(), false)
     }
 
-    /// Leaves what goes to this tool and comes from it, but for secrets by their key.
+    /// Keeps the data of this tool, except values of secret keys.
     #[must_use]
     pub fn keep(self, name: impl Into<String>) -> Self {
         self.listing(name.into(), true)
@@ -101,19 +100,19 @@ impl Redact {
         self
     }
 
-    /// Takes out the values of keys whose name contains this, without regard to case, `-` and `_`.
+    /// Redacts the values of keys that contain this text, ignoring case, `-` and `_`.
     #[must_use]
     pub fn key(mut self, part: &str) -> Self {
         self.keys.push(squeezed(part.as_bytes()));
         self
     }
 
-    /// What `tool` says, unless nothing is to be taken out.
+    /// Like `tool`, unless redaction is off.
     pub(crate) fn hiding(self, tool: &str) -> Self {
         if self.on { self.tool(tool) } else { self }
     }
 
-    /// Whether nothing is looked for.
+    /// Whether nothing can be redacted.
     pub(super) fn is_idle(&self) -> bool {
         !self.on && !self.all && self.tools.is_empty() && self.keys.is_empty()
     }
@@ -122,22 +121,22 @@ impl Redact {
         self.tools.contains(tool) != self.all
     }
 
-    /// Whether a text is the name of a tool that was named here.
+    /// Whether a text is the name of a listed tool.
     pub(super) fn names(&self, text: &[u8]) -> bool {
         self.tools.iter().any(|tool| tool.as_bytes() == text)
     }
 
-    /// Whether a key is one of the wire's own that are in every frame, and nobody named keys: what need not be judged.
+    /// Whether a key is a frequent key of the wire format and no keys were added, so that it needs no check.
     pub(super) fn is_harmless(&self, key: &[u8]) -> bool {
         self.keys.is_empty() && HARMLESS.contains(&key)
     }
 
-    /// Whether what comes of a call of which nothing is known is taken out.
+    /// Whether the data of an unknown call is redacted.
     pub(super) fn hides_all(&self) -> bool {
         self.all
     }
 
-    /// Whether the value behind this key is taken out.
+    /// Whether the value of this key is redacted.
     pub(super) fn is_secret(&self, key: &[u8]) -> bool {
         let plain = squeezed(key);
         let parts = PARTS.iter().copied().filter(|_| self.on).chain(self.keys.iter().map(String::as_str));
@@ -146,14 +145,14 @@ impl Redact {
                 && words(key).any(|word| WORDS.iter().any(|it| word.eq_ignore_ascii_case(it.as_bytes()))))
     }
 
-    /// Whether bytes that are no frame have the name of a secret in them.
+    /// Whether bytes that are not a frame contain the name of a secret.
     pub(super) fn is_suspect(&self, bytes: &[u8]) -> bool {
         let named = |tool: &String| bytes.windows(tool.len().max(1)).any(|it| it == tool.as_bytes());
         self.all || self.is_secret(bytes) || self.tools.iter().any(named)
     }
 }
 
-/// The letters and digits of a name in lower case; other bytes beside `-`, `_`, space and dot stand for themselves.
+/// A name in lower case without `-`, `_`, space and dot. Other bytes are kept.
 fn squeezed(name: &[u8]) -> String {
     let kept = name.iter().filter(|byte| !matches!(byte, b'-' | b'_' | b' ' | b'.'));
     kept.map(|byte| byte.to_ascii_lowercase() as char).collect()
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_judged_by_what_they_contain_and_short_ones_by_words() {
+    fn secret_keys_match_by_substring_and_short_ones_by_word() {
         let redact = Redact::default().key("mother_maiden");
         for secret in [
             "password",

@@ -1,4 +1,4 @@
-//! Takes out of frames what is secret, and leaves the rest byte for byte.
+//! Redacts secrets in frames and leaves the rest byte for byte.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -17,31 +17,31 @@ use crate::{
     },
 };
 
-/// The key in `meta` that says so.
+/// The key in `meta` that marks a redacted frame.
 pub(crate) const MARK: &str = "bridge.redacted";
 
-/// How a text begins that stands for a value; what was taken out once is not again.
+/// The start of a placeholder. A placeholder is not redacted again.
 pub(super) const PLACEHOLDER: &str = "<redacted: ";
 
-/// Calls of hidden tools whose results are still to be recognised: more than are open at once anywhere.
+/// How many calls of hidden tools await their results: more than are ever open at once.
 const CALLS: usize = 16_384;
 
-/// Keys that are known to be harmless, so that most need not be looked at; and how long such a one may be, in bytes.
+/// The size of the cache of keys known to be harmless, and the longest key in it, in bytes.
 const PLAIN_KEYS: usize = 1_024;
 const PLAIN_KEY: usize = 64;
 
-/// Applies a rule to one frame after another.
+/// Applies a rule to a sequence of frames.
 #[derive(Debug)]
 pub(super) struct Redactor {
     rule: Redact,
-    /// Calls of tools that are hidden, or of those that are not where all others are; oldest first.
+    /// Calls of hidden tools or, if all tools are hidden, of the exceptions; oldest first.
     calls: VecDeque<String>,
     plain: HashSet<Box<[u8]>>,
-    /// The stack of a walk, so that none allocates.
+    /// The stack of a walk, reused to avoid allocations.
     open: Vec<(u64, bool)>,
 }
 
-/// What is put in the place of a part of the frame.
+/// A range of the frame and its replacement.
 type Change = (Range<usize>, Vec<u8>);
 
 impl Redactor {
@@ -49,12 +49,12 @@ impl Redactor {
         Self { rule, calls: VecDeque::new(), plain: HashSet::new(), open: Vec::new() }
     }
 
-    /// One more tool is hidden, unless nothing is to be taken out.
+    /// Hides a tool, unless redaction is off.
     pub(super) fn hide(&mut self, tool: &str) {
         self.rule = std::mem::replace(&mut self.rule, Redact::nothing()).hiding(tool);
     }
 
-    /// The payload as it may be written: the same bytes if nothing is secret.
+    /// Returns the payload to write: the same bytes if nothing is secret.
     pub(super) fn payload(&mut self, payload: Bytes) -> Bytes {
         if self.rule.is_idle() || self.is_clean(&payload) {
             return payload;
@@ -67,7 +67,7 @@ impl Redactor {
             None => return self.unreadable(payload, Some(frame.kind())),
         };
         let mut changes = Vec::new();
-        // What the scan has passed can be walked; what could not be is taken as a whole.
+        // A validated value can be walked; otherwise the payload is replaced as a whole.
         let walked = self.secrets(&frame, hidden, &mut changes);
         if walked.is_none() {
             return whole(&payload, Some(frame.kind()));
@@ -78,8 +78,8 @@ impl Redactor {
         marked(&payload, &changes).map_or_else(|| whole(&payload, Some(frame.kind())), Bytes::from)
     }
 
-    /// Whether one look is enough: these are whole values in which no key is secret and no text names a hidden tool, and
-    /// no call of one is known. Most frames are, and need not be decoded.
+    /// A quick check without decoding: true if no key is secret, no text names a hidden tool, and no call of a hidden
+    /// tool is known. Most frames pass.
     fn is_clean(&mut self, bytes: &[u8]) -> bool {
         if self.rule.hides_all() || !self.calls.is_empty() {
             return false;
@@ -103,7 +103,7 @@ impl Redactor {
         }
     }
 
-    /// Whether all that the frame carries is to be taken out; none if it does not say of which call it is.
+    /// Whether all data of the frame is redacted; none if its call is unknown.
     fn is_hidden(&mut self, frame: &Frame) -> Option<bool> {
         match frame.kind() {
             Kind::TOOL_USE_REQUEST => {
@@ -128,18 +128,18 @@ impl Redactor {
         }
     }
 
-    /// What cannot be read is kept, unless the name of a secret is in it.
+    /// Keeps an undecodable payload, unless it contains the name of a secret.
     fn unreadable(&self, payload: Bytes, kind: Option<Kind>) -> Bytes {
         if self.rule.is_suspect(&payload) { whole(&payload, kind) } else { payload }
     }
 
-    /// Finds what is to be taken out, in the order in which it stands.
+    /// Finds the ranges to redact, in order.
     fn secrets(&mut self, frame: &Frame, hidden: bool, changes: &mut Vec<Change>) -> Option<()> {
         let bytes = frame.as_bytes();
         for (key, value) in pairs(bytes, 0)? {
             let body = text(bytes, key.start) == Some(b"body");
             if body && frame.kind() == Kind::TOOLS_REGISTER {
-                continue; // definitions say what is asked for, and hold nothing
+                continue; // definitions contain no values
             }
             if !body || !hidden {
                 self.walk(bytes, key.start..value.end, changes)?;
@@ -160,7 +160,7 @@ impl Redactor {
         Some(())
     }
 
-    /// Goes through a key and its value, and all that is in it.
+    /// Searches a key and its value, at any depth.
     fn walk(&mut self, bytes: &[u8], pair: Range<usize>, changes: &mut Vec<Change>) -> Option<()> {
         let mut walk = Walk::pair(bytes, pair.start);
         while let Some((token, is_key)) = walk.next().ok()? {
@@ -186,7 +186,7 @@ impl Redactor {
     }
 }
 
-/// Replaces one value by what it was; nothing is nothing, and what was taken out stays.
+/// Replaces a value by its placeholder, unless it is absent or already redacted.
 fn change(bytes: &[u8], value: &Range<usize>, in_map: bool, changes: &mut Vec<Change>) {
     let Ok((token, _)) = Token::read(bytes, value.start) else { return };
     let taken = |token: Token<'_>| token.as_text().is_some_and(|text| text.starts_with(PLACEHOLDER));
@@ -210,7 +210,7 @@ fn change(bytes: &[u8], value: &Range<usize>, in_map: bool, changes: &mut Vec<Ch
     changes.push((value.clone(), out));
 }
 
-/// The frame with these changes, and with the mark in its `meta`.
+/// Returns the frame with the changes, and with the mark in its `meta`.
 fn marked(bytes: &[u8], changes: &[Change]) -> Option<Vec<u8>> {
     let fields = pairs(bytes, 0)?;
     let meta = fields.iter().find(|(key, _)| text(bytes, key.start) == Some(b"meta"));
@@ -244,7 +244,7 @@ fn marked(bytes: &[u8], changes: &[Change]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Copies a part of the frame; what is changed in it is put in its place.
+/// Copies a range of the frame, and applies the changes in it.
 fn copy(out: &mut Vec<u8>, bytes: &[u8], part: Range<usize>, changes: &[Change]) {
     let mut at = part.start;
     let first = changes.partition_point(|(place, _)| place.start < part.start);
@@ -259,7 +259,7 @@ fn copy(out: &mut Vec<u8>, bytes: &[u8], part: Range<usize>, changes: &[Change])
     out.extend_from_slice(&bytes[at..part.end]);
 }
 
-/// What stands for a frame of which nothing may be kept.
+/// The replacement for a frame that is redacted as a whole.
 fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
     let mut out = Vec::new();
     out.map(2 + usize::from(kind.is_some()));
@@ -276,7 +276,7 @@ fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
     out.into()
 }
 
-/// The keys and values of the map that stands here.
+/// The keys and values of the map at this offset.
 fn pairs(bytes: &[u8], at: usize) -> Option<Vec<(Range<usize>, Range<usize>)>> {
     let (Token::Map(count), mut at) = Token::read(bytes, at).ok()? else { return None };
     let mut pairs = Vec::new();
@@ -289,7 +289,7 @@ fn pairs(bytes: &[u8], at: usize) -> Option<Vec<(Range<usize>, Range<usize>)>> {
     Some(pairs)
 }
 
-/// The string that stands here.
+/// The string at this offset.
 fn text(bytes: &[u8], at: usize) -> Option<&[u8]> {
     match Token::read(bytes, at).ok()? {
         (Token::Str(text), _) => Some(text),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn sec_p3_values_of_secret_keys_are_taken_out_at_any_depth_and_the_frame_says_so() {
+    fn sec_p3_secret_values_are_redacted_at_any_depth_and_the_frame_is_marked() {
         let mut redactor = Redactor::new(Redact::default());
         let parameters = json!({
             "user": "ada", "password": "hunter2",
@@ -342,11 +342,11 @@ mod tests {
         );
         assert_eq!(shown["meta"], json!({"a": 1, "bridge.redacted": true}));
         assert!(!redacted.windows(7).any(|it| it == b"hunter2"));
-        assert_eq!(redactor.payload(redacted.clone()), redacted, "what is taken out is not again");
+        assert_eq!(redactor.payload(redacted.clone()), redacted, "redacting twice changes nothing");
     }
 
     #[test]
-    fn what_holds_no_secret_is_the_same_bytes() {
+    fn payload_without_secrets_is_unchanged() {
         let mut redactor = Redactor::new(Redact::default());
         let odd = Bytes::from_static(b"\xde\0\x03\xa4type\xcd\0\x07\xd9\x04body\xdf\0\0\0\x02\xa2id\xa1a\xa7success\xc3\xa1x\xcb\0\0\0\0\0\0\0\0");
         let definitions = frame(&json!({
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_finds_whatever_a_closer_one_takes_out() {
+    fn quick_check_misses_no_secret_of_the_full_check() {
         let frames = [
             request("a", "t", &json!({"user": "ada", "deep": [{"api_key": [1]}], "n": 7.5})),
             request("a", "read_diary", &json!({"day": "monday"})),
@@ -376,7 +376,7 @@ mod tests {
                     changed[at] ^= 1 << bit;
                     let changed = Bytes::from(changed);
                     if Frame::decode(changed.clone()).and_then(|frame| frame.message()).is_err() {
-                        continue; // as long as its keys can be read, it is judged by them
+                        continue; // the quick check handles frames with readable keys
                     }
                     let mut once = Redactor::new(Redact::default().tool("read_diary"));
                     let mut closely = Redactor::new(Redact::default().tool("read_diary"));
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_hidden_tool_nothing_is_kept_but_its_name_and_outcome() {
+    fn hidden_tool_keeps_only_name_and_outcome() {
         let mut redactor = Redactor::new(Redact::default().tool("read_diary"));
         let asked = shown(&redactor.payload(request("a", "read_diary", &json!({"day": "monday"}))));
         assert_eq!(asked["body"]["parameters"], json!({"redacted": "<redacted: map, 12 bytes>"}));
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_taken_out_whole_if_it_names_a_secret() {
+    fn undecodable_payload_naming_a_secret_is_redacted_whole() {
         let mut redactor = Redactor::new(Redact::default().tool("read_diary"));
         let secret = request("a", "t", &json!({"password": "hunter2"}));
         let torn = redactor.payload(secret.slice(..secret.len() - 3));
@@ -417,7 +417,7 @@ mod tests {
         assert!(torn.ends_with(text.as_bytes()));
         let diary = request("a", "read_diary", &json!({"day": "monday"}));
         assert!(!redactor.payload(diary.slice(..diary.len() - 1)).windows(6).any(|it| it == b"monday"));
-        // A frame of a known type whose body is wrong.
+        // A frame of a known type with an invalid body.
         let wrong = frame(&json!({"stanzaId": 1, "conversationId": "r", "type": 7, "meta": {}, "body": {}}));
         assert_eq!(redactor.payload(wrong.clone()), wrong);
         let no_meta = Bytes::from_static(b"\x82\xa4type\x63\xa4body\x81\xa6Cookie\xa1x");

@@ -1,4 +1,4 @@
-//! The report: a session as one HTML file, to be opened anywhere, without a network.
+//! Writes a session as one self-contained HTML file that works offline.
 
 mod data;
 mod numbers;
@@ -9,16 +9,16 @@ use std::io::{self, Write};
 
 use super::{Entry, RecordedCall};
 
-/// A page that shows the calls of a recording over time, with their frames.
+/// Returns an HTML page that shows the calls of a recording over time, with their frames.
 ///
-/// It is one file of HTML that asks for nothing else: its policy allows one script and one style sheet, both by their
-/// hash, and no connection. What was recorded is in it as JSON that the script reads and puts into the page as text, so
-/// nothing in it can become an element or a program. Control, bidi and invisible characters are shown as escapes.
+/// The page loads nothing: its content security policy allows one script and one style sheet, by hash, and no
+/// connections. The recorded data is embedded as JSON, and the script inserts it as text, so that it cannot become
+/// markup or code. Control, bidi and invisible characters are shown as escapes.
 ///
-/// `calls` are the calls of these very entries; [`RecordedCall::entries`] counts them. The entries are read once, and
-/// only what the page holds is kept. The page has limits, and says what was left out because of them: its data 32 MiB,
-/// a frame's body 16 KiB as JSON, 200 frames a call, 100,000 calls, 5,000 events of the room, 1,000 participants and as
-/// many tools, 200 bytes of a name. Its numbers count every call all the same.
+/// `calls` must be the calls of these entries; [`RecordedCall::entries`] counts them. The entries are read once, and
+/// only what the page shows is kept. The page has limits and reports what exceeds them: 32 MiB of data, 16 KiB of
+/// JSON for a frame's body, 200 frames per call, 100,000 calls, 5,000 room events, 1,000 participants, 1,000 tools,
+/// and 200 bytes for a name. The totals count every call.
 ///
 /// ```
 /// use toolbridge::recording::report;
@@ -30,7 +30,7 @@ pub fn report(entries: impl IntoIterator<Item = Entry>, calls: &[RecordedCall], 
     report_with_notes(entries, calls, title, &[])
 }
 
-/// As [`report`], with sentences above all else: that the file is damaged, say. At most 20 of them are shown.
+/// Like [`report`], with notes at the top, for example that the file is damaged. At most 20 are shown.
 pub fn report_with_notes(
     entries: impl IntoIterator<Item = Entry>,
     calls: &[RecordedCall],
@@ -38,15 +38,15 @@ pub fn report_with_notes(
     notes: &[String],
 ) -> String {
     let mut page = Vec::new();
-    // Writing to memory cannot fail, and a page is text.
+    // Writing to memory cannot fail, and a page is valid UTF-8.
     let _ = write_report(entries, calls, title, notes, &mut page);
     String::from_utf8(page).unwrap_or_default()
 }
 
-/// As [`report_with_notes`], written piece by piece, so that the page need not be held in memory.
+/// Like [`report_with_notes`], written piece by piece to save memory.
 ///
 /// # Errors
-/// When writing fails.
+/// Returns an error if writing fails.
 pub fn write_report(
     entries: impl IntoIterator<Item = Entry>,
     calls: &[RecordedCall],

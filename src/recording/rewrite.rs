@@ -1,5 +1,5 @@
-//! The finished file: the same messages under the same channels, in compressed chunks with an index. It is made beside
-//! the other one and takes its place at once, so that there always is a whole one.
+//! Writes the finished file: the same messages and channels in compressed chunks with an index. It is written next to
+//! the live file and replaces it by a rename, so that a complete file always exists.
 
 use std::{
     collections::HashSet,
@@ -20,26 +20,25 @@ use super::{
     writer,
 };
 
-/// The size of a chunk before it is compressed, in bytes: small enough to be read for one call, large enough to be
-/// compressed well.
+/// The size of an uncompressed chunk, in bytes: small enough to read for one call, large enough to compress well.
 const CHUNK: u64 = 256 * 1024;
 
-/// What came of a [`repair`].
+/// The result of a [`repair`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Repaired {
-    /// How many messages are in the new file.
+    /// The number of messages in the new file.
     pub entries: u64,
-    /// Where the old file is damaged, if it is: what stood behind that is lost.
+    /// The damage in the input, if any; data after it is lost.
     pub damage: Option<Damage>,
 }
 
-/// Makes a finished file of any recording: one whose writer died, or that is damaged, gives every message that is
-/// whole. `force` replaces a file that is there; `input` and `output` may be the same.
+/// Writes a finished file with every intact message of a recording, even if its writer crashed or it is damaged.
+/// `force` replaces an existing file; `input` and `output` may be the same.
 ///
 /// # Errors
-/// As [`Recording::open`] for the input, as [`Recorder::create`](super::Recorder::create) for the output, and
-/// [`RecordError::Write`].
+/// The errors of [`Recording::open`] for the input, those of [`Recorder::create`](super::Recorder::create) for the
+/// output, and [`RecordError::Write`].
 pub fn repair(
     input: impl AsRef<Path>,
     output: impl AsRef<Path>,
@@ -48,10 +47,11 @@ pub fn repair(
     make(input.as_ref(), output.as_ref(), force, &mut |payload| payload)
 }
 
-/// Makes a finished file of any recording, without what the rule says is secret; everything else is as it was.
+/// Writes a finished file of any recording, with the secrets that `rule` selects redacted and everything else
+/// unchanged.
 ///
 /// # Errors
-/// As [`repair`].
+/// The errors of [`repair`].
 pub fn redact(
     input: impl AsRef<Path>,
     output: impl AsRef<Path>,
@@ -67,7 +67,7 @@ fn make(input: &Path, output: &Path, force: bool, edit: Edit<'_>) -> Result<Repa
     match fs::symlink_metadata(output) {
         Ok(found) if !found.is_file() => {
             let source =
-                io::Error::other("it is no file of its own, but a folder, a device, a pipe or a link");
+                io::Error::other("it is not a regular file, but a folder, a device, a pipe or a link");
             return Err(RecordError::Create { path: output.to_owned(), source });
         }
         Ok(_) if !force => return Err(RecordError::Exists { path: output.to_owned() }),
@@ -76,16 +76,16 @@ fn make(input: &Path, output: &Path, force: bool, edit: Edit<'_>) -> Result<Repa
     replace(recording, output, edit)
 }
 
-/// What is done to the payload of each packet.
+/// Transforms the payload of each packet.
 type Edit<'a> = &'a mut dyn FnMut(Bytes) -> Bytes;
 
-/// Makes the finished file of the live one that this is.
+/// Converts a live file to a finished one.
 pub(super) fn finish(mut live: File, path: &Path) -> Result<Repaired, RecordError> {
     live.rewind().map_err(RecordError::Read)?;
     replace(Recording::read(BufReader::new(live))?, path, &mut |payload| payload)
 }
 
-/// Writes a recording to a new file, which then takes this name.
+/// Writes a recording to a new file and renames it to `path`.
 fn replace(recording: Recording, path: &Path, edit: Edit<'_>) -> Result<Repaired, RecordError> {
     let temporary = temporary(path)?;
     match fs::remove_file(&temporary) {
@@ -104,10 +104,10 @@ fn replace(recording: Recording, path: &Path, edit: Edit<'_>) -> Result<Repaired
     Ok(repaired)
 }
 
-/// The name of the file that is being made: hidden, in the same folder, so that a rename is enough.
+/// The temporary file's name: hidden, and in the same folder so that a rename suffices.
 fn temporary(path: &Path) -> Result<PathBuf, RecordError> {
     let Some(name) = path.file_name() else {
-        return Err(RecordError::creating(path, io::Error::other("it names no file")));
+        return Err(RecordError::creating(path, io::Error::other("the path has no file name")));
     };
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
@@ -115,16 +115,16 @@ fn temporary(path: &Path) -> Result<PathBuf, RecordError> {
     Ok(path.with_file_name(hidden))
 }
 
-/// A file that is not finished, and is taken away if it never is.
+/// Removes the temporary file unless it is finished.
 struct Unfinished<'a>(&'a Path);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        let _ = fs::remove_file(self.0); // what is left of it stands in nobody's way
+        let _ = fs::remove_file(self.0); // a leftover file does no harm
     }
 }
 
-/// Writes all that is whole, and says how much that was.
+/// Writes all intact messages and returns their number.
 pub(super) fn rewrite<W: Write + Seek>(
     recording: Recording,
     out: W,
@@ -142,7 +142,7 @@ pub(super) fn rewrite<W: Write + Seek>(
         writer.finish().map_err(failed)?;
         Ok(repaired)
     });
-    // Taken apart, it does not try to write its end once more.
+    // Taking the writer apart stops it from writing its end again.
     let out = writer.into_inner();
     copied.map(|repaired| (out, repaired))
 }
@@ -184,7 +184,7 @@ fn copy<W: Write + Seek>(
                 };
                 add(channel, it.schema)
             }
-            // A channel of somebody else's may have one.
+            // A channel of another program may have a schema.
             Ok(Some(Record::Schema { id, name, encoding, data })) => {
                 schemas += 256 + name.len() + encoding.len() + data.len();
                 if schemas > CHANNELS_IN_ALL {
@@ -203,20 +203,20 @@ fn copy<W: Write + Seek>(
             Err(error @ (McapError::Io(_) | McapError::AttemptedWriteAfterFailure)) => {
                 return Err(failed(error));
             }
-            // Of a channel that the file does not have: a reader passes over it, too.
-            // And a schema that cannot be is no loss: ours have none.
+            // The file lacks the channel; readers skip such messages, too.
+            // An invalid schema is no loss: toolbridge's channels have none.
             Ok(())
             | Err(
                 McapError::UnknownChannel(..) | McapError::ConflictingSchemas(_) | McapError::InvalidSchemaId,
             ) if kept <= CHANNELS_IN_ALL => {}
-            Ok(()) => break Some(Damage { at_byte, text: "the channels are too large".to_owned() }),
+            Ok(()) => break Some(Damage { at_byte, text: "the channels need too much memory".to_owned() }),
             Err(error) => break Some(Damage { at_byte, text: error.to_string() }),
         }
     };
     Ok(Repaired { entries, damage })
 }
 
-/// Adds a channel; one whose schema the file lacks has none.
+/// Adds a channel, without a schema if the file lacks the schema.
 fn add(mut channel: impl FnMut(u16) -> Result<(), McapError>, schema: u16) -> Result<(), McapError> {
     match channel(schema) {
         Err(McapError::UnknownSchema(..)) => channel(0),

@@ -1,6 +1,5 @@
-//! Byte streams that were heard, put together for the file.
-//!
-//! Who may send streams is the session's matter; here everybody's are taken, within bounds.
+//! Reassembles received byte streams for the file.
+//! The session decides who may send streams; here all senders' streams are accepted, within limits.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,16 +10,16 @@ use crate::{
     value::Limits,
 };
 
-/// How many may be open at once. Beyond it the one that was heard of longest ago is given up.
+/// How many streams may be open at once. Beyond it, the stream that was idle longest is dropped.
 const OPEN: usize = 64;
 
-/// How many bytes of them are kept at most: two of the largest frames.
+/// How many bytes are kept at most: two of the largest frames.
 const BYTES: usize = 2 * Limits::BYTES;
 
-/// The longest id, in bytes: the session takes none that is longer.
+/// The longest stream id, in bytes; the session accepts no longer one.
 const ID: usize = 256;
 
-/// The streams that have begun.
+/// The open streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     open: HashMap<(Peer, Arc<str>), OpenStream>,
@@ -28,12 +27,12 @@ pub(super) struct Streams {
     parts: u64,
 }
 
-/// One that has not ended.
+/// A stream that has not ended.
 struct OpenStream {
     bytes: Vec<u8>,
-    /// The index of the chunk that is due.
+    /// The index of the next chunk.
     next: u64,
-    /// Which part of all it had last.
+    /// The counter value at its last part.
     heard: u64,
 }
 
@@ -44,7 +43,7 @@ impl std::fmt::Debug for OpenStream {
 }
 
 impl Streams {
-    /// Takes a part; what is whole with it comes out. What has a gap never does.
+    /// Takes a part, and returns the payload if it completes the stream. A stream with a gap never completes.
     pub(super) fn part(&mut self, from: &Peer, part: &StreamPart) -> Option<Bytes> {
         let key = (from.clone(), Arc::clone(part.id()));
         self.parts += 1;
@@ -63,7 +62,7 @@ impl Streams {
             StreamPart::Chunk { index, bytes, .. } => {
                 let stream = self.open.get_mut(&key)?;
                 if *index < stream.next {
-                    return None; // heard already
+                    return None; // duplicate
                 }
                 if *index > stream.next || stream.bytes.len() + bytes.len() > Limits::BYTES {
                     self.close(&key);
@@ -84,7 +83,7 @@ impl Streams {
         }
     }
 
-    /// The streams of a peer that left do not end.
+    /// Drops the streams of a peer that left.
     pub(super) fn forget(&mut self, peer: &Peer) {
         let theirs: Vec<_> = self.open.keys().filter(|(from, _)| from == peer).cloned().collect();
         for key in theirs {
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_comes_out_whole_and_each_sender_has_its_own() {
+    fn streams_of_two_senders_are_reassembled_separately() {
         let (a, b) = (Peer::new("a", "PA_1"), Peer::new("b", "PA_2"));
         let mut streams = Streams::default();
         let (mut of_a, mut of_b) = (parts(40_000, "s"), parts(20_000, "s"));
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_a_reason_and_a_leave_give_nothing_and_keep_nothing() {
+    fn stream_with_gap_reason_or_leave_yields_nothing_and_frees_memory() {
         let a = Peer::new("a", "PA_1");
         let mut streams = Streams::default();
         for (n, part) in parts(40_000, "gap").enumerate() {
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_never_end_are_bounded() {
+    fn unfinished_streams_are_bounded() {
         let a = Peer::new("a", "PA_1");
         let mut streams = Streams::default();
         for n in 0..10 * OPEN {

@@ -1,4 +1,4 @@
-//! A transport around a transport: what passes is recorded, and passes untouched.
+//! A transport wrapper that records packets and events and forwards them unchanged.
 
 use std::{future::Future, sync::Arc};
 
@@ -13,15 +13,15 @@ use crate::transport::{
     STREAM_TOPIC, SendError, StreamPart, TOPIC, Transport, TransportEvent,
 };
 
-/// A transport whose packets and events are recorded: see [`Recorder::tap`].
+/// A transport whose packets and events are recorded; see [`Recorder::tap`].
 ///
-/// Packets on the topic `toolbridge` and on none are; what other topics carry is an app's own, and is passed on
-/// without being looked at.
+/// Packets on the topic `toolbridge` and without a topic are recorded. Packets on other topics belong to the app and
+/// are forwarded without being inspected.
 #[derive(Debug)]
 pub struct Tap<T> {
     recorder: Recorder,
     inner: T,
-    /// Ourselves in this join.
+    /// The local participant in the current join.
     local: Peer,
     capabilities: Capabilities,
     streams: Streams,
@@ -54,7 +54,7 @@ impl<T: Transport> Tap<T> {
             sid: self.local.sid().clone(),
             room: self.inner.room(),
         });
-        // Nothing that an observer sends would tell what it is.
+        // An observer's own packets do not reveal its role.
         if let Some(role) = self.recorder.observes_as() {
             self.event(RoomEvent::Joined {
                 identity: self.local.identity().clone(),
@@ -171,7 +171,7 @@ impl<T: Transport> Transport for Tap<T> {
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {
-        // Whoever waits for the next event is done with the last one: to wake a thread delays no call now.
+        // The caller has processed the last event, so waking the thread delays no call now.
         self.recorder.shared().write();
         let event = self.inner.recv().await;
         match &event {
@@ -181,7 +181,7 @@ impl<T: Transport> Transport for Tap<T> {
         event
     }
 
-    /// Leaves in order. If nobody else holds the recorder, the recording ends here, and its file is finished.
+    /// Leaves the room. If no other handle exists, the recording ends and its file is finished.
     async fn close(&mut self) {
         self.inner.close().await;
         self.over(CloseReason::Closed.to_string());
@@ -189,7 +189,7 @@ impl<T: Transport> Transport for Tap<T> {
     }
 }
 
-/// A packet on its way: one that does not leave is told of.
+/// A packet being sent; records a failure if it is not sent.
 struct Unsent {
     shared: Arc<Shared>,
     ticket: u64,
@@ -212,12 +212,12 @@ impl Unsent {
 impl Drop for Unsent {
     fn drop(&mut self) {
         if self.open {
-            self.tell("given up before all of it was handed over".to_owned());
+            self.tell("cancelled before it was sent completely".to_owned());
         }
     }
 }
 
-/// Whether a packet on this topic is a frame.
+/// Whether packets on this topic are frames.
 fn is_ours(topic: &str) -> bool {
     topic.is_empty() || topic == TOPIC
 }

@@ -1,4 +1,4 @@
-//! What is left of a file that was cut or damaged: nothing but whole messages, and all that stood before.
+//! Tests of damaged and truncated files: readers return only intact messages, and all before the damage.
 
 use std::io::{self, Cursor};
 
@@ -12,14 +12,14 @@ use super::{
 };
 use crate::transport::{Lane, Peer, Role};
 
-/// How many messages the files of these tests have.
+/// The number of messages in the test files.
 const MESSAGES: u64 = 36;
 
 fn about() -> About {
     About::new("kitchen".to_owned(), &Peer::new("phone", "PA_1"), Some(Role::Client), Moment(1))
 }
 
-/// Writes the messages, and tells how long the file was after each.
+/// Writes the messages and reports the file's size after each.
 fn write<W: io::Write>(out: W, mut after: impl FnMut(u64)) -> io::Result<W> {
     let mut writer = Writer::begin(out, &about())?;
     let (phone, assistant) = (Peer::new("phone", "PA_1"), Peer::new("assistant", "PA_2"));
@@ -50,7 +50,7 @@ fn write<W: io::Write>(out: W, mut after: impl FnMut(u64)) -> io::Result<W> {
     writer.into_inner()
 }
 
-/// A live file, and for each number of messages how long it was with them.
+/// Returns a live file, and its size after each message.
 fn live() -> (Vec<u8>, Vec<usize>) {
     #[derive(Clone, Default)]
     struct Shared(std::rc::Rc<std::cell::RefCell<Vec<u8>>>);
@@ -84,7 +84,7 @@ fn read(bytes: &[u8]) -> Result<(Vec<Entry>, bool), RecordError> {
     Ok((all, entries.damage().is_some()))
 }
 
-/// A random sequence that is the same each time (SplitMix64).
+/// A deterministic random sequence (SplitMix64).
 struct Draw(u64);
 
 impl Draw {
@@ -98,7 +98,7 @@ impl Draw {
 }
 
 #[test]
-fn a_finished_file_says_the_same_as_its_live_one() {
+fn finished_file_has_the_entries_of_its_live_file() {
     let (live, _) = live();
     let (entries, damaged) = read(&live).unwrap();
     assert_eq!((entries.len() as u64, damaged), (MESSAGES, false));
@@ -107,7 +107,7 @@ fn a_finished_file_says_the_same_as_its_live_one() {
     let about = |bytes: &[u8]| Recording::read(Cursor::new(bytes.to_vec())).unwrap().about().clone();
     assert_eq!(about(&live), self::about());
     assert_eq!(about(&finished), About { finished: true, ..self::about() });
-    // The crate's own reader, by its index.
+    // Read by the crate's own reader, using the index.
     let summary = mcap::Summary::read(&finished).unwrap().unwrap();
     assert_eq!(summary.stats.unwrap().message_count, MESSAGES);
     assert!(summary.chunk_indexes.len() == 1 && summary.channels.len() > 2);
@@ -116,7 +116,7 @@ fn a_finished_file_says_the_same_as_its_live_one() {
 }
 
 #[test]
-fn a_live_file_cut_at_any_byte_gives_exactly_the_messages_that_are_whole() {
+fn truncated_live_file_yields_exactly_its_intact_messages() {
     let (live, sizes) = live();
     let (all, _) = read(&live).unwrap();
     for cut in 0..live.len() {
@@ -130,7 +130,7 @@ fn a_live_file_cut_at_any_byte_gives_exactly_the_messages_that_are_whole() {
 }
 
 #[test]
-fn a_finished_file_cut_at_any_byte_gives_no_wrong_message_and_says_that_it_is_cut() {
+fn truncated_finished_file_yields_only_correct_messages_and_damage() {
     let finished = finished(&live().0);
     let (all, _) = read(&finished).unwrap();
     let end = finished.len() - mcap::MAGIC.len();
@@ -147,7 +147,7 @@ fn a_finished_file_cut_at_any_byte_gives_no_wrong_message_and_says_that_it_is_cu
 }
 
 #[test]
-fn mutated_files_never_panic_and_a_finished_one_never_lies() {
+fn mutated_files_never_panic_and_finished_ones_yield_only_correct_messages() {
     let (live, _) = live();
     let finished = finished(&live);
     let (all, _) = read(&finished).unwrap();
@@ -178,7 +178,7 @@ fn mutated_files_never_panic_and_a_finished_one_never_lies() {
     }
 }
 
-/// A disk that has room for so many bytes.
+/// A disk with limited space.
 struct Disk(usize, Vec<u8>);
 
 impl io::Write for Disk {
@@ -197,7 +197,7 @@ impl io::Write for Disk {
 }
 
 #[test]
-fn a_disk_that_is_full_ends_the_recording_and_keeps_what_was_written() {
+fn full_disk_ends_the_recording_and_keeps_written_messages() {
     let (live, sizes) = live();
     let (all, _) = read(&live).unwrap();
     for room in (sizes[0]..live.len()).step_by(7) {
@@ -210,7 +210,7 @@ fn a_disk_that_is_full_ends_the_recording_and_keeps_what_was_written() {
 }
 
 #[test]
-fn a_full_disk_stops_the_recorder_once_and_everything_behind_it_is_counted() {
+fn full_disk_stops_the_recorder_and_later_packets_are_counted() {
     let queue = Queue::new(8_192, 1 << 20);
     let packet = |n: u8| {
         Happened::Packet(super::Recorded {
@@ -244,7 +244,7 @@ fn a_full_disk_stops_the_recorder_once_and_everything_behind_it_is_counted() {
 }
 
 #[test]
-fn a_queue_holds_what_it_may_and_events_find_room_beside_packets() {
+fn queue_respects_its_limits_and_accepts_events_when_full_of_packets() {
     let queue = Queue::new(4, 1_000);
     let packet = |size: usize| {
         let (topic, lane) = ("toolbridge".into(), Lane::Reliable);
@@ -257,13 +257,13 @@ fn a_queue_holds_what_it_may_and_events_find_room_beside_packets() {
     };
     let tickets: Vec<_> =
         [900, 100, 100, 500, 100].into_iter().map(|size| queue.push(packet(size))).collect();
-    assert_eq!(tickets, [0, 1, 2, 0, 0], "1,000 bytes hold two with what each costs beside its payload");
+    assert_eq!(tickets, [0, 1, 2, 0, 0], "1,000 bytes hold two entries with their overhead");
     queue.push(Item::Event(Moment(2), RoomEvent::Link { up: true }));
     let mut batch = Batch::default();
     queue.take(&mut batch, 0);
     assert!(batch.hidden.is_empty());
     assert_eq!((batch.items.len(), batch.unrecorded, batch.last), (3, 3, false));
-    assert_eq!(queue.push(packet(1)), 0, "what is being written counts until it is");
+    assert_eq!(queue.push(packet(1)), 0, "items being written count until they are written");
     queue.close();
     queue.take(&mut batch, 2);
     assert_eq!((batch.items.len(), batch.unrecorded, batch.last), (0, 1, true));
@@ -271,7 +271,7 @@ fn a_queue_holds_what_it_may_and_events_find_room_beside_packets() {
 }
 
 #[test]
-fn sec_p3_a_full_queue_loses_no_word_of_what_is_secret() {
+fn sec_p3_full_queue_keeps_hidden_tools() {
     let queue = Queue::new(1, 1_000);
     let event = || Item::Event(Moment(1), RoomEvent::Link { up: true });
     while queue.push(event()) != NO_TICKET {}
@@ -282,19 +282,19 @@ fn sec_p3_a_full_queue_loses_no_word_of_what_is_secret() {
     assert_eq!(queue.push(event()), NO_TICKET, "it is still full");
 }
 
-/// A record of MCAP's.
+/// An MCAP record.
 fn record(code: u8, body: &[u8]) -> Vec<u8> {
     [&[code], &(body.len() as u64).to_le_bytes()[..], body].concat()
 }
 
-/// A chunk without compression and checksum, of these records.
+/// A chunk of these records without compression and checksum.
 fn chunk(records: &[u8], size: u64) -> Vec<u8> {
     let fields: [&[u8]; 6] = [&[0; 16], &size.to_le_bytes(), &[0; 8], &size.to_le_bytes(), records, &[]];
     record(6, &fields.concat())
 }
 
 #[test]
-fn hostile_lengths_are_damage_and_reserve_nothing() {
+fn hostile_lengths_are_damage_and_allocate_nothing() {
     let (live, _) = live();
     let huge = u64::MAX.to_le_bytes();
     let texts = [&[9, 0, 0, 0][..], &u32::MAX.to_le_bytes(), &[b'x'; 64]].concat();
@@ -304,7 +304,7 @@ fn hostile_lengths_are_damage_and_reserve_nothing() {
         record(4, &texts),
         record(12, &texts),
         record(5, &[1]),
-        // A record that says it is longer than the chunk in which it stands.
+        // A record that claims to be longer than its chunk.
         chunk(&[&[5][..], &100_u64.to_le_bytes(), &[0; 30]].concat(), 39),
         chunk(&[5; 40], 1 << 62),
         record(6, &[0xff; 40]),
@@ -317,7 +317,7 @@ fn hostile_lengths_are_damage_and_reserve_nothing() {
 }
 
 #[test]
-fn messages_on_channels_of_others_are_passed_over_and_counted() {
+fn messages_on_foreign_channels_are_skipped_and_counted() {
     let (mut file, _) = live();
     let others = [
         record(4, &[&[0, 9, 0, 0][..], &[1, 0, 0, 0, b't'], &[4, 0, 0, 0], b"json", &[0; 4]].concat()),
@@ -334,7 +334,7 @@ fn messages_on_channels_of_others_are_passed_over_and_counted() {
 }
 
 #[test]
-fn a_channel_that_is_two_is_damage() {
+fn channel_defined_twice_is_damage() {
     let (mut file, _) = live();
     let Happened::Packet(packet) = read(&file).unwrap().0.remove(1).what else { panic!("no packet") };
     let other = Channel {

@@ -1,4 +1,4 @@
-//! One entry as a line for people, and as canonical JSON for programs.
+//! Formats an entry as a line of text or as canonical JSON.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -14,12 +14,13 @@ use super::{
 };
 use crate::{protocol::frame::Message, transport::Lane};
 
-/// How much of a tool's name, an id or a text stands in a line, in characters.
+/// The longest tool name, id or other text in a line, in characters.
 const MAX_WORD: usize = 64;
 
-/// One entry as one line: when, whence or whither, how large, what. Nothing in it can steer a terminal.
+/// Formats an entry as one line: time, peer, size and content. Control characters are escaped.
 ///
-/// Times are seconds since `begun`, or, without it, of day (RFC 3339, UTC). Arguments and results are not in it; [`entry_json`] has them.
+/// Times are seconds since `begun` or, without it, RFC 3339 in UTC. The line omits arguments and results;
+/// [`entry_json`] includes them.
 ///
 /// ```
 /// use toolbridge::recording::{Entry, Happened, Moment, RoomEvent, entry_text};
@@ -40,11 +41,11 @@ pub fn entry_text(entry: &Entry, begun: Option<Moment>) -> String {
     plain(line.trim_end()).into_owned()
 }
 
-/// One entry as JSON: `entry` (its place), `atMs` (milliseconds since 1970), and what happened.
+/// Converts an entry to JSON: `entry` (its position), `atMs` (milliseconds since 1970) and its content.
 ///
-/// An event stands as it is in the file. A packet has `direction`, `from`, `sid`, `to`, `topic`, `lane`, `stream`,
-/// `channel`, `sequence` and `bytes`; then `frame`, as canonical JSON (`wire.md`, section 9), or, if it cannot be
-/// read as one, `refused`, which says why, and `raw`, its bytes as base64.
+/// An event has the fields it has in the file. A packet has `direction`, `from`, `sid`, `to`, `topic`, `lane`,
+/// `stream`, `channel`, `sequence` and `bytes`; then `frame` as canonical JSON (`wire.md`, section 9) or, if it
+/// cannot be decoded, `refused` with the reason and `raw` with its bytes as base64.
 pub fn entry_json(index: usize, entry: &Entry) -> Value {
     let mut json = Map::new();
     json.insert("entry".into(), index.into());
@@ -60,9 +61,9 @@ pub fn entry_json(index: usize, entry: &Entry) -> Value {
     json.into()
 }
 
-/// One call as JSON: every field of [`RecordedCall`] under its name; times as `requestedMs` and so on, in milliseconds
-/// since 1970, the limit as `limitMs`, `outcome` as a word (`ok`, `open`, `stopped` or the code of the failure), and `message`, the text of
-/// a failure.
+/// Converts a call to JSON with every field of [`RecordedCall`] under its name. Times are `requestedMs` and so on, in
+/// milliseconds since 1970; the limit is `limitMs`; `outcome` is `ok`, `open`, `stopped` or the code of the failure;
+/// and `message` is the failure's text.
 pub fn call_json(call: &RecordedCall) -> Value {
     let message = match &call.outcome {
         RecordedOutcome::Failed { message, .. } => message.as_deref(),
@@ -109,7 +110,7 @@ fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
     let frame = match decoded {
         Decoded::Frame(frame, _) => frame_json(&frame),
         Decoded::Malformed(error) => Err(error.to_string()),
-        Decoded::Foreign => Err("it is on a topic of somebody else".to_owned()),
+        Decoded::Foreign => Err("the topic belongs to another application".to_owned()),
     };
     match frame {
         Ok(frame) => {
@@ -154,7 +155,7 @@ fn packet_text(line: &mut String, packet: &Recorded) {
     }
 }
 
-/// What a message says beside its call, without arguments and results.
+/// Describes a message without its call id, arguments and results.
 fn says(message: &Message) -> String {
     match message {
         Message::ToolUseRequest(request) => {
@@ -208,15 +209,13 @@ fn event_text(line: &mut String, event: &RoomEvent) {
             (word(identity.as_str()), format!("joined{role}{agent}"))
         }
         RoomEvent::Left { identity, .. } => (word(identity.as_str()), "left".to_owned()),
-        RoomEvent::Link { up: true } => (String::new(), "in the room again".to_owned()),
-        RoomEvent::Link { up: false } => (String::new(), "the connection is lost".to_owned()),
+        RoomEvent::Link { up: true } => (String::new(), "connected".to_owned()),
+        RoomEvent::Link { up: false } => (String::new(), "connection lost".to_owned()),
         RoomEvent::Unsent { channel, sequence, reason } => {
-            (String::new(), format!("packet {sequence} of channel {channel} did not leave: {}", word(reason)))
+            (String::new(), format!("packet {sequence} of channel {channel} was not sent: {}", word(reason)))
         }
-        RoomEvent::Unrecorded { packets } => {
-            (String::new(), format!("{packets} packets are not in the file"))
-        }
-        RoomEvent::Closed { reason } => (String::new(), format!("over: {}", word(reason))),
+        RoomEvent::Unrecorded { packets } => (String::new(), format!("{packets} packets were not recorded")),
+        RoomEvent::Closed { reason } => (String::new(), format!("ended: {}", word(reason))),
         RoomEvent::Unasked { call, tool, code, .. } => {
             (String::new(), format!("nobody was asked: {} {} {}", word(call), word(tool), word(code)))
         }
@@ -245,7 +244,7 @@ fn word(text: &str) -> String {
     word_of(text, MAX_WORD)
 }
 
-/// A foreign text, escaped before it is padded, and not longer than this.
+/// Escapes untrusted text and limits its length.
 fn word_of(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", plain(&text[..end])),

@@ -1,4 +1,4 @@
-//! Calls as a trace for viewers: Chrome's JSON, which ui.perfetto.dev opens.
+//! Exports calls in Chrome's trace format, which ui.perfetto.dev opens.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use super::{Calls, Moment, RecordedCall};
 
-/// Writes calls as a trace: one process for each participant that owns calls (or, where nobody did, that asked), and
-/// one asynchronous slice for each call, so that calls may overlap. Times count from `begun`; a call without end goes
-/// to `end`. Arguments and results are not in it.
+/// Writes calls as a trace: one process for each owner (or caller, if a call has no owner) and one asynchronous slice
+/// for each call, so that calls may overlap. Times count from `begun`; a call without an end extends to `end`.
+/// Arguments and results are omitted.
 ///
 /// # Errors
-/// When writing fails.
+/// Returns an error if writing fails.
 pub fn write_trace(calls: &Calls, begun: Moment, end: Moment, out: &mut impl Write) -> io::Result<()> {
     let mut processes = HashMap::new();
     let mut names = BTreeMap::new();
@@ -44,11 +44,11 @@ pub fn write_trace(calls: &Calls, begun: Moment, end: Moment, out: &mut impl Wri
     writeln!(out, "\n]}}")
 }
 
-/// The events of one call, in the order of time.
+/// The events of one call, in order of time.
 fn events(call: &RecordedCall, process: u64, begun: Moment, end: Moment) -> Vec<Value> {
     let Some(first) = call.requested.or(call.settled).or(call.stopped) else { return Vec::new() };
     let last = call.settled.or(call.stopped).unwrap_or(end).max(first);
-    // Ids are the caller's own, so that two callers may have the same.
+    // Ids include the caller, since two callers may use the same id.
     let id = format!("{}/{}", call.caller, call.id);
     let name = if call.tool.is_empty() { "(unknown)" } else { &call.tool };
     let event = |phase: &str, name: &str, at: Moment, args: Value| {

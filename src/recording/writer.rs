@@ -1,7 +1,6 @@
-//! The live file: one record after another, no chunks, flushed after each message.
-//!
-//! It has no end of its own: whatever was written is whole up to its last flush, and [`rewrite`](super::rewrite)
-//! makes the finished file of it.
+//! Writes the live file: records without chunks, flushed after each message.
+//! A live file has no footer. It is intact up to the last flush, and [`rewrite`](super::rewrite) converts it to a
+//! finished file.
 
 use std::{
     collections::HashMap,
@@ -17,13 +16,13 @@ use super::{
 };
 use crate::transport::{Identity, Lane, Peer};
 
-/// How much is gathered before the operating system is asked: one call a record, whatever its parts.
+/// The write buffer's size, in bytes: one system call per record.
 const BUFFER: usize = 64 * 1024;
 
-/// The channel of what is no packet.
+/// The channel of events.
 const EVENTS_ID: u16 = 1;
 
-/// A packet that is to be written.
+/// A packet to be written.
 #[derive(Debug)]
 pub(super) struct Written<'a> {
     pub(super) direction: Direction,
@@ -36,7 +35,7 @@ pub(super) struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// What makes its channel, to be hashed.
+    /// The attributes that determine its channel, for hashing.
     fn parts(&self) -> impl Hash {
         (self.direction, self.from, self.to, self.topic, self.lane, self.stream)
     }
@@ -78,13 +77,13 @@ fn private(path: &Path, force: bool) -> io::Result<File> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-        // Not to wait for whoever reads a pipe: it is refused below.
+        // Opening a pipe must not block; pipes are rejected below.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         options.mode(0o600).custom_flags(flags.bits().cast_signed());
         let file = options.open(path)?;
         let found = file.metadata()?;
         if !found.is_file() || found.nlink() > 1 {
-            return Err(io::Error::other("it is no file of its own, but a device, a pipe or a link"));
+            return Err(io::Error::other("it is not a regular file, but a device, a pipe or a link"));
         }
         file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
         file.set_len(0)?;
@@ -102,17 +101,17 @@ fn private(path: &Path, force: bool) -> io::Result<File> {
 #[derive(Debug)]
 pub(super) struct Writer<W: Write> {
     out: BufWriter<W>,
-    /// The record that is being made.
+    /// The record being built.
     record: Vec<u8>,
-    /// The channels in the order of their numbers, and the number of the next message of each.
+    /// The channels by number, each with its next sequence number.
     channels: Vec<(Channel, u32)>,
-    /// Where a channel stands, by a hash of what makes it.
+    /// The index of a channel by the hash of its attributes.
     places: HashMap<u64, u16>,
     events: u32,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins the file: from here on it says whose it is.
+    /// Starts the file with its metadata record.
     pub(super) fn begin(out: W, about: &About) -> io::Result<Self> {
         let out = BufWriter::with_capacity(BUFFER, out);
         let mut writer =
@@ -131,7 +130,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes a packet, and says under which channel and number; none if there is no channel left for it.
+    /// Writes a packet and returns its channel and sequence number; none if no channel is left.
     pub(super) fn packet(&mut self, at: Moment, packet: &Written<'_>) -> io::Result<Option<(u16, u32)>> {
         let Some(place) = self.place(packet)? else { return Ok(None) };
         let id = EVENTS_ID + 1 + place;
@@ -142,7 +141,7 @@ impl<W: Write> Writer<W> {
         Ok(Some((id, sequence)))
     }
 
-    /// The place of this packet's channel, which is written when it is new; none if there are too many.
+    /// Returns the index of the packet's channel and adds the channel if it is new; none if there are too many.
     fn place(&mut self, packet: &Written<'_>) -> io::Result<Option<u16>> {
         let hash = self.places.hasher().hash_one(packet.parts());
         let known = self.places.get(&hash).copied();
@@ -151,7 +150,7 @@ impl<W: Write> Writer<W> {
         if let Some(place) = known.filter(is_it) {
             return Ok(Some(place));
         }
-        // Two channels with one hash are possible; the second one is found by looking at all.
+        // On a hash collision, search all channels.
         let found = known.and_then(|_| self.channels.iter().position(|(it, _)| packet.is_of(it)));
         if let Some(place) = found {
             return Ok(Some(place as u16));
@@ -167,7 +166,7 @@ impl<W: Write> Writer<W> {
         Ok(Some(place))
     }
 
-    /// Writes what is no packet.
+    /// Writes an event.
     pub(super) fn event(&mut self, at: Moment, event: &RoomEvent) -> io::Result<()> {
         let json = serde_json::to_vec(event).map_err(io::Error::other)?;
         let sequence = self.events;
@@ -175,7 +174,7 @@ impl<W: Write> Writer<W> {
         self.message(EVENTS_ID, sequence, at, &json)
     }
 
-    /// Ends it as it is.
+    /// Returns the file as it is.
     pub(super) fn into_inner(self) -> io::Result<W> {
         self.out.into_inner().map_err(io::IntoInnerError::into_error)
     }

@@ -1,4 +1,4 @@
-//! The recorder's thread: takes what waits, writes it, and finishes the file.
+//! The recorder's writer thread: takes queued items, writes them, and finishes the file.
 
 use std::{
     collections::VecDeque,
@@ -16,21 +16,21 @@ use super::{
 };
 use crate::transport::{Peer, Role};
 
-/// How many packets that were sent are remembered, should they not leave: more than a participant lets wait.
+/// How many sent packets are remembered in case sending fails: more than a participant queues.
 const TICKETS: usize = 16_384;
 
-/// What the thread holds: the file, and what it must remember to write it.
+/// The state of the writer thread: the file, and what is needed to write it.
 #[derive(Debug)]
 pub(super) struct WriterThread<W: Write = File> {
-    /// Before the first entry nobody knows whose recording it is.
+    /// The file is not started before the first entry, because the recorded participant is unknown until then.
     out: Out<W>,
     anonymizer: Anonymizer,
     redactor: Redactor,
     role: Arc<OnceLock<Role>>,
-    /// Where packets went that were sent, by ticket, oldest first.
+    /// The channel and sequence number of sent packets by ticket, oldest first.
     tickets: VecDeque<(u64, u16, u32)>,
     recorded: u64,
-    /// When the last entry was.
+    /// The time of the last entry.
     last: Moment,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct WriterThread<W: Write = File> {
 enum Out<W: Write> {
     New(W),
     Begun(Writer<W>),
-    /// Something went wrong half-way.
+    /// Starting the file failed.
     Gone,
 }
 
@@ -56,7 +56,7 @@ impl<W: Write> WriterThread<W> {
         }
     }
 
-    /// Writes until nothing more comes. An error ends it at once; what was written stays.
+    /// Writes items until the queue is closed. Stops at the first error; what was written before stays in the file.
     pub(super) fn run(mut self, queue: &Queue) -> io::Result<W> {
         let mut batch = Batch::default();
         loop {
@@ -96,7 +96,7 @@ impl<W: Write> WriterThread<W> {
             Item::Unsent(at, ticket, reason) => {
                 let place = self.tickets.binary_search_by_key(&ticket, |(ticket, ..)| *ticket);
                 let Some((_, channel, sequence)) = place.ok().and_then(|at| self.tickets.remove(at)) else {
-                    return Ok(()); // it is not in the file
+                    return Ok(()); // the packet is not in the file
                 };
                 self.event(at, &RoomEvent::Unsent { channel, sequence, reason })
             }
@@ -116,7 +116,7 @@ impl<W: Write> WriterThread<W> {
             payload: &payload,
         };
         let Some((channel, sequence)) = self.begun(at, None)?.packet(at, &written)? else {
-            queue.lose(1); // there are too many channels
+            queue.lose(1); // the file has too many channels
             return Ok(());
         };
         self.recorded += 1;
@@ -134,7 +134,7 @@ impl<W: Write> WriterThread<W> {
         self.begun(at, Some(event))?.event(at, event)
     }
 
-    /// The writer; the file begins with what is known by now.
+    /// Returns the writer, and starts the file if necessary with what is known by now.
     fn begun(&mut self, at: Moment, event: Option<&RoomEvent>) -> io::Result<&mut Writer<W>> {
         if let Out::New(_) = self.out {
             let (room, local) = match event {
@@ -154,11 +154,11 @@ impl<W: Write> WriterThread<W> {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("the file could not be begun")
+    io::Error::other("the file could not be started")
 }
 
 impl Item {
-    /// What an entry is to the recorder. Its channel and number are given anew.
+    /// Converts an entry to a queue item. The channel and sequence number are assigned again.
     pub(super) fn of(at: Moment, what: Happened) -> Self {
         match what {
             Happened::Packet(it) => Self::Packet(

@@ -159,7 +159,7 @@ async fn an_observer_records_a_session_and_every_verb_reads_it() -> anyhow::Resu
     ensure!(info["identity"] == "eye" && info["room"] == room && info["finished"] == true, "{info}");
     ensure!(info["outcomes"] == json!({"ok": 2, "invalid_parameters": 1, "open": 1}), "{info}");
     ensure!(info["problems"] == json!({}) && info["notes"] == json!({}), "{info}");
-    ensure!(read(&server, &["info"], &path, 0).await?.contains("an observer: it hears copies"));
+    ensure!(read(&server, &["info"], &path, 0).await?.contains("an observer: it receives copies"));
     let listed: Value = serde_json::from_str(&read(&server, &["calls", "--json"], &path, 0).await?)?;
     let rows: Vec<_> = listed.as_array().context("no list")?.iter().collect();
     ensure!(

@@ -137,7 +137,7 @@ fn a_file_that_is_no_recording_or_has_no_calls_has_nothing_to_replay() {
     for end in ["client", "assistant"] {
         let replay = |file: &str| run(&["replay", file, "--as", end, "--room", "r"]);
         assert!(complaint(&replay("none.mcap"), 2).contains("cannot read `none.mcap`"));
-        assert!(complaint(&replay(&other), 1).contains("this is no MCAP file"));
+        assert!(complaint(&replay(&other), 1).contains("not an MCAP file"));
         assert!(complaint(&replay(&empty), 1).contains("no call that a client was asked"));
     }
 }

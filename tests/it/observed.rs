@@ -1,4 +1,4 @@
-//! The file of an observer: it hears copies, is neither end of a call, and goes when it likes.
+//! The file of an observer: it receives copies, is neither end of a call, and goes when it likes.
 
 use std::time::Duration;
 
@@ -281,7 +281,7 @@ async fn each_of_two_observers_has_each_call_once_and_nothing_against_anybody() 
         let info = info(entries.clone());
         assert_eq!((info.room.as_str(), info.identity.as_str(), info.finished), ("kitchen", who, true));
         let shown = info.to_string();
-        assert!(shown.contains("an observer: it hears copies"), "{shown}");
+        assert!(shown.contains("an observer: it receives copies"), "{shown}");
         assert_eq!(Replay::dry(entries), Err(DryError::Observer), "{who}");
     }
     // What is made of the file is an observer's, too.
@@ -316,7 +316,7 @@ async fn a_hidden_observer_says_so_in_its_file() {
         "{entries:?}"
     );
     let shown = info(entries.clone()).to_string();
-    assert!(shown.contains("it hears only what goes to the whole room"), "{shown}");
+    assert!(shown.contains("it receives only broadcasts"), "{shown}");
     assert_eq!(Replay::dry(entries), Err(DryError::Observer));
 }
 

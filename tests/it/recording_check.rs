@@ -168,7 +168,7 @@ fn dead_sid() {
 }
 
 #[test]
-fn unknown_type_and_dialect_are_told_once() {
+fn unknown_type_and_dialect_are_reported_once() {
     let speech = r#"{"stanzaId": 1, "type": 3, "body": "hello"}"#;
     let old = r#"{"type": 7, "body": {"previousId": "a", "success": true, "data": {}}}"#;
     let entries =
@@ -179,7 +179,7 @@ fn unknown_type_and_dialect_are_told_once() {
     assert_eq!(
         told,
         [
-            ("unknown-type", "type 3 is none of this protocol's, and is passed over"),
+            ("unknown-type", "type 3 is not part of this protocol and is ignored"),
             ("dialect", r#"ToolUseResult is written with "data""#),
             ("dialect", r#"ToolUseResult is written with "previousId""#),
         ]

@@ -1,4 +1,4 @@
-//! Who may say how a call goes on and ends, and what it is when somebody does.
+//! Applies results, stops and progress, and decides which participants may send them.
 
 use super::{
     CallUpdate, CallsBuilder, MAX_WORD,
@@ -35,7 +35,7 @@ impl CallsBuilder {
         let serial = match self.find(packet, result.id.as_str()) {
             Some(serial) => serial,
             None => {
-                // Its request is not in the file: recording began later.
+                // The request is not in the file: recording started later.
                 let unknown = Identity::from("");
                 let caller = match packet.direction {
                     Direction::Sent => packet.to.iter().find(|who| !self.observers.contains(*who)),
@@ -67,7 +67,7 @@ impl CallsBuilder {
         }
         let tracked_call = self.tracked.get_mut(&serial)?;
         if tracked_call.before.contains(from) && tracked_call.call.owner.as_ref() != Some(from) {
-            // Whoever was asked before says it late; the call is somebody else's by now.
+            // A former owner answered late; another participant owns the call by now.
             return Some((serial, CallUpdate::Other));
         }
         let update = self.accept_sender(serial, from, Some(&outcome));
@@ -116,7 +116,7 @@ impl CallsBuilder {
         Some((serial, CallUpdate::Stopped))
     }
 
-    /// Something that only the owner may say.
+    /// Applies a message that only the owner may send.
     pub(super) fn by_owner(
         &mut self,
         serial: u64,
@@ -148,7 +148,7 @@ impl CallsBuilder {
             return false;
         }
         if tracked_call.asked.is_none() {
-            // Without its request nobody knows better.
+            // Without the request, any participant may be the owner.
             return call.owner.as_ref().is_none_or(|owner| owner == from);
         }
         if *from == call.caller {

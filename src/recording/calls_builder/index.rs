@@ -1,4 +1,4 @@
-//! Where calls are kept, and how the one is found that a frame belongs to.
+//! Stores calls and finds the call that a frame belongs to.
 
 use std::collections::hash_map;
 
@@ -10,13 +10,13 @@ use crate::{
 };
 
 impl CallsBuilder {
-    /// The call that a frame of this id belongs to: of several callers with one id, the one that it fits.
+    /// Finds the call for a frame with this id. If several callers used the id, picks the call that fits.
     pub(super) fn find(&self, packet: &Recorded, id: &str) -> Option<u64> {
         let id = CallId::from(id);
         let serials = self.ids.get(&id)?;
         let from = packet.from.identity();
         if serials.len() == MAX_ALIKE {
-            // There may be more than are listed: the caller is known of most frames all the same.
+            // More calls than listed may have this id, but most frames identify their caller.
             let heard = Some(&self.here).filter(|_| packet.direction == Direction::Heard);
             let callers = [Some(from), heard, packet.to.first()].into_iter().flatten();
             let known = callers.filter_map(|caller| self.keys.get(&(id.clone(), caller.clone())));
@@ -64,7 +64,7 @@ impl CallsBuilder {
         Some(serial)
     }
 
-    /// Counts what a call takes by now, and drops others until all of them fit.
+    /// Updates the memory cost of a call, and drops calls until all fit.
     pub(super) fn weigh(&mut self, serial: u64) {
         let Some(tracked_call) = self.tracked.get_mut(&serial) else { return };
         let cost = tracked_call.cost();
@@ -74,7 +74,7 @@ impl CallsBuilder {
         }
     }
 
-    /// Drops the call that was settled first, or, if all are open, the oldest.
+    /// Drops the call that was settled first or, if all are open, the oldest.
     pub(super) fn make_room(&mut self) {
         let settled =
             std::iter::from_fn(|| self.settled.pop_front()).find(|it| self.tracked.contains_key(it));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn when_there_are_too_many_the_one_that_was_settled_first_goes() {
+    fn call_settled_first_is_dropped_when_memory_is_full() {
         let mut builder = CallsBuilder { most: 2 * CALL_BYTES + 400, ..CallsBuilder::default() };
         let mut index = 0;
         let mut push = |builder: &mut CallsBuilder, from: &str, json: String| {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_many_callers_with_one_id_are_looked_up_and_not_searched() {
+    fn calls_of_many_callers_with_one_id_are_found_by_key() {
         let mut builder = CallsBuilder::default();
         let sid = "PA".into();
         let here = RoomEvent::Here { identity: "phone".into(), sid, room: "r".to_owned() };
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_take_too_much_memory_are_dropped_and_counted() {
+    fn calls_beyond_the_memory_limit_are_dropped_and_counted() {
         let mut builder = CallsBuilder { most: 64 * 1024, ..CallsBuilder::default() };
         let message = "x".repeat(100_000);
         for n in 0..1_000 {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_too_long_is_counted_and_not_kept() {
+    fn call_with_too_long_id_is_counted_as_dropped() {
         let mut builder = CallsBuilder::default();
         let id = "x".repeat(MAX_WORD + 1);
         let json = format!(r#"{{"type":6,"body":{{"id":"{id}","toolName":"t","execution":"client"}}}}"#);

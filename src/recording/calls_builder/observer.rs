@@ -1,5 +1,4 @@
-//! What an observer cannot know, and what is made of it: it hears copies, which say neither who was asked nor what was
-//! said first, and its own file says no more than them.
+//! Infers what an observer cannot know: the copies it receives do not contain the original receiver or order.
 
 use super::{CallUpdate, CallsBuilder, TrackedCall};
 use crate::{
@@ -14,8 +13,8 @@ impl CallsBuilder {
         self.observers.contains(&self.here)
     }
 
-    /// Whether the file must have the answer of this call, if there was one: an observer hears those who know of it,
-    /// and they have told it what they offer.
+    /// Whether the file must contain the answer of this call, if there was one. An observer receives frames only from
+    /// participants that know of it, and these have registered their tools.
     pub(in crate::recording) fn expects_answer(&self, serial: u64) -> bool {
         let Some(call) = self.call(serial) else { return false };
         !self.observes()
@@ -26,7 +25,7 @@ impl CallsBuilder {
                 .is_some_and(|count| *count > usize::from(self.offers(&call.caller, &call.tool)))
     }
 
-    /// Who answered this call, and was not its owner after all.
+    /// The participant that answered this call but turned out not to own it.
     pub(in crate::recording) fn wrong_owner(&self, serial: u64) -> Option<&Identity> {
         self.tracked.get(&serial)?.wrong_owner.as_ref()
     }
@@ -36,13 +35,13 @@ impl CallsBuilder {
         self.offers.get(who).is_some_and(|tools| tools.contains(tool))
     }
 
-    /// Whether anybody does.
+    /// Whether any participant offers the tool.
     pub(super) fn is_offered(&self, tool: &str) -> bool {
         self.offered.contains_key(tool)
     }
 
-    /// The call of this id whose request comes after its result: they are copies of two senders, and none waits for the
-    /// other.
+    /// Finds the call of a request that follows its result: the two copies have different senders and may be
+    /// reordered.
     pub(super) fn adopt(&mut self, id: &CallId, caller: &Identity) -> Option<u64> {
         if !self.observes() {
             return None;
@@ -57,12 +56,12 @@ impl CallsBuilder {
         Some(serial)
     }
 
-    /// A call that an observer hears of before it hears its request; its caller is not known yet.
+    /// Adds a call whose request an observer has not yet received; its caller is still unknown.
     pub(super) fn insert_unrequested(&mut self, id: &CallId) -> Option<u64> {
         if self.observes() { self.insert(id, &Identity::from("")) } else { None }
     }
 
-    /// What was said before the request was heard is looked at again: now it is known of which tool.
+    /// Checks the owner again once the request identifies the tool.
     pub(super) fn recheck_owner(&mut self, serial: u64) {
         let owner = self.call(serial).and_then(|call| call.owner.clone()).filter(|_| self.observes());
         let uncertain = owner.is_some_and(|owner| self.is_uncertain(serial, &owner));
@@ -71,7 +70,7 @@ impl CallsBuilder {
         }
     }
 
-    /// Whether others offer the tool, and this participant does not.
+    /// Whether others offer the tool and this participant does not.
     fn is_uncertain(&self, serial: u64, from: &Identity) -> bool {
         let Some(tracked_call) = self.tracked.get(&serial) else { return false };
         let call = &tracked_call.call;
@@ -82,8 +81,9 @@ impl CallsBuilder {
             && self.is_offered(&call.tool)
     }
 
-    /// Whether it may be that this participant was asked: any may, as long as nobody answered, and whoever offers the
-    /// tool, after one that does not had answered, or if the call was asked more than once.
+    /// Whether this participant may have been asked: any may while there is no answer. After an answer from a
+    /// participant that does not offer the tool, or if the call was requested more than once, only those that offer
+    /// it may.
     pub(super) fn observer_accepts(&self, serial: u64, from: &Identity) -> bool {
         let Some(tracked_call) = self.tracked.get(&serial).filter(|_| self.observes()) else { return false };
         let call = &tracked_call.call;
@@ -96,7 +96,7 @@ impl CallsBuilder {
                 && self.offers(from, &call.tool))
     }
 
-    /// Takes whoever speaks for the owner, and says what its result is, if it is one.
+    /// Records the sender as the owner, and classifies its result if it is one.
     pub(super) fn accept_sender(
         &mut self,
         serial: u64,
@@ -133,7 +133,7 @@ impl CallsBuilder {
 }
 
 impl TrackedCall {
-    /// What a result is, if there is none yet.
+    /// Classifies the first result.
     fn word(&self, uncertain: bool, outcome: Option<&RecordedOutcome>) -> CallUpdate {
         if self.wrong_owner.is_some() {
             CallUpdate::SettledByOwner
@@ -145,7 +145,7 @@ impl TrackedCall {
     }
 }
 
-/// That it does not have the tool, says rightly who does not offer it.
+/// Whether the tool is unknown: a correct answer from a participant that does not offer it.
 fn is_unknown(outcome: &RecordedOutcome) -> bool {
     matches!(outcome, RecordedOutcome::Failed { code, .. } if *code == ErrorCode::UNKNOWN_TOOL)
 }

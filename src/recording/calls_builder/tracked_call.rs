@@ -1,4 +1,4 @@
-//! One call, and what makes two frames of it the same.
+//! One call, and the digests that detect repeated frames.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use crate::{
     transport::Identity,
 };
 
-/// What a call takes in memory beside its texts and lists, in bytes: its place in the tree and in the maps by id, caller
-/// and stanza. Measured with an allocator that counts.
+/// Memory of a call without its texts and lists, in bytes: its entries in the tree and in the maps by id, caller and
+/// stanza. Measured with a counting allocator.
 pub(super) const CALL_BYTES: usize = 850;
 
-/// One call, and what it takes to judge its next frame.
+/// One call, with the state needed to classify its next frame.
 #[derive(Debug)]
 pub(super) struct TrackedCall {
     pub(super) call: RecordedCall,
-    /// What it was found to take in memory when it was weighed last, in bytes.
+    /// Its memory cost when last measured, in bytes.
     pub(super) weighed: usize,
-    /// Tool, execution and parameters of its first request.
+    /// Digest of tool, execution and parameters of its first request.
     pub(super) asked: Option<[u8; 32]>,
-    /// The result that settled it.
+    /// Digest of the result that settled it.
     pub(super) answer: Option<[u8; 32]>,
-    /// Whom it was asked of before its owner.
+    /// The participants asked before the current owner.
     pub(super) before: Vec<Identity>,
     /// The stanzas of its requests.
     pub(super) stanzas: Vec<i32>,
-    /// Its caller stopped it.
+    /// The caller stopped it.
     pub(super) stopped_by_caller: bool,
-    /// Somebody else was asked first, and its caller ran it itself.
+    /// Another participant was asked first, and then the caller ran it itself.
     pub(super) taken_over: bool,
-    /// Its owner is the one who answered, though others offer the tool, and it does not.
+    /// The owner answered although it does not offer the tool and others do.
     pub(super) owner_uncertain: bool,
-    /// Who answered, did not offer the tool, and was not the owner after all.
+    /// The participant that answered without offering the tool, and turned out not to be the owner.
     pub(super) wrong_owner: Option<Identity>,
 }
 
@@ -56,7 +56,7 @@ impl TrackedCall {
         }
     }
 
-    /// What it takes in memory, in bytes; a little more than less.
+    /// An upper estimate of its memory cost, in bytes.
     pub(super) fn cost(&self) -> usize {
         let call = &self.call;
         let ended = match &call.outcome {
@@ -69,7 +69,8 @@ impl TrackedCall {
         CALL_BYTES + 2 * call.id.as_str().len() + call.tool.len() + ended + lists
     }
 
-    /// Its caller runs it itself, since whoever was asked did not: what that one said does not count.
+    /// Makes the caller the owner, because the participant that was asked did not run it. That participant's answer
+    /// no longer counts.
     pub(super) fn take_over(&mut self) {
         self.taken_over = true;
         let caller = self.call.caller.clone();
@@ -83,21 +84,21 @@ impl TrackedCall {
         }
     }
 
-    /// Whoever was asked first said no in a way that lets its caller run it.
+    /// Whether the first participant refused in a way that lets the caller run it.
     pub(super) fn was_declined(&self) -> bool {
         let RecordedOutcome::Failed { code, .. } = &self.call.outcome else { return false };
         matches!(code.as_str(), "unknown_tool" | "busy" | "cancelled" | "lost" | "error 301" | "error 304")
     }
 }
 
-/// The budget of a request, as its receiver reads it: 30 s if it names none, and nothing if it is negative.
+/// A request's time limit as its receiver reads it: 30 s by default, zero if negative.
 pub(super) fn limit_of(request: &ToolUseRequest) -> Duration {
     request
         .timeout_ms
         .map_or(DEFAULT_TIMEOUT, |millis| Duration::from_millis(u64::try_from(millis).unwrap_or_default()))
 }
 
-/// What makes two requests of one id the same.
+/// The digest that equal requests of one id share.
 pub(super) fn content_of(request: &ToolUseRequest) -> [u8; 32] {
     let execution = match &request.execution {
         Ok(execution) => execution.as_str(),
@@ -108,7 +109,8 @@ pub(super) fn content_of(request: &ToolUseRequest) -> [u8; 32] {
     digest.chain_update(request.parameters.as_bytes()).finalize().into()
 }
 
-/// What makes two results of one call the same. Refusals for load are made anew each time: their text may differ.
+/// The digest that equal results of one call share. Refusals for load are generated each time, so their text may
+/// differ.
 pub(super) fn answer_of(result: &ToolUseResult) -> [u8; 32] {
     let code = result.error_code.as_ref().map_or("", ErrorCode::as_str);
     let digest = Sha256::new_with_prefix([u8::from(result.success)]).chain_update(code.as_bytes());
@@ -124,7 +126,7 @@ pub(super) fn shortened(text: &str) -> String {
     beginning(text, MAX_TEXT).to_owned()
 }
 
-/// The longest beginning of a text that has at most so many bytes.
+/// Returns the longest prefix of at most `most` bytes.
 pub(in crate::recording) fn beginning(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {

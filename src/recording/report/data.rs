@@ -1,4 +1,4 @@
-//! The data block: all that the page shows, as JSON within limits.
+//! The page's data as JSON, within limits.
 
 use std::{
     collections::BTreeMap,
@@ -26,34 +26,34 @@ use room::Room;
 
 mod room;
 
-/// Most calls that the page has, in the order given.
+/// The maximum number of calls, in the given order.
 const MAX_CALLS: usize = 100_000;
-/// Most frames shown of one call.
+/// The maximum number of frames of one call.
 const MAX_CALL_FRAMES: usize = 200;
-/// Most tools in the table of tools.
+/// The maximum number of tools in the table.
 const MAX_TOOLS: usize = 1_000;
-/// Most notes.
+/// The maximum number of notes.
 const MAX_NOTES: usize = 20;
-/// Longest body shown, in bytes of JSON.
+/// The longest body, in bytes of JSON.
 const MAX_BODY: usize = 16 << 10;
-/// Longest `meta` shown, in bytes of JSON.
+/// The longest `meta`, in bytes of JSON.
 const MAX_META: usize = 2 << 10;
-/// Most bytes shown of a packet that is no frame.
+/// How many bytes are shown of a packet that is not a frame.
 const MAX_RAW: usize = 256;
 
-/// The data block's limit: what a browser still reads within a second or two.
+/// The size limit of the data: a browser parses it within a second or two.
 const MAX_DATA: usize = 32 << 20;
-/// What calls may take of it; what they leave, frames may take.
+/// The calls' share. What they leave, frames may use.
 const CALLS_SHARE: usize = 14 << 20;
 const FRAMES_SHARE: usize = 14 << 20;
-/// What events of the room may take, participants, and tools; each row of them is short, and counted.
+/// The shares of room events, participants and tools. Their rows are short, and their number is limited.
 const EVENTS_SHARE: usize = 2 << 20;
 const PEOPLE_SHARE: usize = 1 << 20;
 const TOOLS_SHARE: usize = 1 << 19;
-/// The longest row of a frame without its body and `meta`, in bytes: kept free for those that are still to come.
+/// The longest row of a frame without body and `meta`, in bytes. So much is reserved for each later frame.
 const FRAME_HEAD: usize = 128;
 
-/// Everything of the recording that the page holds.
+/// Collects the data of the page.
 pub(super) fn block(
     entries: impl IntoIterator<Item = Entry>,
     calls: &[RecordedCall],
@@ -83,14 +83,14 @@ fn moments(call: &RecordedCall) -> impl Iterator<Item = Moment> {
     [call.requested, call.delivered, call.started, call.stopped, call.settled].into_iter().flatten()
 }
 
-/// The data block, in its parts.
+/// The data, in its parts.
 pub(super) struct Data {
     values: [(&'static str, String); 3],
     rows: [(&'static str, String); 5],
 }
 
 impl Data {
-    /// Writes it as one JSON object, a line a part, so that the file can be looked at.
+    /// Writes it as one JSON object with one line per part, so that people can read the file.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let mut before = '{';
         for (name, value) in &self.values {
@@ -104,7 +104,7 @@ impl Data {
     }
 }
 
-/// Rows of JSON within a share of the block.
+/// Rows of JSON within a share of the data.
 #[derive(Default)]
 struct Rows {
     text: String,
@@ -117,7 +117,7 @@ impl Rows {
         Self { left: share, ..Self::default() }
     }
 
-    /// Puts a row in, if it and what it brings along fit and this much stays free; else counts it.
+    /// Adds a row if it and its new texts fit and `keep` bytes stay free; otherwise counts it as omitted.
     fn push(&mut self, row: &impl Serialize, brings: usize, keep: usize) -> bool {
         let row = embedded(row);
         let cost = row.len() + 1 + brings;
@@ -134,12 +134,12 @@ impl Rows {
     }
 }
 
-/// Texts that many rows name by their number.
+/// Texts that rows refer to by index.
 #[derive(Default)]
 struct Texts {
     all: Vec<String>,
     places: BTreeMap<String, usize>,
-    /// What the texts since the last [`take_cost`](Self::take_cost) add to the block.
+    /// The size that texts added since the last [`take_cost`](Self::take_cost) add to the data.
     cost: usize,
 }
 
@@ -160,7 +160,7 @@ impl Texts {
         std::mem::take(&mut self.cost)
     }
 
-    /// Forgets all but the first `kept`: the row that brought the others did not fit.
+    /// Removes all texts after the first `kept`: the row that added them did not fit.
     fn forget_after(&mut self, kept: usize) {
         for text in self.all.drain(kept..) {
             self.places.remove(&text);
@@ -175,7 +175,7 @@ struct Block {
     texts: Texts,
     calls: Rows,
     frames: Rows,
-    /// The entries that are frames of calls on the page, from the last to the first.
+    /// The entries that are frames of shown calls, last to first.
     wanted: Vec<usize>,
     bodies_omitted: usize,
 }
@@ -193,7 +193,7 @@ impl Block {
         }
     }
 
-    /// A moment as the page has it: microseconds since the first, negative if the clock was put back.
+    /// Microseconds since the first entry; negative if the clock was set back.
     fn at(&mut self, moment: Moment) -> i64 {
         let nanoseconds = i128::from(moment.0) - i128::from(self.base.0);
         // Never clamped: 2^64 nanoseconds are 2^54 microseconds.
@@ -212,7 +212,7 @@ impl Block {
                 RecordedOutcome::Failed { code, message } => (Some(code.as_str()), message.as_deref()),
                 _ => (None, None),
             };
-            // Of a call that nobody was asked there is an event, and no frame.
+            // A call without an owner and a request has an event, but no frames.
             let frames =
                 if call.owner.is_none() && call.parameters.is_none() { 0 } else { call.entries.len() };
             let entries = &call.entries[..frames.min(MAX_CALL_FRAMES)];
@@ -250,7 +250,7 @@ impl Block {
     }
 
     fn packet(&mut self, place: usize, at: i64, packet: &Recorded) {
-        // Whoever counted the calls may have counted other entries: what is behind us is never found again.
+        // The caller may have counted other entries; skip those that have passed.
         while self.wanted.last().is_some_and(|wanted| *wanted < place) {
             self.wanted.pop();
         }
@@ -259,7 +259,7 @@ impl Block {
         }
         self.wanted.pop();
         let keep = self.wanted.len() * FRAME_HEAD;
-        // A body takes about as much as JSON: what cannot fit is not tried.
+        // A body takes about its size as JSON; one that cannot fit is skipped.
         let least = packet.payload.len().min(MAX_BODY) / 2;
         let with_body = self.frames.left > keep + FRAME_HEAD + least;
         let shown = Shown::of(packet, with_body);
@@ -350,14 +350,14 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What is shown of a frame's bytes.
+/// The displayed parts of a frame.
 struct Shown {
-    /// None if they are no frame.
+    /// None if the bytes are not a frame.
     kind: Option<u16>,
     stanza: Option<i32>,
-    /// In bytes, before something was taken out of it.
+    /// The original size in bytes, before redaction.
     size: usize,
-    /// JSON, at most [`MAX_BODY`] of it, and the length of the whole.
+    /// JSON of at most [`MAX_BODY`] bytes, and its full length.
     body: Option<(String, usize)>,
     meta: Option<(String, usize)>,
 }
@@ -394,7 +394,7 @@ fn body(frame: &Frame) -> (String, usize) {
     }
 }
 
-/// What its `meta` says, if anything. A recording has no `bridge.instance`, and a report shows none.
+/// The frame's `meta`, if not empty. Recordings do not contain `bridge.instance`, and a report never shows it.
 fn meta(frame: &Frame) -> Option<(String, usize)> {
     let meta = frame.meta_body();
     if !can_be_shown(meta.as_bytes()) {

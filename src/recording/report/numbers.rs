@@ -1,28 +1,28 @@
-//! The report's numbers: calls by how they ended, and how long those of each tool took.
+//! The report's statistics: calls by outcome, and latencies of each tool.
 
 use std::collections::BTreeMap;
 
 use super::super::{RecordedCall, RecordedOutcome};
 use crate::tool::ErrorCode;
 
-/// How a call ended, as coarsely as a colour can say it.
+/// The outcome of a call, reduced to what a color can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Ok,
-    /// The tool failed, or said a code of its own.
+    /// The tool failed or returned its own error code.
     Error,
     Timeout,
     /// It was stopped, with or without an answer.
     Cancelled,
-    /// Its owner went away.
+    /// Its owner left.
     Lost,
-    /// It was not begun: unknown tool, bad parameters, no permission, no room.
+    /// It did not start: unknown tool, invalid parameters, no permission or overload.
     Refused,
-    /// The file does not say.
+    /// The file does not contain the outcome.
     Open,
 }
 
-/// How many endings there are.
+/// The number of endings.
 pub(super) const ENDINGS: usize = 7;
 
 impl Ending {
@@ -53,12 +53,12 @@ impl Ending {
     }
 }
 
-/// The calls of one tool, or of all.
+/// The statistics of one tool's calls, or of all calls.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) calls: usize,
     pub(super) by_ending: [usize; ENDINGS],
-    /// From request to result, of those whose both ends are in the file, in nanoseconds; sorted.
+    /// The sorted times from request to result, in nanoseconds, of calls with both in the file.
     times: Vec<u64>,
 }
 
@@ -66,7 +66,7 @@ impl Numbers {
     fn add(&mut self, call: &RecordedCall) {
         self.calls += 1;
         self.by_ending[Ending::of(&call.outcome) as usize] += 1;
-        // An observer may hear the result first; then it cannot know how long it took.
+        // An observer may receive the result before the request; the duration is then unknown.
         if let (Some(requested), Some(settled)) = (call.requested, call.settled)
             && requested <= settled
         {
@@ -74,15 +74,14 @@ impl Numbers {
         }
     }
 
-    /// The time within which this many of a hundred calls were settled, in microseconds: the nearest rank, so always
-    /// a time that was measured.
+    /// A percentile of the times in microseconds, by the nearest-rank method: always a measured time.
     pub(super) fn percentile(&self, hundredths: usize) -> Option<u64> {
         let rank = (self.times.len() * hundredths).div_ceil(100).max(1);
         self.times.get(rank - 1).map(|time| time / 1000)
     }
 }
 
-/// The numbers of each tool, and of all calls.
+/// Returns the statistics of all calls, and of each tool.
 pub(super) fn numbers(calls: &[RecordedCall]) -> (Numbers, BTreeMap<&str, Numbers>) {
     let (mut all, mut tools) = (Numbers::default(), BTreeMap::<&str, Numbers>::new());
     for call in calls {
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_times_that_were_measured() {
+    fn percentiles_are_measured_times() {
         let of = |times: &[u64]| Numbers { times: times.to_vec(), ..Numbers::default() };
         let ten: Vec<u64> = (1..=10).map(|ms| ms * 1_000_000).collect();
         let ten = of(&ten);

@@ -1,4 +1,4 @@
-//! The page around the data: markup, style and script, and the policy that allows nothing else.
+//! The page around the data: markup, style, script and content security policy.
 
 use std::{
     io::{self, Write},
@@ -12,7 +12,7 @@ use super::data::Data;
 
 const MARKUP: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-/// One script, in the order in which its parts need each other; in a function, so that its names are its own.
+/// The script's parts in dependency order, wrapped in a function to keep its names private.
 const SCRIPT: &str = concat!(
     "(() => {\n",
     include_str!("session.js"),
@@ -24,8 +24,8 @@ const SCRIPT: &str = concat!(
     "})();\n",
 );
 
-/// The policy: one script and one style, by their hash, and nothing from anywhere. That script may not make markup
-/// from text either (`trusted-types`), so a slip in it shows in the console and not in the page.
+/// The content security policy: one script and one style by hash, and no other source. `trusted-types` stops the
+/// script from creating markup from text, so a mistake there fails in the console instead of the page.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |text: &str| BASE64.encode(Sha256::digest(text.as_bytes()));
     format!(
@@ -36,7 +36,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Writes the page with this data block in it.
+/// Writes the page with this data.
 pub(super) fn write(data: &Data, out: &mut impl Write) -> io::Result<()> {
     let parts = [
         ("%POLICY%", Some(POLICY.as_str())),
@@ -45,7 +45,7 @@ pub(super) fn write(data: &Data, out: &mut impl Write) -> io::Result<()> {
         ("%SCRIPT%", Some(SCRIPT)),
     ];
     let mut rest = MARKUP;
-    // Once through the markup: what is put in is never searched, whatever it holds.
+    // One pass over the markup: inserted parts are never searched.
     for (mark, part) in parts {
         if let Some((before, after)) = rest.split_once(mark) {
             out.write_all(before.as_bytes())?;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_markup_has_a_place_for_each_part_in_this_order() {
+    fn markup_contains_each_placeholder_once_in_order() {
         let places = ["%POLICY%", "%STYLE%", "%DATA%", "%SCRIPT%"].map(|mark| {
             assert_eq!(MARKUP.matches(mark).count(), 1, "{mark}");
             MARKUP.find(mark).unwrap()
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hashed_is_what_the_browser_reads() {
+    fn hashed_text_equals_the_text_the_browser_reads() {
         for text in [STYLE, SCRIPT] {
             assert!(!text.contains(['\r', '\0']) && !text.contains("</") && !text.contains("<!--"));
         }

@@ -1,4 +1,4 @@
-//! Foreign text for the page: whatever could deceive an eye or end a script element is escaped.
+//! Escapes untrusted text for the page.
 
 use std::{fmt::Write as _, io};
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::super::escape::{is_dangerous, plain};
 
-/// Longest name, code or other single text, in bytes: no honest one is longer.
+/// The longest name, code or other single text, in bytes; no honest text is longer.
 pub(super) const MAX_TEXT: usize = 200;
 
-/// A text as it is shown: at most `limit` bytes of it, with control, bidi and invisible characters as `\u{…}`.
+/// At most `limit` bytes of a text, with control, bidi and invisible characters as `\u{…}`.
 pub(super) fn shown(text: &str, limit: usize) -> String {
     let mut out = plain(clipped(text, limit)).into_owned();
     if text.len() > limit {
@@ -20,15 +20,14 @@ pub(super) fn shown(text: &str, limit: usize) -> String {
     out
 }
 
-/// JSON on one line with the same characters as `\u` escapes: the same value, cut to `limit` bytes, and its whole
-/// length.
+/// JSON on one line with the same characters as `\u` escapes, cut to `limit` bytes, and its full length.
 pub(super) fn json(value: &Value, limit: usize) -> (String, usize) {
     let mut whole = Beginning { text: Vec::new(), limit, length: 0 };
-    // Writing to memory cannot fail, and neither can a value as JSON.
+    // Neither writing to memory nor serializing a value can fail.
     let _ = serde_json::to_writer(&mut whole, value);
     let mut out = String::with_capacity(whole.text.len() + 16);
     for character in whole.as_str().chars() {
-        // Such characters can stand only inside strings here.
+        // These characters occur only inside strings.
         if is_dangerous(character) {
             for unit in character.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
@@ -40,7 +39,7 @@ pub(super) fn json(value: &Value, limit: usize) -> (String, usize) {
     (out, whole.length)
 }
 
-/// Keeps the beginning of what is written, and its whole length.
+/// Keeps the first bytes written, and counts all.
 struct Beginning {
     text: Vec<u8>,
     limit: usize,
@@ -48,7 +47,7 @@ struct Beginning {
 }
 
 impl Beginning {
-    /// What was kept, without a character that is cut.
+    /// The kept text without an incomplete character at the end.
     fn as_str(&self) -> &str {
         match std::str::from_utf8(&self.text) {
             Ok(text) => text,
@@ -70,14 +69,14 @@ impl io::Write for Beginning {
     }
 }
 
-/// A value as JSON that may stand inside a script element: no character in it means anything to HTML.
+/// JSON for a script element, without any character that is special in HTML.
 pub(super) fn embedded(value: &impl Serialize) -> String {
     let Ok(plain) = serde_json::to_string(value) else {
         return "null".to_owned();
     };
     let mut out = String::with_capacity(plain.len() + 16);
     for character in plain.chars() {
-        // Such characters can stand only inside strings here.
+        // These characters occur only inside strings.
         match character {
             '<' | '>' | '&' | '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' => {
                 let _ = write!(out, "\\u{:04x}", u32::from(character));
@@ -88,7 +87,7 @@ pub(super) fn embedded(value: &impl Serialize) -> String {
     out
 }
 
-/// The longest beginning of at most `limit` bytes.
+/// The longest prefix of at most `limit` bytes.
 fn clipped(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_seen_is_shown_as_an_escape_and_what_is_long_is_cut() {
+    fn invisible_characters_are_escaped_and_long_text_is_truncated() {
         assert_eq!(shown("a\u{202e}b\u{1b}\n", 200), "a\\u{202e}b\\u{1b}\\u{a}");
         assert_eq!(shown("Zürich 👍", 200), "Zürich 👍");
         assert_eq!(shown("üüü", 3), "ü… (6 bytes)");
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn embedded_json_ends_no_script_and_keeps_its_value() {
+    fn embedded_json_cannot_end_the_script_and_keeps_its_value() {
         let value = json!({"</script>": "<!-- & \u{2028}\u{2029}\u{7f} ü"});
         let text = embedded(&value);
         assert!(!text.contains(['<', '>', '&', '\u{2028}', '\u{2029}', '\u{7f}']), "{text}");

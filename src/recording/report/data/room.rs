@@ -1,4 +1,4 @@
-//! Who was in the room and what happened there, apart from calls.
+//! Room events and participants of the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ use crate::{
     transport::{Identity, Sid},
 };
 
-/// Most participants that are told apart.
+/// The maximum number of participants listed.
 const MAX_PEOPLE: usize = 1_000;
-/// Joins of one participant that are told apart.
+/// How many joins of one participant are counted.
 const MAX_JOINS: usize = 100;
-/// Most events.
+/// The maximum number of events.
 const MAX_EVENTS: usize = 5_000;
 
-/// One participant, under all of its sids.
+/// A participant, under all of its sids.
 #[derive(Default)]
 struct Person {
     role: Option<String>,
@@ -98,7 +98,7 @@ impl Room {
         }
     }
 
-    /// Takes an event in, at so many microseconds.
+    /// Adds an event; `at` is in microseconds.
     pub(super) fn event(&mut self, at: i64, event: &RoomEvent) {
         let (kind, who, detail) = match event {
             RoomEvent::Here { identity, sid, room } => {
@@ -116,7 +116,7 @@ impl Room {
                 if let Some(role) = role {
                     person.role = Some(shown(role, MAX_TEXT));
                 }
-                // The same join again: something that is known of it has changed.
+                // The same sid again: the participant's metadata changed.
                 let kind = if person.join(sid) { "joined" } else { "changed" };
                 (kind, Some(identity), shown(sid.as_str(), MAX_TEXT))
             }
@@ -143,7 +143,7 @@ impl Room {
         self.events.push(&json!([at, kind, who, detail]), 0, 0);
     }
 
-    /// What there is once.
+    /// The totals of the room.
     pub(super) fn head(&self) -> Value {
         json!({
             "name": self.name,
@@ -181,7 +181,7 @@ impl Room {
     fn person(&mut self, identity: &Identity) -> Option<&mut Person> {
         if !self.people.contains_key(identity) {
             if self.people.len() >= MAX_PEOPLE {
-                // As many again are counted one by one; a file that has more names than that is not honest.
+                // Counts as many again individually; no honest file has more.
                 if self.people_omitted.len() < MAX_PEOPLE {
                     self.people_omitted.insert(identity.clone());
                 }
@@ -194,7 +194,7 @@ impl Room {
 }
 
 impl Person {
-    /// Whether this join was not known.
+    /// Adds a join; returns whether it is new.
     fn join(&mut self, sid: &Sid) -> bool {
         self.joins.len() < MAX_JOINS && self.joins.insert(sid.clone())
     }
