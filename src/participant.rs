@@ -30,7 +30,6 @@ mod driver;
 mod events;
 mod joint;
 mod lock;
-mod outbox;
 mod prompt;
 mod ready;
 mod setup;

@@ -11,6 +11,8 @@ mod api;
 pub mod livekit;
 #[cfg(feature = "runtime")]
 pub mod memory;
+#[cfg(feature = "runtime")]
+pub(crate) mod send_queue;
 pub(crate) mod types;
 
 #[cfg(feature = "runtime")]

@@ -1,8 +1,6 @@
 //! The one task of a participant: carries out what the session asks for, and tells it what happened.
 
 use std::{
-    future::Future,
-    pin::Pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -13,9 +11,7 @@ use tracing::Span;
 use super::{
     Closing, Shared,
     consent::{AskPerson, ConsentRequest},
-    now,
-    outbox::{Outbox, is_large},
-    trace,
+    now, trace,
 };
 use crate::{
     protocol::session::{CallRecord, Event, Job, JobKey, Output, Question, SendFailure, Session, later},
@@ -24,8 +20,9 @@ use crate::{
         executor::{self, Done, Executor, Questions, Reports},
     },
     transport::{
-        CloseReason, ConnectionState, Lane, Packet, SendError, Sid, TOPIC, Transport, TransportEvent,
+        CloseReason, ConnectionState, Lane, SendError, Sid, TOPIC, Transport, TransportEvent,
         alarm::Alarm,
+        send_queue::{Report, SendQueue},
     },
 };
 
@@ -56,13 +53,8 @@ pub(super) struct Driver<T: Transport> {
     offering: Option<Offering>,
     unasked: Option<Unasked>,
     questions: Questions<JobKey>,
-    outbox: Outbox,
-    sending: Option<Sending>,
-    /// What passes between the parts of a large one.
-    overtaking: Option<Sending>,
-    /// What is being sent on the lossy lane, beside a reliable packet that is stalled.
-    fast: Option<Sending>,
-    /// When a packet was last handed over or an event read.
+    sending: SendQueue,
+    /// When a reliable packet was last sent or an event read.
     moved: Instant,
     alarm: Alarm,
     drain: Duration,
@@ -86,21 +78,12 @@ impl Drop for LastWord {
     }
 }
 
-/// A packet on its way to the transport.
-struct Sending {
-    id: u64,
-    large: bool,
-    handed: Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>,
-}
-
 /// What woke the driver.
 enum Woken {
     Transport(Option<TransportEvent>),
     Done(Done<JobKey>),
     Consent(JobKey, bool),
-    Sent(u64, Result<(), SendError>),
-    Overtook(u64, Result<(), SendError>),
-    Fast(u64, Result<(), SendError>),
+    Sent(Report),
     Sources,
     Time,
     Command,
@@ -124,10 +107,7 @@ impl<T: Transport> Driver<T> {
             offering: None,
             unasked: None,
             questions: Questions::new(),
-            outbox: Outbox::default(),
-            sending: None,
-            overtaking: None,
-            fast: None,
+            sending: SendQueue::default(),
             moved: Instant::now(),
             alarm: Alarm::default(),
             drain,
@@ -165,7 +145,7 @@ impl<T: Transport> Driver<T> {
                 break CloseReason::Closed;
             }
             let woken = self.woken().await;
-            if matches!(woken, Woken::Transport(_) | Woken::Sent(..) | Woken::Overtook(..)) {
+            if matches!(woken, Woken::Transport(_) | Woken::Sent(Report { lane: Lane::Reliable, .. })) {
                 self.moved = Instant::now();
             }
             match woken {
@@ -174,18 +154,7 @@ impl<T: Transport> Driver<T> {
                 Woken::Transport(Some(event)) => self.heard(event),
                 Woken::Done(done) => self.done(done),
                 Woken::Consent(key, allowed) => self.shared.lock().session.consent(now(), key, allowed),
-                Woken::Sent(id, result) => {
-                    self.sending = None;
-                    self.sent(id, result);
-                }
-                Woken::Overtook(id, result) => {
-                    self.overtaking = None;
-                    self.sent(id, result);
-                }
-                Woken::Fast(id, result) => {
-                    self.fast = None;
-                    self.sent(id, result);
-                }
+                Woken::Sent(report) => self.sent(report),
                 Woken::Sources => self.offer_again(),
                 Woken::Time | Woken::Command => {}
             }
@@ -211,7 +180,7 @@ impl<T: Transport> Driver<T> {
         for question in asked {
             self.ask(question);
         }
-        self.send_next();
+        self.sending.start(&self.transport);
     }
 
     /// Does what the session asks for, what is due first: no flood of packets stops the clock. Packets wait.
@@ -225,8 +194,8 @@ impl<T: Transport> Driver<T> {
         while let Some(output) = self.next_output(&mut inner.session, now) {
             match output {
                 Output::Transmit(packet) => {
-                    let busy = self.sending.as_ref().is_some_and(|sending| sending.large);
-                    if let Err(id) = self.outbox.push(packet, busy) {
+                    let id = packet.id;
+                    if self.sending.push(packet).is_err() {
                         inner.session.handle_send_failed(now, id, SendFailure::QueueFull);
                     }
                 }
@@ -271,8 +240,10 @@ impl<T: Transport> Driver<T> {
         }
         let registrations = inner.session.registrations();
         shared.registrations.send_if_modified(|seen| std::mem::replace(seen, registrations) != registrations);
-        if self.sending.as_ref().is_some_and(|it| it.large && !inner.session.is_wanted(it.id)) {
-            self.sending = None; // the transport tells those who have heard a part of it
+        while let Some(id) = self.sending.large()
+            && !inner.session.is_wanted(id)
+        {
+            self.sending.cancel(id);
         }
     }
 
@@ -313,40 +284,14 @@ impl<T: Transport> Driver<T> {
     /// find that something can go there.
     fn next_output(&self, session: &mut Session, now: std::time::Instant) -> Option<Output> {
         session.poll_output().or_else(|| {
-            session.handle_backlog(now, self.outbox.bytes() + self.transport.backlog());
+            session.handle_backlog(now, self.sending.bytes() + self.transport.backlog());
             session.poll_output()
         })
     }
 
-    fn send_next(&mut self) {
-        if self.overtaking.is_none() {
-            self.overtaking = self.outbox.next_urgent().map(|packet| self.begin(packet));
-        }
-        if self.fast.is_none() {
-            self.fast = self.outbox.next_fast().map(|packet| self.begin(packet));
-        }
-        while self.sending.is_none() {
-            let Some(packet) = self.outbox.next_ordered() else { return };
-            if is_large(&packet) && !self.shared.lock().session.is_wanted(packet.id) {
-                continue;
-            }
-            self.sending = Some(self.begin(packet));
-        }
-    }
-
-    fn begin(&self, packet: Packet) -> Sending {
-        let (id, large) = (packet.id, is_large(&packet));
-        Sending { id, large, handed: Box::pin(self.transport.send(packet)) }
-    }
-
-    /// Whether no packet is on its way to the transport.
-    fn is_idle(&self) -> bool {
-        self.sending.is_none() && self.overtaking.is_none() && self.fast.is_none()
-    }
-
     async fn woken(&mut self) -> Woken {
         let deadline = self.deadline();
-        let stalled = self.outbox.is_long().then(|| self.moved + STALLED);
+        let stalled = self.sending.is_long().then(|| self.moved + STALLED);
         let transport = &mut self.transport;
         let event = async {
             if let Some(stalled) = stalled {
@@ -356,10 +301,7 @@ impl<T: Transport> Driver<T> {
         };
         tokio::select! {
             biased;
-            (id, result) = handed(&mut self.overtaking) => Woken::Overtook(id, result),
-            // A reliable packet that is not stalled keeps its place before a lossy one: progress before its answer.
-            (id, result) = handed(&mut self.sending) => Woken::Sent(id, result),
-            (id, result) = handed(&mut self.fast) => Woken::Fast(id, result),
+            report = self.sending.next() => Woken::Sent(report),
             event = event => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
             (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
@@ -405,7 +347,7 @@ impl<T: Transport> Driver<T> {
         let local = self.transport.local();
         self.sid = local.sid().clone();
         let mut inner = self.shared.lock();
-        for packet in self.outbox.take_all() {
+        for packet in self.sending.cancel_queued() {
             inner.session.handle_send_failed(now(), packet, SendFailure::Interrupted);
         }
         inner.session.handle_rejoined(now(), local, self.transport.present());
@@ -420,8 +362,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    fn sent(&mut self, id: u64, result: Result<(), SendError>) {
-        let Err(error) = result else { return };
+    fn sent(&mut self, report: Report) {
+        let Report { id, result: Err(error), .. } = report else { return };
         tracing::debug!(%error, "a packet was not handed over");
         let why = match error {
             SendError::TooLarge { size, limit } => SendFailure::TooLarge { size, limit },
@@ -456,8 +398,7 @@ impl<T: Transport> Driver<T> {
                 inner.session.drain(now());
                 let until =
                     *self.drain_until.get_or_insert_with(|| Instant::from_std(later(now(), self.drain)));
-                let handed = self.outbox.is_empty() && self.is_idle();
-                (inner.session.is_drained() && handed) || Instant::now() >= until
+                (inner.session.is_drained() && self.sending.is_empty()) || Instant::now() >= until
             }
         }
     }
@@ -471,8 +412,7 @@ impl<T: Transport> Driver<T> {
             }
         }
         // A large packet that is left would keep the goodbye, which ends what it is about.
-        self.outbox.drop_large();
-        self.sending = self.sending.take().filter(|sending| !sending.large);
+        self.sending.cancel_large();
         self.carry_out();
         if reason == CloseReason::Closed {
             // What is not handed over by then stays behind: the goodbye is a courtesy.
@@ -489,35 +429,15 @@ impl<T: Transport> Driver<T> {
         self.shared.finish(&reason);
     }
 
+    /// Sends what is queued.
     async fn flush(&mut self) {
         loop {
-            self.send_next();
-            if self.is_idle() {
+            self.sending.start(&self.transport);
+            if self.sending.is_empty() {
                 return;
             }
-            tokio::select! {
-                biased;
-                (id, result) = handed(&mut self.overtaking) => {
-                    self.overtaking = None;
-                    self.sent(id, result);
-                }
-                (id, result) = handed(&mut self.sending) => {
-                    self.sending = None;
-                    self.sent(id, result);
-                }
-                (id, result) = handed(&mut self.fast) => {
-                    self.fast = None;
-                    self.sent(id, result);
-                }
-            }
+            let report = self.sending.next().await;
+            self.sent(report);
         }
-    }
-}
-
-/// Waits until a packet was handed over, if one is on its way.
-async fn handed(sending: &mut Option<Sending>) -> (u64, Result<(), SendError>) {
-    match sending {
-        Some(sending) => (sending.id, sending.handed.as_mut().await),
-        None => std::future::pending().await,
     }
 }
