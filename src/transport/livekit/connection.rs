@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use livekit_protocol::{ParticipantInfo, participant_info};
 use prost::Message;
 use rustls::pki_types::CertificateDer;
@@ -214,14 +215,15 @@ impl Connection {
     fn take_messages(&mut self, inbox: &mut Inbox) {
         let now = Instant::now();
         while let Some((lane, bytes)) = self.peer.poll_message() {
-            self.handle_message(now, lane, &bytes, inbox);
+            self.handle_message(now, lane, bytes.into(), inbox);
         }
         if let Some(why) = self.peer.lost() {
             self.liveness.handle_peer_lost(now, why);
         }
     }
 
-    fn handle_message(&mut self, now: Instant, lane: Lane, bytes: &[u8], inbox: &mut Inbox) {
+    fn handle_message(&mut self, now: Instant, lane: Lane, bytes: Bytes, inbox: &mut Inbox) {
+        let size = bytes.len();
         match packet::incoming(lane, bytes) {
             Ok(heard) => {
                 if lane == Lane::Lossy || self.heard.accept(now, heard.sid.as_str(), heard.sequence) {
@@ -230,7 +232,7 @@ impl Connection {
             }
             Err(why @ (Skipped::Malformed | Skipped::OtherKind)) => {
                 self.skipped += 1;
-                tracing::debug!(?why, size = bytes.len(), skipped = self.skipped, "a message was skipped");
+                tracing::debug!(?why, size, skipped = self.skipped, "a message was skipped");
             }
         }
     }

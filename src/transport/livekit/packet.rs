@@ -1,9 +1,69 @@
 //! Data packets in LiveKit's words and in ours.
 
-use livekit_protocol::{DataPacket, UserPacket, data_packet::Value};
+use bytes::Bytes;
+use livekit_protocol::data_stream::{Header, Trailer};
 use prost::Message;
 
 use crate::transport::{Incoming, Lane, Packet, Peer, Sid, TransportEvent, livekit::stream};
+
+/// LiveKit's `DataPacket`, as far as toolbridge uses it. In contrast to `livekit_protocol`, payloads are [`Bytes`]: a received
+/// one is a slice of the message, and one to be sent is shared until it is written.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DataPacket {
+    #[prost(string, tag = "4")]
+    pub(super) participant_identity: String,
+    #[prost(string, repeated, tag = "5")]
+    pub(super) destination_identities: Vec<String>,
+    #[prost(uint32, tag = "16")]
+    pub(super) sequence: u32,
+    #[prost(string, tag = "17")]
+    pub(super) participant_sid: String,
+    #[prost(oneof = "Value", tags = "2, 13, 14, 15")]
+    pub(super) value: Option<Value>,
+}
+
+/// What a [`DataPacket`] carries. Other kinds are read as none.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum Value {
+    #[prost(message, tag = "2")]
+    User(UserPacket),
+    #[prost(message, tag = "13")]
+    StreamHeader(Header),
+    #[prost(message, tag = "14")]
+    StreamChunk(Chunk),
+    #[prost(message, tag = "15")]
+    StreamTrailer(Trailer),
+}
+
+/// LiveKit's `UserPacket`. It has a nonce, too, which toolbridge never sets: the server drops a packet whose nonce was used before
+/// in the room, whoever used it first.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct UserPacket {
+    /// Set by older servers instead of the field in [`DataPacket`].
+    #[prost(string, tag = "1")]
+    pub(super) participant_sid: String,
+    /// Set by older servers instead of the field in [`DataPacket`].
+    #[prost(string, tag = "5")]
+    pub(super) participant_identity: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) payload: Bytes,
+    #[prost(string, optional, tag = "4")]
+    pub(super) topic: Option<String>,
+}
+
+/// LiveKit's `DataStream.Chunk`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Chunk {
+    #[prost(string, tag = "1")]
+    pub(super) stream_id: String,
+    #[prost(uint64, tag = "2")]
+    pub(super) chunk_index: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(super) content: Bytes,
+    /// Set by older clients if the chunk is encrypted.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub(super) iv: Option<Bytes>,
+}
 
 /// The largest packet with its envelope: the server reads into 65,535 bytes, and a longer message
 /// closes the channel, so LiveKit's own clients stop here.
@@ -15,7 +75,7 @@ pub(super) fn outgoing(packet: Packet, sid: &Sid) -> DataPacket {
         participant_sid: sid.to_string(),
         destination_identities: packet.to.iter().map(ToString::to_string).collect(),
         value: Some(Value::User(UserPacket {
-            payload: packet.payload.into(),
+            payload: packet.payload,
             topic: (!packet.topic.is_empty()).then(|| packet.topic.into_owned()),
             ..Default::default()
         })),
@@ -48,12 +108,13 @@ pub(super) enum Skipped {
 }
 
 /// Reads a message. The sender is as the server stamped it; either part may be empty.
-pub(super) fn incoming(lane: Lane, bytes: &[u8]) -> Result<Heard, Skipped> {
+pub(super) fn incoming(lane: Lane, bytes: Bytes) -> Result<Heard, Skipped> {
+    let size = bytes.len();
     let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
     let user = match packet.value {
         Some(Value::User(user)) => user,
         Some(value) if lane == Lane::Reliable => {
-            let part = stream::read(value).ok_or(Skipped::OtherKind)?;
+            let part = stream::read(value, size).ok_or(Skipped::OtherKind)?;
             let sid = Sid::from(packet.participant_sid);
             let from = Peer::new(packet.participant_identity, sid.clone());
             let event = TransportEvent::Stream { from, part };
@@ -61,7 +122,6 @@ pub(super) fn incoming(lane: Lane, bytes: &[u8]) -> Result<Heard, Skipped> {
         }
         _ => return Err(Skipped::OtherKind),
     };
-    #[expect(deprecated, reason = "older servers stamp the sender there only")]
     let (user_identity, user_sid) = (user.participant_identity, user.participant_sid);
     let either = |first: String, second: String| if first.is_empty() { second } else { first };
     let from = Peer::new(
@@ -70,19 +130,25 @@ pub(super) fn incoming(lane: Lane, bytes: &[u8]) -> Result<Heard, Skipped> {
     );
     let topic = user.topic.unwrap_or_default();
     let sid = from.sid().clone();
-    let event = TransportEvent::Packet(Incoming::new(from, lane, topic, user.payload));
+    let event = TransportEvent::Packet(Incoming::new(from, lane, topic, detached(user.payload, size)));
     Ok(Heard { sequence: packet.sequence, sid, event })
+}
+
+/// Copies a payload that is less than half of its message of this size: as a slice it would keep the whole message in memory,
+/// which is more than queues and tables count.
+pub(super) fn detached(payload: Bytes, size: usize) -> Bytes {
+    if payload.len() < size / 2 { Bytes::copy_from_slice(&payload) } else { payload }
 }
 
 #[cfg(test)]
 mod tests {
-    use livekit_protocol::ChatMessage;
+    use livekit_protocol::{ChatMessage, data_packet};
 
     use super::*;
     use crate::transport::{Identity, StreamPart, TOPIC};
 
     fn read(lane: Lane, packet: &DataPacket) -> Incoming {
-        match incoming(lane, &packet.encode_to_vec()).unwrap().event {
+        match incoming(lane, packet.encode_to_vec().into()).unwrap().event {
             TransportEvent::Packet(incoming) => incoming,
             other => panic!("{other:?}"),
         }
@@ -90,10 +156,7 @@ mod tests {
 
     #[test]
     fn a_streams_part_has_its_sender_and_never_comes_on_the_lossy_lane() {
-        let part = Value::StreamTrailer(livekit_protocol::data_stream::Trailer {
-            stream_id: "s".into(),
-            ..Default::default()
-        });
+        let part = Value::StreamTrailer(Trailer { stream_id: "s".into(), ..Default::default() });
         let packet = DataPacket {
             participant_identity: "phone".into(),
             participant_sid: "PA_1".into(),
@@ -101,11 +164,11 @@ mod tests {
             value: Some(part),
             ..Default::default()
         };
-        let heard = incoming(Lane::Reliable, &packet.encode_to_vec()).unwrap();
+        let heard = incoming(Lane::Reliable, packet.encode_to_vec().into()).unwrap();
         assert_eq!((heard.sequence, heard.sid), (7, Sid::from("PA_1")));
         let part = StreamPart::Trailer { id: "s".into(), reason: String::new() };
         assert_eq!(heard.event, TransportEvent::Stream { from: Peer::new("phone", "PA_1"), part });
-        let lossy = incoming(Lane::Lossy, &packet.encode_to_vec());
+        let lossy = incoming(Lane::Lossy, packet.encode_to_vec().into());
         assert_eq!(lossy.unwrap_err(), Skipped::OtherKind);
     }
 
@@ -134,8 +197,8 @@ mod tests {
             // As it is written on the wire, with its number.
             let mut written = outgoing(packet, &sid);
             written.sequence = 9;
-            let read = DataPacket::decode(&written.encode_to_vec()[..]).unwrap();
-            let Some(Value::User(user)) = read.value else { panic!("no packet of a user") };
+            let read = livekit_protocol::DataPacket::decode(&written.encode_to_vec()[..]).unwrap();
+            let Some(data_packet::Value::User(user)) = read.value else { panic!("no packet of a user") };
             assert_eq!(user.nonce, Vec::<u8>::new());
         }
         // What goes as a stream has no field for one.
@@ -148,6 +211,45 @@ mod tests {
     }
 
     #[test]
+    fn payload_is_a_slice_of_its_message_unless_that_is_much_larger() {
+        let sid = Sid::from("PA_1");
+        for (topic, is_slice) in [(10, true), (500, false)] {
+            let mut packet = Packet::new([Identity::from("phone")], vec![7; 200]);
+            packet.topic = "t".repeat(topic).into();
+            let message = Bytes::from(outgoing(packet, &sid).encode_to_vec());
+            let range = message.as_ptr_range();
+            let TransportEvent::Packet(heard) = incoming(Lane::Lossy, message.clone()).unwrap().event else {
+                panic!("no packet")
+            };
+            assert_eq!((&*heard.payload, range.contains(&heard.payload.as_ptr())), (&[7; 200][..], is_slice));
+        }
+    }
+
+    #[test]
+    fn packet_is_what_livekit_protocol_makes_of_it() {
+        let stamped = livekit_protocol::DataPacket {
+            participant_identity: "phone".into(),
+            destination_identities: vec!["a".into(), "b".into()],
+            sequence: 7,
+            participant_sid: "PA_1".into(),
+            value: Some(data_packet::Value::StreamChunk(livekit_protocol::data_stream::Chunk {
+                stream_id: "s".into(),
+                chunk_index: 3,
+                content: vec![1, 2],
+                #[expect(deprecated, reason = "older clients set it")]
+                iv: Some(vec![9]),
+                ..Default::default()
+            })),
+            ..Default::default()
+        };
+        let bytes = stamped.encode_to_vec();
+        let read = DataPacket::decode(&bytes[..]).unwrap();
+        assert_eq!(read.encode_to_vec(), bytes);
+        let Some(Value::StreamChunk(chunk)) = read.value else { panic!("no chunk") };
+        assert_eq!((&*chunk.content, chunk.iv.as_deref()), (&[1, 2][..], Some(&[9][..])));
+    }
+
+    #[test]
     fn the_size_leaves_room_for_the_number() {
         let mut packet = outgoing(Packet::broadcast("hello"), &Sid::from("PA_1"));
         let size = encoded_size(&packet);
@@ -156,7 +258,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(deprecated, reason = "that older servers are understood is what is tested")]
     fn an_older_servers_stamp_is_read_where_the_newer_is_missing() {
         let user = UserPacket {
             participant_identity: "old".into(),
@@ -173,10 +274,10 @@ mod tests {
 
     #[test]
     fn other_kinds_and_noise_are_told_apart() {
-        assert_eq!(incoming(Lane::Reliable, &[0xff; 9]).unwrap_err(), Skipped::Malformed);
-        let chat =
-            DataPacket { value: Some(Value::ChatMessage(ChatMessage::default())), ..Default::default() };
-        assert_eq!(incoming(Lane::Reliable, &chat.encode_to_vec()).unwrap_err(), Skipped::OtherKind);
-        assert_eq!(incoming(Lane::Reliable, &[]).unwrap_err(), Skipped::OtherKind);
+        assert_eq!(incoming(Lane::Reliable, vec![0xff; 9].into()).unwrap_err(), Skipped::Malformed);
+        let value = Some(data_packet::Value::ChatMessage(ChatMessage::default()));
+        let chat = livekit_protocol::DataPacket { value, ..Default::default() };
+        assert_eq!(incoming(Lane::Reliable, chat.encode_to_vec().into()).unwrap_err(), Skipped::OtherKind);
+        assert_eq!(incoming(Lane::Reliable, Bytes::new()).unwrap_err(), Skipped::OtherKind);
     }
 }

@@ -9,11 +9,11 @@ use std::{
     time::Instant,
 };
 
-use livekit_protocol::DataPacket;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
     backlog::{Backlog, Queued},
+    packet::DataPacket,
     simulate::Scenario,
     snapshot::{Snapshot, TaskEvent},
     stream::{self, Outflow},

@@ -4,13 +4,9 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
-use livekit_protocol::{
-    DataPacket,
-    data_packet::Value,
-    data_stream::{ByteHeader, Chunk, CompressionType, Header, Trailer, header::ContentHeader},
-};
+use livekit_protocol::data_stream::{ByteHeader, CompressionType, Header, Trailer, header::ContentHeader};
 
+use super::packet::{Chunk, DataPacket, Value, detached};
 use crate::transport::{Packet, STREAM_CHUNK, Sid, StreamHeader, StreamPart, StreamParts};
 
 /// What a frame is, for those who look at the header.
@@ -71,7 +67,7 @@ fn written(part: StreamPart) -> Value {
         StreamPart::Chunk { id, index, bytes } => Value::StreamChunk(Chunk {
             stream_id: id.to_string(),
             chunk_index: index,
-            content: bytes.into(),
+            content: bytes,
             ..Default::default()
         }),
         StreamPart::Trailer { id, reason } => {
@@ -85,8 +81,8 @@ pub(super) fn is_header(packet: &DataPacket) -> bool {
     matches!(packet.value, Some(Value::StreamHeader(_)))
 }
 
-/// Reads a part. None of what carries no frames: text, what is compressed or encrypted, what stands within its header.
-pub(super) fn read(value: Value) -> Option<StreamPart> {
+/// Reads a part, of a message of this size. None of what carries no frames: text, what is compressed or encrypted, what stands within its header.
+pub(super) fn read(value: Value, size: usize) -> Option<StreamPart> {
     match value {
         Value::StreamHeader(header) => {
             let is_text = !matches!(header.content_header, Some(ContentHeader::ByteHeader(_)));
@@ -100,12 +96,11 @@ pub(super) fn read(value: Value) -> Option<StreamPart> {
             Some(StreamPart::Header(part))
         }
         Value::StreamChunk(chunk) => {
-            #[expect(deprecated, reason = "older clients say there that a chunk is encrypted")]
             let is_encrypted = chunk.iv.is_some_and(|iv| !iv.is_empty());
             (!is_encrypted).then(|| StreamPart::Chunk {
                 id: chunk.stream_id.into(),
                 index: chunk.chunk_index,
-                bytes: Bytes::from(chunk.content),
+                bytes: detached(chunk.content, size),
             })
         }
         Value::StreamTrailer(trailer) => {
@@ -138,7 +133,7 @@ mod tests {
                 (&["phone".to_owned()][..], "PA_1")
             );
             let packet = DataPacket::decode(&packet.encode_to_vec()[..]).unwrap();
-            read_again.push(read(packet.value.unwrap()).unwrap());
+            read_again.push(read(packet.value.unwrap(), 0).unwrap());
         }
         assert_eq!(read_again, ours);
         assert_eq!(ours.len(), 4);
@@ -172,7 +167,7 @@ mod tests {
             content_header: Some(ContentHeader::ByteHeader(ByteHeader::default())),
             ..Default::default()
         };
-        assert!(read(Value::StreamHeader(bytes())).is_some());
+        assert!(read(Value::StreamHeader(bytes()), 0).is_some());
         let text = Some(ContentHeader::TextHeader(TextHeader::default()));
         for header in [
             Header { content_header: text, ..bytes() },
@@ -180,10 +175,9 @@ mod tests {
             Header { compression: CompressionType::DeflateRaw as i32, ..bytes() },
             Header { inline_content: Some(Vec::new()), ..bytes() },
         ] {
-            assert_eq!(read(Value::StreamHeader(header)), None);
+            assert_eq!(read(Value::StreamHeader(header), 0), None);
         }
-        #[expect(deprecated, reason = "what older clients write is what is tested")]
-        let encrypted = Chunk { iv: Some(vec![1]), ..Default::default() };
-        assert_eq!(read(Value::StreamChunk(encrypted)), None);
+        let encrypted = Chunk { iv: Some(vec![1].into()), ..Default::default() };
+        assert_eq!(read(Value::StreamChunk(encrypted), 0), None);
     }
 }
