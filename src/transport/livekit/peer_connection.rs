@@ -68,6 +68,8 @@ pub(super) struct PeerConnection {
     messages: VecDeque<(Lane, Vec<u8>)>,
     lost: Option<&'static str>,
     buffer: Vec<u8>,
+    /// The number of datagrams given to the stack.
+    inputs: u64,
     rejected: u64,
 }
 
@@ -148,6 +150,7 @@ impl PeerConnection {
             messages: VecDeque::new(),
             lost: None,
             buffer: vec![0; MAX_DATAGRAM],
+            inputs: 0,
             rejected: 0,
         };
         Ok((connection, offer))
@@ -261,10 +264,15 @@ impl PeerConnection {
             Some(Readable::Relay(event)) => self.handle_relay(event, admit)?,
             Some(Readable::Udp) | None => {}
         }
+        let inputs = self.inputs;
         let mut buffer = std::mem::take(&mut self.buffer);
         let read = self.read(&mut buffer, admit);
         self.buffer = buffer;
         read?;
+        // With each datagram the stack has let the time pass.
+        if self.inputs != inputs {
+            return Ok(());
+        }
         self.rtc.handle_input(Input::Timeout(Instant::now()))?;
         self.drain()
     }
@@ -334,8 +342,8 @@ impl PeerConnection {
         if admit == Admit::KeepAlive {
             return Ok(());
         }
-        // What the time alone brings is no evidence: the lossy channel gives packets up after a while.
-        if self.rtc.channel(self.lossy).is_some_and(|mut channel| channel.buffered_amount() > 0) {
+        // What a timer brings is no evidence: the lossy channel gives packets up after a while.
+        if now >= self.wake_at {
             self.rtc.handle_input(Input::Timeout(now))?;
             self.drain()?;
         }
@@ -348,6 +356,7 @@ impl PeerConnection {
     }
 
     fn input(&mut self, from: SocketAddr, input: Input<'_>) -> Result<(), Error> {
+        self.inputs += 1;
         if let Err(error) = self.rtc.handle_input(input) {
             // One datagram is no reason to end a connection; if it was, the next poll says so.
             tracing::debug!(%from, %error, "a datagram was refused");
