@@ -65,6 +65,10 @@ pub(super) struct PeerConnection {
     path: Path,
     wake_at: Instant,
     alarm: Alarm,
+    /// The time that the stack was given last.
+    stack_time: Instant,
+    /// When the oldest packet on the lossy channel is given up, or earlier.
+    lossy_expires: Instant,
     messages: VecDeque<(Lane, Vec<u8>)>,
     lost: Option<&'static str>,
     buffer: Vec<u8>,
@@ -147,6 +151,8 @@ impl PeerConnection {
             path: Path::new(now),
             wake_at: now,
             alarm: Alarm::default(),
+            stack_time: now,
+            lossy_expires: now,
             messages: VecDeque::new(),
             lost: None,
             buffer: vec![0; MAX_DATAGRAM],
@@ -273,8 +279,7 @@ impl PeerConnection {
         if self.inputs != inputs {
             return Ok(());
         }
-        self.rtc.handle_input(Input::Timeout(Instant::now()))?;
-        self.drain()
+        self.pass_time(Instant::now())
     }
 
     fn read(&mut self, buffer: &mut [u8], admit: Admit) -> Result<(), Error> {
@@ -342,17 +347,23 @@ impl PeerConnection {
         if admit == Admit::KeepAlive {
             return Ok(());
         }
-        // What a timer brings is no evidence: the lossy channel gives packets up after a while.
-        if now >= self.wake_at {
-            self.rtc.handle_input(Input::Timeout(now))?;
-            self.drain()?;
+        // What the time alone brings is no evidence: the lossy channel gives packets up after a while.
+        if now >= self.wake_at || (now >= self.lossy_expires && self.lossy_bytes() > 0) {
+            self.pass_time(now)?;
         }
         let before = self.evidence();
+        self.stack_time = now;
         self.input(from, input)?;
         if self.evidence() != before {
             self.path.handle_received(now, (local, from), true);
         }
         Ok(())
+    }
+
+    fn pass_time(&mut self, now: Instant) -> Result<(), Error> {
+        self.stack_time = now;
+        self.rtc.handle_input(Input::Timeout(now))?;
+        self.drain()
     }
 
     fn input(&mut self, from: SocketAddr, input: Input<'_>) -> Result<(), Error> {
@@ -471,6 +482,9 @@ impl PeerConnection {
             Lane::Reliable => self.reliable,
             Lane::Lossy => self.lossy,
         };
+        if lane == Lane::Lossy && self.lossy_bytes() == 0 {
+            self.lossy_expires = self.stack_time + Duration::from_millis(LOSSY_LIFETIME.into());
+        }
         let Some(mut channel) = self.rtc.channel(id) else { return Ok(false) };
         let written = channel.write(true, message)?;
         self.drain()?;
@@ -480,8 +494,12 @@ impl PeerConnection {
     /// Whether anything of ours waits to be acknowledged.
     pub(super) fn waits(&mut self) -> bool {
         // Both lanes are one association: what the lossy one lost stretches the timer of the reliable one too.
-        let lossy = self.rtc.channel(self.lossy).map_or(0, |mut channel| channel.buffered_amount());
-        lossy + self.unacknowledged() > 0
+        self.lossy_bytes() + self.unacknowledged() > 0
+    }
+
+    /// The bytes on the lossy channel that the server has not acknowledged.
+    fn lossy_bytes(&mut self) -> usize {
+        self.rtc.channel(self.lossy).map_or(0, |mut channel| channel.buffered_amount())
     }
 
     /// The bytes on the reliable channel that the server has not acknowledged.
