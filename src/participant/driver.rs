@@ -301,7 +301,7 @@ impl<T: Transport> Driver<T> {
         };
         tokio::select! {
             biased;
-            report = self.sending.next() => Woken::Sent(report),
+            report = self.sending.next(self.drain_until.is_some()) => Woken::Sent(report),
             event = event => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
             (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
@@ -436,7 +436,7 @@ impl<T: Transport> Driver<T> {
             if self.sending.is_empty() {
                 return;
             }
-            let report = self.sending.next().await;
+            let report = self.sending.next(true).await;
             self.sent(report);
         }
     }

@@ -128,22 +128,25 @@ impl SendQueue {
         Some(packet)
     }
 
-    /// Waits until a packet was sent or failed.
+    /// Waits until a packet was sent or failed. Without `all`, a sent lossy packet is reported only if another one waits: most
+    /// packets are lossy, and nothing depends on when they were sent.
     ///
     /// # Cancel safety
     /// Dropping the future loses no report.
-    pub(crate) async fn next(&mut self) -> Report {
-        poll_fn(|cx| self.poll_next(cx)).await
+    pub(crate) async fn next(&mut self, all: bool) -> Report {
+        poll_fn(|cx| self.poll_next(cx, all)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Report> {
+    fn poll_next(&mut self, cx: &mut Context<'_>, all: bool) -> Poll<Report> {
         for (n, place) in self.sending.iter_mut().enumerate() {
             if let Some(Sending { id, sent, .. }) = place
                 && let Poll::Ready(result) = sent.as_mut().poll(cx)
             {
                 let (id, lane) = (*id, if n == LOSSY { Lane::Lossy } else { Lane::Reliable });
                 *place = None;
-                return Poll::Ready(Report { id, lane, result });
+                if all || result.is_err() || lane == Lane::Reliable || !self.lossy.is_empty() {
+                    return Poll::Ready(Report { id, lane, result });
+                }
             }
         }
         Poll::Pending
@@ -222,7 +225,9 @@ mod tests {
 
     /// Finishes a packet when the test says so.
     #[derive(Default)]
-    struct Manual(Mutex<Vec<(u64, oneshot::Sender<Result<(), SendError>>)>>);
+    struct Manual(Mutex<Vec<(u64, Finish)>>);
+
+    type Finish = oneshot::Sender<Result<(), SendError>>;
 
     impl Manual {
         /// The packets that are being sent.
@@ -267,6 +272,12 @@ mod tests {
         packet
     }
 
+    fn lossy(id: u64) -> Packet {
+        let mut packet = packet(id, 10, false);
+        packet.lane = Lane::Lossy;
+        packet
+    }
+
     #[tokio::test]
     async fn overtaking_packet_passes_large_packets_only() {
         let (mut queue, transport) = (SendQueue::default(), Manual::default());
@@ -279,7 +290,7 @@ mod tests {
             sending.sort_by_key(|id| *id != 4);
             assert_eq!(sending, expected);
             transport.finish(expected[0]);
-            assert_eq!(queue.next().await.id, expected[0]);
+            assert_eq!(queue.next(false).await.id, expected[0]);
         }
         assert!(queue.is_empty() && queue.bytes == 0 && queue.large == 0);
         queue.push(packet(5, 20_000, false)).unwrap();
@@ -310,8 +321,29 @@ mod tests {
         queue.push(packet(6, 10, false)).unwrap();
         assert_eq!(queue.cancel_queued(), [6]);
         transport.finish(5);
-        assert_eq!(queue.next().await.id, 5);
+        assert_eq!(queue.next(false).await.id, 5);
         assert!(queue.is_empty() && queue.bytes == 0 && queue.large == 0);
+    }
+
+    #[tokio::test]
+    async fn sent_lossy_packet_is_reported_if_another_one_waits() {
+        let (mut queue, transport) = (SendQueue::default(), Manual::default());
+        for id in 1..=2 {
+            queue.push(lossy(id)).unwrap();
+        }
+        queue.start(&transport);
+        transport.finish(1);
+        assert_eq!(queue.next(false).await.id, 1);
+        queue.start(&transport);
+        transport.finish(2);
+        let mut next = Box::pin(queue.next(false));
+        assert!(poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_pending())).await);
+        drop(next);
+        assert!(queue.is_empty());
+        queue.push(lossy(3)).unwrap();
+        queue.start(&transport);
+        transport.finish(3);
+        assert_eq!(queue.next(true).await.id, 3);
     }
 
     #[test]

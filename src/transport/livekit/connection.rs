@@ -113,6 +113,7 @@ impl Connection {
                 return Ended::End(end);
             }
             self.recover(queues);
+            queues.deliver();
             if let Some(Leaving { until, .. }) = queues.leaving
                 && (self.is_flushed(queues) || Instant::now() >= until)
             {

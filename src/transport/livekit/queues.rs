@@ -162,6 +162,16 @@ impl Queues {
         self.leaving = Some(Leaving { left, until });
     }
 
+    /// Delivers the waiting events for which the handle's channel has room.
+    pub(super) fn deliver(&mut self) {
+        while !self.inbox.is_empty()
+            && let Ok(permit) = self.events.try_reserve()
+            && let Some(event) = self.inbox.pop()
+        {
+            permit.send(event);
+        }
+    }
+
     /// Emits the connection state if it has changed, within the same connection.
     pub(super) fn emit_connection_state(&mut self, state: ConnectionState) {
         if mem::replace(&mut self.connection_state, state) != state {
