@@ -2,7 +2,8 @@
 //!
 //! State: one [`Session`] behind a lock, shared by the handles and one driver task. A handle gives
 //! the session a command and wakes the driver. The driver alone talks to the transport and the
-//! executor: it carries out what the session asks for, and tells it what happened.
+//! executor: it carries out what the session asks for, and tells it what happened. Its task also polls the
+//! transport's background work.
 
 use std::{
     collections::HashMap,

@@ -4,6 +4,8 @@
 //! below them, and the queues to and from its [`Room`]. All queues are bounded: a sender waits when its queue is full, and
 //! a slow reader slows the remote sender down.
 //!
+//! `Client` and `Assistant` take the task's work and poll it in their own task ([`Transport::take_background`]).
+//!
 //! The task outlives individual connections. It resumes a connection where possible and rejoins the room otherwise.
 
 #![expect(
