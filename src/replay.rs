@@ -1,54 +1,56 @@
-//! Recorded sessions, run again: without a room, or in one, in the place of one of both ends.
+//! Replays recorded sessions: offline, or in a room in place of one participant.
 //!
-//! A [`Cassette`] is the client's end: tools that answer from a recording. [`Replay::live`] is the assistant's: what
-//! clients were asked is asked again of live ones, and their answers are compared. What follows is about the third.
+//! A [`Cassette`] replaces the client: it provides tools that answer from a recording. [`Replay::live`] replaces the
+//! assistant: it repeats the recorded calls to live clients and compares their answers. The rest of this page is about
+//! the third kind, [`Replay::dry`].
 //!
-//! [`Replay::dry`] gives the frames of a recording to sessions on virtual time, and compares what they say with what
-//! was said. Nothing is sent anywhere, and the same entries give the same report on every machine.
+//! [`Replay::dry`] feeds the frames of a recording to sessions on virtual time, and compares what they send with the
+//! recorded frames. It sends nothing to a network, and the same entries give the same report on every machine.
 //!
-//! # What is run
-//! The recorded participant, and each participant of this product with which it shook hands. The first is given all
-//! that it heard; the others are given what it sent to them, so of those only their talk with it is compared.
+//! # Which sessions run
+//! The recorded participant, and each toolbridge participant with which it exchanged a handshake. The recorded
+//! participant gets every frame that it received. The others get the frames that it sent to them, so only their frames
+//! to it are compared.
 //!
-//! # What nobody could know
-//! What applications did is taken from the file: a request that was sent is a call, an outcome that the session would
-//! not have had by itself is what a tool returned, and likewise progress, stops, registrations and goodbyes. So an
-//! argument or a tool's result is compared with nothing; what sessions make of it is. Neither compared are
-//! `bridge.instance` and the value of `bridge.to` (a recording has neither), the id of an error (it is random), the
-//! budget in a request that goes again, and the stanzas of others than the recorded participant (they count what they
-//! say to anybody), but for their order.
+//! # What is inferred
+//! Application behavior is inferred from the file. A recorded request implies a call; an outcome that the session
+//! does not produce itself implies a tool's result; likewise for progress, stops, registrations and goodbyes.
+//! Arguments and tool results are therefore not compared, only what the sessions do with them. Also not compared:
+//! `bridge.instance` and the value of `bridge.to` (a recording has neither), the random id of an error, the time limit
+//! in a retransmitted request, and the stanza numbers of participants other than the recorded one, except for their
+//! order (they also count frames to third parties).
 //!
 //! # Time
-//! Before each entry, whatever a session had to do by then is done. When exactly something was said is not compared,
-//! and what depends on exactly when something came is left out and counted: see [`Skipped`].
-//! What must have happened before the file shows it is done before: a call that waited for its owner's silence, progress
-//! that its result overtook, a registration of which the answer is there.
+//! Before each entry, each session does everything that was due by then. Exact send times are not compared, and
+//! frames that depend on exact receive times are skipped and counted; see [`Skipped`]. Events that must precede their
+//! record are moved ahead of it: a call that waited for an unresponsive owner, progress that its result overtook, and
+//! a registration whose answer is in the file.
 
-mod ahead;
-mod cause;
 mod check;
 mod compare;
 mod dry;
-mod end;
+mod endpoint;
+mod inferred_command;
 mod live;
 mod live_report;
-mod miss;
+mod matcher;
+mod mismatch;
 mod outcome;
 mod pace;
 mod plan;
+mod recorded_calls;
+mod reorder;
 mod report;
 mod script;
 mod setup;
-mod shelf;
 mod stanzas;
-mod tape;
+mod tolerance;
 mod value;
-mod when;
 
 pub use dry::{MAX_BYTES, MAX_ENTRIES, Replay};
 pub use live::{Cassette, Live, Step, Timing};
 pub use live_report::{LiveDifference, LiveError, LiveReport, NotAsked, Unasked};
-pub use miss::{Miss, MissReason};
+pub use mismatch::{Mismatch, MismatchReason};
 pub use pace::Speed;
 pub use plan::{Plan, PlannedCall};
 pub use report::{Difference, DryError, DryReport, Skipped};

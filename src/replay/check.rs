@@ -1,4 +1,4 @@
-//! What a session says beside what was said.
+//! Compares the frames that a session sends with the recorded ones.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -8,11 +8,10 @@ use std::{
 use super::{
     Difference, DryReport, Skipped,
     compare::{self, Leave},
-    dry::Later,
-    end::{End, Said, is_of_a_clock},
-    script::{Line, Spoken},
+    endpoint::{Endpoint, Said, is_of_a_clock},
+    script::{DecodedFrame, Line},
     stanzas::Stanzas,
-    when::Spans,
+    tolerance::Spans,
 };
 use crate::{
     protocol::{
@@ -23,31 +22,34 @@ use crate::{
     transport::{Identity, Lane},
 };
 
-/// A frame that a session says by its own clock may be in the file so much before: the recorded one began to count a
-/// little earlier, when it was told and not when that was recorded.
+/// How much earlier than in the session a timer-driven frame may be in the file: the recorded session started its
+/// timer slightly before the recorder logged the event.
 const EARLY: Duration = Duration::from_millis(150);
 
-/// How a call ended, in its result.
+/// The fields of a result that hold the outcome.
 const OF_AN_OUTCOME: [&str; 4] = ["body.success", "body.result", "body.errorCode", "body.errorMessage"];
 
-/// A participant, with what of it was compared so far.
+/// A participant, with the state of its comparison.
 pub(super) struct Checked<'a> {
-    pub(super) end: End,
-    /// The frames of the file by their stanzas.
-    firsts: BTreeMap<u32, Spoken>,
-    /// Two stanzas of the requests of a call: more need not be told apart.
+    pub(super) end: Endpoint,
+    /// The recorded frames by stanza.
+    firsts: BTreeMap<u32, DecodedFrame>,
+    /// Up to two stanzas of the requests of each call.
     asked: HashMap<String, Vec<u32>>,
-    /// The last stanza to these receivers, of frames that keep their order.
+    /// The last stanza of ordered frames, by receivers.
     lasts: BTreeMap<Vec<Identity>, u32>,
-    /// Whom it greeted.
+    /// The participants it sent a handshake to.
     greeted: Vec<Vec<Identity>>,
     stanzas: Stanzas,
-    /// What it was sent and has not heard yet: its answers, here before, say when.
+    /// Frames it has not yet received, with the answers that show when it did.
     pub(super) waiting: VecDeque<((Kind, String), Option<u32>, &'a Line)>,
 }
 
+/// The stanzas of frames later in the file, by sender, frame type and subject.
+pub(super) type Later = BTreeMap<(Identity, u16, String), VecDeque<Option<u32>>>;
+
 impl<'a> Checked<'a> {
-    pub(super) fn new(end: End) -> Self {
+    pub(super) fn new(end: Endpoint) -> Self {
         Self {
             end,
             firsts: BTreeMap::new(),
@@ -66,7 +68,7 @@ impl<'a> Checked<'a> {
 
     /// What it must have heard before it said this: what this answers, or what an earlier frame of its answers that
     /// was overtaken.
-    pub(super) fn heard_by_now(&mut self, said: &Spoken) -> Option<&'a Line> {
+    pub(super) fn heard_by_now(&mut self, said: &DecodedFrame) -> Option<&'a Line> {
         let at = self.waiting.iter().position(|((kind, about), stanza, _)| {
             let is_earlier = stanza.is_some_and(|stanza| said.stanza().is_some_and(|now| stanza <= now));
             is_earlier || (*kind == said.kind() && *about == said.about)
@@ -74,17 +76,17 @@ impl<'a> Checked<'a> {
         self.waiting.remove(at).map(|(.., line)| line)
     }
 
-    /// Does what its application had done before, although the file has it behind.
-    pub(super) fn after(&mut self, done: Vec<(&Line, &Spoken)>) -> &mut Self {
+    /// Applies inputs that its application gave earlier, although the file has them later.
+    pub(super) fn after(&mut self, done: Vec<(&Line, &DecodedFrame)>) -> &mut Self {
         let home = self.end.home.clone();
-        for (line, spoken) in done {
+        for (line, decoded) in done {
             let to: &[Identity] = if self.end.is_home { &line.to } else { std::slice::from_ref(&home) };
-            self.end.cause(line, spoken, to);
+            self.end.infer(line, decoded, to);
         }
         self
     }
 
-    /// A frame that it said then: does it say it now?
+    /// Compares a recorded frame with what the session sent.
     pub(super) fn check(
         &mut self,
         line: &Line,
@@ -93,63 +95,63 @@ impl<'a> Checked<'a> {
         later: &Later,
         report: &mut DryReport,
     ) {
-        let Some(spoken) = &line.spoken else { return report.skip(Skipped::Malformed) };
-        if spoken.is_sign_of_life() {
+        let Some(decoded) = &line.decoded else { return report.skip(Skipped::Malformed) };
+        if decoded.is_keepalive() {
             return report.skip(Skipped::SignOfLife);
         }
-        if spoken.is_redacted() {
+        if decoded.is_redacted() {
             report.skip(Skipped::Redacted);
         }
-        if let Some(stanza) = spoken.stanza() {
+        if let Some(stanza) = decoded.stanza() {
             if let Some(first) = self.firsts.get(&stanza) {
                 let leave = Leave { heard: true, budget: true };
-                let found = compare::fields(spoken, first, leave);
-                self.tell(line.entry, spoken.kind(), found, report);
+                let found = compare::fields(decoded, first, leave);
+                self.tell(line.entry, decoded.kind(), found, report);
                 return report.skip(Skipped::Repeated);
             }
-            self.firsts.insert(stanza, spoken.clone());
-            if spoken.kind() == Kind::TOOL_USE_REQUEST {
-                let asked = self.asked.entry(spoken.about.clone()).or_default();
+            self.firsts.insert(stanza, decoded.clone());
+            if decoded.kind() == Kind::TOOL_USE_REQUEST {
+                let asked = self.asked.entry(decoded.about.clone()).or_default();
                 if asked.len() < 2 {
                     asked.push(stanza);
                 }
             }
         }
-        self.check_order(line, spoken, to, spans, report);
-        match self.find(line, spoken, to, later) {
-            Some(said) => self.compare(line, spoken, to, &said, report),
-            None => match self.why_unsaid(line, spoken, to, spans) {
+        self.check_order(line, decoded, to, spans, report);
+        match self.find(line, decoded, to, later) {
+            Some(said) => self.compare(line, decoded, to, &said, report),
+            None => match self.reason_not_sent(line, decoded, to, spans) {
                 Some(why) => {
-                    self.stanzas.only_in_file(spoken);
+                    self.stanzas.only_in_file(decoded);
                     report.skip(why);
                 }
                 None => {
-                    self.stanzas.only_in_file(spoken);
+                    self.stanzas.only_in_file(decoded);
                     report.compared += 1;
-                    let found = vec![("frame".to_owned(), compare::summary(spoken), "nothing".to_owned())];
-                    self.tell(line.entry, spoken.kind(), found, report);
+                    let found = vec![("frame".to_owned(), compare::summary(decoded), "nothing".to_owned())];
+                    self.tell(line.entry, decoded.kind(), found, report);
                 }
             },
         }
-        if spoken.kind() == Kind::CONFIGURATION && !self.greeted.iter().any(|it| it == to) {
+        if decoded.kind() == Kind::CONFIGURATION && !self.greeted.iter().any(|it| it == to) {
             self.greeted.push(to.to_vec());
         }
     }
 
-    /// The file is over: what it lacks.
+    /// Reports sent frames that the file lacks, at its end.
     pub(super) fn finish(mut self, spans: &Spans, report: &mut DryReport) {
         let mut left = std::mem::take(&mut self.end.unheard);
         left.extend(std::mem::take(&mut self.end.said));
         for said in &left {
             match self.why_unheard(said, spans) {
                 Some(why) => {
-                    self.stanzas.only_said(&said.spoken);
+                    self.stanzas.only_said(&said.decoded);
                     report.skip(why);
                 }
                 None => {
                     let found =
-                        vec![("frame".to_owned(), "nothing".to_owned(), compare::summary(&said.spoken))];
-                    self.tell(said.entry, said.spoken.kind(), found, report);
+                        vec![("frame".to_owned(), "nothing".to_owned(), compare::summary(&said.decoded))];
+                    self.tell(said.entry, said.decoded.kind(), found, report);
                 }
             }
         }
@@ -158,19 +160,19 @@ impl<'a> Checked<'a> {
         }
     }
 
-    /// Frames to the same receivers keep their order, but for acknowledgements, stops, and what is not on the
-    /// reliable lane or comes in parts.
+    /// Frames to the same receivers keep their order, except acknowledgements, stops, frames on the lossy lane and
+    /// streams.
     fn check_order(
         &mut self,
         line: &Line,
-        spoken: &Spoken,
+        decoded: &DecodedFrame,
         to: &[Identity],
         spans: &Spans,
         report: &mut DryReport,
     ) {
-        let overtakes = matches!(spoken.message, Message::Acknowledgement(_) | Message::ControlStop(_));
+        let overtakes = matches!(decoded.message, Message::Acknowledgement(_) | Message::ControlStop(_));
         let Some(stanza) =
-            spoken.stanza().filter(|_| !overtakes && !line.stream && line.lane == Lane::Reliable)
+            decoded.stanza().filter(|_| !overtakes && !line.stream && line.lane == Lane::Reliable)
         else {
             return;
         };
@@ -180,21 +182,27 @@ impl<'a> Checked<'a> {
         } else if spans.excuse(line.at, &self.end.id, self.end.is_home).is_none() {
             let found =
                 vec![("order".to_owned(), format!("stanza {stanza}"), format!("after stanza {last}"))];
-            self.tell(line.entry, spoken.kind(), found, report);
+            self.tell(line.entry, decoded.kind(), found, report);
         }
     }
 
-    /// What it says that is this frame, once its application did what it must have done.
-    fn find(&mut self, line: &Line, spoken: &Spoken, to: &[Identity], to_come: &Later) -> Option<Said> {
-        if let Some(at) = self.place(spoken, to) {
+    /// Finds the sent frame for this recorded frame, after inferring its application's input.
+    fn find(
+        &mut self,
+        line: &Line,
+        decoded: &DecodedFrame,
+        to: &[Identity],
+        to_come: &Later,
+    ) -> Option<Said> {
+        if let Some(at) = self.place(decoded, to) {
             return self.end.said.remove(at);
         }
-        self.end.cause(line, spoken, to);
+        self.end.infer(line, decoded, to);
         // A window or a silence is over, of which the session told with a stop or a request.
-        let by_clock = matches!(spoken.kind(), Kind::TOOL_USE_REQUEST | Kind::CONTROL_STOP);
+        let by_clock = matches!(decoded.kind(), Kind::TOOL_USE_REQUEST | Kind::CONTROL_STOP);
         let most: Instant = later(self.end.clock, if by_clock { EARLY } else { Duration::ZERO });
         loop {
-            if let Some(at) = self.place(spoken, to) {
+            if let Some(at) = self.place(decoded, to) {
                 return self.end.said.remove(at);
             }
             if !self.end.hurry(most) {
@@ -203,27 +211,29 @@ impl<'a> Checked<'a> {
         }
         // One of this type that the file will not have: this must be it, with something changed.
         let is_to_come = |said: &Said| {
-            let key = (self.end.id.clone(), said.spoken.kind().code(), said.spoken.about.clone());
+            let key = (self.end.id.clone(), said.decoded.kind().code(), said.decoded.about.clone());
             to_come.get(&key).is_some_and(|left| !left.is_empty())
         };
         let at = self.end.said.iter().position(|said| {
-            said.spoken.kind() == spoken.kind() && self.is_to(said, to) && !is_to_come(said)
+            said.decoded.kind() == decoded.kind() && self.is_to(said, to) && !is_to_come(said)
         })?;
         self.end.said.remove(at)
     }
 
-    /// The first that is about the same and for the same; rather one that is the same.
-    fn place(&self, spoken: &Spoken, to: &[Identity]) -> Option<usize> {
+    /// The first frame with the same subject and receivers, preferably an equal one.
+    fn place(&self, decoded: &DecodedFrame, to: &[Identity]) -> Option<usize> {
         let is_it = |said: &Said| {
-            said.spoken.kind() == spoken.kind() && said.spoken.about == spoken.about && self.is_to(said, to)
+            said.decoded.kind() == decoded.kind()
+                && said.decoded.about == decoded.about
+                && self.is_to(said, to)
         };
         let mut places = self.end.said.iter().enumerate().filter(|(_, said)| is_it(said));
         let (first, _) = places.next()?;
         if places.next().is_none() {
             return Some(first);
         }
-        let leave = self.leave(spoken, to);
-        let same = |said: &Said| compare::fields(spoken, &said.spoken, leave).is_empty();
+        let leave = self.leave(decoded, to);
+        let same = |said: &Said| compare::fields(decoded, &said.decoded, leave).is_empty();
         let mut all = self.end.said.iter().enumerate().skip(first).filter(|(_, said)| is_it(said));
         Some(all.find(|(_, said)| same(said)).map_or(first, |(at, _)| at))
     }
@@ -235,34 +245,35 @@ impl<'a> Checked<'a> {
         said.to.len() == to.len() && said.to.iter().all(|it| to.contains(it))
     }
 
-    fn leave(&self, spoken: &Spoken, to: &[Identity]) -> Leave {
+    fn leave(&self, decoded: &DecodedFrame, to: &[Identity]) -> Leave {
         // Whether the other was heard before the first greeting, its author decides; later it is a matter of moments.
-        let heard = spoken.kind() == Kind::CONFIGURATION
+        let heard = decoded.kind() == Kind::CONFIGURATION
             && (!self.end.is_home || self.greeted.iter().any(|it| it == to));
         // Who speaks plainly is asked only after a silence, out of the same budget.
-        let budget = spoken.kind() == Kind::TOOL_USE_REQUEST && spoken.frame.meta_str("bridge.to").is_none();
+        let budget =
+            decoded.kind() == Kind::TOOL_USE_REQUEST && decoded.frame.meta_str("bridge.to").is_none();
         Leave { heard, budget: budget && !to.is_empty() }
     }
 
     fn compare(
         &mut self,
         line: &Line,
-        spoken: &Spoken,
+        decoded: &DecodedFrame,
         to: &[Identity],
         said: &Said,
         report: &mut DryReport,
     ) {
         self.end.packets.insert(line.place, said.packet);
-        if let (Some(file), Some(now)) = (spoken.stanza(), said.spoken.frame.stanza_id()) {
+        if let (Some(file), Some(now)) = (decoded.stanza(), said.decoded.frame.stanza_id()) {
             if self.end.is_home {
-                self.stanzas.both(line.entry, line.at, spoken.kind(), (file, now.unsigned_abs()));
+                self.stanzas.both(line.entry, line.at, decoded.kind(), (file, now.unsigned_abs()));
             }
             if file != now.unsigned_abs() {
                 self.end.numbered.insert(file, now);
             }
         }
-        let mut found = compare::fields(spoken, &said.spoken, self.leave(spoken, to));
-        if is_race(spoken, &said.spoken, self.end.is_home) {
+        let mut found = compare::fields(decoded, &said.decoded, self.leave(decoded, to));
+        if is_race(decoded, &said.decoded, self.end.is_home) {
             found.retain(|(field, ..)| !OF_AN_OUTCOME.iter().any(|it| field.starts_with(it)));
             report.skip(Skipped::Race);
         } else {
@@ -273,17 +284,23 @@ impl<'a> Checked<'a> {
             let lanes: Vec<_> = said.lanes.iter().map(|lane| name_of(*lane)).collect();
             found.push(("lane".to_owned(), name_of(line.lane).to_owned(), lanes.join(", ")));
         }
-        self.tell(line.entry, spoken.kind(), found, report);
+        self.tell(line.entry, decoded.kind(), found, report);
     }
 
-    /// Why a frame of the file need not be said.
-    fn why_unsaid(&self, line: &Line, spoken: &Spoken, to: &[Identity], spans: &Spans) -> Option<Skipped> {
+    /// Why a recorded frame need not be sent.
+    fn reason_not_sent(
+        &self,
+        line: &Line,
+        decoded: &DecodedFrame,
+        to: &[Identity],
+        spans: &Spans,
+    ) -> Option<Skipped> {
         let greeted = || self.greeted.iter().any(|it| it == to);
         let has_call = |call: &str| self.end.calls.contains_key(&CallId::from(call));
-        match &spoken.message {
+        match &decoded.message {
             Message::Configuration(_) if greeted() => return Some(Skipped::Greeting),
             Message::ToolsRegister(it) if it.tools == self.end.offered => return Some(Skipped::Greeting),
-            Message::ToolUseRequest(it) if self.was_asked(it.id.as_str(), spoken) => {
+            Message::ToolUseRequest(it) if self.was_asked(it.id.as_str(), decoded) => {
                 return Some(Skipped::AskedElsewhere);
             }
             Message::Acknowledgement(_) if self.end.is_fast => return Some(Skipped::FastLane),
@@ -307,15 +324,15 @@ impl<'a> Checked<'a> {
         spans.excuse(line.at, &self.end.id, self.end.is_home)
     }
 
-    /// Whether an earlier request of this call is in the file.
-    fn was_asked(&self, call: &str, spoken: &Spoken) -> bool {
+    /// Whether the file has an earlier request of this call.
+    fn was_asked(&self, call: &str, decoded: &DecodedFrame) -> bool {
         let asked = self.asked.get(call).map_or(&[][..], Vec::as_slice);
-        asked.iter().any(|stanza| Some(*stanza) != spoken.stanza())
+        asked.iter().any(|stanza| Some(*stanza) != decoded.stanza())
     }
 
-    /// Why what it says need not be in the file.
+    /// Why a sent frame need not be in the file.
     fn why_unheard(&self, said: &Said, spans: &Spans) -> Option<Skipped> {
-        match &said.spoken.message {
+        match &said.decoded.message {
             Message::Configuration(_) if !self.end.is_home => return Some(Skipped::Greeting),
             Message::Configuration(_) if self.greeted.contains(&said.to) => return Some(Skipped::Greeting),
             Message::ToolsRegister(it) if self.has_registered(&it.tools) || !self.end.is_home => {
@@ -345,7 +362,7 @@ impl<'a> Checked<'a> {
 
     fn has_registered(&self, tools: &[crate::protocol::frame::RegisteredTool]) -> bool {
         let is_it =
-            |first: &Spoken| matches!(&first.message, Message::ToolsRegister(it) if it.tools == tools);
+            |first: &DecodedFrame| matches!(&first.message, Message::ToolsRegister(it) if it.tools == tools);
         self.firsts.values().any(is_it)
     }
 
@@ -357,8 +374,8 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// Whether a deadline met an answer or a stop, so that less than is in the file decided which was first.
-fn is_race(file: &Spoken, said: &Spoken, is_home: bool) -> bool {
+/// Whether a deadline coincided with an answer or a stop, so that the file cannot show which came first.
+fn is_race(file: &DecodedFrame, said: &DecodedFrame, is_home: bool) -> bool {
     let (Message::ToolUseResult(file), Message::ToolUseResult(said)) = (&file.message, &said.message) else {
         return false;
     };

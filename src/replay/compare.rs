@@ -1,26 +1,30 @@
-//! Two frames, field by field, as canonical JSON.
+//! Compares two frames field by field as canonical JSON.
 
 use serde_json::{Map, Value};
 
-use super::script::Spoken;
+use super::script::DecodedFrame;
 use crate::{protocol::frame::Kind, recording::REDACTED};
 
-/// A value in a report is cut off beyond so many characters.
+/// The longest value in a report, in characters.
 const MAX_SHOWN: usize = 200;
 
-/// What of two frames need not be alike.
+/// What to exclude from a comparison.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Leave {
-    /// Whether the sender heard the other's Configuration.
+    /// Whether the sender had received the other's Configuration.
     pub(super) heard: bool,
-    /// The budget.
+    /// The time limit.
     pub(super) budget: bool,
 }
 
-/// The fields in which they differ: the path, what the file has, what the session says.
+/// Returns the fields that differ: path, value in the file, value in the session.
 ///
-/// The stanza is not among them: it is compared over all frames together.
-pub(super) fn fields(file: &Spoken, said: &Spoken, leave: Leave) -> Vec<(String, String, String)> {
+/// The stanza is excluded; it is compared across all frames.
+pub(super) fn fields(
+    file: &DecodedFrame,
+    said: &DecodedFrame,
+    leave: Leave,
+) -> Vec<(String, String, String)> {
     let redacted = file.is_redacted() || said.is_redacted();
     let mut found = Vec::new();
     let (file, said) = (shown(file, redacted, leave), shown(said, redacted, leave));
@@ -28,15 +32,16 @@ pub(super) fn fields(file: &Spoken, said: &Spoken, leave: Leave) -> Vec<(String,
     found
 }
 
-/// A frame in a few words.
-pub(super) fn summary(spoken: &Spoken) -> String {
-    let about = if spoken.about.is_empty() { String::new() } else { format!(" {}", spoken.about.trim_end()) };
-    cut(&format!("{}{about}", spoken.kind().name()))
+/// Summarizes a frame.
+pub(super) fn summary(decoded: &DecodedFrame) -> String {
+    let about =
+        if decoded.about.is_empty() { String::new() } else { format!(" {}", decoded.about.trim_end()) };
+    cut(&format!("{}{about}", decoded.kind().name()))
 }
 
-/// What of a frame is compared.
-fn shown(spoken: &Spoken, redacted: bool, leave: Leave) -> Value {
-    let mut json = spoken.frame.to_json().unwrap_or_default();
+/// The parts of a frame that are compared.
+fn shown(decoded: &DecodedFrame, redacted: bool, leave: Leave) -> Value {
+    let mut json = decoded.frame.to_json().unwrap_or_default();
     let Some(frame) = json.as_object_mut() else { return json };
     frame.remove("stanzaId");
     if let Some(meta) = frame.get_mut("meta").and_then(Value::as_object_mut) {
@@ -54,7 +59,7 @@ fn shown(spoken: &Spoken, redacted: bool, leave: Leave) -> Value {
         frame.remove("body");
     }
     if let Some(body) = frame.get_mut("body").and_then(Value::as_object_mut) {
-        if spoken.kind() == Kind::ERROR {
+        if decoded.kind() == Kind::ERROR {
             body.remove("id");
         }
         if leave.budget {
@@ -64,7 +69,7 @@ fn shown(spoken: &Spoken, redacted: bool, leave: Leave) -> Value {
     json
 }
 
-/// Two values below this path, field by field.
+/// Compares two values below this path field by field.
 pub(super) fn values(path: &str, file: &Value, said: &Value) -> Vec<(String, String, String)> {
     let mut found = Vec::new();
     differ(path, file, said, &mut found);

@@ -1,17 +1,15 @@
-//! The file, step by step: who hears what, and who is asked what it says.
+//! Steps through a file: delivers its frames to sessions and compares what they send.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Instant,
-};
+use std::{collections::BTreeMap, time::Instant};
 
 use super::{
-    DryError, DryReport, Skipped, ahead,
-    check::Checked,
-    end::End,
-    script::{self, Line, Spoken, Step, What},
+    DryError, DryReport, Skipped,
+    check::{Checked, Later},
+    endpoint::Endpoint,
+    reorder,
+    script::{self, DecodedFrame, Line, Step, What},
     setup::{self, Shown, ends_of},
-    when::{Clock, Spans},
+    tolerance::{Clock, Spans},
 };
 use crate::{
     protocol::{frame::Kind, session::SendFailure},
@@ -19,23 +17,24 @@ use crate::{
     transport::{CloseReason, ConnectionState, Identity, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid},
 };
 
-/// The most entries of a recording that is replayed, since all of it is held at once: three hours of ten calls a minute for
+/// The maximum number of entries of a recording, since all are kept in memory: three hours of ten calls a minute for
 /// each of ten clients.
 pub const MAX_ENTRIES: usize = 100_000;
 
-/// The most bytes of packets in a recording that is replayed: 64 MiB.
+/// The maximum size of a recording's packets: 64 MiB.
 pub const MAX_BYTES: usize = 64 << 20;
 
-/// How many steps all sessions of a replay may take together: an entry that reaches one of them, or the end of one wait of
-/// one of them. A day of one client and its assistant takes a tenth of it.
+/// The maximum number of steps of all sessions together. A step is an entry that reaches a session, or a timer of a
+/// session. A day of one client and its assistant takes a tenth of it.
 const MAX_STEPS: u64 = 10_000_000;
 
-/// So many frames to one participant wait for the answers that say when it heard them; more are heard at once.
+/// How many frames to one participant wait for the answers that date their receipt; further frames are received at
+/// once.
 const MAX_WAITING: usize = 1_024;
 
-/// Runs recorded sessions again.
+/// Replays recorded sessions.
 ///
-/// A test of an app of one's own, against a session of it that was recorded once:
+/// To test an app against a recorded session:
 ///
 /// ```
 /// use toolbridge::{recording::Recording, replay::Replay};
@@ -69,8 +68,8 @@ const MAX_WAITING: usize = 1_024;
 pub struct Replay;
 
 impl Replay {
-    /// Gives a recording's frames to sessions on virtual time, and compares what they say with what was said.
-    /// Nothing is sent anywhere.
+    /// Feeds a recording's frames to sessions on virtual time, and compares what they send with the recorded frames.
+    /// Sends nothing to a network.
     ///
     /// ```
     /// use toolbridge::{
@@ -85,7 +84,8 @@ impl Replay {
     /// ```
     ///
     /// # Errors
-    /// Nobody was recorded, or an observer, which says nothing itself; or the recording is too large to be held.
+    /// Returns an error if the recorded participant is unknown or an observer, which sends nothing, or if the
+    /// recording is too large.
     pub fn dry(entries: impl IntoIterator<Item = Entry>) -> Result<DryReport, DryError> {
         let steps = script::read(entries)?;
         let mut stage = Stage::new(&steps)?;
@@ -99,19 +99,16 @@ impl Replay {
     }
 }
 
-/// The frames of a speaker that the file still has, by type and subject: their stanzas.
-pub(super) type Later = BTreeMap<(Identity, u16, String), VecDeque<Option<u32>>>;
-
 struct Stage<'a> {
     steps: &'a [Step],
     clock: Clock,
     spans: Spans,
     shown: BTreeMap<Identity, Shown>,
-    /// Calls that were made at a greeting: its entry, and that of the request.
+    /// Calls made at a handshake: its entry, and the entry of the request.
     silent: BTreeMap<usize, usize>,
-    /// What was said to whom before they were seen, and was heard.
-    unseen: BTreeMap<Identity, Vec<usize>>,
-    /// Which instance each sid showed.
+    /// Frames received by participants whose join was recorded later.
+    before_join: BTreeMap<Identity, Vec<usize>>,
+    /// The instance of each sid.
     instances: BTreeMap<(Identity, Sid), String>,
     later: Later,
     home: Identity,
@@ -120,12 +117,12 @@ struct Stage<'a> {
     end: Option<Checked<'a>>,
     others: BTreeMap<Identity, Checked<'a>>,
     present: BTreeMap<Identity, Participant>,
-    /// Where the file is.
+    /// The current position in the file.
     entry: usize,
     at: Moment,
-    /// How many sessions were begun.
+    /// How many sessions were created.
     runs: u64,
-    /// How many steps they have taken together.
+    /// The number of steps of all sessions together.
     taken: u64,
     report: DryReport,
 }
@@ -143,11 +140,11 @@ impl<'a> Stage<'a> {
         let (mut later, mut instances) = (Later::new(), BTreeMap::new());
         for step in steps {
             let What::Line(line) = &step.what else { continue };
-            let Some(spoken) = &line.spoken else { continue };
+            let Some(decoded) = &line.decoded else { continue };
             let (speaker, _) = ends_of(line, &home);
-            let key = (speaker.clone(), spoken.kind().code(), spoken.about.clone());
-            later.entry(key).or_default().push_back(spoken.stanza());
-            if let (Direction::Heard, Some(instance)) = (line.direction, spoken.instance()) {
+            let key = (speaker.clone(), decoded.kind().code(), decoded.about.clone());
+            later.entry(key).or_default().push_back(decoded.stanza());
+            if let (Direction::Heard, Some(instance)) = (line.direction, decoded.instance()) {
                 let join = (speaker.clone(), line.from.sid().clone());
                 instances.entry(join).or_insert_with(|| instance.to_owned());
             }
@@ -157,8 +154,8 @@ impl<'a> Stage<'a> {
             steps,
             clock: Clock::new(steps),
             spans: Spans::new(steps, &home),
-            silent: ahead::calls_in_silence(steps, &home, &shown),
-            unseen: ahead::heard_unseen(steps, &home),
+            silent: reorder::calls_during_probe(steps, &home, &shown),
+            before_join: reorder::received_before_join(steps, &home),
             shown,
             instances,
             later,
@@ -212,10 +209,10 @@ impl<'a> Stage<'a> {
         self.reaches(line, |id| line.to.is_empty() || line.to.contains(id));
     }
 
-    /// These others hear it: at once, or when their answer says that they had.
+    /// Delivers a frame to these participants: at once, or when their answer shows that they received it.
     fn reaches(&mut self, line: &'a Line, is_to: impl Fn(&Identity) -> bool) {
         let Some(home) = self.here.as_ref().map(|here| here.peer().clone()) else { return };
-        let answer = line.spoken.as_ref().and_then(Spoken::answer);
+        let answer = line.decoded.as_ref().and_then(DecodedFrame::answer);
         for (id, it) in &mut self.others {
             if !it.end.is_here || !is_to(id) {
                 continue;
@@ -243,15 +240,15 @@ impl<'a> Stage<'a> {
         let behind = self.overtaken(line);
         match self.others.get_mut(&id) {
             Some(it) => {
-                if let (Some(spoken), Some(home)) = (&line.spoken, &self.here) {
-                    while let Some(waiting) = it.heard_by_now(spoken) {
+                if let (Some(decoded), Some(home)) = (&line.decoded, &self.here) {
+                    while let Some(waiting) = it.heard_by_now(decoded) {
                         it.end.hear(waiting, home.peer());
                     }
                 }
                 let home = std::slice::from_ref(&self.home);
                 it.after(behind).check(line, home, &self.spans, &self.later, &mut self.report);
             }
-            None if line.spoken.is_none() => self.report.skip(Skipped::Malformed),
+            None if line.decoded.is_none() => self.report.skip(Skipped::Malformed),
             None => self.report.skip(Skipped::NotReplayed),
         }
         if let Some(it) = &mut self.end {
@@ -259,45 +256,46 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What a result overtook.
-    fn overtaken(&self, line: &Line) -> Vec<(&'a Line, &'a Spoken)> {
-        let Some(spoken) = line.spoken.as_ref().filter(|it| it.kind() == Kind::TOOL_USE_RESULT) else {
+    /// The progress that a result overtook.
+    fn overtaken(&self, line: &Line) -> Vec<(&'a Line, &'a DecodedFrame)> {
+        let Some(decoded) = line.decoded.as_ref().filter(|it| it.kind() == Kind::TOOL_USE_RESULT) else {
             return Vec::new();
         };
         let (speaker, _) = ends_of(line, &self.home);
-        match self.later.get(&(speaker.clone(), Kind::TOOL_PROGRESS.code(), spoken.about.clone())) {
-            Some(to_come) if !to_come.is_empty() => ahead::overtaken(self.steps, &self.home, line),
+        match self.later.get(&(speaker.clone(), Kind::TOOL_PROGRESS.code(), decoded.about.clone())) {
+            Some(to_come) if !to_come.is_empty() => reorder::overtaken(self.steps, &self.home, line),
             _ => Vec::new(),
         }
     }
 
-    /// Makes a call whose request follows later: one that greets whom it names, one that waits for a silence.
+    /// Makes a call whose request follows later: one that sends a handshake first, or waits for an unresponsive
+    /// owner.
     fn call_ahead(&mut self, line: &Line) {
         if let (Some(request), Some(it)) = (self.silent.get(&line.entry), &mut self.end)
             && let What::Line(request) = &self.steps[*request].what
-            && let Some(spoken) = &request.spoken
+            && let Some(decoded) = &request.decoded
         {
-            it.end.call_before(request, spoken, request.at.since(line.at));
+            it.end.call_before(request, decoded, request.at.since(line.at));
         }
         let called = self.shown.get(&self.home).and_then(|shown| shown.called.get(&line.entry));
         let (Some(called), Some(it)) = (called, &mut self.end) else { return };
         let request = self.steps[line.entry..].iter().find_map(|step| match &step.what {
             What::Line(line) if line.direction == Direction::Sent && line.to.contains(called) => {
-                let spoken = line.spoken.as_ref()?;
-                (spoken.kind() == Kind::TOOL_USE_REQUEST).then_some((line, spoken))
+                let decoded = line.decoded.as_ref()?;
+                (decoded.kind() == Kind::TOOL_USE_REQUEST).then_some((line, decoded))
             }
             _ => None,
         });
-        if let Some((request, spoken)) = request {
-            it.end.call_before(request, spoken, request.at.since(line.at));
+        if let Some((request, decoded)) = request {
+            it.end.call_before(request, decoded, request.at.since(line.at));
         }
     }
 
-    /// One frame less is to come.
+    /// Removes a frame from those that follow.
     fn count(&mut self, line: &Line) {
-        let Some(spoken) = &line.spoken else { return };
+        let Some(decoded) = &line.decoded else { return };
         let (speaker, _) = ends_of(line, &self.home);
-        let key = (speaker.clone(), spoken.kind().code(), spoken.about.clone());
+        let key = (speaker.clone(), decoded.kind().code(), decoded.about.clone());
         if let Some(left) = self.later.get_mut(&key) {
             left.pop_front();
         }
@@ -344,7 +342,7 @@ impl<'a> Stage<'a> {
         self.here.is_some() && matches!(step, Some(What::Event(RoomEvent::Here { .. })))
     }
 
-    /// The recorded participant is in the room, for the first time or anew.
+    /// Handles a join of the recorded participant.
     fn is_here(&mut self, entry: usize, now: Instant, sid: &Sid) {
         let Some(shown) = self.shown.get(&self.home) else {
             self.here = Some(Participant::new(self.home.clone(), sid.clone()));
@@ -357,7 +355,8 @@ impl<'a> Stage<'a> {
         };
         let Some(before) = self.here.replace(who.clone()) else {
             self.runs += 1;
-            let end = End::new(&who, shown, (&self.home, &self.room), self.runs, (self.entry, self.at, now));
+            let end =
+                Endpoint::new(&who, shown, (&self.home, &self.room), self.runs, (self.entry, self.at, now));
             self.end = end.map(Checked::new);
             return;
         };
@@ -417,7 +416,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Somebody is in the room under this sid. If it is one of ours, its session is there from now on.
+    /// Handles a participant that is present under this sid, and creates its session if it is a toolbridge
+    /// participant.
     fn meet(&mut self, who: &Participant, now: Instant) {
         let Some(home) = self.here.clone().filter(|_| self.end.is_some()) else { return };
         let id = who.identity();
@@ -448,7 +448,7 @@ impl<'a> Stage<'a> {
             }
         }
         self.runs += 1;
-        let end = End::new(who, shown, (&self.home, &self.room), self.runs, (self.entry, self.at, now));
+        let end = Endpoint::new(who, shown, (&self.home, &self.room), self.runs, (self.entry, self.at, now));
         let Some(mut end) = end else { return };
         end.act(|session, now| {
             session.handle_joined(now, who.clone());
@@ -460,7 +460,7 @@ impl<'a> Stage<'a> {
         if let Some(before) = self.others.insert(id.clone(), Checked::new(end)) {
             before.finish(&self.spans, &mut self.report); // another run of its program
         }
-        for entry in self.unseen.remove(id).unwrap_or_default() {
+        for entry in self.before_join.remove(id).unwrap_or_default() {
             if let What::Line(line) = &self.steps[entry].what {
                 self.reaches(line, |to| to == id);
             }
@@ -475,13 +475,12 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Whether the recorded participant says that it is one.
+/// Whether the file marks the recorded participant as an observer.
 fn is_observer(steps: &[Step], home: &Identity) -> bool {
     steps.iter().any(|step| matches!(&step.what, What::Event(event) if event.is_observer(home)))
 }
 
-/// What a session was told of a packet that did not leave, by what a recorder wrote of it. Of one that its driver gave
-/// up, it was told nothing.
+/// The send error that the session received, from the recorder's text. Sends that the driver cancelled report no error.
 fn why_unsent(reason: &str) -> Option<SendFailure> {
     let number = |word: &str| word.parse().ok();
     let words: Vec<_> = reason.split_whitespace().collect();

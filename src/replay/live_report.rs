@@ -1,4 +1,4 @@
-//! What came of asking live clients again.
+//! The result of a live replay.
 
 use std::fmt;
 
@@ -9,35 +9,35 @@ use crate::{
     transport::CloseReason,
 };
 
-/// So many differences are kept; further ones are counted.
+/// How many differences are kept; further ones are counted.
 const MAX_DIFFERENCES: usize = 1_000;
 
-/// What live clients answered, beside what was recorded.
+/// Compares the answers of live clients with the recorded ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LiveReport {
-    /// Calls that were asked.
+    /// Calls that were made.
     pub asked: usize,
     /// Calls whose outcome was compared with the recorded one.
     pub compared: usize,
-    /// Of these, those of which only success and code were: the recorded result is redacted.
+    /// Compared calls with a redacted result: only success and error code were compared.
     pub redacted: usize,
-    /// Calls of whose end the recording says nothing, so that nothing was compared.
+    /// Calls without a recorded outcome, which were not compared.
     pub open: usize,
-    /// Calls that were not asked, by tool and reason.
+    /// Calls that were not made, by tool and reason.
     pub not_asked: Vec<Unasked>,
-    /// What is different, by its place in the file. At most 1,000.
+    /// The differences, in file order. At most 1,000.
     pub differences: Vec<LiveDifference>,
-    /// How many more differences there were.
+    /// The number of further differences.
     pub more_differences: usize,
-    /// Why we left the room before all calls had ended, if so. Calls that were not asked or have no outcome for that
-    /// reason are in no figure.
+    /// Why the assistant left the room before all calls had ended, if it did. Calls without an outcome for that
+    /// reason are not counted.
     #[serde(serialize_with = "as_text", skip_serializing_if = "Option::is_none")]
     pub broken_off: Option<CloseReason>,
 }
 
 impl LiveReport {
-    /// Whether every outcome that was compared is as it was, and nothing was broken off.
+    /// Whether every compared outcome matches and the replay was not interrupted.
     pub fn is_same(&self) -> bool {
         self.differences.is_empty() && self.broken_off.is_none()
     }
@@ -92,11 +92,11 @@ impl fmt::Display for LiveReport {
     }
 }
 
-/// One field of an outcome that is not as it was recorded.
+/// One field of an outcome that differs from the recording.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct LiveDifference {
-    /// The place of the recorded request in the file, from 0, counting every entry.
+    /// The position of the recorded request in the file, counting every entry from 0.
     pub entry: usize,
     /// The recorded call's id.
     pub call: String,
@@ -104,9 +104,9 @@ pub struct LiveDifference {
     pub tool: String,
     /// `outcome`; or the path in the result as canonical JSON, such as `result.level`.
     pub field: String,
-    /// What was recorded.
+    /// The recorded value.
     pub expected: String,
-    /// What was answered now.
+    /// The live value.
     pub got: String,
 }
 
@@ -118,28 +118,28 @@ impl fmt::Display for LiveDifference {
     }
 }
 
-/// Calls of one tool that are not asked.
+/// Calls of one tool that were not made.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct Unasked {
     /// The tool.
     pub tool: String,
-    /// Why.
+    /// The reason.
     pub reason: NotAsked,
-    /// How many.
+    /// The number of calls.
     pub calls: usize,
 }
 
-/// Why a recorded call is not asked again.
+/// Why a recorded call is not repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NotAsked {
-    /// Its tool was not named.
+    /// Its tool is not in the list of allowed tools.
     NotAllowed,
-    /// Its tool cannot be undone, as the recording or its live owner says, and such tools were not allowed.
+    /// Its tool is destructive according to the recording or its live owner, and destructive tools were not allowed.
     Destructive,
-    /// Its parameters were taken out of the recording.
+    /// Its parameters are redacted.
     Redacted,
 }
 
@@ -157,21 +157,21 @@ impl fmt::Display for NotAsked {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LiveError {
-    /// It cannot be read.
+    /// The recording cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// It is damaged.
+    /// The recording is damaged.
     #[error("the recording is damaged at byte {}: {}", .0.at_byte, .0.text)]
     Damaged(Damage),
-    /// It has no call that a client was asked, so there is nothing to replay.
+    /// The recording has no call to a client.
     #[error("the recording has no call that a client was asked")]
     NoCalls,
-    /// It is larger than what is held at once: [`MAX_ENTRIES`](super::MAX_ENTRIES), [`MAX_BYTES`](super::MAX_BYTES).
+    /// The recording exceeds [`MAX_ENTRIES`](super::MAX_ENTRIES) or [`MAX_BYTES`](super::MAX_BYTES).
     #[error("the recording has more than {entries} entries or {bytes} bytes of packets")]
     TooLarge {
-        /// The most entries.
+        /// The maximum number of entries.
         entries: usize,
-        /// The most bytes.
+        /// The maximum number of bytes.
         bytes: usize,
     },
 }

@@ -1,8 +1,8 @@
-//! A recorded outcome beside a live one.
+//! Compares a recorded outcome with a live one.
 
 use super::{
     compare,
-    tape::{Answer, Ending, Taped},
+    recorded_calls::{Answer, ClientCall, Ending},
     value::canonical,
 };
 use crate::{
@@ -10,32 +10,32 @@ use crate::{
     value::Value,
 };
 
-/// What of two outcomes was compared.
+/// How much of two outcomes was compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compared {
-    /// All of it.
+    /// Everything.
     Whole,
-    /// Success and code: the recorded result is redacted.
+    /// Success and error code: the recorded result is redacted.
     Word,
-    /// Nothing: the recording does not say how it ended.
+    /// Nothing: the recording has no outcome.
     Nothing,
 }
 
-/// The fields in which they differ: the path, what was recorded, what was answered.
+/// Returns the fields that differ: path, recorded value, live value.
 ///
-/// An error's text is not compared: it is for people.
+/// Error texts are excluded, since they are for people.
 pub(super) fn fields(
-    taped: &Taped,
+    client_call: &ClientCall,
     live: &Result<Value, CallError>,
 ) -> (Compared, Vec<(String, String, String)>) {
-    let expected = match taped.ending() {
+    let expected = match client_call.ending() {
         Ending::Open => return (Compared::Nothing, Vec::new()),
         Ending::Answered(answer) => Word::of_answer(answer),
         Ending::TimedOut => Word::of_code(ErrorCode::TIMEOUT),
         Ending::Stopped => Word::of_code(ErrorCode::CANCELLED),
     };
     let got = Word::of_live(live);
-    let redacted = matches!(taped.ending(), Ending::Answered(answer) if answer.redacted);
+    let redacted = matches!(client_call.ending(), Ending::Answered(answer) if answer.redacted);
     let compared = if redacted { Compared::Word } else { Compared::Whole };
     if expected.code != got.code {
         return (compared, vec![("outcome".to_owned(), expected.text(), got.text())]);
@@ -52,9 +52,9 @@ pub(super) fn fields(
     (compared, compare::values("result", &file, &now))
 }
 
-/// How a call ended, in a word for programs.
+/// The outcome as a code.
 struct Word<'a> {
-    /// None of a success.
+    /// None for success.
     code: Option<ErrorCode>,
     message: String,
     value: Option<&'a Value>,

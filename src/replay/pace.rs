@@ -1,31 +1,31 @@
-//! When the next recorded call may be asked: after as long as it took, and after what it waited for.
+//! Schedules live calls by the recorded pauses and by the calls that each one followed.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
 };
 
-use super::tape::Taped;
+use super::recorded_calls::ClientCall;
 use crate::{protocol::session::later, recording::Moment};
 
-/// A client takes 50 calls a second and refuses more as busy; a replay asks for less, so that none is.
+/// A client accepts 50 calls a second and rejects more as busy, so a replay makes fewer.
 const CALLS: usize = 40;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How fast recorded calls are asked again. What a call itself takes, its limit and its stop are never shortened.
+/// The speed of a live replay. Durations, limits and stops of the calls themselves are never shortened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speed {
-    /// With the pauses that were recorded.
+    /// With the recorded pauses.
     #[default]
     Recorded,
-    /// With a tenth of them.
+    /// With a tenth of the recorded pauses.
     Tenfold,
-    /// With none.
+    /// Without pauses.
     Max,
 }
 
 impl Speed {
-    /// What becomes of this pause.
+    /// Scales a pause.
     fn pause(self, recorded: Duration) -> Duration {
         match self {
             Self::Recorded => recorded,
@@ -35,15 +35,15 @@ impl Speed {
     }
 }
 
-/// When calls would be asked and end, if each took as long as recorded.
+/// When calls would start and end if each took its recorded duration.
 pub(super) struct Schedule {
     starts: Vec<Duration>,
     end: Duration,
 }
 
 impl Schedule {
-    /// Of these calls, in recorded order.
-    pub(super) fn new<'a>(speed: Speed, calls: impl Iterator<Item = &'a Taped>) -> Self {
+    /// The schedule of these calls, in recorded order.
+    pub(super) fn new<'a>(speed: Speed, calls: impl Iterator<Item = &'a ClientCall>) -> Self {
         let (mut starts, mut end) = (Vec::new(), Duration::ZERO);
         let (mut last, mut open) = (None::<(Moment, Duration)>, BTreeMap::<Moment, Duration>::new());
         let mut behind = Duration::ZERO;
@@ -67,20 +67,20 @@ impl Schedule {
         Self { starts, end }
     }
 
-    /// How much is left when this one is asked.
+    /// The remaining time when this call starts.
     pub(super) fn left(&self, at: usize) -> Duration {
         self.starts.get(at).map_or(Duration::ZERO, |start| self.end.saturating_sub(*start))
     }
 }
 
-/// What was asked so far.
+/// The calls made so far.
 #[derive(Debug)]
 pub(super) struct Pace {
     speed: Speed,
     last: Option<(Moment, Instant)>,
-    /// When the last 40 were asked.
+    /// The start times of the last 40 calls.
     begun: VecDeque<Instant>,
-    /// Calls that have no outcome yet: when they had one in the recording.
+    /// The recorded end of each call that is still open.
     open: BTreeMap<usize, Option<Moment>>,
 }
 
@@ -89,21 +89,22 @@ impl Pace {
         Self { speed, last: None, begun: VecDeque::new(), open: BTreeMap::new() }
     }
 
-    /// Whether something is open that had ended when this one was asked: calls overlap only where they did.
-    pub(super) fn must_wait(&self, call: &Taped) -> bool {
+    /// Whether a call is still open that had ended in the recording when this one started: calls overlap only if they
+    /// overlapped in the recording.
+    pub(super) fn must_wait(&self, call: &ClientCall) -> bool {
         self.open.values().any(|ended| ended.is_some_and(|ended| ended <= call.asked))
     }
 
-    /// When it may be asked, if it need not wait.
-    pub(super) fn due(&self, call: &Taped, now: Instant) -> Instant {
+    /// When the call may start, if it need not wait for another.
+    pub(super) fn due(&self, call: &ClientCall, now: Instant) -> Instant {
         let by_pause =
             self.last.map_or(now, |(asked, at)| later(at, self.speed.pause(call.asked.since(asked))));
         let by_rate = self.begun.front().filter(|_| self.begun.len() >= CALLS).map(|it| later(*it, WINDOW));
         by_rate.map_or(by_pause, |by_rate| by_pause.max(by_rate))
     }
 
-    /// It is asked now.
-    pub(super) fn began(&mut self, place: usize, call: &Taped, now: Instant) {
+    /// Records a start.
+    pub(super) fn began(&mut self, place: usize, call: &ClientCall, now: Instant) {
         self.last = Some((call.asked, now));
         if self.begun.len() >= CALLS {
             self.begun.pop_front();
@@ -112,7 +113,7 @@ impl Pace {
         self.open.insert(place, call.ended());
     }
 
-    /// It has its outcome.
+    /// Records an outcome.
     pub(super) fn ended(&mut self, place: usize) {
         self.open.remove(&place);
     }

@@ -1,10 +1,10 @@
-//! Which recorded calls are asked again, and which are not.
+//! Plans which recorded calls a live replay makes.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     NotAsked,
-    tape::{Ending, Tape, Taped},
+    recorded_calls::{ClientCall, Ending, RecordedCalls},
 };
 use crate::{
     recording::Moment,
@@ -13,7 +13,7 @@ use crate::{
     value::Value,
 };
 
-/// The recorded calls, with what would become of each.
+/// The recorded calls, and whether each would be made.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Plan {
@@ -21,59 +21,59 @@ pub struct Plan {
     pub calls: Vec<PlannedCall>,
 }
 
-/// A recorded call that a client was asked.
+/// A recorded call to a client.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PlannedCall {
-    /// The place of its request in the file, from 0, counting every entry.
+    /// The position of its request in the file, counting every entry from 0.
     pub entry: usize,
-    /// When it was asked.
+    /// When it was requested.
     pub at: Moment,
-    /// Its recorded id; it is asked under a new one.
+    /// Its recorded id; the replay uses a new one.
     pub call: CallId,
     /// The tool.
     pub tool: String,
-    /// Who was asked.
+    /// The client that was asked.
     pub owner: Option<Identity>,
-    /// The arguments; none if they were taken out of the recording.
+    /// The arguments; none if they are redacted.
     pub parameters: Option<Value>,
-    /// The whole time it may take.
+    /// Its time limit.
     pub limit: Duration,
-    /// How it ended: `ok`, or the code of its error; none if the recording does not say.
+    /// The outcome: `ok` or an error code; none if the recording does not have it.
     pub outcome: Option<String>,
-    /// Why it is not asked again, if it is not.
+    /// Why it is not made, if it is not.
     pub not_asked: Option<NotAsked>,
 }
 
 impl Plan {
-    /// Those that are asked.
+    /// Returns the calls that are made.
     pub fn asked(&self) -> impl Iterator<Item = &PlannedCall> {
         self.calls.iter().filter(|call| call.not_asked.is_none())
     }
 }
 
-/// What may be asked.
+/// The allowed calls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Allowed {
     pub(super) tools: BTreeSet<String>,
-    /// Tools that cannot be undone too.
+    /// Destructive tools are allowed, too.
     pub(super) destructive: bool,
 }
 
 impl Allowed {
-    /// Why this call is not asked, as far as the recording says.
-    pub(super) fn refuses(&self, tape: &Tape, call: &Taped) -> Option<NotAsked> {
+    /// Why this call is not made, as far as the recording shows.
+    pub(super) fn refuses(&self, recorded: &RecordedCalls, call: &ClientCall) -> Option<NotAsked> {
         if !self.tools.contains(&call.tool) {
             return Some(NotAsked::NotAllowed);
         }
-        if !self.destructive && tape.is_destructive(&call.tool) {
+        if !self.destructive && recorded.is_destructive(&call.tool) {
             return Some(NotAsked::Destructive);
         }
         call.parameters.is_none().then_some(NotAsked::Redacted)
     }
 
-    pub(super) fn plan(&self, tape: &Tape) -> Plan {
-        let planned = |call: &Taped| PlannedCall {
+    pub(super) fn plan(&self, recorded: &RecordedCalls) -> Plan {
+        let planned = |call: &ClientCall| PlannedCall {
             entry: call.entry,
             at: call.asked,
             call: call.id.clone(),
@@ -88,8 +88,8 @@ impl Allowed {
                 Ending::Stopped => Some(ErrorCode::CANCELLED.to_string()),
                 Ending::Open => None,
             },
-            not_asked: self.refuses(tape, call),
+            not_asked: self.refuses(recorded, call),
         };
-        Plan { calls: tape.calls.iter().map(planned).collect() }
+        Plan { calls: recorded.calls.iter().map(planned).collect() }
     }
 }

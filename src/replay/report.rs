@@ -1,4 +1,4 @@
-//! What a dry replay found.
+//! The result of a dry replay.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,25 +6,25 @@ use serde::Serialize;
 
 use crate::transport::Identity;
 
-/// So many differences are kept; further ones are counted.
+/// How many differences are kept; further ones are counted.
 const MAX_DIFFERENCES: usize = 1_000;
 
-/// What a dry replay found. It is the same for the same entries.
+/// The result of a dry replay. Equal entries give equal reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DryReport {
-    /// Frames of the file that were compared with what a session said.
+    /// Recorded frames that were compared with frames of a session.
     pub compared: usize,
-    /// Frames that were not, by reason: of the file, or of a session where the file has none.
+    /// Frames that were not compared, by reason: recorded frames, or frames of a session that the file lacks.
     pub skipped: BTreeMap<Skipped, usize>,
-    /// What is different, by its place in the file. At most 1,000.
+    /// The differences, in file order. At most 1,000.
     pub differences: Vec<Difference>,
-    /// How many more differences there were.
+    /// The number of further differences.
     pub more_differences: usize,
 }
 
 impl DryReport {
-    /// Whether everything that was compared is as it was.
+    /// Whether everything that was compared matches.
     pub fn is_same(&self) -> bool {
         self.differences.is_empty()
     }
@@ -37,7 +37,7 @@ impl DryReport {
         self.differences.push(difference);
     }
 
-    /// By place in the file, and no more than are kept.
+    /// In file order, up to the limit.
     pub(super) fn finish(mut self) -> Self {
         self.differences.sort();
         self.more_differences = self.differences.len().saturating_sub(MAX_DIFFERENCES);
@@ -63,22 +63,22 @@ impl fmt::Display for DryReport {
     }
 }
 
-/// One field of one frame that is not as a session says it.
+/// One field of a frame that differs between file and session.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct Difference {
-    /// The place in the file, from 0, counting every entry. Of a frame that the file lacks: the entry at which it was
-    /// due.
+    /// The position in the file, counting every entry from 0. For a frame that the file lacks, the entry at which it
+    /// was due.
     pub entry: usize,
-    /// Whose session.
+    /// The participant whose session it is.
     pub who: Identity,
     /// The type of the frame, by its name in canonical JSON.
     pub frame: &'static str,
-    /// The path in canonical JSON, such as `body.success`; or `frame` (one of both says nothing), `to`, `lane`, `order`.
+    /// The path in canonical JSON, such as `body.success`; or `frame` (one side lacks it), `to`, `lane` or `order`.
     pub field: String,
-    /// What the file has.
+    /// The value in the file.
     pub expected: String,
-    /// What the session says.
+    /// The value in the session.
     pub got: String,
 }
 
@@ -95,32 +95,32 @@ impl fmt::Display for Difference {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Skipped {
-    /// Its body: parameters or results were taken out of it. The rest of it is compared.
+    /// Its parameters or results are redacted. The rest of the frame is compared.
     Redacted,
-    /// It is on a topic that is not ours.
+    /// Its topic belongs to another application.
     OtherTopic,
-    /// It is no frame. One that was heard is heard again.
+    /// It is not a valid frame. If it was received, it is delivered again.
     Malformed,
-    /// Its sender is none of ours, or never shook hands with the recorded participant.
+    /// Its sender is not a toolbridge participant, or exchanged no handshake with the recorded participant.
     NotReplayed,
-    /// It came before the file says who was recorded.
+    /// It precedes the event that names the recorded participant.
     BeforeHere,
-    /// A sign of life: `ping`, `pong`, a heartbeat.
+    /// A keepalive: `ping`, `pong` or a heartbeat.
     SignOfLife,
-    /// The frame was there before under the same stanza, and says the same.
+    /// A retransmission with the same stanza and content.
     Repeated,
-    /// A Configuration or registration that goes again as long as no answer comes.
+    /// A Configuration or registration that is repeated until it is answered.
     Greeting,
-    /// An acknowledgement of a frame of the fast lane, which its answer may stand for.
+    /// An acknowledgement on the fast lane, which an answer may replace.
     FastLane,
-    /// The same call was asked of somebody else too.
+    /// The same call was sent to another participant, too.
     AskedElsewhere,
-    /// How a call ended where a deadline and an answer met: which was first is decided by less than is in the file.
-    /// The rest of such a result is compared.
+    /// A deadline and an answer coincided, and the file cannot show which came first. The rest of such a result is
+    /// compared.
     Race,
-    /// Around a loss of the connection, a rejoin, or somebody's vanishing: not all that was said arrived.
+    /// Near a lost connection, a rejoin or an unexpected departure, when packets may have been lost.
     Unconnected,
-    /// Around packets that could not be recorded.
+    /// Near packets that were not recorded.
     Unrecorded,
     /// It was due when the recording ended.
     AtTheEnd,
@@ -147,31 +147,31 @@ impl fmt::Display for Skipped {
     }
 }
 
-/// Why nothing could be replayed.
+/// Why a recording cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DryError {
-    /// No event says who was recorded.
+    /// The recorded participant is unknown.
     #[error("the recording does not say who was recorded: it has no `here` event")]
     NobodyHere,
-    /// An observer was recorded.
+    /// The recorded participant is an observer.
     #[error(
         "the recording is an observer's: it said nothing, and heard neither whom requests went to nor Configurations \
          and acknowledgements, so there is no session to run again; record the client or the assistant itself"
     )]
     Observer,
-    /// It is larger than what is held at once: [`MAX_ENTRIES`](super::MAX_ENTRIES), [`MAX_BYTES`](super::MAX_BYTES).
+    /// The recording exceeds [`MAX_ENTRIES`](super::MAX_ENTRIES) or [`MAX_BYTES`](super::MAX_BYTES).
     #[error("the recording has more than {entries} entries or {bytes} bytes of packets")]
     TooLarge {
-        /// The most entries.
+        /// The maximum number of entries.
         entries: usize,
-        /// The most bytes.
+        /// The maximum number of bytes.
         bytes: usize,
     },
-    /// Its sessions would take too many steps: many participants, or long waits of which there is much to do.
+    /// Its sessions take too many steps, because of many participants or long waits.
     #[error("the recording takes too many steps to be replayed: the limit was reached at entry {entry}")]
     TooCostly {
-        /// The place in the file that was reached, from 0, counting every entry.
+        /// The position in the file that was reached, counting every entry from 0.
         entry: usize,
     },
 }

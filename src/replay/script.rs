@@ -1,4 +1,4 @@
-//! A recording's entries, read as far as they can be.
+//! Decodes a recording's entries as far as possible.
 
 use bytes::Bytes;
 
@@ -18,13 +18,13 @@ pub(super) struct Step {
 pub(super) enum What {
     Line(Box<Line>),
     Event(RoomEvent),
-    /// A packet on a topic that is none of ours.
+    /// A packet on another application's topic.
     OtherTopic,
 }
 
 /// A packet.
 pub(super) struct Line {
-    /// Its place in the file.
+    /// Its position in the file.
     pub(super) entry: usize,
     pub(super) at: Moment,
     pub(super) direction: Direction,
@@ -32,23 +32,23 @@ pub(super) struct Line {
     pub(super) to: Vec<Identity>,
     pub(super) lane: Lane,
     pub(super) stream: bool,
-    /// Its channel in the file, and its number there.
+    /// Its channel in the file, and its sequence number there.
     pub(super) place: (u16, u32),
     pub(super) payload: Bytes,
-    /// What it says, if it is a frame.
-    pub(super) spoken: Option<Spoken>,
+    /// The frame, if it is one.
+    pub(super) decoded: Option<DecodedFrame>,
 }
 
 /// A frame with its message.
 #[derive(Clone)]
-pub(super) struct Spoken {
+pub(super) struct DecodedFrame {
     pub(super) frame: Frame,
     pub(super) message: Message,
-    /// What it is about: a call's id, a stanza.
+    /// Its subject: a call id or a stanza.
     pub(super) about: String,
 }
 
-impl Spoken {
+impl DecodedFrame {
     pub(super) fn read(payload: &Bytes) -> Option<Self> {
         let frame = Frame::decode(payload.clone()).ok()?;
         let message = frame.message().ok()?;
@@ -60,7 +60,7 @@ impl Spoken {
         self.frame.kind()
     }
 
-    /// Its stanza as an absolute value; none of an unsequenced one.
+    /// Its stanza as an absolute value; none if it is unsequenced.
     pub(super) fn stanza(&self) -> Option<u32> {
         self.frame.stanza_id().map(i32::unsigned_abs).filter(|stanza| *stanza != 0)
     }
@@ -73,7 +73,7 @@ impl Spoken {
         self.kind() == Kind::CONTROL_STOP && self.frame.meta_bool("bridge.bye")
     }
 
-    pub(super) fn is_sign_of_life(&self) -> bool {
+    pub(super) fn is_keepalive(&self) -> bool {
         match &self.message {
             Message::Heartbeat => true,
             Message::Acknowledgement(it) => matches!(it.notes.as_deref(), Some("ping" | "pong")),
@@ -81,8 +81,8 @@ impl Spoken {
         }
     }
 
-    /// What answers it, where it matters what its receiver says before it hears it: of a registration, a claim, a
-    /// stop.
+    /// The kind of frame that answers it, for frames whose receiver may send something first: registrations, claims
+    /// and stops.
     pub(super) fn answer(&self) -> Option<(Kind, String)> {
         let acknowledged = || Some((Kind::ACKNOWLEDGEMENT, format!("{} ", self.frame.stanza_id()?)));
         match &self.message {
@@ -93,13 +93,13 @@ impl Spoken {
         }
     }
 
-    /// The instance that it shows, which only a Configuration of ours does.
+    /// The instance in it, which only a toolbridge Configuration has.
     pub(super) fn instance(&self) -> Option<&str> {
         self.frame.meta_str("bridge.instance").filter(|_| self.kind() == Kind::CONFIGURATION)
     }
 }
 
-/// What a message is about, so that two of one type can be told apart.
+/// The subject of a message, which distinguishes messages of one type.
 fn about(message: &Message) -> String {
     match message {
         Message::Error(it) => it.originating_id.clone().unwrap_or_default(),
@@ -115,10 +115,10 @@ fn about(message: &Message) -> String {
     }
 }
 
-/// What a registered tool takes in memory beside its texts, in bytes.
+/// The memory of a registered tool without its texts, in bytes.
 const REGISTERED: usize = 300;
 
-/// Reads the entries.
+/// Decodes the entries.
 pub(super) fn read(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<Step>, DryError> {
     let (mut steps, mut bytes) = (Vec::new(), 0_usize);
     for (entry, it) in entries.into_iter().enumerate() {
@@ -131,7 +131,7 @@ pub(super) fn read(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<Step>
         }
         let what = what(entry, it);
         if let What::Line(line) = &what
-            && let Some(Message::ToolsRegister(it)) = line.spoken.as_ref().map(|spoken| &spoken.message)
+            && let Some(Message::ToolsRegister(it)) = line.decoded.as_ref().map(|decoded| &decoded.message)
         {
             bytes = bytes.saturating_add(REGISTERED * it.tools.len());
         }
@@ -148,7 +148,7 @@ fn what(entry: usize, it: Entry) -> What {
         Happened::Packet(it) => What::Line(Box::new(Line {
             entry,
             at,
-            spoken: Spoken::read(&it.payload),
+            decoded: DecodedFrame::read(&it.payload),
             direction: it.direction,
             from: it.from,
             to: it.to,

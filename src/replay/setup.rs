@@ -1,4 +1,4 @@
-//! How the sessions of a recording must have been set up, as far as the file shows.
+//! Infers the setup of the recorded sessions from the file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value as Json;
 
-use super::script::{Line, Spoken, Step, What};
+use super::script::{DecodedFrame, Line, Step, What};
 use crate::{
     protocol::{
         frame::{Kind, Message, RegisteredTool, ToolUseResult},
@@ -19,34 +19,34 @@ use crate::{
     transport::{Identity, Role},
 };
 
-/// What an assistant says of a tool that it will not let a client offer.
+/// The assistant's text when it refuses a client's tool.
 const TAKEN: &str = ": the assistant offers a tool of this name itself";
 
 /// What the file shows of one participant.
 #[derive(Default)]
 pub(super) struct Shown {
     pub(super) role: Option<Role>,
-    /// It sent a Configuration that shows an instance: it is one of ours.
+    /// It is a toolbridge participant: it sent a Configuration with an instance.
     pub(super) is_ours: bool,
     features: Vec<String>,
     version: Option<String>,
     /// The tools of its first registration.
     pub(super) offered: Option<Vec<RegisteredTool>>,
-    /// Whom it registered with first.
+    /// The receiver of its first registration.
     assistant: Option<Identity>,
-    /// To whom it sent a Configuration, and whether the room had told of them.
+    /// The receivers of its Configurations, and whether their joins were recorded before.
     greeted: BTreeMap<Identity, bool>,
-    /// Entries in which it greeted somebody whom it does not admit: a call of its named them.
+    /// Entries of handshakes with participants that it does not admit, caused by calls to them.
     pub(super) called: BTreeMap<usize, Identity>,
     /// Tools that it runs itself.
     own: BTreeMap<String, Own>,
     /// Tools that it lets clients offer.
     let_offer: BTreeSet<String>,
-    /// Its calls of those.
+    /// Its calls of those tools.
     own_calls: BTreeMap<String, String>,
-    /// Whose stops it took.
+    /// The participants whose stops it accepted.
     stoppers: BTreeSet<Identity>,
-    /// Requests that it refused since they were for another instance of it.
+    /// Requests that it refused because they were for another instance.
     pub(super) for_others: BTreeSet<String>,
 }
 
@@ -54,12 +54,12 @@ pub(super) struct Shown {
 #[derive(Default)]
 struct Own {
     prefers_client: bool,
-    /// It was broadcast, and so with data, or so without.
+    /// Whether its result was broadcast, and with or without data.
     with_data: bool,
     without: bool,
 }
 
-/// Whom the next call is for, where it names nobody.
+/// The owner of the next call that names none.
 #[derive(Clone, Default)]
 pub(super) struct NextOwner(Arc<Mutex<Option<Identity>>>);
 
@@ -73,10 +73,10 @@ impl NextOwner {
     }
 }
 
-/// Whom an assistant admits, it greets as soon as the room tells of them.
+/// An assistant sends a handshake to each participant it admits as soon as its join is reported.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
-/// What the file shows of all who said something, by identity.
+/// What the file shows of each sender, by identity.
 pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Shown> {
     let mut all = BTreeMap::<Identity, Shown>::new();
     let (mut announced, mut eligible) = (BTreeMap::new(), BTreeSet::new());
@@ -93,13 +93,13 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
             }
             What::Line(line) => {
                 let (speaker, to) = ends_of(line, home);
-                let Some(spoken) = &line.spoken else { continue };
-                if let Message::ControlStop(_) = &spoken.message {
-                    stops.insert((speaker.clone(), spoken.stanza()));
+                let Some(decoded) = &line.decoded else { continue };
+                if let Message::ControlStop(_) = &decoded.message {
+                    stops.insert((speaker.clone(), decoded.stanza()));
                 }
                 let shown = all.entry(speaker.clone()).or_default();
-                shown.learn(spoken, to);
-                match &spoken.message {
+                shown.learn(decoded, to);
+                match &decoded.message {
                     Message::ToolsRegister(it) => {
                         let names = it.tools.iter().map(|tool| tool.name.clone()).collect();
                         registered.insert(speaker.clone(), names);
@@ -117,13 +117,13 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
                     let late = announced.get(to).is_some_and(|(at, is_client)| {
                         !is_client && line.at.since(*at) > AT_ONCE && shown.role == Some(Role::Assistant)
                     });
-                    if spoken.kind() == Kind::CONFIGURATION
+                    if decoded.kind() == Kind::CONFIGURATION
                         && line.direction == Direction::Sent
                         && late
                         && !shown.greeted.contains_key(to)
                     {
                         shown.called.insert(line.entry, to.clone());
-                    } else if spoken.kind() == Kind::CONFIGURATION
+                    } else if decoded.kind() == Kind::CONFIGURATION
                         && !shown.called.values().any(|it| it == to)
                     {
                         // An assistant greets whom it admits; a client whom it may take for its assistant.
@@ -133,7 +133,7 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
                         };
                         shown.greeted.entry(to.clone()).or_insert(expected);
                     }
-                    if let Message::Acknowledgement(it) = &spoken.message
+                    if let Message::Acknowledgement(it) = &decoded.message
                         && stops.contains(&(to.clone(), it.acknowledged_stanza_id.map(i32::unsigned_abs)))
                     {
                         shown.stoppers.insert(to.clone());
@@ -146,7 +146,7 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
     all
 }
 
-/// Who said it, and to whom: nobody means everybody.
+/// The sender and the receivers; no receivers mean a broadcast.
 pub(super) fn ends_of<'a>(line: &'a Line, home: &'a Identity) -> (&'a Identity, &'a [Identity]) {
     match line.direction {
         Direction::Sent => (home, &line.to),
@@ -155,13 +155,13 @@ pub(super) fn ends_of<'a>(line: &'a Line, home: &'a Identity) -> (&'a Identity, 
 }
 
 impl Shown {
-    fn learn(&mut self, spoken: &Spoken, to: &[Identity]) {
-        if let (None, Some(stanza)) = (self.role, spoken.frame.stanza_id().filter(|stanza| *stanza != 0)) {
+    fn learn(&mut self, decoded: &DecodedFrame, to: &[Identity]) {
+        if let (None, Some(stanza)) = (self.role, decoded.frame.stanza_id().filter(|stanza| *stanza != 0)) {
             self.role = Some(if stanza < 0 { Role::Assistant } else { Role::Client });
         }
-        match &spoken.message {
+        match &decoded.message {
             Message::Configuration(it) if !self.is_ours => {
-                self.is_ours = spoken.instance().is_some();
+                self.is_ours = decoded.instance().is_some();
                 self.features = it.features.clone().unwrap_or_default();
                 self.version.clone_from(&it.client_version);
             }
@@ -201,7 +201,7 @@ impl Shown {
         }
     }
 
-    /// The settings of such a session.
+    /// The session's settings.
     pub(super) fn config(&self, room: &str, next: &NextOwner) -> Config {
         let has = |feature: &str| self.features.iter().any(|it| it == feature);
         let mut config =
@@ -231,7 +231,7 @@ impl Shown {
         }
     }
 
-    /// The tools that it offered from the beginning.
+    /// The tools that it offered from the start.
     pub(super) fn tools(&self) -> Vec<Tool> {
         match self.role {
             Some(Role::Assistant) => {
@@ -244,7 +244,7 @@ impl Shown {
 }
 
 impl Own {
-    /// Whoever lets a client offer its own tool prefers the client.
+    /// An assistant that lets a client offer its own tool prefers the client.
     fn tool(&self, name: &str, let_offer: bool) -> Option<Tool> {
         let disclose = if self.without && !self.with_data { Visibility::Name } else { Visibility::Full };
         let mut options = ToolOptions::default().disclose(disclose);
@@ -253,7 +253,7 @@ impl Own {
     }
 }
 
-/// The tools of a registration. Nobody is asked for consent: what a person answered is in the outcome.
+/// The tools of a registration. Consent is not requested: the recorded outcome contains the answer.
 pub(super) fn tools(registered: &[RegisteredTool]) -> Vec<Tool> {
     let read = |it: &RegisteredTool| {
         let annotations = it.annotations.as_ref().map(crate::value::Value::to_json).unwrap_or_default();
@@ -270,7 +270,7 @@ pub(super) fn tools(registered: &[RegisteredTool]) -> Vec<Tool> {
     registered.iter().filter_map(read).collect()
 }
 
-/// Whether a broadcast result says no more than how it ended.
+/// Whether a broadcast result contains only the outcome.
 fn is_bare(result: &ToolUseResult) -> bool {
     let text = result.error_message.as_deref();
     result.result.is_none() && text.is_none_or(|text| text == ToolError::LOCAL_MESSAGE)

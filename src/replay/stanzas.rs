@@ -1,21 +1,21 @@
-//! The recorded participant's stanzas beside those of its replayed session.
+//! Compares the recorded participant's stanzas with those of its replayed session.
 //!
-//! A session counts every frame that it says. A frame that depends on the moment and is in one of both only moves all
-//! later numbers by one, so numbers are compared by their ranks without those. Two frames of nearly the same time may
-//! also have changed places: the recorded session heard a little later than the recorder did.
+//! A session numbers every frame it sends. A timing-dependent frame that occurs on one side only shifts all later
+//! numbers by one, so numbers are compared by rank without such frames. Two frames at nearly the same time may also
+//! be swapped, because the recorded session received frames slightly later than the recorder.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::script::Spoken;
+use super::script::DecodedFrame;
 use crate::{protocol::frame::Kind, recording::Moment};
 
-/// How far apart in time two frames may be that changed places.
+/// The maximum time between two swapped frames.
 const TOGETHER: Duration = Duration::from_millis(250);
 
-/// And how many others may be between them.
+/// The maximum number of frames between two swapped frames.
 const NEIGHBOURS: usize = 64;
 
-/// The numbers of frames.
+/// The stanzas of all frames.
 #[derive(Default)]
 pub(super) struct Stanzas {
     both: Vec<Numbered>,
@@ -27,7 +27,7 @@ struct Numbered {
     entry: usize,
     at: Moment,
     kind: Kind,
-    /// In the file, and as the session says it.
+    /// In the file, and in the session.
     file: u32,
     said: u32,
 }
@@ -37,15 +37,15 @@ impl Stanzas {
         self.both.push(Numbered { entry, at, kind, file, said });
     }
 
-    pub(super) fn only_in_file(&mut self, spoken: &Spoken) {
-        self.in_file.extend(spoken.stanza());
+    pub(super) fn only_in_file(&mut self, decoded: &DecodedFrame) {
+        self.in_file.extend(decoded.stanza());
     }
 
-    pub(super) fn only_said(&mut self, spoken: &Spoken) {
-        self.said.extend(spoken.stanza());
+    pub(super) fn only_said(&mut self, decoded: &DecodedFrame) {
+        self.said.extend(decoded.stanza());
     }
 
-    /// The frames whose numbers differ, with what the file has and what the session says.
+    /// Returns the frames whose numbers differ, with both numbers.
     pub(super) fn differences(&self) -> Vec<(usize, Kind, (String, String, String))> {
         let (in_file, said): (Vec<_>, Vec<_>) =
             (self.in_file.iter().copied().collect(), self.said.iter().copied().collect());

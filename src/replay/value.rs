@@ -1,24 +1,23 @@
-//! Values as live replays compare them: numbers by what they are, keys in any order.
+//! Compares values for live replays: numbers by value, and keys in any order.
 
 use serde_json::{Map, Number, Value as Json};
 use sha2::{Digest, Sha256};
 
 use crate::value::Value;
 
-/// One past the largest integer of 64 bits, and the smallest one: both are exact as floats.
+/// The bounds of 64-bit integers, both exact as floats: one past the largest, and the smallest.
 const PAST_U64: f64 = 18_446_744_073_709_551_616.0;
 const MIN_I64: f64 = -9_223_372_036_854_775_808.0;
 
-/// How canonical JSON writes a map that is no JSON object.
+/// How canonical JSON represents a map that is not a JSON object.
 const MAP: &str = "$map";
 
-/// The value as canonical JSON with its keys sorted and whole floats as integers, so that equal values are the same
-/// text.
+/// Canonical JSON with sorted keys and whole floats as integers, so that equal values give equal texts.
 pub(super) fn canonical(body: &Value) -> Json {
     sorted(body.to_json())
 }
 
-/// What two calls of one tool have in common if they ask for the same. No parameters at all are an empty map.
+/// The digest that equal calls of a tool share. Missing parameters are an empty map.
 pub(super) fn key(tool: &str, parameters: &Value) -> [u8; 32] {
     let parameters = if parameters.is_nil() { Json::Object(Map::new()) } else { canonical(parameters) };
     let digest = Sha256::new_with_prefix(tool.as_bytes()).chain_update([0]);
@@ -42,7 +41,7 @@ fn sorted(value: Json) -> Json {
     }
 }
 
-/// A whole float as the integer that it is.
+/// Returns a whole float as the equal integer.
 fn whole(number: Number) -> Number {
     match number.as_f64().filter(|it| number.is_f64() && it.fract() == 0.0) {
         Some(float) if (0.0..PAST_U64).contains(&float) => (float as u64).into(),

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use toolbridge::{
     Assistant, CallError, Client, ToolContext, ToolError, ToolSource as _, Value, memory,
     recording::{Entry, Happened},
-    replay::{Cassette, LiveError, MissReason, Replay, Timing},
+    replay::{Cassette, LiveError, MismatchReason, Replay, Timing},
 };
 
 use crate::recording_said::{Tape, failed, heard, here, joined, ok, progress, sent, stop};
@@ -113,7 +113,10 @@ async fn equal_calls_are_answered_in_recorded_order_each_once_and_then_are_misse
     let why: Vec<_> = cassette.misses().into_iter().map(|miss| (miss.tool, miss.reason)).collect();
     assert_eq!(
         why,
-        [("lamp".to_owned(), MissReason::UsedUp { calls: 2 }), ("lamp".to_owned(), MissReason::NothingAlike)]
+        [
+            ("lamp".to_owned(), MismatchReason::UsedUp { calls: 2 }),
+            ("lamp".to_owned(), MismatchReason::NothingAlike)
+        ]
     );
 }
 
@@ -281,7 +284,7 @@ async fn what_is_redacted_is_not_answered_and_says_so() {
     let (word, text) = code(call(&assistant, "lamp", &json!({"n": 1})).await);
     assert!(word == "not_recorded" && text.contains("its result was taken out"), "{text}");
     let why: Vec<_> = cassette.misses().iter().map(|miss| miss.reason).collect();
-    assert_eq!(why, [MissReason::PerhapsRedacted { calls: 1 }, MissReason::Redacted]);
+    assert_eq!(why, [MismatchReason::PerhapsRedacted { calls: 1 }, MismatchReason::Redacted]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use crate::cli::{
 };
 use toolbridge::{
     Client, CloseReason, Event, JoinError, Role,
-    replay::{Cassette, Miss, Timing},
+    replay::{Cassette, Mismatch, Timing},
 };
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -89,10 +89,10 @@ async fn show(client: &Client, cassette: &Cassette, quiet: bool) -> io::Result<C
 /// Describes an event for a person; for a call without a recorded answer, includes the reason.
 fn line(event: &Event, cassette: &Cassette) -> Option<String> {
     if let Event::Settled { call, outcome: Err(code), .. } = event
-        && code.as_str() == Miss::CODE
+        && code.as_str() == Mismatch::CODE
         && let Some(miss) = cassette.misses().iter().rfind(|miss| miss.call == *call)
     {
-        return Some(format!("{}: {}: {}", miss.tool, Miss::CODE, miss.reason));
+        return Some(format!("{}: {}: {}", miss.tool, Mismatch::CODE, miss.reason));
     }
     client::line(event)
 }

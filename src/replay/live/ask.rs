@@ -1,4 +1,4 @@
-//! The assistant's end of a recording: live clients are asked again what was asked, and their answers compared.
+//! Replays a recording's assistant: repeats recorded calls to live clients and compares their answers.
 
 use std::{
     fmt,
@@ -18,25 +18,24 @@ use crate::{
         outcome::{self, Compared},
         pace::{Pace, Schedule},
         plan::Allowed,
-        tape::{Ending, Tape, Taped},
+        recorded_calls::{ClientCall, Ending, RecordedCalls},
     },
     tool::{CallError, Offer},
     transport::Identity,
     value::Value,
 };
 
-/// How long to wait for clients that offer what will be asked: announcements take up to 3 s.
+/// How long to wait until clients offer the required tools: announcements take up to 3 s.
 const OFFERS_WAIT: Duration = Duration::from_secs(5);
 
-/// When all of it is offered, how long the recorded owners have to offer it too.
+/// How long to wait for the recorded owners once all tools are offered.
 const OWNERS_WAIT: Duration = Duration::from_secs(1);
 
-/// The calls of a recording that clients were asked, to be asked again of live ones.
+/// The recorded calls to clients, to be repeated to live clients.
 ///
-/// Only tools that are [allowed](Live::allow) by name are asked, so by default none. They are asked under new ids, in
-/// recorded order; where one had ended before the next was asked, so it is now. Each has its recorded parameters and
-/// limit, and is stopped where it was stopped; what else stood in its `meta` does not go again. Whoever runs a tool
-/// that needs a person's consent asks that person, as for any call.
+/// Only tools [allowed](Live::allow) by name are called; by default none. Calls get new ids and keep their recorded
+/// order; a call that followed the end of another waits for it again. Each has its recorded parameters and limit, and
+/// is stopped when it was stopped; its other `meta` is not sent. A tool that requires consent asks for it as usual.
 ///
 /// ```no_run
 /// use toolbridge::{Assistant, recording::Recording, replay::{Replay, Speed}};
@@ -51,84 +50,85 @@ const OWNERS_WAIT: Duration = Duration::from_secs(1);
 /// # }
 /// ```
 pub struct Live {
-    tape: Tape,
+    recorded: RecordedCalls,
     allowed: Allowed,
     speed: Speed,
     to: Option<Identity>,
 }
 
-/// How far a live replay has come.
+/// The progress of a live replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Step {
-    /// Calls that were asked.
+    /// Calls that were made.
     pub asked: usize,
     /// Calls that have an outcome.
     pub done: usize,
-    /// Calls that are asked in all.
+    /// Calls to be made in total.
     pub total: usize,
     /// Differences so far.
     pub differences: usize,
-    /// How long it goes on if answers take as long as recorded.
+    /// The remaining time if answers take as long as recorded.
     pub left: Duration,
 }
 
 impl Replay {
-    /// The calls of a recording that clients were asked, to be asked again of live ones. Nothing is sent by this.
+    /// Reads the recorded calls to clients. This sends nothing.
     ///
-    /// The recording may be the assistant's, a client's, or that of somebody who saw both.
+    /// The recording may be the assistant's, a client's, or an observer's.
     ///
     /// # Errors
-    /// The entries are too large to be held, or there is no call that a client was asked.
+    /// Returns an error if the entries are too large or have no call to a client.
     pub fn live(entries: impl IntoIterator<Item = Entry>) -> Result<Live, LiveError> {
-        let tape = Tape::read(entries)?;
-        Ok(Live { tape, allowed: Allowed::default(), speed: Speed::default(), to: None })
+        let recorded = RecordedCalls::read(entries)?;
+        Ok(Live { recorded, allowed: Allowed::default(), speed: Speed::default(), to: None })
     }
 }
 
 impl Live {
-    /// This tool may be asked. Default: none.
+    /// Allows calls of this tool. Default: none.
     #[must_use]
     pub fn allow(mut self, tool: impl Into<String>) -> Self {
         self.allowed.tools.insert(tool.into());
         self
     }
 
-    /// Allowed tools that cannot be undone, as the recording or their live owner says, are asked too. Default: no.
+    /// Allows destructive tools among the allowed ones. A tool is destructive according to the recording or its live
+    /// owner. Default: no.
     #[must_use]
     pub fn destructive(mut self) -> Self {
         self.allowed.destructive = true;
         self
     }
 
-    /// How fast. Default: as recorded.
+    /// Sets the speed. Default: as recorded.
     #[must_use]
     pub fn speed(mut self, speed: Speed) -> Self {
         self.speed = speed;
         self
     }
 
-    /// Asks this client. Default: the one that was asked then if it is there, else whoever offers the tool.
+    /// Calls this client. Default: the recorded one if it is present, else any client that offers the tool.
     #[must_use]
     pub fn to(mut self, client: impl Into<Identity>) -> Self {
         self.to = Some(client.into());
         self
     }
 
-    /// What would be asked, and what not and why.
+    /// Returns which calls would be made, and why others would not.
     pub fn plan(&self) -> Plan {
-        self.allowed.plan(&self.tape)
+        self.allowed.plan(&self.recorded)
     }
 
-    /// Asks, and compares the outcomes. It waits up to 5 s until what it asks is offered.
+    /// Makes the calls and compares the outcomes. Waits up to 5 s until the tools are offered.
     ///
     /// # Cancel safety
-    /// Dropped, open calls are cancelled, and nothing more is asked.
+    /// Dropping the future cancels open calls and makes no further ones.
     pub async fn ask(&self, assistant: &Assistant) -> LiveReport {
         self.ask_with(assistant, |_| {}).await
     }
 
-    /// Asks, and tells how far it has come whenever a call was asked or has ended.
+    /// Like `ask`, and reports the progress after each start and end of a call.
     ///
     /// # Cancel safety
     /// As [`ask`](Live::ask).
@@ -143,13 +143,13 @@ impl Live {
         run.report.finish()
     }
 
-    /// Whom to ask.
-    fn owner(&self, call: &Taped, offers: &[Offer]) -> Option<Identity> {
+    /// Chooses the client to call.
+    fn owner(&self, call: &ClientCall, offers: &[Offer]) -> Option<Identity> {
         let then = || call.owner.clone().filter(|owner| offers_it(offers, &call.tool, Some(owner)));
         self.to.clone().or_else(then)
     }
 
-    fn is_destructive_now(&self, call: &Taped, offers: &[Offer]) -> bool {
+    fn is_destructive_now(&self, call: &ClientCall, offers: &[Offer]) -> bool {
         let is_it = |offer: &&Offer| offer.tool.name().as_str() == call.tool;
         offers.iter().filter(is_it).any(|offer| offer.tool.tool_options().destructive)
     }
@@ -158,7 +158,7 @@ impl Live {
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live")
-            .field("calls", &self.tape.calls.len())
+            .field("calls", &self.recorded.calls.len())
             .field("allowed", &self.allowed)
             .field("speed", &self.speed)
             .field("to", &self.to)
@@ -166,14 +166,14 @@ impl fmt::Debug for Live {
     }
 }
 
-/// A replay under way.
+/// A replay in progress.
 struct Run<'a, F> {
     live: &'a Live,
     assistant: &'a Assistant,
     tell: F,
     pace: Pace,
     open: JoinSet<(usize, Result<Value, CallError>)>,
-    /// How much time was left when a call was asked last, and when that was.
+    /// The remaining time at the last start of a call, and that start's time.
     left: (Duration, StdInstant),
     done: usize,
     total: usize,
@@ -190,8 +190,8 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
     async fn go(&mut self) {
         let live = self.live;
         let (mut asked, allowed) = (Vec::new(), &live.allowed);
-        for (place, call) in live.tape.calls.iter().enumerate() {
-            match allowed.refuses(&live.tape, call) {
+        for (place, call) in live.recorded.calls.iter().enumerate() {
+            match allowed.refuses(&live.recorded, call) {
                 Some(why) => self.report.leave_out(&call.tool, why),
                 None => asked.push((place, call)),
             }
@@ -210,13 +210,13 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
         while self.one_ends().await {}
     }
 
-    /// Waits until everything that will be asked is offered, and a little longer for those who were asked then.
-    async fn offered(&self, asked: &[(usize, &Taped)]) {
+    /// Waits until all required tools are offered, and briefly for the recorded owners.
+    async fn offered(&self, asked: &[(usize, &ClientCall)]) {
         let (mut events, mut until) = (self.assistant.events(), Instant::now() + OFFERS_WAIT);
         let mut found = false;
         loop {
             let offers = self.assistant.tools();
-            let all = |of: &dyn Fn(&Taped) -> Option<Identity>| {
+            let all = |of: &dyn Fn(&ClientCall) -> Option<Identity>| {
                 asked.iter().all(|(_, call)| offers_it(&offers, &call.tool, of(call).as_ref()))
             };
             if all(&|call| self.live.to.clone().or_else(|| call.owner.clone())) {
@@ -232,8 +232,8 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
         }
     }
 
-    /// Waits until it may be asked, by the recorded pause and by what it waited for.
-    async fn wait_for(&mut self, call: &Taped) {
+    /// Waits for the recorded pause and for calls that this one followed.
+    async fn wait_for(&mut self, call: &ClientCall) {
         while self.pace.must_wait(call) && self.one_ends().await {}
         loop {
             let due = self.pace.due(call, now());
@@ -245,8 +245,8 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
         }
     }
 
-    /// Sends it.
-    fn begin(&mut self, place: usize, call: &Taped) {
+    /// Makes the call.
+    fn begin(&mut self, place: usize, call: &ClientCall) {
         let offers = self.assistant.tools();
         let Some(parameters) = &call.parameters else { return };
         if !self.live.allowed.destructive && self.live.is_destructive_now(call, &offers) {
@@ -264,7 +264,7 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
         self.open.spawn(async move { (place, ended(asked, stop).await) });
     }
 
-    /// Waits for one outcome; false if there is none to come.
+    /// Waits for one outcome; returns false if none is pending.
     async fn one_ends(&mut self) -> bool {
         let Some(ended) = self.open.join_next().await else { return false };
         self.settle(ended);
@@ -274,7 +274,7 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
     fn settle(&mut self, ended: Result<(usize, Result<Value, CallError>), tokio::task::JoinError>) {
         // A task that only waits neither panics nor is stopped, but by the end of its runtime.
         let Ok((place, result)) = ended else { return };
-        let Some(call) = self.live.tape.calls.get(place) else { return };
+        let Some(call) = self.live.recorded.calls.get(place) else { return };
         self.pace.ended(place);
         self.done += 1;
         let (compared, found) = outcome::fields(call, &result);
@@ -299,7 +299,7 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
     }
 }
 
-/// The call's outcome; where it was stopped, it is stopped.
+/// Returns the call's outcome, and stops the call where it was stopped.
 async fn ended(mut call: Call, stop: Option<Duration>) -> Result<Value, CallError> {
     if let Some(after) = stop {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! The client's end of a recording: live calls are answered with what was recorded.
+//! Replays a recording's client: answers live calls with recorded results.
 
 use std::{
     fmt,
@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     recording::{Entry, Recording},
     replay::{
-        LiveError, Miss, MissReason,
-        shelf::Shelf,
-        tape::{Answer, Ending, Tape, Taped},
+        LiveError, Mismatch, MismatchReason,
+        matcher::Matcher,
+        recorded_calls::{Answer, ClientCall, Ending, RecordedCalls},
     },
     tool::{
         CallId, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName,
@@ -23,19 +23,18 @@ use crate::{
     value::Value,
 };
 
-/// So many misses are kept; further ones are counted.
+/// How many mismatches are kept; further ones are counted.
 const MAX_MISSES: usize = 1_000;
 
-/// Recorded tools that answer from their recording: a source for [`Client`](crate::Client)'s builder, as a handle.
+/// Tools that answer from a recording: a source for [`Client`](crate::Client)'s builder. Clones share one state.
 ///
-/// It offers what the recorded clients offered, several as if they were one. A live call is answered by a recorded one
-/// of the same tool and parameters: the order of keys makes no difference, nor does the width of a number. Recorded
-/// calls that ask for the same are given in recorded order and each once; what then follows, or never was there, is a
-/// [`Miss`]: its caller reads the error [`not_recorded`](Miss::CODE), and nothing else ever answers. The schemas come from a file, and are
-/// offered without being compiled: a call that breaks one is a miss like any other. No person is asked for consent,
-/// since nothing runs.
+/// It offers the tools of all recorded clients. A live call is answered by a recorded call with the same tool and
+/// parameters; key order and number width do not matter. Matching recorded calls are used in recorded order and once
+/// each. A call without an unused match is a [`Mismatch`], and its caller receives the error
+/// [`not_recorded`](Mismatch::CODE). The recorded schemas are offered but not compiled, so a call that violates one
+/// is an ordinary mismatch. No consent is requested, since no tool runs.
 ///
-/// A test of one's own assistant against a recorded session:
+/// To test an assistant against a recorded session:
 ///
 /// ```
 /// use toolbridge::{Assistant, Client, memory, replay::Cassette};
@@ -70,7 +69,7 @@ const MAX_MISSES: usize = 1_000;
 /// ```
 #[derive(Clone)]
 pub struct Cassette {
-    tape: Arc<Tape>,
+    recorded: Arc<RecordedCalls>,
     state: Arc<Mutex<State>>,
     timing: Timing,
     loose: bool,
@@ -79,30 +78,29 @@ pub struct Cassette {
 /// When a [`Cassette`] answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timing {
-    /// After as long as the recorded call took, its progress at its times; where the recording has no answer (the call
-    /// was stopped, its limit was over, its owner was lost) there is none either, until the call is stopped or its
-    /// limit is over.
+    /// After the recorded duration, with progress at the recorded times. If the recording has no answer (the call was
+    /// stopped, timed out or lost its owner), there is none until the call is stopped or its limit is reached.
     #[default]
     Recorded,
-    /// At once. Where the recording has no answer, the error is what its caller was told: `cancelled`, `timeout`, or
-    /// else `lost`.
+    /// At once. If the recording has no answer, the error is the recorded caller's: `cancelled`, `timeout` or else
+    /// `lost`.
     Fast,
 }
 
 #[derive(Debug)]
 struct State {
-    shelf: Shelf,
+    matcher: Matcher,
     answered: u64,
     missed: u64,
-    misses: Vec<Miss>,
+    misses: Vec<Mismatch>,
 }
 
 impl Cassette {
-    /// Reads a recording.
+    /// Opens a recording.
     ///
     /// # Errors
-    /// It cannot be read, is damaged (what stands before the damage is had by [`new`](Cassette::new)), is too large
-    /// to be held, or has no call that a client was asked.
+    /// Returns an error if the file cannot be read, is damaged (use [`new`](Cassette::new) for the entries before the
+    /// damage), is too large, or has no call to a client.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, LiveError> {
         let mut entries = Recording::open(path)?.entries();
         let cassette = Self::new(&mut entries);
@@ -112,88 +110,88 @@ impl Cassette {
         }
     }
 
-    /// Takes the entries of a recording: of the client, of its assistant, or of somebody who saw both.
+    /// Uses the entries of a recording of the client, its assistant, or an observer of both.
     ///
     /// # Errors
-    /// They are too large to be held, or there is no call that a client was asked.
+    /// Returns an error if the entries are too large or have no call to a client.
     pub fn new(entries: impl IntoIterator<Item = Entry>) -> Result<Self, LiveError> {
-        let tape = Tape::read(entries)?;
-        if tape.tools.is_empty() {
+        let recorded = RecordedCalls::read(entries)?;
+        if recorded.tools.is_empty() {
             return Err(LiveError::NoCalls);
         }
-        let state = State { shelf: Shelf::new(&tape), answered: 0, missed: 0, misses: Vec::new() };
+        let state = State { matcher: Matcher::new(&recorded), answered: 0, missed: 0, misses: Vec::new() };
         Ok(Self {
-            tape: Arc::new(tape),
+            recorded: Arc::new(recorded),
             state: Arc::new(Mutex::new(state)),
             timing: Timing::default(),
             loose: false,
         })
     }
 
-    /// When it answers. Default: as recorded.
+    /// Sets when to answer. Default: as recorded.
     #[must_use]
     pub fn timing(mut self, timing: Timing) -> Self {
         self.timing = timing;
         self
     }
 
-    /// It answers at once: [`Timing::Fast`].
+    /// Answers at once: [`Timing::Fast`].
     #[must_use]
     pub fn fast(self) -> Self {
         self.timing(Timing::Fast)
     }
 
-    /// When all recorded calls that ask for the same were given, the last of them is given again, instead of a miss.
+    /// Repeats the last matching recorded call when all were used, instead of a mismatch.
     #[must_use]
     pub fn loose(mut self) -> Self {
         self.loose = true;
         self
     }
 
-    /// How many recorded calls can be matched: those of tools that are offered, and whose parameters can be read.
+    /// The number of recorded calls that can be matched: those of offered tools with readable parameters.
     pub fn calls(&self) -> usize {
-        self.lock().shelf.calls()
+        self.lock().matcher.calls()
     }
 
-    /// How many recorded calls cannot be matched, since their parameters were taken out of the recording.
+    /// The number of recorded calls that cannot be matched because their parameters are redacted.
     pub fn redacted(&self) -> usize {
-        self.lock().shelf.redacted()
+        self.lock().matcher.redacted()
     }
 
-    /// How many of the calls that can be matched were not asked for so far.
+    /// The number of matchable calls that are unused so far.
     pub fn left(&self) -> usize {
         let state = self.lock();
-        state.shelf.calls() - state.shelf.given()
+        state.matcher.calls() - state.matcher.given()
     }
 
-    /// How many live calls were answered from the recording, those included that have no answer in it.
+    /// The number of live calls that matched a recorded call, including those without a recorded answer.
     pub fn answered(&self) -> u64 {
         self.lock().answered
     }
 
-    /// How many live calls the recording did not answer.
+    /// The number of live calls without a match.
     pub fn missed(&self) -> u64 {
         self.lock().missed
     }
 
-    /// The first 1,000 of these.
-    pub fn misses(&self) -> Vec<Miss> {
+    /// The first 1,000 mismatches.
+    pub fn misses(&self) -> Vec<Mismatch> {
         self.lock().misses.clone()
     }
 
     /// The recorded call that answers this one.
-    fn take(&self, tool: &ToolName, parameters: &Value, call: &CallId) -> Result<&Taped, ToolError> {
+    fn take(&self, tool: &ToolName, parameters: &Value, call: &CallId) -> Result<&ClientCall, ToolError> {
         let mut state = self.lock();
-        let taken = state.shelf.take(&self.tape, tool.as_str(), parameters, self.loose);
-        let reason = match taken.map(|place| self.tape.calls.get(place)) {
-            Ok(Some(taped)) => {
+        let taken = state.matcher.take(&self.recorded, tool.as_str(), parameters, self.loose);
+        let reason = match taken.map(|place| self.recorded.calls.get(place)) {
+            Ok(Some(client_call)) => {
                 state.answered += 1;
-                return Ok(taped);
+                return Ok(client_call);
             }
-            Ok(None) => MissReason::NothingAlike, // a shelf is of its own tape
+            Ok(None) => MismatchReason::NothingAlike, // a matcher is of its own recorded
             Err(reason) => reason,
         };
-        let miss = Miss { call: call.clone(), tool: tool.to_string(), reason };
+        let miss = Mismatch { call: call.clone(), tool: tool.to_string(), reason };
         let error = miss.error();
         state.missed += 1;
         if state.misses.len() < MAX_MISSES {
@@ -209,27 +207,27 @@ impl Cassette {
 
 impl ToolSource for Cassette {
     fn list(&self) -> Vec<Tool> {
-        self.tape.tools.clone()
+        self.recorded.tools.clone()
     }
 
     async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
-        let taped = self.take(tool, &arguments, context.call_id())?;
+        let client_call = self.take(tool, &arguments, context.call_id())?;
         let began = Instant::now();
-        if taped.began() {
+        if client_call.began() {
             context.progress(Progress::started());
         }
-        for (after, step) in &taped.steps {
+        for (after, step) in &client_call.steps {
             self.wait(began, *after).await;
             context.progress(step.clone());
         }
-        match taped.ending() {
+        match client_call.ending() {
             Ending::Answered(answer) => {
-                self.wait(began, taped.took().unwrap_or_default()).await;
+                self.wait(began, client_call.took().unwrap_or_default()).await;
                 outcome(answer)
             }
             _ if self.timing == Timing::Recorded => std::future::pending().await,
             Ending::TimedOut => {
-                let limit = taped.limit.as_millis();
+                let limit = client_call.limit.as_millis();
                 Err(ToolError::new(
                     ErrorCode::TIMEOUT,
                     format!("the recorded call ran out of its {limit} ms"),
@@ -240,12 +238,12 @@ impl ToolSource for Cassette {
         }
     }
 
-    /// Who waits for what was recorded has nothing to tidy up.
+    /// Waiting for a recorded answer needs no cleanup.
     fn uses_cancel_grace(&self, _tool: &ToolName) -> bool {
         false
     }
 
-    /// What is in a file is somebody else's.
+    /// The file's content is untrusted.
     fn validates_arguments(&self) -> bool {
         true
     }
@@ -262,8 +260,8 @@ impl Cassette {
 impl fmt::Debug for Cassette {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cassette")
-            .field("tools", &self.tape.tools.len())
-            .field("calls", &self.tape.calls.len())
+            .field("tools", &self.recorded.tools.len())
+            .field("calls", &self.recorded.calls.len())
             .field("timing", &self.timing)
             .finish_non_exhaustive()
     }

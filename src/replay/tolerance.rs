@@ -1,4 +1,4 @@
-//! Recorded time as virtual time, and the spans in which not all that was said arrived.
+//! Maps recorded time to virtual time, and finds the spans in which packets may have been lost.
 
 use std::{
     collections::BTreeMap,
@@ -7,25 +7,25 @@ use std::{
 
 use super::{
     Skipped,
-    script::{Spoken, Step, What},
+    script::{DecodedFrame, Step, What},
 };
 use crate::{
     recording::{Direction, Moment, RoomEvent},
     transport::Identity,
 };
 
-/// After a loss of connection: as long as the longest wait for a greeting that goes again.
+/// The span after a lost connection: the longest interval between repeated handshakes.
 const AFTER: Duration = Duration::from_secs(10);
-/// Before the room told of it: what was under way then.
+/// The span before the room reported the loss, for packets in transit.
 const BEFORE: Duration = Duration::from_secs(2);
-/// Before the room told that somebody vanished without a goodbye: LiveKit notices after 20 s or more.
+/// The span before the room reported an unexpected departure: LiveKit needs 20 s or more to detect it.
 const BEFORE_LEFT: Duration = Duration::from_secs(35);
-/// What was due so shortly before the end of the file may not have been handed over any more.
+/// Frames due this shortly before the end of the file may not have been sent any more.
 const TAIL: Duration = Duration::from_millis(100);
-/// The same of somebody else, whose frames have a way to go.
+/// As above for other participants, whose frames are in transit.
 const TAIL_OF_OTHERS: Duration = Duration::from_secs(1);
 
-/// A clock that begins with the file. It never goes back.
+/// A monotonic clock that starts with the file.
 pub(super) struct Clock {
     base: Instant,
     first: Moment,
@@ -46,15 +46,15 @@ impl Clock {
     }
 }
 
-/// From, until, and why.
+/// Start, end and reason.
 type Span = (u64, u64, Skipped);
 
-/// Spans of the file.
+/// The tolerated spans of a file.
 #[derive(Default)]
 pub(super) struct Spans {
-    /// Of everybody.
+    /// Spans that apply to all participants.
     all: Vec<Span>,
-    /// Of one participant.
+    /// Spans of single participants.
     of: BTreeMap<Identity, Vec<Span>>,
     end: u64,
 }
@@ -85,7 +85,7 @@ impl Spans {
                 }
                 What::Line(line)
                     if line.direction == Direction::Heard
-                        && line.spoken.as_ref().is_some_and(Spoken::is_goodbye) =>
+                        && line.decoded.as_ref().is_some_and(DecodedFrame::is_goodbye) =>
                 {
                     goodbyes.insert(line.from.identity().clone(), line.from.sid().clone());
                 }
@@ -97,7 +97,7 @@ impl Spans {
         spans
     }
 
-    /// Why a frame of this time need not be in the file, or not where it was due.
+    /// Why a frame at this time may be missing from the file or out of place.
     pub(super) fn excuse(&self, at: Moment, who: &Identity, is_home: bool) -> Option<Skipped> {
         let within = |spans: &[Span]| {
             let (_, until, why) = spans[..spans.partition_point(|(from, ..)| *from <= at.0)].last()?;
@@ -121,7 +121,7 @@ impl Spans {
     }
 }
 
-/// In order, and those that meet as one.
+/// Sorts spans and merges those that touch.
 fn merge(spans: &mut Vec<Span>) {
     spans.sort_unstable();
     spans.dedup_by(|next, last| {

@@ -1,10 +1,10 @@
-//! What an application must have done for a frame to be said: taken from the frame.
+//! Infers what an application must have done for a frame to be sent.
 
 use std::time::Duration;
 
 use super::{
-    end::{End, meta_of},
-    script::{Line, Spoken},
+    endpoint::{Endpoint, meta_of},
+    script::{DecodedFrame, Line},
     setup::tools,
 };
 use crate::{
@@ -18,14 +18,14 @@ use crate::{
     value::Value,
 };
 
-impl End {
+impl Endpoint {
     /// Does what the application must have done.
-    pub(super) fn cause(&mut self, line: &Line, spoken: &Spoken, to: &[Identity]) {
-        match &spoken.message {
-            Message::ToolUseRequest(it) => self.cause_call(spoken, it, to, Duration::ZERO),
-            Message::ToolUseResult(it) => self.cause_result(spoken, it, to),
-            Message::ToolProgress(it) => self.cause_progress(it, to),
-            Message::ControlStop(it) => self.cause_stop(spoken, it),
+    pub(super) fn infer(&mut self, line: &Line, decoded: &DecodedFrame, to: &[Identity]) {
+        match &decoded.message {
+            Message::ToolUseRequest(it) => self.infer_call(decoded, it, to, Duration::ZERO),
+            Message::ToolUseResult(it) => self.infer_result(decoded, it, to),
+            Message::ToolProgress(it) => self.infer_progress(it, to),
+            Message::ControlStop(it) => self.infer_stop(decoded, it),
             Message::ToolsRegister(it) => {
                 self.offered.clone_from(&it.tools);
                 let offered = tools(&it.tools);
@@ -36,7 +36,7 @@ impl End {
             Message::Other(_, body) => {
                 let to = if line.to.is_empty() && self.is_home { None } else { Some(to.to_vec()) };
                 let to = to.map_or(Destination::Room, Destination::Peers);
-                let (meta, body, kind) = (meta_of(&spoken.frame), body.clone(), spoken.kind());
+                let (meta, body, kind) = (meta_of(&decoded.frame), body.clone(), decoded.kind());
                 if let Err(error) = self.act(|session, now| session.send(now, to, kind, meta, body)) {
                     tracing::debug!(entry = line.entry, %error, "a frame cannot be sent");
                 }
@@ -46,13 +46,13 @@ impl End {
     }
 
     /// Makes the call whose request is sent only after so much time.
-    pub(super) fn call_before(&mut self, line: &Line, spoken: &Spoken, time: Duration) {
-        if let Message::ToolUseRequest(it) = &spoken.message {
-            self.cause_call(spoken, it, &line.to, time);
+    pub(super) fn call_before(&mut self, line: &Line, decoded: &DecodedFrame, time: Duration) {
+        if let Message::ToolUseRequest(it) = &decoded.message {
+            self.infer_call(decoded, it, &line.to, time);
         }
     }
 
-    fn cause_call(&mut self, spoken: &Spoken, it: &ToolUseRequest, to: &[Identity], before: Duration) {
+    fn infer_call(&mut self, decoded: &DecodedFrame, it: &ToolUseRequest, to: &[Identity], before: Duration) {
         if self.role != Role::Assistant || self.calls.contains_key(&it.id) {
             return;
         }
@@ -60,7 +60,7 @@ impl End {
         request.timeout =
             it.timeout_ms.and_then(|limit| u64::try_from(limit).ok()).map(Duration::from_millis);
         request.timeout = request.timeout.map(|limit| limit.saturating_add(before));
-        request.meta = meta_of(&spoken.frame);
+        request.meta = meta_of(&decoded.frame);
         for ours in ["bridge.to", REDACTED] {
             request.meta.remove(ours);
         }
@@ -77,9 +77,9 @@ impl End {
         }
     }
 
-    fn cause_result(&mut self, spoken: &Spoken, it: &ToolUseResult, to: &[Identity]) {
+    fn infer_result(&mut self, decoded: &DecodedFrame, it: &ToolUseResult, to: &[Identity]) {
         let Some(job) = self.job(&it.id, to) else { return };
-        if spoken.frame.meta_bool("bridge.began") {
+        if decoded.frame.meta_bool("bridge.began") {
             self.act(|session, now| session.progress(now, job, Progress::started()));
         }
         let outcome = outcome(it);
@@ -87,7 +87,7 @@ impl End {
         self.jobs.retain(|_, other| *other != job);
     }
 
-    fn cause_progress(&mut self, it: &ToolProgress, to: &[Identity]) {
+    fn infer_progress(&mut self, it: &ToolProgress, to: &[Identity]) {
         let Some(job) = self.job(&it.id, to) else { return };
         let mut progress = Progress::started();
         (progress.status, progress.message, progress.content) =
@@ -98,8 +98,8 @@ impl End {
         });
     }
 
-    fn cause_stop(&mut self, spoken: &Spoken, it: &ControlStop) {
-        if spoken.is_goodbye() {
+    fn infer_stop(&mut self, decoded: &DecodedFrame, it: &ControlStop) {
+        if decoded.is_goodbye() {
             return self.act(crate::protocol::session::Session::close);
         }
         let call = it.target_id.as_deref().map(CallId::from);

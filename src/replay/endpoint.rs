@@ -1,4 +1,4 @@
-//! One participant's session on virtual time, and what it says.
+//! Runs one participant's session on virtual time and collects the frames it sends.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    script::{Line, Spoken},
+    script::{DecodedFrame, Line},
     setup::{NextOwner, Shown},
 };
 use crate::{
@@ -21,70 +21,70 @@ use crate::{
     transport::{Identity, Lane, Packet, Participant, Peer, Role, StreamParts},
 };
 
-/// Nothing is open for longer in a session; beyond it a silence of any length is one step.
+/// Nothing in a session stays open longer, so any longer idle time takes one step.
 const LONGEST_SILENCE: Duration = Duration::from_secs(15 * 60);
 
-/// So many frames that the file does not have yet wait for it; the oldest then count as missing in it.
+/// How many sent frames wait for their counterpart in the file; older ones count as missing there.
 const MAX_SAID: usize = 1_024;
 
 /// A replayed participant.
-pub(super) struct End {
+pub(super) struct Endpoint {
     pub(super) id: Identity,
-    /// It is the recorded one.
+    /// It is the recorded participant.
     pub(super) is_home: bool,
     pub(super) home: Identity,
     pub(super) role: Role,
     pub(super) session: Session,
     /// Virtual time. It never goes back.
     pub(super) clock: Instant,
-    /// Where the file is.
+    /// The current position in the file.
     pub(super) entry: usize,
     pub(super) at: Moment,
-    /// It has a fast lane.
+    /// It uses a fast lane.
     pub(super) is_fast: bool,
     /// It is in the room.
     pub(super) is_here: bool,
-    /// What it said and the file does not have yet.
+    /// Sent frames that have not yet occurred in the file.
     pub(super) said: VecDeque<Said>,
-    /// What it said so long ago that the file will not have it any more.
+    /// Sent frames so old that they will not occur in the file.
     pub(super) unheard: Vec<Said>,
     said_stanzas: BTreeSet<u32>,
     pub(super) next_owner: NextOwner,
     pub(super) jobs: BTreeMap<(Identity, CallId), JobKey>,
     pub(super) calls: BTreeMap<CallId, CallKey>,
-    /// What it offers just now, as it was written.
+    /// Its current tools, as they were written.
     pub(super) offered: Vec<RegisteredTool>,
     for_others: BTreeSet<String>,
-    /// Frames of the file, as the session numbered them where it numbered them otherwise.
+    /// The session's stanza of frames that the file numbers differently.
     pub(super) numbered: BTreeMap<u32, i32>,
-    /// Calls that it was told to stop.
+    /// Calls that it was asked to stop.
     pub(super) stopped: BTreeSet<CallId>,
-    /// When jobs ended by themselves.
+    /// When jobs ended on their own.
     pub(super) aborted: BTreeMap<CallId, Moment>,
-    /// When a result of a call came that its owner had ended at its limit, or stopped.
+    /// When a result arrived that its owner had ended at the limit or because of a stop.
     pub(super) ended_there: BTreeMap<CallId, Instant>,
-    /// It was told goodbye.
+    /// It received a goodbye.
     pub(super) heard_goodbye: bool,
-    /// The session's packet of a packet of the file.
+    /// The session's packet for each packet of the file.
     pub(super) packets: BTreeMap<(u16, u32), u64>,
 }
 
-/// A frame that a session said.
+/// A frame that a session sent.
 pub(super) struct Said {
-    /// Where the file was.
+    /// The position in the file at that time.
     pub(super) entry: usize,
     pub(super) at: Moment,
-    /// When, on its clock.
+    /// The time on its clock.
     pub(super) clock: Instant,
     pub(super) packet: u64,
     pub(super) to: Vec<Identity>,
-    /// Every lane that it went on so far.
+    /// The lanes on which it was sent so far.
     pub(super) lanes: Vec<Lane>,
-    pub(super) spoken: Spoken,
+    pub(super) decoded: DecodedFrame,
 }
 
-impl End {
-    /// A session as the file shows it. `run` tells one run of its program from another.
+impl Endpoint {
+    /// Creates a session with the setup that the file implies. `run` distinguishes runs of its program.
     pub(super) fn new(
         who: &Participant,
         shown: &Shown,
@@ -135,7 +135,8 @@ impl End {
         Some(end)
     }
 
-    /// The file has come so far: whatever was due by then is done, in so many steps at most. Returns how many it took.
+    /// Advances to this position in the file and handles what is due, in at most this many steps. Returns the number
+    /// of steps.
     pub(super) fn run_to(&mut self, entry: usize, at: Moment, now: Instant, most: u64) -> u64 {
         (self.entry, self.at) = (entry, at);
         let quiet = later(self.clock, LONGEST_SILENCE);
@@ -153,7 +154,7 @@ impl End {
         taken
     }
 
-    /// The next thing that is due within this time happens now already; false if there is none.
+    /// Handles the next deadline within this time early. Returns false if there is none.
     pub(super) fn hurry(&mut self, most: Instant) -> bool {
         let Some(due) = self.session.poll_timeout().filter(|due| *due <= most) else { return false };
         self.time_comes(due);
@@ -165,27 +166,27 @@ impl End {
         self.act(Session::handle_timeout);
     }
 
-    /// Gives the session something to do, and listens to what it says.
+    /// Applies an input to the session and collects its outputs.
     pub(super) fn act<T>(&mut self, act: impl FnOnce(&mut Session, Instant) -> T) -> T {
         let result = act(&mut self.session, self.clock);
         self.listen();
         result
     }
 
-    /// A packet of the file reaches it.
+    /// Delivers a packet of the file.
     pub(super) fn hear(&mut self, line: &Line, from: &Peer) {
-        if let Some(spoken) = &line.spoken
-            && let Message::ControlStop(it) = &spoken.message
+        if let Some(decoded) = &line.decoded
+            && let Message::ControlStop(it) = &decoded.message
         {
             self.stopped.extend(it.target_id.as_deref().map(CallId::from));
-            self.heard_goodbye |= spoken.is_goodbye();
+            self.heard_goodbye |= decoded.is_goodbye();
         }
-        if let Some(Message::ToolUseResult(it)) = line.spoken.as_ref().map(|spoken| &spoken.message)
+        if let Some(Message::ToolUseResult(it)) = line.decoded.as_ref().map(|decoded| &decoded.message)
             && it.error_code.as_ref().is_some_and(is_of_a_clock)
         {
             self.ended_there.entry(it.id.clone()).or_insert(self.clock);
         }
-        let bytes = line.spoken.as_ref().and_then(|spoken| self.as_it_would_read(spoken, from));
+        let bytes = line.decoded.as_ref().and_then(|decoded| self.as_it_would_read(decoded, from));
         let bytes = bytes.unwrap_or_else(|| line.payload.clone());
         let (from, lane, stream) = (from.clone(), line.lane, line.stream);
         let mut packet = Packet::new([self.id.clone()], bytes);
@@ -197,13 +198,13 @@ impl End {
         });
     }
 
-    /// A frame with what this session calls otherwise than the recorded one: its own instance, its own stanzas.
-    fn as_it_would_read(&self, spoken: &Spoken, from: &Peer) -> Option<Bytes> {
-        let (frame, mut message) = (&spoken.frame, None);
+    /// Rewrites a frame for this session: its own instance and stanzas replace the recorded ones.
+    fn as_it_would_read(&self, decoded: &DecodedFrame, from: &Peer) -> Option<Bytes> {
+        let (frame, mut message) = (&decoded.frame, None);
         let mut meta = meta_of(frame);
-        if frame.meta_str("bridge.to").is_some() && !self.for_others.contains(&spoken.about) {
+        if frame.meta_str("bridge.to").is_some() && !self.for_others.contains(&decoded.about) {
             meta.set_text("bridge.to", &self.session.address_shown_to(from.identity()));
-        } else if let Message::Acknowledgement(it) = &spoken.message {
+        } else if let Message::Acknowledgement(it) = &decoded.message {
             let stanza = it.acknowledged_stanza_id?.unsigned_abs();
             let stanza = *self.numbered.get(&stanza)?;
             let mut it = it.clone();
@@ -221,7 +222,7 @@ impl End {
         Some(out.into())
     }
 
-    /// Takes what the session gives out.
+    /// Collects the session's outputs.
     fn listen(&mut self) {
         loop {
             while let Some(question) = self.session.poll_question() {
@@ -246,13 +247,15 @@ impl End {
     }
 
     fn says(&mut self, packet: Packet) {
-        let Some(spoken) = Spoken::read(&packet.payload).filter(|it| !it.is_sign_of_life()) else { return };
+        let Some(decoded) = DecodedFrame::read(&packet.payload).filter(|it| !it.is_keepalive()) else {
+            return;
+        };
         // Of the others, the file has what was said to the recorded one.
         if !self.is_home && !packet.to.is_empty() && !packet.to.contains(&self.home) {
             return;
         }
-        if let Some(stanza) = spoken.stanza().filter(|stanza| !self.said_stanzas.insert(*stanza)) {
-            let before = self.said.iter_mut().find(|said| said.spoken.stanza() == Some(stanza));
+        if let Some(stanza) = decoded.stanza().filter(|stanza| !self.said_stanzas.insert(*stanza)) {
+            let before = self.said.iter_mut().find(|said| said.decoded.stanza() == Some(stanza));
             if let Some(before) = before {
                 before.lanes.push(packet.lane);
             }
@@ -268,12 +271,12 @@ impl End {
             packet: packet.id,
             to: packet.to,
             lanes: vec![packet.lane],
-            spoken,
+            decoded,
         });
     }
 }
 
-/// All of a frame's `meta`.
+/// The frame's whole `meta`.
 pub(super) fn meta_of(frame: &Frame) -> Meta {
     let mut meta = Meta::new();
     if let Ok(keys) = frame.meta_body().decode::<BTreeMap<String, serde::de::IgnoredAny>>() {
@@ -286,7 +289,7 @@ pub(super) fn meta_of(frame: &Frame) -> Meta {
     meta
 }
 
-/// Whether a clock ended the call, or a stop: both ends count one budget.
+/// Whether the limit or a stop ended the call: owner and caller both measure the same limit.
 pub(super) fn is_of_a_clock(code: &ErrorCode) -> bool {
     [ErrorCode::TIMEOUT, ErrorCode::CANCELLED].contains(code)
 }

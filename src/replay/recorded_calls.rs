@@ -1,11 +1,11 @@
-//! What a recording holds for a live replay: the tools that clients offered, and the calls that they were asked.
+//! Reads the tools and calls of a recording for a live replay.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
-use super::{LiveError, MAX_BYTES, MAX_ENTRIES, script::Spoken, setup::tools};
+use super::{LiveError, MAX_BYTES, MAX_ENTRIES, script::DecodedFrame, setup::tools};
 use crate::{
     protocol::frame::{Message, ToolProgress, ToolUseRequest, ToolUseResult},
     recording::{CallUpdate, CallsBuilder, Entry, Happened, Moment, RecordedCall},
@@ -14,38 +14,38 @@ use crate::{
     value::Value,
 };
 
-/// A stop that comes so shortly before a call's limit, or later, is the limit itself.
+/// A stop this shortly before the limit, or later, counts as the limit.
 const AT_THE_LIMIT: Duration = Duration::from_millis(100);
 
 /// The most tools that are kept of a file; a participant offers no more than 128.
 const MAX_TOOLS: usize = 1_024;
 
-/// With these a client leaves a call to whoever else may run it.
+/// Error codes with which a client leaves a call to others.
 const DECLINED: [ErrorCode; 4] =
     [ErrorCode::UNKNOWN_TOOL, ErrorCode::BUSY, ErrorCode::CANCELLED, ErrorCode::LOST];
 
 /// The client-executed calls of a recording, in the order in which they were asked.
 #[derive(Debug, Default)]
-pub(super) struct Tape {
-    /// What clients offered, each name once, as it was offered last.
+pub(super) struct RecordedCalls {
+    /// The last registered definition of each tool.
     pub(super) tools: Vec<Tool>,
-    pub(super) calls: Vec<Taped>,
+    pub(super) calls: Vec<ClientCall>,
 }
 
-/// A call that a client was asked.
+/// A recorded call to a client.
 #[derive(Debug)]
-pub(super) struct Taped {
+pub(super) struct ClientCall {
     /// The place of its request in the file.
     pub(super) entry: usize,
     pub(super) id: CallId,
     pub(super) tool: String,
-    /// Who was asked, as far as the file says.
+    /// The client that was asked, if the file shows it.
     pub(super) owner: Option<Identity>,
     pub(super) asked: Moment,
-    /// None if something was taken out of them.
+    /// None if redacted.
     pub(super) parameters: Option<Value>,
     pub(super) limit: Duration,
-    /// What its owner told meanwhile, and how long after the request.
+    /// The progress of its owner, with the time since the request.
     pub(super) steps: Vec<(Duration, Progress)>,
     /// When its caller stopped it.
     stopped: Option<Moment>,
@@ -60,9 +60,9 @@ pub(super) struct Answer {
     pub(super) value: Option<Value>,
     pub(super) code: ErrorCode,
     pub(super) message: String,
-    /// Something was taken out of it.
+    /// It is redacted.
     pub(super) redacted: bool,
-    /// The tool had begun, though the code would prove that it had not.
+    /// The tool had started, although the code suggests otherwise.
     began: bool,
 }
 
@@ -70,15 +70,15 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) enum Ending<'a> {
     Answered(&'a Answer),
-    /// Its limit was over.
+    /// It reached its limit.
     TimedOut,
     /// Its caller stopped it.
     Stopped,
-    /// The file says nothing of its end: its owner was lost, or the recording ended.
+    /// The file has no end: its owner was lost, or the recording ended.
     Open,
 }
 
-impl Tape {
+impl RecordedCalls {
     pub(super) fn read(entries: impl IntoIterator<Item = Entry>) -> Result<Self, LiveError> {
         let (mut reader, mut bytes) = (Reader::default(), 0_usize);
         for (index, entry) in entries.into_iter().enumerate() {
@@ -90,17 +90,17 @@ impl Tape {
             }
             reader.push(index, &entry);
         }
-        let tape = reader.finish();
-        if tape.calls.is_empty() { Err(LiveError::NoCalls) } else { Ok(tape) }
+        let recorded = reader.finish();
+        if recorded.calls.is_empty() { Err(LiveError::NoCalls) } else { Ok(recorded) }
     }
 
-    /// Whether a client said that a tool of this name cannot be undone.
+    /// Whether a client registered this tool as destructive.
     pub(super) fn is_destructive(&self, tool: &str) -> bool {
         self.tools.iter().any(|it| it.name().as_str() == tool && it.tool_options().destructive)
     }
 }
 
-impl Taped {
+impl ClientCall {
     pub(super) fn ending(&self) -> Ending<'_> {
         match (self.stopped, &self.answer) {
             (Some(stopped), answer) if answer.as_ref().is_none_or(|(at, _)| stopped < *at) => {
@@ -118,7 +118,7 @@ impl Taped {
         !matches!(self.ending(), Ending::Answered(answer) if proof(answer))
     }
 
-    /// When it had ended for its caller; none if the file does not say.
+    /// When it ended for its caller, if the file has its end.
     pub(super) fn ended(&self) -> Option<Moment> {
         match (self.stopped, self.answer.as_ref().map(|(at, _)| *at)) {
             (Some(stopped), Some(answered)) => Some(stopped.min(answered)),
@@ -135,24 +135,24 @@ impl Taped {
 /// Reads entries.
 #[derive(Default)]
 struct Reader {
-    fold: CallsBuilder,
-    calls: BTreeMap<u64, Taped>,
+    builder: CallsBuilder,
+    calls: BTreeMap<u64, ClientCall>,
     tools: Vec<Tool>,
-    /// Where each tool stands among them.
+    /// The index of each tool.
     places: HashMap<ToolName, usize>,
-    /// Steps that were read: on two lanes they come twice.
+    /// Progress already read: sent on two lanes, it occurs twice.
     heard: BTreeSet<(u64, u32)>,
 }
 
 impl Reader {
     fn push(&mut self, index: usize, entry: &Entry) {
-        let told = self.fold.push_decoded(index, entry, None);
+        let told = self.builder.push_decoded(index, entry, None);
         let Happened::Packet(packet) = &entry.what else { return };
         if !["", TOPIC, STREAM_TOPIC].contains(&packet.topic.as_str()) {
             return;
         }
-        let Some(spoken) = Spoken::read(&packet.payload) else { return };
-        match (&spoken.message, told) {
+        let Some(decoded) = DecodedFrame::read(&packet.payload) else { return };
+        match (&decoded.message, told) {
             (Message::ToolsRegister(it), _) => {
                 let some = &it.tools[..it.tools.len().min(MAX_TOOLS)];
                 tools(some).into_iter().for_each(|it| self.offer(it));
@@ -161,15 +161,15 @@ impl Reader {
                 Message::ToolUseRequest(it),
                 Some((serial, CallUpdate::Requested | CallUpdate::RequestRepeated)),
             ) => {
-                self.calls.entry(serial).or_insert_with(|| Taped::new(index, entry.at, it, &spoken));
+                self.calls.entry(serial).or_insert_with(|| ClientCall::new(index, entry.at, it, &decoded));
             }
             (Message::ToolUseResult(it), Some((serial, CallUpdate::Settled | CallUpdate::ResultChanged))) => {
                 if let Some(call) = self.calls.get_mut(&serial).filter(|call| call.answer.is_none()) {
-                    call.answer = Some((entry.at, Answer::new(it, &spoken)));
+                    call.answer = Some((entry.at, Answer::new(it, &decoded)));
                 }
             }
             (Message::ToolProgress(it), Some((serial, CallUpdate::Other))) => {
-                self.step(serial, entry.at, it, &spoken)
+                self.step(serial, entry.at, it, &decoded)
             }
             (Message::ControlStop(_), Some((serial, CallUpdate::Stopped))) => {
                 if let Some(call) = self.calls.get_mut(&serial) {
@@ -189,12 +189,12 @@ impl Reader {
         }
     }
 
-    fn step(&mut self, serial: u64, at: Moment, it: &ToolProgress, spoken: &Spoken) {
+    fn step(&mut self, serial: u64, at: Moment, it: &ToolProgress, decoded: &DecodedFrame) {
         let Some(call) = self.calls.get_mut(&serial).filter(|call| call.answer.is_none()) else { return };
-        // That it began is said by whoever runs it, and what is redacted says nothing.
+        // A start is reported by the runner itself, and redacted progress has no content.
         let is_bare = it.status == ProgressStatus::InProgress && it.message.is_none() && it.content.is_none();
-        let is_new = spoken.stanza().is_none_or(|stanza| self.heard.insert((serial, stanza)));
-        if is_bare || spoken.is_redacted() || !is_new {
+        let is_new = decoded.stanza().is_none_or(|stanza| self.heard.insert((serial, stanza)));
+        if is_bare || decoded.is_redacted() || !is_new {
             return;
         }
         let mut step = Progress::started();
@@ -202,16 +202,16 @@ impl Reader {
         call.steps.push((at.since(call.asked), step));
     }
 
-    fn finish(mut self) -> Tape {
+    fn finish(mut self) -> RecordedCalls {
         let mut calls = Vec::new();
         for (serial, mut call) in std::mem::take(&mut self.calls) {
-            let folded = self.fold.call(serial).filter(|it| is_of_a_client(it, &call));
+            let folded = self.builder.call(serial).filter(|it| is_of_a_client(it, &call));
             let Some(folded) = folded else { continue };
             call.owner.clone_from(&folded.owner);
             calls.push(call);
         }
         calls.sort_by_key(|call| call.entry);
-        // Recording began after the registration, or the file is an observer's: the name is all that is known.
+        // If recording started after the registration, or by an observer, only the name is known.
         for call in &calls {
             let runs = matches!(call.ending(), Ending::Answered(it) if it.code != ErrorCode::UNKNOWN_TOOL);
             if let Some(name) = call.tool.parse::<ToolName>().ok().filter(|_| runs)
@@ -220,12 +220,12 @@ impl Reader {
                 self.offer(Tool::new(name, ""));
             }
         }
-        Tape { tools: self.tools, calls }
+        RecordedCalls { tools: self.tools, calls }
     }
 }
 
-impl Taped {
-    fn new(entry: usize, asked: Moment, it: &ToolUseRequest, spoken: &Spoken) -> Self {
+impl ClientCall {
+    fn new(entry: usize, asked: Moment, it: &ToolUseRequest, decoded: &DecodedFrame) -> Self {
         let limit = it.timeout_ms.map(|limit| Duration::from_millis(u64::try_from(limit).unwrap_or(0)));
         Self {
             entry,
@@ -233,7 +233,7 @@ impl Taped {
             tool: it.tool_name.clone(),
             owner: None,
             asked,
-            parameters: (!spoken.is_redacted()).then(|| it.parameters.clone()),
+            parameters: (!decoded.is_redacted()).then(|| it.parameters.clone()),
             limit: limit.unwrap_or(DEFAULT_TIMEOUT),
             steps: Vec::new(),
             stopped: None,
@@ -243,26 +243,26 @@ impl Taped {
 }
 
 impl Answer {
-    fn new(it: &ToolUseResult, spoken: &Spoken) -> Self {
+    fn new(it: &ToolUseResult, decoded: &DecodedFrame) -> Self {
         Self {
             success: it.success,
             value: it.result.clone(),
             code: it.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR),
             message: it.error_message.clone().unwrap_or_default(),
-            redacted: spoken.is_redacted(),
-            began: spoken.frame.meta_bool("bridge.began"),
+            redacted: decoded.is_redacted(),
+            began: decoded.frame.meta_bool("bridge.began"),
         }
     }
 }
 
-/// Whether a client was to run it, and took it if the assistant might have run it too.
-fn is_of_a_client(call: &RecordedCall, taped: &Taped) -> bool {
+/// Whether a client was to run it and, if the assistant could have run it as well, accepted it.
+fn is_of_a_client(call: &RecordedCall, client_call: &ClientCall) -> bool {
     match call.execution {
         Some(Execution::Client) => true,
         Some(Execution::Either) if call.owner.as_ref().is_some_and(|owner| *owner != call.caller) => {
             // What the assistant then ran itself need not be in the file: its tool may disclose nothing.
             let says_no = |it: &Answer| !it.success && DECLINED.contains(&it.code);
-            call.started.is_some() || taped.answer.as_ref().is_some_and(|(_, it)| !says_no(it))
+            call.started.is_some() || client_call.answer.as_ref().is_some_and(|(_, it)| !says_no(it))
         }
         _ => false,
     }

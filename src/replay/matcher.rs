@@ -1,39 +1,39 @@
-//! Recorded calls by what they ask for: which of them answers the next one.
+//! Matches live calls to recorded calls by tool and parameters.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{
-    MissReason,
-    tape::{Ending, Tape, Taped},
+    MismatchReason,
+    recorded_calls::{ClientCall, Ending, RecordedCalls},
     value::key,
 };
 use crate::value::Value;
 
 /// Recorded calls that can be matched.
 #[derive(Debug)]
-pub(super) struct Shelf {
-    /// By tool and parameters: their places on the tape, and how many of them were given.
-    alike: HashMap<[u8; 32], Alike>,
-    /// Calls of a tool whose parameters were taken out.
+pub(super) struct Matcher {
+    /// By tool and parameters: the indexes of the recorded calls, and how many of them were used.
+    alike: HashMap<[u8; 32], EqualCalls>,
+    /// The number of calls with redacted parameters, by tool.
     redacted: BTreeMap<String, usize>,
     calls: usize,
     given: usize,
 }
 
 #[derive(Debug, Default)]
-struct Alike {
+struct EqualCalls {
     places: Vec<usize>,
     given: usize,
 }
 
-impl Shelf {
-    pub(super) fn new(tape: &Tape) -> Self {
+impl Matcher {
+    pub(super) fn new(recorded: &RecordedCalls) -> Self {
         let (mut alike, mut redacted, mut calls) =
-            (HashMap::<_, Alike>::new(), BTreeMap::<String, usize>::new(), 0);
+            (HashMap::<_, EqualCalls>::new(), BTreeMap::<String, usize>::new(), 0);
         // What is not offered is never asked for: questions to a person, for one, which have reserved names.
-        let offered: HashSet<_> = tape.tools.iter().map(|it| it.name().as_str()).collect();
+        let offered: HashSet<_> = recorded.tools.iter().map(|it| it.name().as_str()).collect();
         let is_offered = |tool: &str| offered.contains(tool);
-        for (place, call) in tape.calls.iter().enumerate().filter(|(_, call)| is_offered(&call.tool)) {
+        for (place, call) in recorded.calls.iter().enumerate().filter(|(_, call)| is_offered(&call.tool)) {
             match &call.parameters {
                 Some(parameters) => {
                     alike.entry(key(&call.tool, parameters)).or_default().places.push(place);
@@ -45,19 +45,19 @@ impl Shelf {
         Self { alike, redacted, calls, given: 0 }
     }
 
-    /// The next recorded call of this tool with these parameters, in recorded order and each once; loosely, the last
-    /// again when all were given.
+    /// Returns the next unused recorded call of this tool with these parameters, in recorded order. With `loose`,
+    /// returns the last one again when all are used.
     pub(super) fn take(
         &mut self,
-        tape: &Tape,
+        recorded: &RecordedCalls,
         tool: &str,
         parameters: &Value,
         loose: bool,
-    ) -> Result<usize, MissReason> {
+    ) -> Result<usize, MismatchReason> {
         let Some(alike) = self.alike.get_mut(&key(tool, parameters)) else {
             return Err(match self.redacted.get(tool) {
-                Some(calls) => MissReason::PerhapsRedacted { calls: *calls },
-                None => MissReason::NothingAlike,
+                Some(calls) => MismatchReason::PerhapsRedacted { calls: *calls },
+                None => MismatchReason::NothingAlike,
             });
         };
         let place = match alike.places.get(alike.given) {
@@ -68,26 +68,26 @@ impl Shelf {
             }
             None => match alike.places.last().filter(|_| loose) {
                 Some(last) => *last,
-                None => return Err(MissReason::UsedUp { calls: alike.given }),
+                None => return Err(MismatchReason::UsedUp { calls: alike.given }),
             },
         };
-        match tape.calls.get(place).map(Taped::ending) {
-            Some(Ending::Answered(answer)) if answer.redacted => Err(MissReason::Redacted),
+        match recorded.calls.get(place).map(ClientCall::ending) {
+            Some(Ending::Answered(answer)) if answer.redacted => Err(MismatchReason::Redacted),
             _ => Ok(place),
         }
     }
 
-    /// How many calls can be matched.
+    /// The number of calls that can be matched.
     pub(super) fn calls(&self) -> usize {
         self.calls
     }
 
-    /// How many of those were asked for so far.
+    /// The number of these that were used.
     pub(super) fn given(&self) -> usize {
         self.given
     }
 
-    /// How many cannot be matched.
+    /// The number of calls that cannot be matched.
     pub(super) fn redacted(&self) -> usize {
         self.redacted.values().sum()
     }

@@ -1,4 +1,4 @@
-//! A call that a recording does not answer.
+//! A live call without a matching recorded call.
 
 use std::fmt;
 
@@ -9,43 +9,43 @@ use crate::{
     tool::{CallId, ErrorCode, ToolError},
 };
 
-/// A call that a [`Cassette`](super::Cassette) could not answer: its caller reads the error `not_recorded`.
+/// A call that a [`Cassette`](super::Cassette) could not answer. Its caller receives the error `not_recorded`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Miss {
-    /// The live call.
+pub struct Mismatch {
+    /// The live call's id.
     #[serde(serialize_with = "as_text")]
     pub call: CallId,
     /// The tool.
     pub tool: String,
-    /// Why.
+    /// The reason.
     #[serde(flatten)]
-    pub reason: MissReason,
+    pub reason: MismatchReason,
 }
 
-/// Why a recording does not answer a call.
+/// Why no recorded call matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum MissReason {
+pub enum MismatchReason {
     /// No recorded call has this tool and these parameters.
     NothingAlike,
-    /// The same, but there are calls of this tool whose parameters were taken out of the recording.
+    /// As above, but the recording has calls of this tool with redacted parameters.
     PerhapsRedacted {
-        /// How many.
+        /// The number of such calls.
         calls: usize,
     },
-    /// All recorded calls that ask for the same were given already.
+    /// All matching recorded calls were used already.
     UsedUp {
-        /// How many there were.
+        /// The number of matching calls.
         calls: usize,
     },
-    /// The recorded result was taken out of the recording.
+    /// The recorded result is redacted.
     Redacted,
 }
 
-impl Miss {
-    /// The code of the error that the caller reads.
+impl Mismatch {
+    /// The code of the error that the caller receives.
     pub const CODE: &str = "not_recorded";
 
     pub(super) fn error(&self) -> ToolError {
@@ -53,13 +53,13 @@ impl Miss {
     }
 }
 
-impl fmt::Display for Miss {
+impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.tool, self.reason)
     }
 }
 
-impl fmt::Display for MissReason {
+impl fmt::Display for MismatchReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NothingAlike => f.write_str("the recording has no call with these parameters"),

@@ -1,5 +1,5 @@
-//! What happened before the file shows it: a call that waited until its owner's silence was long enough, progress that was
-//! overtaken by its result, a registration that was heard by somebody who was not seen yet.
+//! Finds events that precede their record in the file: calls that waited for an unresponsive owner, progress
+//! overtaken by its result, and registrations received before the join of the receiver was recorded.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    script::{Line, Spoken, Step, What},
+    script::{DecodedFrame, Line, Step, What},
     setup::{Shown, ends_of},
 };
 use crate::{
@@ -16,39 +16,40 @@ use crate::{
     transport::{Identity, Sid},
 };
 
-/// After so much silence a participant that a call names counts as a plain peer: what a session waits by default.
+/// After this time without an answer a session treats the called participant as one without toolbridge's handshake:
+/// the session's default.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// A recorder is told of a greeting a little later than the session counts from.
+/// The recorder logs a handshake slightly later than the session's timer starts.
 const LATE: Duration = Duration::from_millis(50);
 
-/// How much longer than that it can have been on a machine with much to do. A call that was made longer ago would not
-/// have waited for its owner any more.
+/// How much later the request may be on a busy machine. A call older than that would no longer have waited for its
+/// owner.
 const LONGER: Duration = Duration::from_secs(2);
 
-/// So many entries before and after a result are searched for progress: more than wait for a lane at once.
+/// How many entries before and after a result are searched for progress: more than a lane ever queues.
 const MAX_AROUND: usize = 1_024;
 
-/// Calls of plain peers that were made before a greeting that the file has shortly before their request: the entry of
-/// the greeting since which there was silence, and that of the request.
+/// Finds calls to participants without toolbridge's handshake that were made before a handshake shortly before their
+/// request. Returns the entry of the earlier handshake, when the wait began, and the entry of the request.
 ///
-/// A session asks a plain peer one silence after its greeting, and greets again just before. A call that is made only
-/// when the request is there would begin to wait at that second greeting.
-pub(super) fn calls_in_silence(
+/// A session sends the request one probe interval after its handshake, and repeats the handshake just before. A call
+/// made only at the request would start its wait at the second handshake.
+pub(super) fn calls_during_probe(
     steps: &[Step],
     home: &Identity,
     shown: &BTreeMap<Identity, Shown>,
 ) -> BTreeMap<usize, usize> {
     let mut calls = BTreeMap::new();
     let mut greetings = BTreeMap::<&Identity, Vec<(usize, Moment)>>::new();
-    for (entry, line, spoken) in lines(steps).filter(|(_, line, _)| line.direction == Direction::Sent) {
+    for (entry, line, decoded) in lines(steps).filter(|(_, line, _)| line.direction == Direction::Sent) {
         let [to] = line.to.as_slice() else { continue };
         if *to == *home || shown.get(to).is_some_and(|shown| shown.is_ours) {
             continue;
         }
-        if spoken.kind() == Kind::CONFIGURATION {
+        if decoded.kind() == Kind::CONFIGURATION {
             greetings.entry(to).or_default().push((entry, line.at));
-        } else if spoken.kind() == Kind::TOOL_USE_REQUEST {
+        } else if decoded.kind() == Kind::TOOL_USE_REQUEST {
             let Some(greetings) = greetings.remove(to) else { continue }; // it is asked, and waited for no more
             let silence = |at: &Moment| line.at.since(*at);
             let is_fresh = greetings.last().is_some_and(|(_, at)| silence(at) < SILENCE - LATE);
@@ -62,48 +63,50 @@ pub(super) fn calls_in_silence(
     calls
 }
 
-/// Of a result: the progress of its call that was said before it and is in the file behind it, since results may take a
-/// faster lane. Second copies of progress that is in the file before the result are left out.
+/// Returns the progress of the result's call that was sent before the result but follows it in the file, since
+/// results may take a faster lane. Skips second copies of progress that precedes the result in the file.
 pub(super) fn overtaken<'a>(
     steps: &'a [Step],
     home: &Identity,
     result: &Line,
-) -> Vec<(&'a Line, &'a Spoken)> {
-    let Some(said) = result.spoken.as_ref() else { return Vec::new() };
-    let of_its_call = |(_, line, spoken): &(usize, &Line, &Spoken)| {
-        let is_earlier = spoken.stanza().zip(said.stanza()).is_some_and(|(it, result)| it < result);
+) -> Vec<(&'a Line, &'a DecodedFrame)> {
+    let Some(said) = result.decoded.as_ref() else { return Vec::new() };
+    let of_its_call = |(_, line, decoded): &(usize, &Line, &DecodedFrame)| {
+        let is_earlier = decoded.stanza().zip(said.stanza()).is_some_and(|(it, result)| it < result);
         let is_same = line.direction == result.direction && ends_of(line, home) == ends_of(result, home);
-        spoken.kind() == Kind::TOOL_PROGRESS && spoken.about == said.about && is_earlier && is_same
+        decoded.kind() == Kind::TOOL_PROGRESS && decoded.about == said.about && is_earlier && is_same
     };
     let before = steps.get(result.entry.saturating_sub(MAX_AROUND)..result.entry).unwrap_or_default();
     let behind = steps.get(result.entry + 1..).unwrap_or_default();
     let mut seen: BTreeSet<_> =
-        lines(before).filter(of_its_call).filter_map(|(_, _, spoken)| spoken.stanza()).collect();
+        lines(before).filter(of_its_call).filter_map(|(_, _, decoded)| decoded.stanza()).collect();
     lines(&behind[..behind.len().min(MAX_AROUND)])
         .filter(of_its_call)
-        .filter(|(_, _, spoken)| spoken.stanza().is_some_and(|stanza| seen.insert(stanza)))
-        .map(|(_, line, spoken)| (line, spoken))
+        .filter(|(_, _, decoded)| decoded.stanza().is_some_and(|stanza| seen.insert(stanza)))
+        .map(|(_, line, decoded)| (line, decoded))
         .collect()
 }
 
-/// What the recorded participant said to one that the file had not shown yet, and that heard it all the same: a greeting
-/// and registrations of which it has the answers. By identity, as entries.
-pub(super) fn heard_unseen(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Vec<usize>> {
-    let mut all = BTreeMap::<Identity, Unseen>::new();
+/// Returns the handshakes and registrations that the recorded participant sent to participants not yet recorded as
+/// joined, and that were received since the file has the answers. By identity, as entries.
+pub(super) fn received_before_join(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Vec<usize>> {
+    let mut all = BTreeMap::<Identity, BeforeJoin>::new();
     for (entry, step) in steps.iter().enumerate() {
         match &step.what {
-            What::Event(RoomEvent::Joined { identity, sid, .. }) => unseen(&mut all, identity).see(Some(sid)),
-            What::Event(RoomEvent::Left { identity, .. }) => unseen(&mut all, identity).gone = true,
+            What::Event(RoomEvent::Joined { identity, sid, .. }) => {
+                before_join(&mut all, identity).see(Some(sid))
+            }
+            What::Event(RoomEvent::Left { identity, .. }) => before_join(&mut all, identity).gone = true,
             What::Line(line) if line.direction == Direction::Heard => {
-                let it = unseen(&mut all, line.from.identity());
+                let it = before_join(&mut all, line.from.identity());
                 it.see(Some(line.from.sid()).filter(|sid| !sid.is_empty()));
-                let is_answer = line.spoken.as_ref().is_some_and(|it| it.kind() == Kind::TOOLS_REGISTER_ACK);
+                let is_answer = line.decoded.as_ref().is_some_and(|it| it.kind() == Kind::TOOLS_REGISTER_ACK);
                 it.answers += usize::from(is_answer && !it.gone);
             }
             What::Line(line) => {
-                let Some(kind) = line.spoken.as_ref().map(Spoken::kind) else { continue };
+                let Some(kind) = line.decoded.as_ref().map(DecodedFrame::kind) else { continue };
                 for to in line.to.iter().filter(|to| *to != home) {
-                    let it = unseen(&mut all, to);
+                    let it = before_join(&mut all, to);
                     match kind {
                         Kind::CONFIGURATION | Kind::TOOLS_REGISTER if !it.seen => {
                             it.before.push((entry, kind == Kind::TOOLS_REGISTER));
@@ -119,25 +122,25 @@ pub(super) fn heard_unseen(steps: &[Step], home: &Identity) -> BTreeMap<Identity
     all.into_iter().map(|(id, it)| (id, it.heard())).collect()
 }
 
-/// What was said to a participant before and after it was seen.
+/// What was sent to a participant before and after its join was recorded.
 #[derive(Default)]
-struct Unseen {
+struct BeforeJoin {
     seen: bool,
     sid: Option<Sid>,
-    /// It has left, or is there in another join: what was answered then answers something else.
+    /// It left or rejoined; later answers belong to other registrations.
     gone: bool,
-    /// Entries, and whether each is a registration or a greeting.
+    /// The entries, each with whether it is a registration rather than a handshake.
     before: Vec<(usize, bool)>,
-    /// Registrations since then, and answers to all of them.
+    /// Later registrations, and answers to all of them.
     later: usize,
     answers: usize,
 }
 
-fn unseen<'a>(all: &'a mut BTreeMap<Identity, Unseen>, id: &Identity) -> &'a mut Unseen {
+fn before_join<'a>(all: &'a mut BTreeMap<Identity, BeforeJoin>, id: &Identity) -> &'a mut BeforeJoin {
     all.entry(id.clone()).or_default()
 }
 
-impl Unseen {
+impl BeforeJoin {
     fn see(&mut self, sid: Option<&Sid>) {
         self.seen = true;
         match (&self.sid, sid) {
@@ -147,7 +150,7 @@ impl Unseen {
         }
     }
 
-    /// The last registrations that have an answer, from the greeting on that went before them.
+    /// The last answered registrations, starting with the handshake before them.
     fn heard(self) -> Vec<usize> {
         let answered = self.answers.saturating_sub(self.later);
         let mut registrations = (0..self.before.len()).filter(|at| self.before[*at].1).rev();
@@ -157,9 +160,9 @@ impl Unseen {
     }
 }
 
-fn lines(steps: &[Step]) -> impl Iterator<Item = (usize, &Line, &Spoken)> {
+fn lines(steps: &[Step]) -> impl Iterator<Item = (usize, &Line, &DecodedFrame)> {
     steps.iter().filter_map(|step| match &step.what {
-        What::Line(line) => line.spoken.as_ref().map(|spoken| (line.entry, &**line, spoken)),
+        What::Line(line) => line.decoded.as_ref().map(|decoded| (line.entry, &**line, decoded)),
         _ => None,
     })
 }
