@@ -488,7 +488,7 @@ fn why_unsent(reason: &str) -> Option<SendFailure> {
         [size, "bytes", "are", "more", "than", "the", limit, ..] => {
             SendFailure::TooLarge { size: number(size)?, limit: number(limit)? }
         }
-        ["given", "up", ..] => return None,
+        ["cancelled" | "given", "before" | "up", ..] => return None,
         _ if reason.contains("does not allow") => SendFailure::NotAllowed,
         _ if reason.contains("lost before") => SendFailure::Interrupted,
         _ if reason.contains("not connected") => SendFailure::Closed,
