@@ -22,7 +22,8 @@ enum Heard {
 }
 
 fn client(link: &Link) -> anyhow::Result<()> {
-    let mut session = Session::client(Participant::new("phone", "PA_1"), Config::default(), seed());
+    let mut session =
+        Session::client(Instant::now(), Participant::new("phone", "PA_1"), Config::default(), seed());
     session.offer(Instant::now(), vec![Tool::new("get_battery".parse()?, "Battery level, 0 to 1")])?;
     loop {
         while let Some(output) = session.poll_output() {
@@ -60,7 +61,7 @@ fn main() -> anyhow::Result<()> {
 /// The other end, as short: one call, and its outcome.
 fn ask(link: &Link) -> anyhow::Result<f64> {
     let me = Participant::new("assistant", "PA_2").agent(true);
-    let mut session = Session::assistant(me, Config::default(), seed());
+    let mut session = Session::assistant(Instant::now(), me, Config::default(), seed());
     session.call(Instant::now(), Request::new("get_battery", Value::empty()))?;
     loop {
         while let Some(output) = session.poll_output() {

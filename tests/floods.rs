@@ -39,8 +39,8 @@ impl Pair {
         let phone = Participant::new("phone", "PA_2").role(Role::Client);
         let config = || Config::default().room("room").streams(true);
         let mut pair = Self {
-            assistant: Session::assistant(brain.clone(), config(), [1; 32]),
-            client: Session::client(phone.clone(), config(), [2; 32]),
+            assistant: Session::assistant(now, brain.clone(), config(), [1; 32]),
+            client: Session::client(now, phone.clone(), config(), [2; 32]),
             now,
         };
         pair.client.offer(now, vec![Tool::new("t".parse().unwrap(), "")]).unwrap();

@@ -98,8 +98,8 @@ impl Setup {
             .lossy(capabilities.lossy);
         let config = config.asks(self.consent.is_some());
         let mut session = match role {
-            Role::Assistant => Session::assistant(transport.local(), config, seed),
-            Role::Client | Role::Observer => Session::client(transport.local(), config, seed),
+            Role::Assistant => Session::assistant(now(), transport.local(), config, seed),
+            Role::Client | Role::Observer => Session::client(now(), transport.local(), config, seed),
         };
         session.offer(now(), executor.tools())?;
         for participant in transport.present() {

@@ -9,7 +9,7 @@
 //! 4. begin again.
 //!
 //! Where tools need a person's consent ([`Config::asks`]), step 1 also takes the questions of
-//! [`poll_question`](Session::poll_question), whose answers come back by [`consent`](Session::consent).
+//! [`poll_question`](Session::poll_question), whose answers are brought with [`consent`](Session::consent).
 //!
 //! Bytes from outside can neither panic it nor make it grow past the caps in [`Caps`]. A panic in here
 //! is a bug in here.
@@ -28,14 +28,14 @@
 //! # fn seed() -> [u8; 32] { [0; 32] }
 //! # #[expect(clippy::disallowed_methods, reason = "a driver owns the clock")]
 //! # fn drive(link: Link) -> Result<(), Box<dyn std::error::Error>> {
-//! let mut session = Session::client(Participant::new("phone", "PA_1"), Config::default(), seed());
+//! let mut session = Session::client(Instant::now(), Participant::new("phone", "PA_1"), Config::default(), seed());
 //! session.offer(Instant::now(), vec![Tool::new("get_battery".parse()?, "Battery level, 0 to 1")])?;
 //! loop {
 //!     while let Some(output) = session.poll_output() {
 //!         match output {
 //!             Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
 //!             Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
-//!             Output::Abort(_) | Output::Settled { .. } => {} // our jobs are done at once; we call nobody
+//!             Output::Abort(_) | Output::Settled { .. } => {} // jobs end at once, and nothing is called
 //!             Output::Event(event) => eprintln!("{event:?}"),
 //!         }
 //!     }
@@ -48,88 +48,53 @@
 //! # }
 //! ```
 
-mod answer;
-mod ask_stop;
-mod choose;
-mod claim;
+mod call_log;
 mod codec;
 mod config;
-mod consent;
-mod either;
-mod elsewhere;
+mod context;
+mod core;
+mod delivery;
 mod event;
-mod guest;
-mod handshake;
 mod ids;
-mod inbound;
-mod job;
-mod lane;
-mod ledger;
-mod life;
-mod outbound;
-mod outcome;
-mod own;
-mod owner;
-mod past;
-mod peer;
-mod presence;
-mod prompts;
+mod incoming;
+mod jobs;
+mod lifecycle;
+mod outgoing;
+mod peers;
 mod ready;
 mod receive;
-mod register;
-mod replay;
-mod roles;
-mod send;
-mod size;
 mod stats;
-mod stop;
-mod stream;
-mod table;
 mod timers;
 mod trace;
-mod turn;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 pub(crate) use self::timers::later;
-use self::{
-    ask_stop::AskedStops,
-    consent::Consents,
-    guest::Guests,
-    ids::Ids,
-    job::{HeldByJobs, Running},
-    lane::Reliable,
-    ledger::Ledger,
-    outbound::{Call, Calls},
-    past::Past,
-    peer::Remote,
-    presence::Held,
-    roles::Observed,
-    send::Complaints,
-    size::Large,
-    stream::Streams,
-    table::Table,
-    timers::{Timer, Timers},
-    turn::Turns,
-};
 pub use self::{
-    ask_stop::StopError,
-    choose::{Candidate, Chooser, SelectionPolicy},
+    call_log::{CallRecord, CallState},
     config::{Caps, Config, Rule, Times},
-    consent::{CONSENT_MARGIN, Question},
+    context::COMPLAINT_INTERVAL,
     event::{
         CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFailure, SendFrameError,
-        Unaccepted,
     },
-    ledger::{CallRecord, CallState},
+    jobs::{CONSENT_MARGIN, Question},
+    outgoing::{LateResult, StopError, TurnKey},
+    peers::{Candidate, Chooser, SelectionPolicy, Unaccepted},
     ready::Readiness,
-    send::COMPLAINT_INTERVAL,
     stats::{Counter, Stats},
-    turn::{LateResult, TurnKey},
+};
+use self::{
+    context::Context,
+    core::Core,
+    delivery::Delivery,
+    incoming::Incoming,
+    jobs::{Ended, Jobs, Verdict},
+    outgoing::Outgoing,
+    peers::Peers,
+    timers::Timer,
 };
 use crate::{
     protocol::frame::{Kind, Meta},
@@ -138,74 +103,25 @@ use crate::{
     value::Value,
 };
 
-/// One end of the bridge: a client that offers tools, or the assistant that asks for them.
+/// How long a result or stop waits when the driver or the transport had no room for it.
+const QUEUE_WAIT: Duration = Duration::from_secs(1);
+
+/// One end of the protocol: a client that offers tools, or the assistant that calls them.
 ///
 /// See the [module](self) for how to drive it.
 #[derive(Debug)]
 pub struct Session {
-    role: Role,
-    local: Participant,
-    config: Config,
-    ids: Ids,
-    /// The last stanza that was given, as an absolute value.
-    stanza: u32,
-    next_packet: u64,
-    next_key: u64,
-    /// How many peers have registered or spoken.
-    arrivals: u64,
-    phase: Phase,
-    /// We are about to leave: no request is taken any more.
-    draining: bool,
+    core: Core,
+    outgoing: Outgoing,
+    incoming: Incoming,
     connection: ConnectionState,
-    /// The room would not take a packet, since our token does not allow it.
-    muted: bool,
-    /// Until then others may not have been told that we are here, and cannot answer what they hear of us.
-    unknown_until: Option<Instant>,
-    peers: BTreeMap<Identity, Remote>,
-    held: Held,
-    tools: Vec<Tool>,
-    bound: Option<Identity>,
-    /// The candidates of the last ambiguity that was told.
-    ambiguous: Vec<Identity>,
-    /// Who hears copies of what we say.
-    observers: BTreeSet<Identity>,
-    observed: Observed,
-    /// Assistant: participants without a role.
-    guests: Guests,
-    /// Assistant: participants that somebody waits for without a call, and how many do.
-    expected: BTreeMap<Identity, u32>,
-    /// Counts what may have changed who can be asked.
-    registrations: u64,
-    /// Client: the participants of which it was last reported that none may be our assistant.
-    no_assistant_among: Vec<Identity>,
-    calls: Calls,
-    past: Past,
-    jobs: BTreeMap<JobKey, Running>,
-    /// What the jobs of each caller hold.
-    held_by_jobs: BTreeMap<Identity, HeldByJobs>,
-    tables: BTreeMap<Identity, Table>,
-    complaints: Complaints,
-    /// Frames that come in parts.
-    streams: Streams,
-    /// Frames that go in parts.
-    large: Large,
-    stats: Stats,
-    timers: Timers,
-    outputs: VecDeque<Output>,
-    reliable: Reliable,
-    turns: Turns,
-    ledger: Ledger,
-    consents: Consents,
-    asked_stops: AskedStops,
+    phase: Phase,
 }
 
-/// No input is taken beyond this stanza; what one input makes us say still has numbers (`wire.md`, 2).
-const LAST_STANZA: u32 = i32::MAX as u32 - 100_000;
-
-/// How far the session itself has come.
+/// How far the session itself is.
 #[derive(Debug)]
 enum Phase {
-    /// No time was heard yet: those whom the author named are not greeted.
+    /// No input has come: the peers that the configuration names are not greeted.
     Fresh,
     /// At work.
     Open,
@@ -214,58 +130,29 @@ enum Phase {
 }
 
 impl Session {
-    /// The end that offers tools. The seed must be random and new for each process.
-    pub fn client(local: Participant, config: Config, seed: [u8; 32]) -> Self {
-        Self::new(Role::Client, local, config, seed)
+    /// Creates the end that offers tools. The seed must be random and new for each process.
+    pub fn client(now: Instant, local: Participant, config: Config, seed: [u8; 32]) -> Self {
+        Self::new(now, Role::Client, local, config, seed)
     }
 
-    /// The end that asks for tools, and may offer its own. The seed must be random and new for each process.
-    pub fn assistant(local: Participant, config: Config, seed: [u8; 32]) -> Self {
-        Self::new(Role::Assistant, local, config, seed)
+    /// Creates the end that calls tools, and may offer its own. The seed must be random and new for each process.
+    pub fn assistant(now: Instant, local: Participant, config: Config, seed: [u8; 32]) -> Self {
+        Self::new(now, Role::Assistant, local, config, seed)
     }
 
-    fn new(role: Role, local: Participant, config: Config, seed: [u8; 32]) -> Self {
+    fn new(now: Instant, role: Role, local: Participant, config: Config, seed: [u8; 32]) -> Self {
+        let core = Core {
+            cx: Context::new(now, role, local, config, seed),
+            peers: Peers::default(),
+            delivery: Delivery::default(),
+            jobs: Jobs::default(),
+        };
         Self {
-            role,
-            local,
-            config,
-            ids: Ids::new(seed),
-            stanza: 0,
-            next_packet: 0,
-            next_key: 0,
-            arrivals: 0,
-            phase: Phase::Fresh,
-            draining: false,
+            core,
+            outgoing: Outgoing::default(),
+            incoming: Incoming::default(),
             connection: ConnectionState::Connected,
-            muted: false,
-            unknown_until: None,
-            peers: BTreeMap::new(),
-            held: Held::default(),
-            tools: Vec::new(),
-            bound: None,
-            ambiguous: Vec::new(),
-            observers: BTreeSet::new(),
-            observed: Observed::default(),
-            guests: Guests::default(),
-            expected: BTreeMap::new(),
-            registrations: 0,
-            no_assistant_among: Vec::new(),
-            calls: Calls::default(),
-            past: Past::default(),
-            jobs: BTreeMap::new(),
-            held_by_jobs: BTreeMap::new(),
-            tables: BTreeMap::new(),
-            complaints: Complaints::default(),
-            streams: Streams::default(),
-            large: Large::default(),
-            stats: Stats::default(),
-            timers: Timers::default(),
-            outputs: VecDeque::new(),
-            reliable: Reliable::default(),
-            turns: Turns::default(),
-            ledger: Ledger::default(),
-            consents: Consents::default(),
-            asked_stops: AskedStops::default(),
+            phase: Phase::Fresh,
         }
     }
 }
@@ -274,84 +161,83 @@ impl Session {
 impl Session {
     /// Ourselves, in this join.
     pub fn local(&self) -> &Participant {
-        &self.local
+        &self.core.cx.local.participant
     }
 
     /// Which end this is.
     pub fn role(&self) -> Role {
-        self.role
+        self.core.cx.local.role
     }
 
     /// The room's name: the configured one, else the one that the first peer used, else empty.
     pub fn room(&self) -> &str {
-        &self.config.room
+        &self.core.cx.config.room
     }
 
     /// Client: the assistant that is bound, which alone may ask for tools.
     pub fn bound(&self) -> Option<&Identity> {
-        self.bound.as_ref()
+        self.core.peers.bound()
     }
 
     /// Everybody whom the room announced, ourselves left out.
     pub fn participants(&self) -> Vec<Participant> {
-        self.peers
-            .values()
-            .filter(|remote| remote.is_here())
-            .filter_map(|remote| remote.who.clone())
-            .collect()
+        self.core.peers.participants()
     }
 
     /// The tools that can be asked for: ours, and to an assistant those of its clients.
     pub fn tools(&self) -> Vec<Offer> {
-        let ours = self.tools.iter().map(|tool| Offer::new(tool.clone(), self.local.identity().clone()));
-        let theirs = self.peers.iter().flat_map(|(owner, remote)| {
-            remote.tools.iter().map(|tool| Offer::new(tool.clone(), owner.clone()))
+        let local = &self.core.cx.local;
+        let ours = local.tools.iter().map(|tool| Offer::new(tool.clone(), local.identity().clone()));
+        let theirs = self.core.peers.iter().flat_map(|(owner, remote)| {
+            remote.tools().iter().map(|tool| Offer::new(tool.clone(), owner.clone()))
         });
         ours.chain(theirs).collect()
     }
 
     /// The counters.
     pub fn stats(&self) -> &Stats {
-        &self.stats
+        &self.core.cx.stats
     }
 
     /// Calls of ours that have no outcome yet.
     pub fn open_calls(&self) -> usize {
-        self.calls.len()
+        self.outgoing.open_calls()
     }
 
     /// Jobs that run.
     pub fn open_jobs(&self) -> usize {
-        self.jobs.len()
+        self.core.jobs.len()
     }
 
     /// The id on the wire of an open call.
     pub fn call_id(&self, key: CallKey) -> Option<&CallId> {
-        self.calls.get(&key).map(|call| &call.id)
+        self.outgoing.call_id(key)
     }
 
     /// The key of the open call of this id.
     #[cfg(feature = "runtime")]
     pub(crate) fn call_key(&self, id: &CallId) -> Option<CallKey> {
-        self.calls.key_of(id)
+        self.outgoing.key_of(id)
     }
 
     /// The longest budget that a call may have.
     #[cfg(feature = "runtime")]
-    pub(crate) fn longest_call(&self) -> std::time::Duration {
-        self.config.times.longest_call
+    pub(crate) fn longest_call(&self) -> Duration {
+        self.core.cx.config.times.longest_call
     }
 
     /// Whether a packet that was given out is still worth sending. A driver that lets packets wait asks before it
     /// begins with a large one, and between its parts; one that is not is dropped, and nothing has to be said of it.
     pub fn is_wanted(&self, packet: u64) -> bool {
-        self.wants(packet)
+        self.core.delivery.wants(packet)
     }
 
     /// Whether nothing is left to do: no open call, no job, no answer that a caller in the room has not
     /// acknowledged.
     pub fn is_drained(&self) -> bool {
-        self.calls.is_empty() && self.jobs.is_empty() && !self.tables.values().any(Table::is_awaited)
+        self.outgoing.open_calls() == 0
+            && self.core.jobs.is_empty()
+            && !self.incoming.awaits_acknowledgement()
     }
 }
 
@@ -362,14 +248,14 @@ impl Session {
     /// Ourselves too: it says that the others have now been told of us.
     pub fn handle_joined(&mut self, now: Instant, who: Participant) {
         if self.begin(now) {
-            self.joined(now, who);
+            self.joined(who);
         }
     }
 
     /// A participant left.
     pub fn handle_left(&mut self, now: Instant, who: &Peer) {
         if self.begin(now) {
-            self.left(now, who);
+            self.left(who);
         }
     }
 
@@ -377,28 +263,28 @@ impl Session {
     /// [`Reconnecting`](ConnectionState::Reconnecting).
     pub fn handle_connection_state(&mut self, now: Instant, state: ConnectionState) {
         if self.begin(now) {
-            self.connection_state_changed(now, state);
+            self.connection_state_changed(state);
         }
     }
 
     /// We joined anew: another sid of ours, and the room as it is now. Our instance stays.
     pub fn handle_rejoined(&mut self, now: Instant, local: Participant, present: Vec<Participant>) {
         if self.begin(now) {
-            self.rejoined(now, local, present);
+            self.rejoined(local, present);
         }
     }
 
     /// A packet came on the reliable lane, from this sender as the room says.
     pub fn handle_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
         if self.begin(now) {
-            self.receive(now, from, Lane::Reliable, payload);
+            self.receive(from, Lane::Reliable, payload);
         }
     }
 
     /// A packet came on the lossy lane, from this sender as the room says.
     pub fn handle_lossy_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
         if self.begin(now) {
-            self.receive(now, from, Lane::Lossy, payload);
+            self.receive(from, Lane::Lossy, payload);
         }
     }
 
@@ -409,21 +295,22 @@ impl Session {
     /// that was due.
     pub fn handle_backlog(&mut self, now: Instant, bytes: usize) {
         if self.begin(now) {
-            self.lane_backlog(now, bytes);
+            self.core.delivery.handle_backlog(&mut self.core.cx, &self.core.peers, bytes);
         }
     }
 
     /// A part of a byte stream came, from this sender as the room says. A whole one is a packet.
     pub fn handle_stream(&mut self, now: Instant, from: &Peer, part: StreamPart) {
         if self.begin(now) {
-            self.stream_part(now, from, part);
+            self.receive_stream(from, part);
         }
     }
 
     /// The packet of this id was not handed to the room.
+    #[expect(clippy::needless_pass_by_value, reason = "an input takes what it is given")]
     pub fn handle_send_failed(&mut self, now: Instant, id: u64, why: SendFailure) {
         if self.begin(now) {
-            self.unsent(now, id, why);
+            self.unsent(id, &why);
         }
     }
 
@@ -432,15 +319,15 @@ impl Session {
         if !self.begin(now) {
             return;
         }
-        while let Some(timer) = self.timers.pop(now) {
-            self.timer_due(now, timer);
+        while let Some(timer) = self.core.cx.timers.pop(now) {
+            self.timer_due(timer);
         }
     }
 
     /// The connection is gone for good: open calls are lost, jobs stop.
     pub fn handle_closed(&mut self, now: Instant, reason: CloseReason) {
         if self.begin(now) {
-            self.end(now, reason, false);
+            self.end(reason, false);
         }
     }
 }
@@ -453,14 +340,18 @@ impl Session {
     /// A name that is reserved or double; a tool that needs a person's consent, while nobody can be asked
     /// ([`Config::asks`]); more or larger tools than allowed. Nothing has changed then.
     pub fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
+        Peers::check_offer(&self.core.cx, &tools)?;
         if let Phase::Fresh = self.phase {
-            // Those whom the author named are greeted now, and a registration may follow at once.
-            self.check_offer(&tools)?;
-            self.tools = tools;
+            // The peers that the configuration names are greeted now, and a registration may follow at once.
+            self.core.cx.local.tools = tools;
             self.begin(now);
-            return Ok(());
+        } else if self.begin(now) {
+            let Core { cx, peers, delivery, jobs } = &mut self.core;
+            cx.local.tools = tools;
+            jobs.withdraw_consents(cx);
+            peers.announce_tools(cx, delivery);
         }
-        if self.begin(now) { self.offer_tools(now, tools) } else { self.check_offer(&tools) }
+        Ok(())
     }
 
     /// Asks for a call. Unless an error is returned, exactly one [`Output::Settled`] follows for the key.
@@ -470,37 +361,41 @@ impl Session {
     /// allowed, the session is closed.
     pub fn call(&mut self, now: Instant, request: Request) -> Result<CallKey, CallError> {
         self.begin(now);
-        self.admit_to_turn(&request)?;
-        self.ask(now, request)
+        self.check_open().map_err(CallError::Closed)?;
+        self.outgoing.call(&mut self.core, request)
     }
 
     /// Ends a call of ours: it settles at once as cancelled, and its owner is told to stop.
     pub fn cancel(&mut self, now: Instant, key: CallKey) {
         // A call that a barge-in settled is no caller's any more, even where the work goes on.
-        if self.begin(now) && self.calls.get(&key).is_some_and(|call| call.rest.is_none()) {
-            self.settle_call(now, key, Err(CallError::Cancelled));
+        if self.begin(now) && self.outgoing.is_awaited(key) {
+            self.outgoing.settle_call(&mut self.core, key, Err(CallError::Cancelled));
         }
     }
 
     /// Lets a call of ours finish unseen: it goes on as it would have, and no [`Output::Settled`] follows.
     pub fn detach(&mut self, now: Instant, key: CallKey) {
         if self.begin(now) {
-            self.detach_call(key);
+            self.outgoing.detach(key);
         }
     }
 
     /// Brings the outcome of a job. Of a job that was aborted or is unknown, nothing happens.
     pub fn settle(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
         if self.begin(now) {
-            let outcome = self.outcome_of_asked(key, outcome);
-            self.finish_job(now, key, outcome);
+            let outcome = self.core.jobs.checked_outcome(key, outcome);
+            let Core { cx, peers, delivery, jobs } = &mut self.core;
+            if let Some(ended) = jobs.finish(cx, peers, delivery, key, outcome) {
+                self.job_ended(ended);
+            }
         }
     }
 
     /// Tells a job's caller how far it has come. At most ten a second are sent; the last is kept.
     pub fn progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
         if self.begin(now) {
-            self.job_progress(now, key, progress);
+            let Core { cx, peers, delivery, jobs } = &mut self.core;
+            jobs.report(cx, peers, delivery, key, progress);
         }
     }
 
@@ -518,14 +413,14 @@ impl Session {
         body: Value,
     ) -> Result<(), SendFrameError> {
         self.begin(now);
-        self.send_frame(to, kind, &meta, body)
+        self.check_open().map_err(SendFrameError::Closed)?;
+        self.core.delivery.send_frame(&mut self.core.cx, &self.core.peers, to, kind, &meta, body)
     }
 
     /// Takes no more requests: each is refused as `busy`, and nothing of it runs. What is open goes on.
     pub fn drain(&mut self, now: Instant) {
         if self.begin(now) {
-            self.draining = true;
-            self.give_claims_back(now);
+            self.incoming.drain(&mut self.core);
         }
     }
 
@@ -534,7 +429,7 @@ impl Session {
     /// input does nothing.
     pub fn close(&mut self, now: Instant) {
         if self.begin(now) {
-            self.end(now, CloseReason::Closed, true);
+            self.end(CloseReason::Closed, true);
         }
     }
 }
@@ -543,105 +438,190 @@ impl Session {
 impl Session {
     /// The next thing to do, until there is none.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        self.core.cx.next_output()
     }
 
     /// When [`handle_timeout`](Session::handle_timeout) is due, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        self.core.cx.timers.next()
+    }
+}
+
+/// Consent, turns and stops.
+impl Session {
+    /// The next question to a person, until there is none. Answer each with [`consent`](Session::consent).
+    pub fn poll_question(&mut self) -> Option<Question> {
+        self.core.jobs.next_question()
+    }
+
+    /// Brings the answer to a question. After a yes the job is given out as [`Output::Execute`]; after a no its caller reads
+    /// `permission_denied`, and nothing ran. A question that was taken back is ignored.
+    pub fn consent(&mut self, now: Instant, key: JobKey, is_allowed: bool) {
+        if self.begin(now) {
+            let Core { cx, peers, delivery, jobs } = &mut self.core;
+            let verdict = jobs.answer(cx, peers, delivery, key, is_allowed);
+            self.judged(verdict);
+        }
+    }
+
+    /// Begins a turn, whose calls name it in [`Request::turn`]. At most 256 are open at once; beyond it the oldest is over.
+    pub fn turn(&mut self) -> TurnKey {
+        self.outgoing.begin_turn()
+    }
+
+    /// Ends a turn, since the user interrupted: each open call of it settles at once, by its tool's rule. Later calls of this turn are
+    /// refused.
+    pub fn barge_in(&mut self, now: Instant, turn: TurnKey) {
+        self.outgoing.end_turn(turn);
+        if self.begin(now) {
+            self.outgoing.barge_in(&mut self.core, turn);
+        }
+    }
+
+    /// Forgets a turn: its calls go on, and it takes no further ones.
+    pub fn end_turn(&mut self, turn: TurnKey) {
+        self.outgoing.end_turn(turn);
+    }
+
+    /// Takes the results of calls that a barge-in had left running, oldest first, at most [`Caps::late_results`] and
+    /// [`Caps::late_bytes`].
+    pub fn late_results(&mut self) -> Vec<LateResult> {
+        self.outgoing.late_results()
+    }
+
+    /// Client: asks the bound assistant to stop this call, or every call that a barge-in would stop. The assistant does so if its
+    /// author lets this client ([`Config::allow_stop`]).
+    ///
+    /// # Errors
+    /// There is no assistant, or the session is closed.
+    pub fn ask_to_stop(&mut self, now: Instant, call: Option<&CallId>) -> Result<(), StopError> {
+        self.begin(now);
+        self.check_open().map_err(StopError::Closed)?;
+        self.outgoing.request_stop(&mut self.core, call)
+    }
+
+    /// The last calls that have ended, oldest first, then the open ones: those of the local participant, and those that it runs.
+    pub fn records(&self) -> Vec<CallRecord> {
+        self.core.cx.log.records()
+    }
+
+    /// What is known of this call, if it is open or ended not long ago.
+    pub fn record(&self, call: &CallId) -> Option<&CallRecord> {
+        self.core.cx.log.record(call)
+    }
+}
+
+/// What a recorded session needs to be run again.
+#[cfg(feature = "record")]
+impl Session {
+    /// Makes a call under an id that it had before.
+    pub(crate) fn call_as(
+        &mut self,
+        now: Instant,
+        request: Request,
+        id: CallId,
+    ) -> Result<CallKey, CallError> {
+        self.core.cx.ids.give(Some(id));
+        let key = self.call(now, request);
+        self.core.cx.ids.give(None); // an error may have come before it was used
+        key
+    }
+
+    /// Sends a job's progress that would wait.
+    pub(crate) fn progress_at_once(&mut self, now: Instant, key: JobKey) {
+        self.core.cx.now = now;
+        let Core { cx, peers, delivery, jobs } = &mut self.core;
+        jobs.report_due(cx, peers, delivery, key);
+    }
+
+    /// What a request of this peer must say in `bridge.to` to be for this session.
+    pub(crate) fn address_shown_to(&self, peer: &Identity) -> String {
+        ids::address_of(&self.core.cx.ids.instance_for(peer))
     }
 }
 
 impl Session {
-    /// Whether the session is open. The first time greets those whom the author named.
+    /// Takes the time of an input or command. Returns whether the session is open. The first time it greets the peers that the
+    /// configuration names.
     fn begin(&mut self, now: Instant) -> bool {
-        self.reliable.now = Some(now);
-        self.ledger.set_now(now);
+        self.core.cx.now = now;
         match self.phase {
-            Phase::Open if self.stanza < LAST_STANZA => true,
+            Phase::Open if !self.core.delivery.is_exhausted() => true,
             Phase::Open => {
                 let reason = "all stanza numbers are used; join again";
-                self.end(now, CloseReason::ConnectionLost(Arc::from(reason)), false);
+                self.end(CloseReason::ConnectionLost(Arc::from(reason)), false);
                 false
             }
             Phase::Closed(_) => false,
             Phase::Fresh => {
                 self.phase = Phase::Open;
-                self.unknown_until = Some(later(now, self.config.times.announcement));
-                self.greet_named(now);
+                let Core { cx, peers, delivery, .. } = &mut self.core;
+                cx.local.unannounced_until = Some(later(now, cx.config.times.announcement));
+                peers.greet_named(cx, delivery);
                 true
             }
         }
     }
 
-    fn timer_due(&mut self, now: Instant, timer: Timer) {
+    fn check_open(&self) -> Result<(), CloseReason> {
+        match &self.phase {
+            Phase::Closed(reason) => Err(reason.clone()),
+            Phase::Fresh | Phase::Open => Ok(()),
+        }
+    }
+
+    fn job_ended(&mut self, ended: Ended) {
+        match ended.job.own {
+            Some(key) => self.outgoing.local_job_ended(&mut self.core, key, ended),
+            None => self.incoming.job_ended(&mut self.core, ended),
+        }
+    }
+
+    fn judged(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Nothing => {}
+            Verdict::Ended(ended) => self.job_ended(*ended),
+            Verdict::Limited(call, limit) => self.outgoing.limit(call, limit),
+        }
+    }
+
+    fn timer_due(&mut self, timer: Timer) {
+        let Self { core, outgoing, incoming, .. } = self;
+        let Core { cx, peers, delivery, jobs } = core;
         match timer {
-            Timer::Greet(who) => self.greet_again(now, &who),
-            Timer::Ask(who) => self.ask_again_for_configuration(now, &who),
-            Timer::Provisional(who) => self.still_unannounced(now, &who),
-            Timer::Hold(who) => self.hold_over(&who),
-            Timer::Unannounced => self.unannounced_over(now),
-            Timer::Grace(who) => self.grace_over(now, &who),
-            Timer::Silent(who) => self.silent(now, &who),
-            Timer::Register(who) => self.register_again(now, &who),
-            Timer::Replay(who) => self.replay(now, &who),
-            Timer::Heartbeat(who) => self.heartbeat_stopped(now, &who),
-            Timer::Ping(who) => self.look_after(now, &who),
-            Timer::OwnerWait(key) => self.no_owner(now, key),
-            Timer::Deadline(key) => self.deadline(now, key),
-            Timer::JobDeadline(key) => self.job_deadline(now, key),
-            Timer::Progress(key) => self.progress_due(now, key),
-            Timer::Table(who) => self.expire_table(now, &who),
-            Timer::Past => self.expire_past(now),
-            Timer::Complaints => self.tell_complaints(now),
-            Timer::Streams => self.streams_due(now),
-            Timer::Queue(who) => self.queue_has_room(now, &who),
-            Timer::Lane(who) => self.lane_due(now, &who),
-            Timer::ClaimWindow(key) => self.nobody_claimed(now, key),
-            Timer::ClaimDeadline(key) => self.claim_deadline(now, key),
-            Timer::Consent(key) => self.consent_silent(now, key),
-            Timer::Unbound => self.nobody_bound(),
+            Timer::Greet(id) => peers.greet_again(cx, delivery, &id),
+            Timer::Ask(id) => peers.ask_again_for_configuration(cx, delivery, &id),
+            Timer::Provisional(id) => self.check_provisional(&id),
+            Timer::Hold(id) => peers.expire_waiting(cx, &id),
+            Timer::Unannounced => peers.expire_held(cx),
+            Timer::Grace(id) => self.grace_over(&id),
+            Timer::Silent(id) => outgoing.handle_silence(core, &id),
+            Timer::Register(id) => peers.register_again(cx, delivery, &id),
+            Timer::Replay(id) => self.retransmit(&id),
+            Timer::Heartbeat(id) => self.heartbeat_stopped(&id),
+            Timer::Ping(id) => outgoing.check_owner(core, &id),
+            Timer::OwnerWait(key) => outgoing.no_owner(core, key),
+            Timer::Deadline(key) => outgoing.deadline(core, key),
+            Timer::JobDeadline(key) => {
+                if let Some(ended) = jobs.time_out(cx, peers, delivery, key) {
+                    self.job_ended(ended);
+                }
+            }
+            Timer::Progress(key) => jobs.report_due(cx, peers, delivery, key),
+            Timer::Table(id) => incoming.expire(core, &id),
+            Timer::Past => outgoing.expire_settled(core),
+            Timer::Complaints => cx.report_complaints(),
+            Timer::Streams => delivery.expire_streams(cx, peers),
+            Timer::Queue(id) => self.queue_has_room(&id),
+            Timer::Lane(id) => delivery.lane_due(cx, peers, &id),
+            Timer::ClaimWindow(key) => outgoing.nobody_claimed(core, key),
+            Timer::ClaimDeadline(key) => incoming.handle_claim_deadline(core, key),
+            Timer::Consent(key) => {
+                let verdict = jobs.answer_silence(cx, peers, delivery, key);
+                self.judged(verdict);
+            }
+            Timer::Unbound => peers.report_unbound(cx),
         }
-    }
-
-    fn end(&mut self, now: Instant, reason: CloseReason, orderly: bool) {
-        let calls: Vec<_> = self.calls.keys().collect();
-        if orderly {
-            self.say_goodbye();
-        } else {
-            self.peers.clear(); // nobody can be told anything
-            self.observers.clear();
-        }
-        for key in calls {
-            let error = match self.calls.get(&key).and_then(Call::owner) {
-                Some(owner) if !orderly => CallError::Lost { owner },
-                _ => CallError::Closed(reason.clone()),
-            };
-            self.settle_call(now, key, Err(error));
-        }
-        let jobs: Vec<_> = self.jobs.keys().copied().collect();
-        for key in jobs {
-            self.abort_job(now, key);
-        }
-        self.timers.clear();
-        self.peers.clear();
-        self.observers.clear();
-        self.tables.clear();
-        self.past = Past::default();
-        self.held = Held::default();
-        self.streams = Streams::default();
-        self.bound = None;
-        self.event(Event::Closed(reason.clone()));
-        self.phase = Phase::Closed(reason);
-    }
-
-    fn event(&mut self, event: Event) {
-        self.note_event(&event);
-        self.outputs.push_back(Output::Event(event));
-    }
-
-    fn is_client(&self) -> bool {
-        self.role == Role::Client
     }
 }
 
@@ -659,15 +639,16 @@ mod tests {
     #[test]
     fn a_session_can_move_to_another_thread() {
         fn is_send<T: Send>(_: T) {}
-        is_send(Session::client(Participant::new("phone", "PA_1"), Config::default(), [0; 32]));
+        is_send(Session::client(an_instant(), Participant::new("phone", "PA_1"), Config::default(), [0; 32]));
     }
 
     #[test]
     fn a_session_that_used_all_stanzas_ends_and_says_so() {
-        let mut session = Session::assistant(Participant::new("a", "PA_1"), Config::default(), [0; 32]);
+        let mut session =
+            Session::assistant(an_instant(), Participant::new("a", "PA_1"), Config::default(), [0; 32]);
         let now = an_instant();
         let key = session.call(now, Request::new("t", Value::empty())).unwrap();
-        session.stanza = LAST_STANZA;
+        session.core.delivery.exhaust();
         session.handle_timeout(now);
         let outputs: Vec<_> = std::iter::from_fn(|| session.poll_output()).collect();
         assert!(
@@ -680,15 +661,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_asked_is_an_error_at_once() {
-        let mut session = Session::assistant(Participant::new("a", "PA_1"), Config::default(), [0; 32]);
+        let mut session =
+            Session::assistant(an_instant(), Participant::new("a", "PA_1"), Config::default(), [0; 32]);
         let now = an_instant();
         let mut ask = |request: Request| session.call(now, request).unwrap_err();
         let request = || Request::new("t", Value::empty());
-        assert!(matches!(ask(request().timeout(std::time::Duration::ZERO)), CallError::Limit { .. }));
-        assert!(matches!(
-            ask(request().timeout(std::time::Duration::from_secs(601))),
-            CallError::Limit { .. }
-        ));
+        assert!(matches!(ask(request().timeout(Duration::ZERO)), CallError::Limit { .. }));
+        assert!(matches!(ask(request().timeout(Duration::from_secs(601))), CallError::Limit { .. }));
         assert!(matches!(ask(Request::new("bridge.wipe", Value::empty())), CallError::UnknownTool { .. }));
         assert!(matches!(ask(Request::new("a b", Value::empty())), CallError::UnknownTool { .. }));
         let list = Value::encode(&[1, 2]).unwrap();

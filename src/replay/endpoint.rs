@@ -99,8 +99,8 @@ impl Endpoint {
         let mut seed = [0; 32];
         seed[..8].copy_from_slice(&run.to_be_bytes());
         let mut session = match role {
-            Role::Assistant => Session::assistant(who.clone(), config, seed),
-            _ => Session::client(who.clone(), config, seed),
+            Role::Assistant => Session::assistant(now, who.clone(), config, seed),
+            _ => Session::client(now, who.clone(), config, seed),
         };
         if let Err(error) = session.offer(now, shown.tools()) {
             tracing::debug!(%error, "the tools of a recording cannot be offered");

@@ -130,7 +130,8 @@ fn whether_a_token_without_a_role_is_admitted_can_be_set() {
         let mut world = World::new();
         world.assistant("a", config);
         let who = Participant::new("phone", world.sid()).can_update_metadata(false);
-        let mut phone = toolbridge::Session::client(who.clone(), Config::default().room("room"), [1; 32]);
+        let mut phone =
+            toolbridge::Session::client(world.now, who.clone(), Config::default().room("room"), [1; 32]);
         phone.offer(world.now, vec![tool("t")]).unwrap();
         world.enter(&who, Some(phone));
         world.run(SECOND);
@@ -166,7 +167,8 @@ fn what_is_offered_can_be_set() {
     let offer = |change: fn(&mut Caps), tools: Vec<Tool>| {
         let mut config = Config::default().room("room");
         change(&mut config.caps);
-        let mut session = toolbridge::Session::client(Participant::new("phone", "PA_1"), config, [1; 32]);
+        let mut session =
+            toolbridge::Session::client(World::new().now, Participant::new("phone", "PA_1"), config, [1; 32]);
         session.offer(World::new().now, tools)
     };
     let one = || Tool::new("one".parse().unwrap(), "described").schema(json!({"type": "object"}));

@@ -20,7 +20,7 @@ fn ordinary_client(world: &mut World, name: &str, config: Config, tools: &[&str]
 
 fn client_as(world: &mut World, who: &Participant, config: Config, tools: &[&str]) {
     let name = who.identity().as_str();
-    let mut session = Session::client(who.clone(), config.room("room"), seed(name, 77));
+    let mut session = Session::client(world.now, who.clone(), config.room("room"), seed(name, 77));
     session.offer(world.now, tools.iter().map(|name| tool(name)).collect()).unwrap();
     world.enter(who, Some(session));
     world.handle(name, |_| Some(Ok(value(1))));
@@ -272,7 +272,8 @@ fn ordinary_participant_is_an_assistant_only_if_the_client_names_it() {
     for named in [false, true] {
         let mut world = World::new();
         let who = ordinary(&mut world, "a");
-        let session = Session::assistant(who.clone(), Config::default().room("room"), seed("a", 5));
+        let session =
+            Session::assistant(world.now, who.clone(), Config::default().room("room"), seed("a", 5));
         world.enter(&who, Some(session));
         let config = if named { Config::default().assistant("a") } else { Config::default() };
         ordinary_client(&mut world, "phone", config, &["t"]);

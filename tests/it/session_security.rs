@@ -285,7 +285,8 @@ fn one_that_is_not_admitted_is_told_what_it_lacks() {
     world.assistant("a", Config::default());
     let sid = world.sid();
     let who = Participant::new("tablet", sid); // its token says no role
-    let mut session = toolbridge::Session::client(who.clone(), Config::default().room("room"), [3; 32]);
+    let mut session =
+        toolbridge::Session::client(world.now, who.clone(), Config::default().room("room"), [3; 32]);
     session.offer(world.now, vec![tool("t")]).unwrap();
     world.enter(&who, Some(session));
     world.run(2 * SECOND);

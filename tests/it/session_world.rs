@@ -177,13 +177,13 @@ impl World {
 
     pub(crate) fn assistant(&mut self, name: &str, config: Config) {
         let who = Participant::new(name, self.sid()).agent(true);
-        let session = Session::assistant(who.clone(), config.room("room"), seed(name, self.sids));
+        let session = Session::assistant(self.now, who.clone(), config.room("room"), seed(name, self.sids));
         self.enter(&who, Some(session));
     }
 
     pub(crate) fn client(&mut self, name: &str, config: Config, tools: &[&str]) {
         let who = Participant::new(name, self.sid()).role(Role::Client);
-        let mut session = Session::client(who.clone(), config.room("room"), seed(name, self.sids));
+        let mut session = Session::client(self.now, who.clone(), config.room("room"), seed(name, self.sids));
         session.offer(self.now, tools.iter().map(|name| tool(name)).collect()).unwrap();
         self.enter(&who, Some(session));
     }

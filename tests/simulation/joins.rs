@@ -165,8 +165,8 @@ impl World<'_> {
         seed[..8].copy_from_slice(&self.schedule.seed.to_be_bytes());
         seed[8..16].copy_from_slice(&(number as u64).to_be_bytes());
         match who {
-            Who::C(_) => Session::client(local.clone(), config, seed),
-            _ => Session::assistant(local.clone(), config, seed),
+            Who::C(_) => Session::client(self.now(), local.clone(), config, seed),
+            _ => Session::assistant(self.now(), local.clone(), config, seed),
         }
     }
 

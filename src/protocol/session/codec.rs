@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::{
-    protocol::frame::{Frame, Kind, Message, Meta},
-    tool::CallId,
+    protocol::frame::{Acknowledgement, Frame, Kind, Message, Meta, ToolUseResult},
+    tool::{CallId, Outcome},
     transport::Lane,
     value::{EncodeError, Value},
 };
@@ -25,7 +25,7 @@ const MAX_INSTANCE: usize = 128;
 
 /// A frame that came, with its message read.
 #[derive(Clone, Debug)]
-pub(super) struct Incoming {
+pub(super) struct Received {
     pub(super) frame: Frame,
     pub(super) message: Message,
     /// The size of its packet in bytes.
@@ -43,16 +43,16 @@ pub(super) struct Malformed {
     pub(super) id: Option<String>,
 }
 
-pub(super) fn decode(payload: &[u8]) -> Result<Incoming, Malformed> {
+pub(super) fn decode(payload: &[u8]) -> Result<Received, Malformed> {
     decode_whole(Bytes::copy_from_slice(payload))
 }
 
 /// As [`decode`], of bytes that are ours.
-pub(super) fn decode_whole(payload: Bytes) -> Result<Incoming, Malformed> {
+pub(super) fn decode_whole(payload: Bytes) -> Result<Received, Malformed> {
     let size = payload.len();
     let frame = Frame::decode(payload).map_err(|_| Malformed::default())?;
     match frame.message() {
-        Ok(message) => Ok(Incoming { message, size, lane: Lane::Reliable, frame }),
+        Ok(message) => Ok(Received { message, size, lane: Lane::Reliable, frame }),
         Err(_) => Err(Malformed { kind: Some(frame.kind()), id: frame.peek_id().map(str::to_owned) }),
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn encode(
     Frame::write(stanza, conversation, meta, message)
 }
 
-impl Incoming {
+impl Received {
     pub(super) fn stanza(&self) -> Option<i32> {
         self.frame.stanza_id()
     }
@@ -101,6 +101,15 @@ impl Incoming {
     }
 }
 
+impl Acknowledgement {
+    /// The note that makes an acknowledgement a claim (`wire.md`, section 4).
+    pub(super) const CLAIM: &str = "claim";
+
+    pub(super) fn is_claim(&self) -> bool {
+        self.notes.as_deref() == Some(Self::CLAIM)
+    }
+}
+
 /// The `meta` of a Configuration.
 pub(super) fn greeting(instance: &str, heard: bool) -> Meta {
     Meta::new().with_text(INSTANCE, instance).with_bool(HEARD, heard)
@@ -129,4 +138,31 @@ pub(super) fn may_mean(named: Option<&str>, call: &CallId) -> bool {
 /// Whether a value is a MessagePack map: fixmap, map16 or map32.
 pub(super) fn is_map(value: &Value) -> bool {
     matches!(value.as_bytes().first(), Some(0x80..=0x8f | 0xde | 0xdf))
+}
+
+/// A result as it travels.
+pub(super) fn result_message(room: &str, call: &CallId, outcome: Outcome) -> Message {
+    let mut result = ToolUseResult {
+        id: call.clone(),
+        success: outcome.is_ok(),
+        result: None,
+        error_code: None,
+        error_message: None,
+        conversation_id: Some(room.to_owned()),
+        result_id: None,
+    };
+    match outcome {
+        Ok(body) => result.result = Some(body),
+        Err(error) => {
+            result.error_code = Some(error.code());
+            result.error_message = Some(error.message().to_owned());
+            result.result = error.partial().cloned();
+        }
+    }
+    Message::ToolUseResult(result)
+}
+
+/// The largest length up to `limit` at which the text can be cut.
+pub(super) fn floor_char(text: &str, limit: usize) -> usize {
+    (0..=limit.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }

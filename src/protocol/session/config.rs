@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::choose::SelectionPolicy;
+use super::peers::SelectionPolicy;
 use crate::{
     tool::{DEFAULT_TIMEOUT, ToolName},
     transport::{Capabilities, Identity, Participant},

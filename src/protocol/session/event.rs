@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{stats::Counter, turn::TurnKey};
+use super::{outgoing::TurnKey, peers::Unaccepted, stats::Counter};
 use crate::{
     protocol::frame::{Frame, Meta},
     tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, ToolName},
@@ -358,24 +358,6 @@ pub enum Event {
     Missed(u64),
     /// It is over, and nothing follows.
     Closed(CloseReason),
-}
-
-/// Why nobody accepts a client's registration: [`Event::Unaccepted`]. `Display` says it in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Unaccepted {
-    /// The assistant refused all of it.
-    Refused {
-        /// The assistant.
-        by: Identity,
-        /// The reason that it gave.
-        reason: String,
-    },
-    /// Participants are here, none of them may be our assistant, and none was named.
-    NoAssistant {
-        /// Those participants, at most 8.
-        here: Vec<Identity>,
-    },
 }
 
 /// A text that stays in this process. `Debug` shows its length.

@@ -5,10 +5,6 @@ use std::{fmt, sync::Arc};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-#[cfg(feature = "record")]
-use super::{CallKey, JobKey, Request, Session};
-#[cfg(feature = "record")]
-use crate::tool::CallError;
 use crate::{tool::CallId, transport::Identity};
 
 /// The length of a NanoID, in characters: 126 bits.
@@ -60,6 +56,12 @@ impl Ids {
         self.given.take().unwrap_or_else(|| CallId::from(self.next()))
     }
 
+    /// Gives the next call this id, or takes it back.
+    #[cfg(feature = "record")]
+    pub(super) fn give(&mut self, id: Option<CallId>) {
+        self.given = id;
+    }
+
     /// What this process shows to one peer as `bridge.instance`: the same in every join, and of no use to
     /// anybody else.
     pub(super) fn instance_for(&self, peer: &Identity) -> String {
@@ -78,33 +80,6 @@ impl Ids {
 impl fmt::Debug for Ids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ids").field("given", &self.counter).finish_non_exhaustive()
-    }
-}
-
-/// What a recorded session needs to be run again.
-#[cfg(feature = "record")]
-impl Session {
-    /// Asks for a call under an id that it had before.
-    pub(crate) fn call_as(
-        &mut self,
-        now: std::time::Instant,
-        request: Request,
-        id: CallId,
-    ) -> Result<CallKey, CallError> {
-        self.ids.given = Some(id);
-        let key = self.call(now, request);
-        self.ids.given = None; // an error may have come before it was used
-        key
-    }
-
-    /// Says now what of a job's progress would wait.
-    pub(crate) fn progress_at_once(&mut self, now: std::time::Instant, job: JobKey) {
-        self.progress_due(now, job);
-    }
-
-    /// What a request of this peer must say in `bridge.to` to be for us.
-    pub(crate) fn address_shown_to(&self, peer: &Identity) -> String {
-        address_of(&self.ids.instance_for(peer))
     }
 }
 

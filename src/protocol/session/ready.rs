@@ -2,10 +2,13 @@
 
 use std::time::Instant;
 
-use super::Session;
+use super::{
+    Session,
+    outgoing::{not_bound, unregistered, why_not},
+};
 use crate::{
     tool::{NotOffered, Tool},
-    transport::{Identity, Role},
+    transport::Identity,
 };
 
 /// How far a participant is that somebody waits for.
@@ -23,48 +26,43 @@ pub enum Readiness {
 
 /// Waiting for a participant.
 impl Session {
-    /// Waits for this participant as a call does that names it: it is greeted, and judged by its silence. Each of these must
-    /// be followed by one [`stop_expecting`](Session::stop_expecting).
+    /// Waits for this participant as a call does that names it: it is greeted, and its silence is watched. Each of these must be
+    /// followed by one [`stop_expecting`](Session::stop_expecting).
     pub fn expect_client(&mut self, now: Instant, id: &Identity) {
         if self.begin(now) {
-            *self.expected.entry(id.clone()).or_default() += 1;
-            self.expect(now, id);
+            self.outgoing.begin_expecting(&mut self.core, id);
         }
     }
 
     /// Ends one wait for this participant.
     pub fn stop_expecting(&mut self, id: &Identity) {
-        if let Some(times) = self.expected.get_mut(id) {
-            *times -= 1;
-            if *times == 0 {
-                self.expected.remove(id);
-            }
-        }
+        self.outgoing.stop_expecting(id);
     }
 
-    /// Asks a participant that shook hands and has not registered for a sign of life. Without one it is never
+    /// Pings a participant that shook hands and has not registered. Without that it is never
     /// [`NotBound`](Readiness::NotBound).
     pub fn probe_client(&mut self, now: Instant, id: &Identity) {
         if self.begin(now) {
-            for id in self.unregistered(Some(id)) {
-                self.probe_one(now, &id);
+            for id in unregistered(&self.core, Some(id)) {
+                self.core.peers.probe(&mut self.core.cx, &mut self.core.delivery, &id);
             }
         }
     }
 
-    /// How far this participant is.
+    /// Returns how far this participant is.
     pub fn readiness(&self, id: &Identity) -> Readiness {
-        let Some(remote) = self.peers.get(id).filter(|remote| remote.is_here()) else {
-            return Readiness::NotYet(self.why_not("", id));
+        let why_not = || why_not(&self.core, "", id);
+        let Some(remote) = self.core.peers.get(id).filter(|remote| remote.is_here()) else {
+            return Readiness::NotYet(why_not());
         };
-        if remote.who.as_ref().is_some_and(|who| who.token_role() == Some(Role::Observer)) {
-            return Readiness::Never(self.why_not("", id));
+        if remote.is_observer() {
+            return Readiness::Never(why_not());
         }
-        if remote.is_reachable() && (remote.pair.registered || remote.pair.plain) {
-            return Readiness::Ready(remote.tools.clone());
+        if remote.is_reachable() && (remote.is_registered() || remote.is_plain()) {
+            return Readiness::Ready(remote.tools().to_vec());
         }
-        if self.elsewhere(Some(id)).is_empty() {
-            return Readiness::NotYet(self.why_not("", id));
+        if not_bound(&self.core, Some(id)).is_empty() {
+            return Readiness::NotYet(why_not());
         }
         Readiness::NotBound
     }
@@ -72,6 +70,6 @@ impl Session {
     /// Counts what may have changed the readiness of anybody.
     #[cfg(feature = "runtime")]
     pub(crate) fn registrations(&self) -> u64 {
-        self.registrations
+        self.core.peers.changes()
     }
 }

@@ -1,331 +1,322 @@
-//! A packet's way in: who sent it, may it be heard yet, and who takes it.
-
-use std::time::Instant;
+//! A packet's way in: who sent it, whether it can be handled now, and which part of the session handles it; and packets that were not
+//! sent.
 
 use super::{
-    CallKey, Counter, Event, Session, Timer,
-    claim::is_claim,
-    codec,
-    codec::Incoming,
-    ids::Instance,
-    job::fitted,
-    outbound::Call,
-    peer::{Feature, Pair, Remote},
+    Core, Counter, Event, SendFailure, Session,
+    codec::{self, Malformed, Received},
+    delivery::{MAX_REFUSALS, OfFlight, STREAM_REFUSED, wait_after_refusals},
+    incoming::InboundRequest,
+    outgoing::{observe_progress, peer_error},
+    peers::{Place, Remote},
+    timers::Timer,
 };
 use crate::{
-    protocol::frame::{Acknowledgement, ErrorMessage, Message, ToolProgress},
-    tool::Execution,
-    transport::{Identity, Lane, Peer},
+    protocol::frame::{Acknowledgement, ErrorMessage, Message},
+    tool::CallError,
+    transport::{Identity, Lane, Peer, StreamPart},
 };
 
-/// How much more progress of one call is taken than an owner like us sends: its second is not ours.
-const PROGRESS_LEEWAY: u32 = 2;
-
-/// Whether a frame can be taken now.
-enum Place {
-    /// Its sender is where it says.
-    Current,
-    /// Its sender is not known yet.
-    Early,
-    /// Its sender left that join, or is somewhere else now.
-    Dead,
-}
-
 impl Session {
-    pub(super) fn receive(&mut self, now: Instant, from: &Peer, lane: Lane, payload: &[u8]) {
-        self.stats.add(Counter::FramesIn, 1);
-        self.stats.add(Counter::BytesIn, payload.len());
+    pub(super) fn receive(&mut self, from: &Peer, lane: Lane, payload: &[u8]) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        cx.count(Counter::FramesIn);
+        cx.stats.add(Counter::BytesIn, payload.len());
         let id = from.identity();
-        if id.is_empty() || id == self.local.identity() {
-            return self.complain(now, id, Counter::Nameless);
+        if id.is_empty() || id == cx.local.identity() {
+            return cx.complain(id, Counter::Nameless);
         }
-        if payload.len() > self.config.caps.max_incoming {
-            return self.malformed(now, id, codec::Malformed::default());
+        if payload.len() > cx.config.caps.max_incoming {
+            return peers.malformed(cx, delivery, id, Malformed::default());
         }
         match codec::decode(payload) {
-            Ok(incoming) => self.accept(now, from, Incoming { lane, ..incoming }),
-            Err(what) => self.malformed(now, id, what),
+            Ok(received) => self.accept(from, Received { lane, ..received }),
+            Err(what) => peers.malformed(cx, delivery, id, what),
         }
     }
 
-    pub(super) fn accept(&mut self, now: Instant, from: &Peer, incoming: Incoming) {
+    pub(super) fn receive_stream(&mut self, from: &Peer, part: StreamPart) {
         let id = from.identity();
-        if self.is_late_goodbye(from, &incoming) {
-            self.part_with(now, id);
-            self.guest_is_gone(now, id);
-            return self.forget_old_identities(); // no grace ends any more that would do so
-        }
-        match self.place(now, from, &incoming) {
-            Place::Current => self.take(now, id, incoming),
-            Place::Early => {
-                self.hold(now, from, incoming);
-                self.ask_for_configuration(now, id);
-            }
-            Place::Dead => self.stats.add(Counter::DeadSid, 1),
-        }
-    }
-
-    /// Takes a frame of a peer that is where it says, unless it must wait for its Configuration.
-    pub(super) fn take(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
-        let Some(remote) = self.peers.get_mut(id) else { return };
-        if remote.pair.left {
-            // Another run of the program in the same join: only its Configuration can say so.
-            let anew = matches!(incoming.message, Message::Configuration(_))
-                && incoming
-                    .instance()
-                    .is_some_and(|instance| Some(instance) != remote.instance.as_ref().map(Instance::as_str));
-            if !anew {
-                return self.stats.add(Counter::AfterGoodbye, 1);
-            }
-            remote.pair = Pair::default();
-        }
-        self.consider(now, id, &incoming);
-        self.heard_again(now, id);
-        let Some(remote) = self.peers.get(id) else { return };
-        let waits = self.must_wait(id, remote, &incoming);
-        let Some(remote) = self.peers.get_mut(id) else { return };
-        remote.is_heard(now);
-        if !waits {
-            if !remote.pair.rises(incoming.stanza()) {
-                self.stats.add(Counter::NotRising, 1);
-            }
-            return self.dispatch(now, id, incoming);
-        }
-        self.ask_for_configuration(now, id);
-        let limits = &self.config.caps;
-        let Some(remote) = self.peers.get_mut(id) else { return };
-        let pair = &mut remote.pair;
-        if pair.waiting.len() >= limits.held_frames || pair.waiting_bytes + incoming.size > limits.held_bytes
-        {
-            return self.stats.add(Counter::HoldExpired, 1);
-        }
-        pair.waiting_bytes += incoming.size;
-        pair.waiting.push(incoming);
-        self.stats.add(Counter::Held, 1);
-        if !self.timers.is_set(&Timer::Hold(id.clone())) {
-            self.timers.set(now, Timer::Hold(id.clone()), self.config.times.hold);
-        }
-    }
-
-    fn place(&mut self, now: Instant, from: &Peer, incoming: &Incoming) -> Place {
-        let (id, sid) = (from.identity(), from.sid());
-        let is_configuration = matches!(incoming.message, Message::Configuration(_));
-        let Some(remote) = self.peers.get(id) else { return Place::Early };
-        if remote.is_dead(sid) {
-            return Place::Dead;
-        }
-        if remote.sid() == Some(sid) || (sid.is_empty() && remote.is_here()) {
-            return Place::Current;
-        }
-        if !is_configuration || !self.can_be_judged(id) {
-            return Place::Early;
-        }
-        self.move_provisionally(now, id, sid);
-        Place::Current
-    }
-
-    fn must_wait(&self, id: &Identity, remote: &Remote, incoming: &Incoming) -> bool {
-        if remote.pair.heard || !self.is_counterpart(id, remote) {
-            return false;
-        }
-        if remote.pair.plain && incoming.addressed_to().is_none() {
-            return false;
-        }
-        match &incoming.message {
-            Message::Configuration(_) | Message::Other(..) => false,
-            // Nothing follows it under this sid; who shook hands before is known.
-            Message::ControlStop(_) if incoming.is_goodbye() => remote.instance.is_none(),
-            // A broadcast, or a request of a peer without our handshake.
-            Message::ToolUseRequest(request) => {
-                request.execution != Ok(Execution::Server) && incoming.addressed_to().is_some()
-            }
-            Message::ToolUseResult(_) => !self.is_client(),
-            // Who does not admit us says so without shaking hands.
-            Message::ToolsRegisterAck(_) => false,
-            _ => true,
-        }
-    }
-
-    fn dispatch(&mut self, now: Instant, id: &Identity, mut incoming: Incoming) {
-        self.lane_heard(now, id, &incoming);
-        let message = std::mem::replace(&mut incoming.message, Message::Heartbeat);
-        if let Message::Error(error) = &message
-            && self.stream_turned_away(now, id, error)
-        {
-            return;
-        }
-        if self.is_client() {
-            self.dispatch_as_client(now, id, message, incoming);
+        let is_trusted = if self.core.cx.is_client() {
+            self.core.peers.bound().is_none_or(|bound| bound == id) // whoever may stream is a candidate
         } else {
-            self.dispatch_as_assistant(now, id, message, incoming);
-        }
-    }
-
-    fn dispatch_as_client(&mut self, now: Instant, id: &Identity, message: Message, incoming: Incoming) {
-        let is_bound = self.bound.as_ref() == Some(id);
-        match message {
-            Message::ToolUseRequest(request) => self.request_came(now, id, &incoming, request),
-            Message::Configuration(its) => self.configured(now, id, &incoming, &its),
-            Message::ControlStop(stop) => self.client_stop_came(now, id, &incoming, &stop),
-            Message::Acknowledgement(it) => self.acknowledged_to_client(now, id, &it),
-            Message::ToolsRegisterAck(answer) => self.registration_answered(now, id, answer),
-            Message::ToolUseResult(result) if is_bound => self.observed_result(now, id, &result),
-            Message::ToolProgress(it) if is_bound => self.observed_progress(it),
-            Message::Error(error) if is_bound => self.assistant_error(now, id, error),
-            Message::ToolUseResult(_) | Message::ToolProgress(_) | Message::Error(_) => {
-                self.complain(now, id, Counter::Foreign);
-            }
-            Message::ToolsRegister(_) | Message::Heartbeat => self.complain(now, id, Counter::Foreign),
-            Message::Other(..) => self.other_frame(now, id, incoming),
-        }
-    }
-
-    fn dispatch_as_assistant(&mut self, now: Instant, id: &Identity, message: Message, incoming: Incoming) {
-        match message {
-            Message::ToolUseResult(result) => self.result_came(now, id, &incoming, &result),
-            Message::Acknowledgement(it) if is_claim(&it) => self.claim_came(now, id, &incoming, &it),
-            Message::Acknowledgement(it) => self.acknowledged_to_assistant(now, id, &it),
-            Message::ToolProgress(it) => self.progress_came(now, id, incoming.stanza(), it),
-            Message::Configuration(its) => self.configured(now, id, &incoming, &its),
-            Message::ToolsRegister(offered) => self.registration_came(now, id, offered),
-            Message::Heartbeat => self.heartbeat_came(now, id),
-            Message::ControlStop(stop) => self.assistant_stop_came(now, id, &incoming, &stop),
-            Message::Error(error) => self.error_came(now, id, error),
-            Message::ToolUseRequest(_) | Message::ToolsRegisterAck(_) => {
-                self.complain(now, id, Counter::Stranger)
-            }
-            Message::Other(..) => self.other_frame(now, id, incoming),
-        }
-    }
-
-    /// Client: an acknowledgement of an answer of ours, or a sign of life.
-    fn acknowledged_to_client(&mut self, now: Instant, id: &Identity, it: &Acknowledgement) {
-        if !self.peers.get(id).is_some_and(|remote| self.may_be_assistant(id, remote)) {
-            return self.complain(now, id, Counter::Foreign);
-        }
-        if self.is_sign_of_life(id, it) {
-            return;
-        }
-        let Some(stanza) = it.acknowledged_stanza_id else { return };
-        self.asked_stop_heard(id, stanza);
-        self.replayed(now, id, stanza);
-        if self.claim_answered(now, id, stanza, it) {
-            return;
-        }
-        let Some(table) = self.tables.get_mut(id) else { return };
-        let named = it.acknowledged_message_id.as_deref();
-        if let Some(call) = table.sent_as(stanza).filter(|call| codec::may_mean(named, call)) {
-            table.acknowledged(now, &call);
-            self.set_table_timer(now, id);
-        }
-    }
-
-    /// Assistant: an acknowledgement of a request or stop of ours, or a sign of life.
-    fn acknowledged_to_assistant(&mut self, now: Instant, id: &Identity, it: &Acknowledgement) {
-        if !self.peers.get(id).is_some_and(|remote| self.is_counterpart(id, remote)) {
-            return self.complain(now, id, Counter::Foreign);
-        }
-        if self.is_sign_of_life(id, it) {
-            return;
-        }
-        if let Some(stanza) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
-            self.replayed(now, id, stanza);
-            self.request_delivered(id, stanza, it.acknowledged_message_id.as_deref());
-            self.stop_acknowledged(id, stanza);
-        }
-    }
-
-    fn is_sign_of_life(&mut self, id: &Identity, it: &Acknowledgement) -> bool {
-        match it.notes.as_deref() {
-            Some("ping") => {
-                if self.peers.get(id).is_some_and(Remote::is_crossed) {
-                    self.sign_of_life(id, "pong");
-                }
-                true
-            }
-            Some("pong") => true,
-            _ => false,
-        }
-    }
-
-    fn progress_came(&mut self, now: Instant, id: &Identity, stanza: Option<i32>, it: ToolProgress) {
-        let Some(key) = self.call_owned_by(&it.id, id) else {
-            if self.peers.get(id).is_some_and(|remote| self.past.is_owned_by(&it.id, id, remote)) {
-                return self.stats.add(Counter::Late, 1);
-            }
-            return self.complain(now, id, Counter::Foreign);
+            self.outgoing.awaits_answers_of(&self.core, id)
         };
-        if self.is_old_progress(id, key, stanza) {
-            return self.stats.add(Counter::Duplicate, 1);
-        }
-        let most = self.config.caps.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
-        let Some(call) = self.calls.get_mut(&key) else { return };
-        call.began_at_owner = true;
-        // What has begun was delivered, though the acknowledgement may come later.
-        if let Some(stanza) = call.asked().map(|asked| asked.stanza) {
-            self.request_delivered(id, stanza, Some(it.id.as_str()));
-        }
-        let Some(call) = self.calls.get_mut(&key) else { return };
-        if !call.rate.admits(now, most) {
-            return self.stats.add(Counter::ProgressDropped, 1);
-        }
-        let call = it.id.clone();
-        let progress = fitted(read_progress(it), self.config.caps.progress_bytes);
-        self.event(Event::Progress { key: Some(key), call, progress });
-    }
-
-    /// Whether this progress came before, or newer progress of the call did. On the fast lane an owner sends each twice, and
-    /// the copies overtake each other.
-    fn is_old_progress(&mut self, id: &Identity, key: CallKey, stanza: Option<i32>) -> bool {
-        if !self.peers.get(id).is_some_and(|remote| remote.lists(Feature::FastLane)) {
-            return false;
-        }
-        let stanza = stanza.map(i32::unsigned_abs).filter(|stanza| *stanza != 0);
-        let asked = self.calls.get_mut(&key).and_then(Call::asked_mut);
-        let (Some(stanza), Some(asked)) = (stanza, asked) else { return false };
-        let is_old = stanza <= asked.progress;
-        asked.progress = asked.progress.max(stanza);
-        is_old
-    }
-
-    fn observed_progress(&mut self, it: ToolProgress) {
-        let call = it.id.clone();
-        let progress = fitted(read_progress(it), self.config.caps.progress_bytes);
-        self.event(Event::Progress { key: None, call, progress });
-    }
-
-    /// Client: an error of our assistant. One that it cannot recover from ends what we have with it.
-    fn assistant_error(&mut self, now: Instant, id: &Identity, error: ErrorMessage) {
-        let recoverable = error.recoverable;
-        self.peer_error(id, error);
-        if !recoverable {
-            self.part_with(now, id);
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        let Some(frame) = delivery.handle_stream(cx, peers, from, part, is_trusted) else { return };
+        cx.count(Counter::FramesIn);
+        cx.stats.add(Counter::BytesIn, frame.len());
+        match codec::decode_whole(frame) {
+            Ok(received) => self.accept(from, received),
+            Err(what) => peers.malformed(cx, delivery, id, what),
         }
     }
 
-    pub(super) fn peer_error(&mut self, id: &Identity, error: ErrorMessage) {
-        let ErrorMessage { code, message, recoverable, .. } = error;
-        self.event(Event::PeerError { by: id.clone(), code, message, recoverable });
+    pub(super) fn accept(&mut self, from: &Peer, received: Received) {
+        let id = from.identity();
+        if self.core.peers.is_late_goodbye(&self.core.cx, from, &received) {
+            self.part_with(id);
+            return self.dismiss_absent(id); // no grace period ends any more that would do so
+        }
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        match peers.place(cx, delivery, from, &received) {
+            Place::Current => self.take(id, received),
+            Place::Moved(held) => {
+                for (from, received) in held {
+                    self.accept(&from, received);
+                }
+                self.take(id, received);
+            }
+            Place::Early => peers.hold(cx, delivery, from, received),
+            Place::Dead => cx.count(Counter::DeadSid),
+        }
     }
 
-    fn other_frame(&mut self, now: Instant, id: &Identity, incoming: Incoming) {
-        self.stats.add(Counter::UnknownType, 1);
-        let Some(remote) = self.peers.get(id) else { return };
-        if !self.is_counterpart(id, remote) {
-            return self.complain(now, id, Counter::Stranger);
+    /// Takes the frames that waited for a peer's Configuration.
+    pub(super) fn take_waiting(&mut self, id: &Identity) {
+        for received in self.core.peers.take_waiting(id) {
+            self.take(id, received);
         }
-        if incoming.size > self.config.caps.max_frame_of_others {
-            return self.stats.add(Counter::FrameTooLarge, 1);
+    }
+
+    /// A packet was not sent: whatever depends on it is told.
+    pub(super) fn unsent(&mut self, packet: u64, why: &SendFailure) {
+        let Core { cx, delivery, .. } = &mut self.core;
+        cx.count(Counter::Unsent);
+        // The transport may take it later. Without permission it will not, until others receive packets again.
+        let may_go_later =
+            matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_));
+        let flight = delivery.lane_unsent(cx, packet, why);
+        if let Some(assistant) = self.outgoing.stop_request_unsent(packet).filter(|_| may_go_later) {
+            self.try_again_soon(assistant);
         }
-        let from = remote.peer(id);
-        self.event(Event::Frame { from, frame: incoming.frame });
+        let is_proven = flight == OfFlight::Proven;
+        if *why == SendFailure::NotAllowed {
+            self.core.cx.local.is_muted = true;
+            self.core.cx.event(Event::NotAllowed);
+        }
+        if flight == OfFlight::Covered {
+            return;
+        }
+        if *why == SendFailure::Interrupted {
+            let is_request = self.outgoing.request_never_left(packet, is_proven);
+            if !is_request
+                && self.outgoing.stop_unsent(packet).is_none()
+                && let Some((caller, call)) = self.incoming.result_sent_in(packet)
+            {
+                self.incoming.result_unsent(&caller, &call);
+            }
+            return;
+        }
+        if let Some((key, limit)) = self.outgoing.call_sent_in(packet, is_proven) {
+            let error = match why {
+                SendFailure::TooLarge { size, limit } => CallError::TooLarge { size: *size, limit: *limit },
+                SendFailure::NotAllowed => CallError::NotAllowed,
+                _ => CallError::NotDelivered { limit },
+            };
+            return self.outgoing.never_left(&mut self.core, key, error);
+        }
+        if let Some(owner) = self.outgoing.stop_unsent(packet) {
+            if may_go_later {
+                self.try_again_soon(owner);
+            }
+            return;
+        }
+        let Some((caller, call)) = self.incoming.result_sent_in(packet) else { return };
+        if let SendFailure::TooLarge { size, limit } = why {
+            return self.incoming.replace_result(&mut self.core, &caller, &call, *size, *limit);
+        }
+        // It is sent again when its caller is heard of again.
+        if let Some(stanza) = self.incoming.result_unsent(&caller, &call) {
+            self.incoming.release_window(&mut self.core, &caller, stanza);
+        }
+        if may_go_later {
+            self.try_again_soon(caller);
+        }
+    }
+
+    /// Takes a frame of a peer that is where it says, unless it must wait for the peer's Configuration.
+    fn take(&mut self, id: &Identity, received: Received) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        if peers.get(id).is_none() {
+            return;
+        }
+        if peers.is_after_goodbye(delivery, id, &received) {
+            return cx.count(Counter::AfterGoodbye);
+        }
+        peers.consider(cx, delivery, id, &received);
+        if peers.restore_registration(cx, id) {
+            self.outgoing.look_for_owners(&mut self.core);
+        }
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        let must_wait = peers.must_wait(cx, id, &received);
+        peers.hear(cx, id);
+        if must_wait {
+            return peers.wait(cx, delivery, id, received);
+        }
+        if !peers.note_stanza(id, received.stanza()) {
+            cx.count(Counter::NotRising);
+        }
+        self.dispatch(id, received);
+    }
+
+    fn dispatch(&mut self, id: &Identity, mut received: Received) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        delivery.lane_heard(cx, peers, id, &received);
+        let message = std::mem::replace(&mut received.message, Message::Heartbeat);
+        if let Message::Error(error) = &message
+            && self.stream_refused(id, error)
+        {
+            return;
+        }
+        match message {
+            Message::Configuration(its) => self.configured(id, &received, &its),
+            Message::Other(..) => self.other_frame(id, received),
+            message if self.core.cx.is_client() => self.dispatch_to_client(id, message, &received),
+            message => self.dispatch_to_assistant(id, message, &received),
+        }
+    }
+
+    fn dispatch_to_client(&mut self, id: &Identity, message: Message, received: &Received) {
+        let core = &mut self.core;
+        let is_bound = core.peers.is_bound(id);
+        let may_be_assistant =
+            core.peers.get(id).is_some_and(|remote| core.peers.may_be_assistant(&core.cx, id, remote));
+        match message {
+            Message::ToolUseRequest(request) => {
+                let inbound = InboundRequest::new(id, received, request);
+                let may_be_bound =
+                    core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote));
+                if may_be_bound {
+                    self.note_speech(id, inbound.is_plain());
+                }
+                self.incoming.handle_request(&mut self.core, inbound, may_be_bound);
+            }
+            Message::ControlStop(_) if !may_be_assistant => core.cx.complain(id, Counter::Stranger),
+            Message::ControlStop(_) if received.is_goodbye() => self.goodbye(id),
+            Message::ControlStop(stop) => self.incoming.handle_stop(core, id, received.stanza(), &stop),
+            Message::Acknowledgement(_) if !may_be_assistant => core.cx.complain(id, Counter::Foreign),
+            Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
+            Message::Acknowledgement(it) => {
+                if let Some(stanza) = it.acknowledged_stanza_id {
+                    self.outgoing.stop_request_acknowledged(id, stanza);
+                }
+                self.incoming.handle_acknowledgement(core, id, &it);
+            }
+            Message::ToolsRegisterAck(answer) => {
+                core.peers.handle_registration_answer(&mut core.cx, id, answer);
+            }
+            Message::ToolUseResult(result) if is_bound => {
+                self.incoming.handle_observed_result(core, id, &result);
+            }
+            Message::ToolProgress(it) if is_bound => observe_progress(core, it),
+            Message::Error(error) if is_bound => {
+                let is_recoverable = error.recoverable;
+                peer_error(core, id, error);
+                if !is_recoverable {
+                    self.part_with(id);
+                }
+            }
+            _ => core.cx.complain(id, Counter::Foreign),
+        }
+    }
+
+    fn dispatch_to_assistant(&mut self, id: &Identity, message: Message, received: &Received) {
+        let core = &mut self.core;
+        let is_counterpart = core.peers.has_counterpart(&core.cx, id);
+        match message {
+            Message::ToolUseResult(result) => self.outgoing.handle_result(core, id, received, &result),
+            Message::Acknowledgement(_) if !is_counterpart => core.cx.complain(id, Counter::Foreign),
+            Message::Acknowledgement(it) if it.is_claim() => {
+                self.outgoing.handle_claim(core, id, received, &it)
+            }
+            Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
+            Message::Acknowledgement(it) => self.outgoing.handle_acknowledgement(core, id, &it),
+            Message::ToolProgress(it) => self.outgoing.handle_progress(core, id, received.stanza(), it),
+            Message::ToolsRegister(offered) => {
+                let Core { cx, peers, delivery, .. } = core;
+                if peers.handle_registration(cx, delivery, id, offered) {
+                    self.outgoing.look_for_owners(core);
+                }
+            }
+            Message::Heartbeat if !is_counterpart => core.cx.complain(id, Counter::Stranger),
+            Message::Heartbeat => {
+                core.cx.set_timer(Timer::Heartbeat(id.clone()), core.cx.config.times.heartbeat);
+            }
+            Message::ControlStop(_) if received.is_goodbye() && is_counterpart => self.goodbye(id),
+            Message::ControlStop(stop) => self.outgoing.handle_stop(core, id, received, &stop),
+            Message::Error(error) => self.outgoing.handle_error(core, id, error),
+            _ => core.cx.complain(id, Counter::Stranger),
+        }
+    }
+
+    /// A candidate has sent a request. One that is plain has no Configuration that would release what waits for it.
+    fn note_speech(&mut self, id: &Identity, is_plain: bool) {
+        let Some(speech) = self.core.peers.note_request(id, is_plain) else { return };
+        if let Some(before) = speech.before {
+            self.replace_instance(id, before);
+        }
+        if speech.is_newly_plain {
+            self.core.peers.mark_plain(id);
+        }
+        if speech.is_news {
+            let Core { cx, peers, delivery, .. } = &mut self.core;
+            peers.judge_candidates(cx, delivery);
+        }
+        if speech.is_newly_plain {
+            self.take_waiting(id);
+            self.incoming.send_waiting_results(&mut self.core, id);
+        }
+    }
+
+    /// A peer has no room for a stream. If it carried a result or a request, that is sent again after a while. Returns false if the error
+    /// is about something else.
+    fn stream_refused(&mut self, id: &Identity, error: &ErrorMessage) -> bool {
+        let stream = error.originating_id.as_deref().filter(|_| error.code == STREAM_REFUSED);
+        let packet = stream.and_then(|stream| stream.rsplit('.').next()?.parse::<u64>().ok());
+        let delivery = &mut self.core.delivery;
+        let Some(packet) = packet.filter(|packet| delivery.is_large_to(*packet, id)) else { return false };
+        if !delivery.wants(packet) {
+            return true; // it was sent again since, or is not wanted any more
+        }
+        delivery.withdraw(packet);
+        let times = match self.incoming.result_sent_in(packet).filter(|(caller, _)| caller == id) {
+            Some((_, call)) => self.incoming.result_refused(&mut self.core, id, &call, MAX_REFUSALS),
+            None => self.outgoing.request_refused(id, packet).filter(|times| *times < MAX_REFUSALS),
+        };
+        // Else nothing is kept of it, or its call ends by its own deadline.
+        let Some(times) = times else { return true };
+        let wait = wait_after_refusals(times);
+        tracing::debug!(peer = %id, packet, times, ?wait, "it has no room for a stream");
+        if !self.core.cx.timers.is_set(&Timer::Queue(id.clone())) {
+            self.core.cx.set_timer(Timer::Queue(id.clone()), wait);
+        }
+        true
+    }
+
+    fn other_frame(&mut self, id: &Identity, received: Received) {
+        let Core { cx, peers, .. } = &mut self.core;
+        cx.count(Counter::UnknownType);
+        let Some(remote) = peers.get(id) else { return };
+        if !peers.is_counterpart(cx, id, remote) {
+            return cx.complain(id, Counter::Stranger);
+        }
+        if received.size > cx.config.caps.max_frame_of_others {
+            return cx.count(Counter::FrameTooLarge);
+        }
+        cx.event(Event::Frame { from: remote.peer(id), frame: received.frame });
     }
 }
 
-fn read_progress(it: ToolProgress) -> crate::tool::Progress {
-    let mut progress = crate::tool::Progress::started();
-    progress.status = it.status;
-    progress.message = it.message;
-    progress.content = it.content;
-    progress
+/// Whether an acknowledgement is a ping or pong. A ping of a peer that has shaken hands is answered.
+fn is_keepalive(core: &mut Core, id: &Identity, it: &Acknowledgement) -> bool {
+    match it.notes.as_deref() {
+        Some("ping") => {
+            if core.peers.get(id).is_some_and(Remote::is_crossed) {
+                core.delivery.pong(&mut core.cx, &core.peers, id);
+            }
+            true
+        }
+        Some("pong") => true,
+        _ => false,
+    }
 }

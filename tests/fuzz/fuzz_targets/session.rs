@@ -85,11 +85,11 @@ impl Run {
             config = config.allow_stop(|_| true);
         }
         let local = Participant::new("me", "PA_0");
-        let session = match client {
-            true => Session::client(local.role(Role::Client), config, [7; 32]),
-            false => Session::assistant(local.agent(true), config, [7; 32]),
-        };
         let now = Instant::now();
+        let session = match client {
+            true => Session::client(now, local.role(Role::Client), config, [7; 32]),
+            false => Session::assistant(now, local.agent(true), config, [7; 32]),
+        };
         let mut run = Self {
             session,
             now,

@@ -34,8 +34,8 @@ impl Pair {
         let now = Instant::now();
         let mut pair = Self {
             now,
-            assistant: Session::assistant(a.clone(), config.clone().room("room"), [1; 32]),
-            client: Session::client(phone.clone(), config.room("room"), [2; 32]),
+            assistant: Session::assistant(now, a.clone(), config.clone().room("room"), [1; 32]),
+            client: Session::client(now, phone.clone(), config.room("room"), [2; 32]),
             answers: true,
             cut: false,
             unsent: false,
@@ -125,11 +125,7 @@ fn call_after_ten_thousand_calls_costs_little_more_than_after_a_hundred() {
         pair.calls(100);
         let early = pair.cost_of_calls(100);
         pair.calls(9_800);
-        assert_eq!(
-            pair.client.tables.values().map(crate::protocol::session::Table::len).max(),
-            Some(4_096),
-            "the table is full"
-        );
+        assert_eq!(pair.client.incoming.longest_cache(), 4_096, "the table is full");
         let late = pair.cost_of_calls(100);
         // Of each lookup, twelve comparisons among 4,096 stand against eight among 200.
         assert!(late <= 2 * early, "{early} comparisons of 100 calls became {late}");

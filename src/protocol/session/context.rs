@@ -1,0 +1,176 @@
+//! What every part of a session is given: the time, the configuration, counters, timers, ids and outputs.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use super::{
+    CallKey, Config, Counter, Event, JobKey, Output, Stats,
+    call_log::CallLog,
+    ids::Ids,
+    timers::{Timer, Timers},
+};
+use crate::{
+    tool::{Tool, ToolName},
+    transport::{Identity, Participant, Role},
+};
+
+/// The interval between two reports of the same misbehavior of the same participant: 10 s. The later report has the count.
+pub const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Kinds of misbehavior that are kept apart at once. Further ones are only counted.
+const MAX_COMPLAINTS: usize = 256;
+
+/// What every part of a session is given.
+#[derive(Debug)]
+pub(super) struct Context {
+    /// The time of the current input or command.
+    pub(super) now: Instant,
+    pub(super) config: Config,
+    pub(super) local: Local,
+    pub(super) ids: Ids,
+    pub(super) stats: Stats,
+    pub(super) timers: Timers,
+    pub(super) log: CallLog,
+    complaints: BTreeMap<(Identity, Counter), u64>,
+    outputs: VecDeque<Output>,
+    /// The last key of a call or job.
+    last_key: u64,
+}
+
+/// The local participant.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) role: Role,
+    pub(super) participant: Participant,
+    /// The tools that it offers.
+    pub(super) tools: Vec<Tool>,
+    /// The server refused a packet because the token does not grant publishing data.
+    pub(super) is_muted: bool,
+    /// Until then other participants may not know the local one, and cannot attribute its packets.
+    pub(super) unannounced_until: Option<Instant>,
+}
+
+impl Local {
+    pub(super) fn identity(&self) -> &Identity {
+        self.participant.identity()
+    }
+
+    /// The offered tool of this name.
+    pub(super) fn tool(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|tool| tool.name().as_str() == name)
+    }
+
+    /// Whether it offers a tool of this name that no client may offer as well.
+    pub(super) fn reserves(&self, name: &ToolName) -> bool {
+        self.tool(name.as_str()).is_some_and(|tool| !tool.tool_options().prefer_client)
+    }
+}
+
+impl Context {
+    pub(super) fn new(
+        now: Instant,
+        role: Role,
+        participant: Participant,
+        config: Config,
+        seed: [u8; 32],
+    ) -> Self {
+        let local = Local { role, participant, tools: Vec::new(), is_muted: false, unannounced_until: None };
+        Self {
+            now,
+            config,
+            local,
+            ids: Ids::new(seed),
+            stats: Stats::default(),
+            timers: Timers::default(),
+            log: CallLog::default(),
+            complaints: BTreeMap::new(),
+            outputs: VecDeque::new(),
+            last_key: 0,
+        }
+    }
+
+    pub(super) fn is_client(&self) -> bool {
+        self.local.role == Role::Client
+    }
+
+    /// Sets a timer, in place of its earlier deadline.
+    pub(super) fn set_timer(&mut self, timer: Timer, after: Duration) {
+        self.timers.set(self.now, timer, after);
+    }
+
+    pub(super) fn count(&mut self, counter: Counter) {
+        self.stats.add(counter, 1);
+    }
+
+    pub(super) fn output(&mut self, output: Output) {
+        self.outputs.push_back(output);
+    }
+
+    pub(super) fn next_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Emits an event. The call log takes note of it.
+    pub(super) fn event(&mut self, event: Event) {
+        self.log.note(self.now, &event, self.local.participant.identity(), self.config.caps.ledger);
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    pub(super) fn next_call_key(&mut self) -> CallKey {
+        CallKey(self.next_key())
+    }
+
+    pub(super) fn next_job_key(&mut self) -> JobKey {
+        JobKey(self.next_key())
+    }
+
+    /// Whether this name is another room's than the session's.
+    pub(super) fn is_other_room(&self, name: Option<&str>) -> bool {
+        let room = self.config.room.as_str();
+        !room.is_empty() && name.is_some_and(|name| !name.is_empty() && name != room)
+    }
+
+    /// Takes the room's name from a peer, if the configuration names none.
+    pub(super) fn learn_room(&mut self, name: Option<&str>) {
+        if let Some(name) = name.filter(|name| self.config.room.is_empty() && !name.is_empty()) {
+            self.config.room = name.to_owned();
+        }
+    }
+
+    /// Counts misbehavior, and reports it unless the same was reported within [`COMPLAINT_INTERVAL`].
+    pub(super) fn complain(&mut self, by: &Identity, what: Counter) {
+        self.stats.add(what, 1);
+        let known = self.complaints.len();
+        match self.complaints.get_mut(&(by.clone(), what)) {
+            Some(times) => *times += 1,
+            None if known >= MAX_COMPLAINTS => {}
+            None => {
+                self.complaints.insert((by.clone(), what), 0);
+                if !self.timers.is_set(&Timer::Complaints) {
+                    self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
+                }
+                self.event(Event::Misbehaved { by: by.clone(), what, times: 1 });
+            }
+        }
+    }
+
+    /// Reports the misbehavior that was counted since the last report, and forgets participants that have stopped.
+    pub(super) fn report_complaints(&mut self) {
+        for ((by, what), times) in std::mem::take(&mut self.complaints) {
+            if times > 0 {
+                self.complaints.insert((by.clone(), what), 0);
+                self.event(Event::Misbehaved { by, what, times });
+            }
+        }
+        if !self.complaints.is_empty() {
+            self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
+        }
+    }
+
+    fn next_key(&mut self) -> u64 {
+        self.last_key += 1;
+        self.last_key
+    }
+}

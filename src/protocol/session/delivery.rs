@@ -1,0 +1,457 @@
+//! Frames on their way out and large ones on their way in: numbers, lanes, sizes, streams and retransmission.
+
+mod flight;
+mod lane;
+mod large;
+mod retransmission;
+mod rtt;
+mod streams;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+pub(super) use self::{
+    flight::Unsent as OfFlight,
+    lane::ANSWER_SOON,
+    large::{MAX_REFUSALS, STREAM_REFUSED, wait_after_refusals},
+    retransmission::{Retransmit, Unacknowledged, order_of},
+};
+use self::{
+    lane::{FastLane, Reliable},
+    large::Large,
+    retransmission::Retransmission,
+    streams::Streams,
+};
+use super::{
+    Counter, Destination, Output, SendFrameError,
+    codec::{self, floor_char},
+    context::Context,
+    peers::{Feature, Peers, Remote},
+};
+use crate::{
+    protocol::frame::{Acknowledgement, ErrorMessage, Kind, Message, Meta},
+    tool::CallId,
+    transport::{Identity, Lane, Packet, Role},
+    value::{EncodeError, Value},
+};
+
+/// No input is handled beyond this stanza. The frames that one input causes still have numbers (`wire.md`, section 2).
+pub(super) const LAST_STANZA: u32 = i32::MAX as u32 - 100_000;
+
+/// A frame that was sent, by the numbers under which it left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) stanza: i32,
+    pub(super) packet: u64,
+    /// The bytes of its packet.
+    pub(super) size: usize,
+    /// It left on the fast lane: more than one packet carries its number.
+    pub(super) is_fast: bool,
+}
+
+/// A frame that cannot be sent.
+#[derive(Debug)]
+pub(super) enum Unfit {
+    TooLarge { size: usize, limit: usize },
+    Encode(EncodeError),
+}
+
+/// Everything on its way.
+#[derive(Debug, Default)]
+pub(super) struct Delivery {
+    /// The last stanza that was used, as an absolute value.
+    stanza: u32,
+    last_packet: u64,
+    links: BTreeMap<Identity, Link>,
+    reliable: Reliable,
+    /// Frames that arrive in parts.
+    streams: Streams,
+    /// Frames that leave in parts.
+    large: Large,
+}
+
+/// What is on its way to one peer, under one pair of sids.
+#[derive(Debug, Default)]
+struct Link {
+    lane: FastLane,
+    retransmission: Retransmission,
+}
+
+impl Delivery {
+    /// Whether all stanza numbers are used.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.stanza >= LAST_STANZA
+    }
+
+    /// Uses all stanza numbers.
+    #[cfg(test)]
+    pub(super) fn exhaust(&mut self) {
+        self.stanza = LAST_STANZA;
+    }
+
+    /// Whether a packet is still worth sending.
+    pub(super) fn wants(&self, packet: u64) -> bool {
+        self.large.wants(packet)
+    }
+
+    /// Sends a frame to one participant.
+    pub(super) fn post(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: &Identity,
+        meta: &Meta,
+        message: &Message,
+    ) -> Result<Sent, Unfit> {
+        let limit = limit_to(cx, peers, std::slice::from_ref(to), message);
+        let (stanza, payload) = self.frame(cx, meta, message, limit)?;
+        Ok(self.transmit_to(cx, peers, to, stanza, message, payload))
+    }
+
+    /// Sends a frame again, under its stanza.
+    pub(super) fn post_again(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: &Identity,
+        stanza: i32,
+        meta: &Meta,
+        message: &Message,
+    ) -> Result<Sent, Unfit> {
+        let payload = codec::encode(stanza, &cx.config.room, meta, message).map_err(Unfit::Encode)?;
+        Ok(self.transmit_to(cx, peers, to, stanza, message, payload))
+    }
+
+    /// Sends a frame that is known to be small, or whose loss does no harm.
+    pub(super) fn post_small(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: &Identity,
+        message: &Message,
+    ) -> Option<Sent> {
+        let sent = self.post(cx, peers, to, &Meta::default(), message);
+        sent.inspect_err(|error| tracing::warn!(%to, ?error, "a frame cannot be sent")).ok()
+    }
+
+    /// Sends each observer a copy of a frame.
+    pub(super) fn copy(&mut self, cx: &mut Context, peers: &Peers, meta: &Meta, message: &Message) {
+        let observers = peers.observers();
+        if observers.is_empty() {
+            return;
+        }
+        if let Err(error) = self.post_to(cx, peers, observers, meta, message) {
+            tracing::warn!(?error, "observers get no copy of a frame");
+        }
+    }
+
+    /// Sends a frame to the whole room.
+    pub(super) fn broadcast(
+        &mut self,
+        cx: &mut Context,
+        meta: &Meta,
+        message: &Message,
+    ) -> Result<(), Unfit> {
+        let (_, payload) = self.frame(cx, meta, message, cx.config.caps.max_packet)?;
+        let packet = Packet::broadcast(payload);
+        self.transmit(cx, packet);
+        Ok(())
+    }
+
+    /// Sends an application's frame.
+    pub(super) fn send_frame(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: Destination,
+        kind: Kind,
+        meta: &Meta,
+        body: Value,
+    ) -> Result<(), SendFrameError> {
+        let code = kind.code();
+        if kind.is_known() {
+            return Err(SendFrameError::Reserved { kind: code });
+        }
+        let message = Message::Other(code, body);
+        let sent = match to {
+            Destination::Peers(to) if to.is_empty() => return Err(SendFrameError::NoDestination),
+            Destination::Peers(to) => self.post_to(cx, peers, to, meta, &message),
+            Destination::Room => self.broadcast(cx, meta, &message),
+        };
+        sent.map_err(|unfit| match unfit {
+            Unfit::TooLarge { size, limit } => SendFrameError::TooLarge { size, limit },
+            Unfit::Encode(error) => SendFrameError::Encode { reason: error.to_string() },
+        })
+    }
+
+    /// Acknowledges a frame to a peer that lists acknowledgements.
+    pub(super) fn acknowledge(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: &Identity,
+        stanza: Option<i32>,
+        call: Option<&CallId>,
+    ) {
+        if peers.get(to).is_some_and(|remote| remote.lists(Feature::Ack) && remote.is_reachable()) {
+            self.acknowledge_always(cx, peers, to, stanza, call);
+        }
+    }
+
+    /// Acknowledges a frame, unless the lane's own rules make that unnecessary.
+    pub(super) fn acknowledge_always(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: &Identity,
+        stanza: Option<i32>,
+        call: Option<&CallId>,
+    ) {
+        let Some(stanza) = stanza.filter(|stanza| *stanza != 0) else { return };
+        if !self.lane_answers(cx, peers, to, stanza, call) {
+            self.acknowledge_now(cx, peers, to, stanza, call);
+        }
+    }
+
+    /// Pings a peer on both lanes.
+    pub(super) fn ping(&mut self, cx: &mut Context, peers: &Peers, to: &Identity) {
+        cx.count(Counter::Pings);
+        let Some(mut packet) = self.keepalive(cx, peers, to, "ping") else { return };
+        self.transmit(cx, packet.clone());
+        if lane_is_open(cx, peers, &self.links, to) {
+            packet.lane = Lane::Lossy;
+            self.transmit(cx, packet);
+        }
+    }
+
+    /// Answers a ping on the lane on which it arrived.
+    pub(super) fn pong(&mut self, cx: &mut Context, peers: &Peers, to: &Identity) {
+        let Some(mut packet) = self.keepalive(cx, peers, to, "pong") else { return };
+        if lane_is_open(cx, peers, &self.links, to) {
+            packet.lane = self.links.get(to).map_or(Lane::Reliable, |link| link.lane.last());
+        }
+        self.transmit(cx, packet);
+    }
+
+    /// Tells a peer that a frame of it is refused (type 1).
+    pub(super) fn refuse_frame(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: &Identity,
+        code: i32,
+        message: &str,
+        about: Option<String>,
+    ) {
+        let about = about.map(|mut id| {
+            id.truncate(floor_char(&id, cx.config.caps.id_bytes));
+            id
+        });
+        self.report_error(cx, peers, to, code, message, about);
+    }
+
+    /// Tells a peer of an error about a call or a stream (type 1).
+    pub(super) fn report_error(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: &Identity,
+        code: i32,
+        message: &str,
+        about: Option<String>,
+    ) {
+        let error = ErrorMessage {
+            id: cx.ids.next(),
+            conversation_id: cx.config.room.clone(),
+            code,
+            message: message.to_owned(),
+            severity: 2,
+            recoverable: true,
+            originating_id: about,
+        };
+        self.post_small(cx, peers, to, &Message::Error(error));
+    }
+
+    /// The pair of sids with this peer has ended: nothing that was on its way counts. `withdraws` says whether large packets that are
+    /// still waiting are dropped.
+    pub(super) fn reset_pair(&mut self, id: &Identity, withdraws: bool) {
+        self.forget_pair(id);
+        self.end_streams(id, withdraws);
+    }
+
+    /// Forgets what is on its way to this peer, but not its streams.
+    pub(super) fn forget_pair(&mut self, id: &Identity) {
+        self.links.remove(id);
+    }
+
+    /// Forgets what is on its way on the fast lane.
+    pub(super) fn reset_lane(&mut self, id: &Identity) {
+        if let Some(link) = self.links.get_mut(id) {
+            link.lane = FastLane::default();
+        }
+    }
+
+    /// Ends the streams from and to a peer.
+    pub(super) fn end_streams(&mut self, id: &Identity, withdraws: bool) {
+        self.streams.forget(id);
+        if withdraws {
+            self.large.withdraw_all_to(id);
+        }
+    }
+
+    /// Nobody can be told anything any more.
+    pub(super) fn clear(&mut self) {
+        self.links.clear();
+        self.streams = Streams::default();
+    }
+
+    fn acknowledge_now(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: &Identity,
+        stanza: i32,
+        call: Option<&CallId>,
+    ) {
+        let acknowledgement = Acknowledgement {
+            conversation_id: Some(cx.config.room.clone()),
+            acknowledged_stanza_id: Some(stanza),
+            success: Some(true),
+            acknowledged_message_id: call.map(|id| id.as_str().to_owned()),
+            ..Acknowledgement::default()
+        };
+        self.post_small(cx, peers, to, &Message::Acknowledgement(acknowledgement));
+    }
+
+    /// The packet of a ping or pong, which has no stanza.
+    fn keepalive(&mut self, cx: &Context, peers: &Peers, to: &Identity, notes: &str) -> Option<Packet> {
+        let message = Message::Acknowledgement(Acknowledgement {
+            conversation_id: Some(cx.config.room.clone()),
+            acknowledged_stanza_id: Some(0),
+            notes: Some(notes.to_owned()),
+            ..Acknowledgement::default()
+        });
+        match codec::encode(0, &cx.config.room, &Meta::default(), &message) {
+            Ok(payload) => Some(self.packet_of(cx, peers, 0, vec![to.clone()], payload, 0, &message)),
+            Err(error) => {
+                tracing::warn!(%error, "a keepalive cannot be encoded");
+                None
+            }
+        }
+    }
+
+    fn post_to(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        to: Vec<Identity>,
+        meta: &Meta,
+        message: &Message,
+    ) -> Result<(), Unfit> {
+        let limit = limit_to(cx, peers, &to, message);
+        let (stanza, payload) = self.frame(cx, meta, message, limit)?;
+        let id = self.next_packet();
+        let packet = self.packet_of(cx, peers, id, to, payload, stanza, message);
+        self.hand_out(cx, packet);
+        Ok(())
+    }
+
+    /// Encodes a frame under the next stanza. One that does not fit takes no stanza.
+    fn frame(
+        &mut self,
+        cx: &Context,
+        meta: &Meta,
+        message: &Message,
+        limit: usize,
+    ) -> Result<(i32, Bytes), Unfit> {
+        let next = self.stanza.saturating_add(1).min(i32::MAX as u32);
+        let stanza = if cx.local.role == Role::Assistant { -(next as i32) } else { next as i32 };
+        let encoded = codec::encode(stanza, &cx.config.room, meta, message);
+        let payload = encoded.map_err(|error| match error {
+            EncodeError::TooLarge { size, limit: most } => Unfit::TooLarge { size, limit: limit.min(most) },
+            other => Unfit::Encode(other),
+        })?;
+        let size = payload.len();
+        if size > limit {
+            return Err(Unfit::TooLarge { size, limit });
+        }
+        self.stanza = next;
+        Ok((stanza, payload))
+    }
+
+    fn transmit(&mut self, cx: &mut Context, mut packet: Packet) {
+        packet.id = self.next_packet();
+        self.hand_out(cx, packet);
+    }
+
+    fn next_packet(&mut self) -> u64 {
+        self.last_packet += 1;
+        self.last_packet
+    }
+
+    /// Gives out a packet that has its id.
+    fn hand_out(&mut self, cx: &mut Context, packet: Packet) {
+        cx.count(Counter::FramesOut);
+        cx.stats.add(Counter::BytesOut, packet.payload.len());
+        if packet.lane == Lane::Reliable {
+            self.reliable.add(packet.payload.len());
+        }
+        cx.output(Output::Transmit(packet));
+    }
+
+    /// The packet of a frame. A large one is given the id of its stream, a small one may overtake large ones.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one packet")]
+    fn packet_of(
+        &mut self,
+        cx: &Context,
+        peers: &Peers,
+        id: u64,
+        to: Vec<Identity>,
+        payload: Bytes,
+        stanza: i32,
+        message: &Message,
+    ) -> Packet {
+        let mut packet = Packet::new(to, payload);
+        packet.id = id;
+        packet.overtakes = may_overtake(peers, &packet.to, message);
+        if packet.payload.len() > cx.config.caps.max_packet {
+            packet.stream = Some(format!("{}.{stanza}.{id}", large::subject(message)).into());
+            self.large.note(id, &packet.to, stanza);
+        }
+        packet
+    }
+}
+
+/// The largest frame that may be sent to these participants, in bytes.
+fn limit_to(cx: &Context, peers: &Peers, to: &[Identity], message: &Message) -> usize {
+    let caps = &cx.config.caps;
+    let takes_streams =
+        |id: &Identity| peers.get(id).is_some_and(|it| it.takes_streams() || it.is_observer());
+    if !cx.config.streams || !to.iter().all(takes_streams) {
+        return caps.max_packet;
+    }
+    // A client's answers are awaited; its other frames are those of one of many.
+    let is_awaited = !cx.is_client() || matches!(message, Message::ToolUseResult(_));
+    let limit = if is_awaited { caps.max_frame } else { caps.max_frame_of_others.min(caps.max_frame) };
+    limit.max(caps.max_packet)
+}
+
+/// Whether a frame may overtake large ones: acknowledgements, and stops that their receiver remembers if they arrive before their
+/// request. A goodbye must not overtake the frames before it.
+fn may_overtake(peers: &Peers, to: &[Identity], message: &Message) -> bool {
+    let remembers = |id: &Identity| peers.get(id).is_some_and(|it| it.lists(Feature::Cancel));
+    match message {
+        Message::Acknowledgement(_) => true,
+        Message::ControlStop(stop) => stop.stop_type.is_none() && to.iter().all(remembers),
+        _ => false,
+    }
+}
+
+/// Whether frames to this peer may be sent on the lossy lane.
+fn lane_is_open(cx: &Context, peers: &Peers, links: &BTreeMap<Identity, Link>, to: &Identity) -> bool {
+    let lists = |it: &Remote| it.is_crossed() && it.lists(Feature::FastLane);
+    cx.config.has_fast_lane()
+        && links.get(to).is_some_and(|link| link.lane.has_met())
+        && peers.get(to).is_some_and(lists)
+}

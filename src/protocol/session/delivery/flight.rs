@@ -1,0 +1,286 @@
+//! The frames on their way to one peer that went out on `_lossy`, and when each goes again.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+
+use super::rtt::RoundTrip;
+use crate::{
+    protocol::{
+        frame::Kind,
+        session::{SendFailure as Why, codec, timers::later},
+    },
+    tool::CallId,
+    transport::Lane,
+};
+
+/// Frames on their way to one peer at once, each below 1,200 B. Beyond it frames go reliably alone.
+pub(super) const MAX_FLYING: usize = 256;
+
+/// How often a frame goes again on `_lossy`.
+const RETRIES: u32 = 4;
+
+/// A copy that is held back is judged anew so often, or sooner when the backlog is told.
+const JUDGED_EVERY: Duration = Duration::from_millis(20);
+
+/// Once nothing else is left for a frame its copy goes whatever waits on `_reliable`, but only one in this time:
+/// so each arrives in the end, and none can bring the connection down.
+const FORCED_EVERY: Duration = Duration::from_millis(100);
+
+/// The frames on their way to one peer, by the absolute value of their stanza.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    frames: BTreeMap<u32, Flying>,
+    forced_at: Option<Instant>,
+}
+
+/// A frame on its way.
+#[derive(Debug)]
+pub(super) struct Flying {
+    kind: Kind,
+    call: Option<CallId>,
+    payload: Bytes,
+    /// The id under which all its packets go.
+    packet: u64,
+    sent_at: Instant,
+    retries: u32,
+    /// It went more than once, whether by its own clock or as an answer to a repetition.
+    repeated: bool,
+    wait: Duration,
+    again_at: Option<Instant>,
+    copy: ReliableCopy,
+    /// Its packets that were given out and not given back as unsent.
+    out: u32,
+}
+
+/// The copy that goes on `_reliable`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReliableCopy {
+    /// It may go then.
+    At(Instant),
+    /// It was due, and too much waited there.
+    Held,
+    Sent,
+}
+
+/// A packet of a frame that is due.
+#[derive(Debug)]
+pub(super) struct Due {
+    pub(super) lane: Lane,
+    pub(super) packet: u64,
+    pub(super) payload: Bytes,
+}
+
+/// What became of a packet that did not leave.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unsent {
+    /// It was none of these frames.
+    Unknown,
+    /// Another packet of the frame has left, or will: nothing is proven.
+    Covered,
+    /// Nothing of the frame has left this process.
+    Proven,
+}
+
+impl Flight {
+    pub(super) fn is_full(&self) -> bool {
+        self.frames.len() >= MAX_FLYING
+    }
+
+    /// A frame has gone out once.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        trip: &RoundTrip,
+        (stanza, kind, call): (i32, Kind, Option<CallId>),
+        packet: u64,
+        payload: Bytes,
+    ) {
+        let wait = trip.wait();
+        let frame = Flying {
+            kind,
+            call,
+            payload,
+            packet,
+            sent_at: now,
+            retries: 0,
+            repeated: false,
+            wait,
+            again_at: Some(later(now, wait)),
+            copy: ReliableCopy::At(later(now, trip.patience())),
+            out: 1,
+        };
+        self.frames.insert(stanza.unsigned_abs(), frame);
+    }
+
+    /// The frame of this stanza, and of this call if one is named, has arrived. Only a lossy acknowledgement of a
+    /// frame that went once is a sample.
+    pub(super) fn acknowledged(
+        &mut self,
+        now: Instant,
+        (stanza, named): (i32, Option<&str>),
+        by: Lane,
+        trip: &mut RoundTrip,
+    ) {
+        let stanza = stanza.unsigned_abs();
+        let is_it = |frame: &Flying| frame.call.as_ref().is_none_or(|call| codec::may_mean(named, call));
+        if self.frames.get(&stanza).is_some_and(is_it)
+            && let Some(frame) = self.frames.remove(&stanza)
+        {
+            frame.measure(now, by, trip);
+        }
+    }
+
+    /// A call was answered: its request has arrived, and a stop of it is needed no more.
+    pub(super) fn answered(&mut self, now: Instant, call: &CallId, by: Lane, trip: &mut RoundTrip) {
+        self.frames.retain(|_, frame| {
+            let arrived = frame.is_of_caller() && frame.call.as_ref() == Some(call);
+            if arrived && frame.kind == Kind::TOOL_USE_REQUEST {
+                frame.measure(now, by, trip);
+            }
+            !arrived
+        });
+    }
+
+    /// A call has ended: its request goes no more.
+    pub(super) fn forget_request(&mut self, call: &CallId) {
+        self.frames
+            .retain(|_, frame| frame.kind != Kind::TOOL_USE_REQUEST || frame.call.as_ref() != Some(call));
+    }
+
+    /// The result of this call once more, in answer to a request that was repeated.
+    pub(super) fn repeat_result(&mut self, now: Instant, call: &CallId, half: Duration) -> Option<Due> {
+        let is_it =
+            |frame: &&mut Flying| frame.kind == Kind::TOOL_USE_RESULT && frame.call.as_ref() == Some(call);
+        let frame = self.frames.values_mut().find(is_it)?;
+        if now.saturating_duration_since(frame.sent_at) < half {
+            return None;
+        }
+        frame.repeated = true;
+        Some(frame.again(now))
+    }
+
+    pub(super) fn has_result_of(&self, call: &CallId) -> bool {
+        let is_it = |frame: &Flying| frame.kind == Kind::TOOL_USE_RESULT && frame.call.as_ref() == Some(call);
+        self.frames.values().any(is_it)
+    }
+
+    /// What goes now: retries, and copies as long as `reliable_has_room` for one more of so many bytes.
+    pub(super) fn due(&mut self, now: Instant, mut reliable_has_room: impl FnMut(usize) -> bool) -> Vec<Due> {
+        let mut due = Vec::new();
+        for frame in self.frames.values_mut() {
+            if frame.again_at.is_some_and(|at| at <= now) {
+                frame.repeated = true;
+                frame.retries += 1;
+                frame.wait = frame.wait.saturating_mul(2);
+                due.push(frame.again(now));
+                frame.again_at = Some(later(now, frame.wait));
+            }
+            if frame.retries >= RETRIES {
+                frame.again_at = None;
+            }
+            let may = match frame.copy {
+                ReliableCopy::At(at) => at <= now,
+                ReliableCopy::Held => true,
+                ReliableCopy::Sent => false,
+            };
+            if !may {
+                continue;
+            }
+            let at_its_end = frame.again_at.is_none()
+                && now.saturating_duration_since(frame.sent_at) >= frame.wait
+                && self.forced_at.is_none_or(|at| now.saturating_duration_since(at) >= FORCED_EVERY);
+            if reliable_has_room(frame.payload.len()) {
+                due.push(frame.copy());
+            } else if at_its_end {
+                self.forced_at = Some(now);
+                due.push(frame.copy());
+            } else {
+                frame.copy = ReliableCopy::Held;
+            }
+        }
+        due
+    }
+
+    /// The results that have no reliable copy yet: before a goodbye they go whatever waits there.
+    pub(super) fn last_results(&mut self) -> Vec<Due> {
+        let is_it =
+            |frame: &&mut Flying| frame.kind == Kind::TOOL_USE_RESULT && frame.copy != ReliableCopy::Sent;
+        self.frames.values_mut().filter(is_it).map(Flying::copy).collect()
+    }
+
+    /// When something is due next.
+    pub(super) fn next(&self, now: Instant) -> Option<Instant> {
+        let of = |frame: &Flying| {
+            let copy = match frame.copy {
+                ReliableCopy::At(at) => Some(at),
+                ReliableCopy::Held => Some(later(now, JUDGED_EVERY)),
+                ReliableCopy::Sent => None,
+            };
+            [frame.again_at, copy].into_iter().flatten().min()
+        };
+        self.frames.values().filter_map(of).min()
+    }
+
+    /// How many copies are held back.
+    pub(super) fn held(&self) -> usize {
+        self.frames.values().filter(|frame| frame.copy == ReliableCopy::Held).count()
+    }
+
+    /// A packet was not handed to the room.
+    pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: &Why) -> Unsent {
+        let Some((stanza, frame)) = self.frames.iter_mut().find(|(_, frame)| frame.packet == packet) else {
+            return Unsent::Unknown;
+        };
+        let stanza = *stanza;
+        frame.out = frame.out.saturating_sub(1);
+        let may_go_later = matches!(why, Why::QueueFull | Why::Interrupted);
+        if frame.out > 0 {
+            if frame.copy == ReliableCopy::Sent && may_go_later {
+                frame.copy = ReliableCopy::At(later(now, FORCED_EVERY)); // it may have been that one
+            }
+            return Unsent::Covered;
+        }
+        // No other one of the frame will be handed over either.
+        let for_good = matches!(why, Why::NotAllowed | Why::Closed | Why::Interrupted);
+        if for_good || frame.copy == ReliableCopy::Sent {
+            self.frames.remove(&stanza);
+            return Unsent::Proven;
+        }
+        frame.copy = ReliableCopy::At(now); // `_lossy` would not take it
+        Unsent::Covered
+    }
+}
+
+impl Flying {
+    fn is_of_caller(&self) -> bool {
+        matches!(self.kind, Kind::TOOL_USE_REQUEST | Kind::CONTROL_STOP)
+    }
+
+    fn measure(&self, now: Instant, by: Lane, trip: &mut RoundTrip) {
+        let took = now.saturating_duration_since(self.sent_at);
+        if by != Lane::Lossy {
+            return;
+        }
+        if !self.repeated {
+            trip.sample(took);
+        } else if !trip.is_known() || took < trip.half() {
+            trip.too_short();
+        }
+    }
+
+    fn again(&mut self, now: Instant) -> Due {
+        self.sent_at = now;
+        self.out += 1;
+        Due { lane: Lane::Lossy, packet: self.packet, payload: self.payload.clone() }
+    }
+
+    fn copy(&mut self) -> Due {
+        self.copy = ReliableCopy::Sent;
+        self.out += 1;
+        Due { lane: Lane::Reliable, packet: self.packet, payload: self.payload.clone() }
+    }
+}

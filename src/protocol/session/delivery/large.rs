@@ -1,0 +1,136 @@
+//! Large packets on their way out, which a driver may still drop (`wire.md`, section 5).
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use crate::{protocol::frame::Message, transport::Identity};
+
+/// Large packets that are remembered until nobody can be sending them any more: as many as a driver keeps.
+const MAX_LARGE: usize = 4096;
+
+/// How often a peer may report of one frame that it has no room for it. Then the frame is given up.
+pub(crate) const MAX_REFUSALS: u32 = 8;
+
+/// How long a frame waits after a peer had no room for it: this at first, each time twice as long, at most [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_secs(8);
+
+/// The code of an error (type 1) which says that there is no room for a stream.
+pub(crate) const STREAM_REFUSED: i32 = 504;
+
+/// Large packets that were given out. They may be on their way for a long time.
+#[derive(Debug, Default)]
+pub(super) struct Large {
+    /// By their rising numbers.
+    out: VecDeque<Outgoing>,
+    /// The last packet of each frame, by its receivers and its stanza.
+    last: BTreeMap<(Vec<Identity>, i32), u64>,
+    withdrawn: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    packet: u64,
+    to: Vec<Identity>,
+    stanza: i32,
+}
+
+impl super::Delivery {
+    /// The frame in this packet is not wanted any more. Returns whether it is one that was remembered.
+    pub(crate) fn withdraw(&mut self, packet: u64) -> bool {
+        self.large.withdraw(packet)
+    }
+
+    /// Whether this large packet was sent to this peer alone.
+    pub(crate) fn is_large_to(&self, packet: u64, id: &Identity) -> bool {
+        self.large.is_to(packet, id)
+    }
+}
+
+/// How long a frame waits after its receiver had no room for it so many times.
+pub(crate) fn wait_after_refusals(times: u32) -> Duration {
+    FIRST_WAIT.saturating_mul(1 << times.saturating_sub(1).min(16)).min(LONGEST_WAIT)
+}
+
+impl Large {
+    pub(super) fn note(&mut self, packet: u64, to: &[Identity], stanza: i32) {
+        if self.out.len() == MAX_LARGE
+            && let Some(oldest) = self.out.pop_front()
+        {
+            self.withdrawn.remove(&oldest.packet);
+            let frame = (oldest.to, oldest.stanza);
+            if self.last.get(&frame) == Some(&oldest.packet) {
+                self.last.remove(&frame);
+            }
+        }
+        // A frame that is sent again need not be sent twice: the receiver may have dropped the first packet.
+        self.withdrawn.extend(self.last.insert((to.to_vec(), stanza), packet));
+        self.out.push_back(Outgoing { packet, to: to.to_vec(), stanza });
+    }
+
+    /// Whether this packet went to this peer alone.
+    pub(super) fn is_to(&self, packet: u64, id: &Identity) -> bool {
+        let at = self.out.binary_search_by_key(&packet, |it| it.packet);
+        let out = at.ok().and_then(|at| self.out.get(at));
+        out.is_some_and(|it| it.to.as_slice() == std::slice::from_ref(id))
+    }
+
+    pub(super) fn wants(&self, packet: u64) -> bool {
+        !self.withdrawn.contains(&packet)
+    }
+
+    /// Drops the packet, if it is remembered. Returns whether it is.
+    pub(super) fn withdraw(&mut self, packet: u64) -> bool {
+        let known = self.out.binary_search_by_key(&packet, |it| it.packet).is_ok();
+        if known {
+            self.withdrawn.insert(packet);
+        }
+        known
+    }
+
+    pub(super) fn withdraw_all_to(&mut self, id: &Identity) {
+        let to = vec![id.clone()];
+        let theirs = self.last.range((to.clone(), i32::MIN)..=(to, i32::MAX));
+        self.withdrawn.extend(theirs.map(|(_, packet)| *packet));
+    }
+}
+
+/// The beginning of a stream's id: its call, or what it is.
+pub(super) fn subject(message: &Message) -> &str {
+    match message {
+        Message::ToolUseRequest(request) => request.id.as_str(),
+        Message::ToolUseResult(result) => result.id.as_str(),
+        Message::ToolsRegister(_) => "tools",
+        _ => "frame",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_packets_are_remembered_up_to_a_limit() {
+        let mut large = Large::default();
+        for packet in 1..=MAX_LARGE as u64 + 1 {
+            large.note(packet, &["a".into()], packet as i32);
+        }
+        assert!(!large.withdraw(1), "the oldest is forgotten");
+        assert!(large.withdraw(2) && large.withdraw(MAX_LARGE as u64 + 1));
+        large.note(MAX_LARGE as u64 + 2, &["b".into()], 1);
+        assert!(!large.withdrawn.contains(&2), "and so is that it was withdrawn");
+        large.withdraw_all_to(&"b".into());
+        assert_eq!(large.withdrawn.len(), 2);
+    }
+
+    #[test]
+    fn what_is_sent_again_is_sent_once() {
+        let mut large = Large::default();
+        large.note(1, &["a".into()], -7);
+        large.note(2, &["b".into()], -7);
+        large.note(3, &["a".into()], -7);
+        assert!(large.withdrawn.iter().eq([&1]));
+    }
+}

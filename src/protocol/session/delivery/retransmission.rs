@@ -1,0 +1,127 @@
+//! Frames that a peer has not acknowledged are sent again when it returns (`wire.md`, 5.2).
+//!
+//! A retransmission is the list of those frames in the order of their stanzas. Only so many are on their way at once as
+//! [`Caps`](crate::protocol::session::Caps) allow; the others follow as those are acknowledged.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use super::{Context, Delivery, Feature, Peers, Sent};
+use crate::{
+    protocol::session::{CallKey, stats::Counter, timers::Timer},
+    tool::CallId,
+    transport::Identity,
+};
+
+/// The shortest time between two retransmissions to one peer: the frames of the first may still be on their way.
+const INTERVAL: Duration = Duration::from_millis(900);
+
+/// A frame that its peer has not acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Unacknowledged {
+    /// The request of an open call.
+    Request(CallKey),
+    /// The stop of a settled call.
+    Stop(CallId),
+    /// The result of a request.
+    Answer(CallId),
+    /// The claim of a call that its caller may run as well.
+    Claim(CallId),
+}
+
+/// What is sent again under one pair of sids.
+#[derive(Debug, Default)]
+pub(super) struct Retransmission {
+    next: VecDeque<Unacknowledged>,
+    /// The bytes of frames that were sent again and are not acknowledged, by their stanzas.
+    in_flight: BTreeMap<i32, usize>,
+    bytes: usize,
+    began: Option<Instant>,
+}
+
+/// Whether frames can be sent again to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retransmit {
+    /// All unacknowledged frames.
+    Now,
+    /// Not before a timer is due.
+    Later,
+    /// Only frames that were never sent: the peer acknowledges nothing.
+    NeverSent,
+}
+
+impl Delivery {
+    /// Whether a retransmission to this peer can begin now.
+    pub(crate) fn may_retransmit(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        id: &Identity,
+    ) -> Option<Retransmit> {
+        let remote = peers.get(id)?;
+        if remote.instance().is_none() || !remote.lists(Feature::Ack) || !remote.is_crossed() {
+            return Some(Retransmit::NeverSent);
+        }
+        let began = self.links.get(id).and_then(|link| link.retransmission.began);
+        let since = began.map(|began| cx.now.saturating_duration_since(began));
+        match since.and_then(|since| INTERVAL.checked_sub(since)).filter(|wait| !wait.is_zero()) {
+            Some(wait) => {
+                cx.set_timer(Timer::Replay(id.clone()), wait);
+                Some(Retransmit::Later)
+            }
+            None => Some(Retransmit::Now),
+        }
+    }
+
+    /// Begins a retransmission of these frames, each with its place in the order.
+    pub(crate) fn retransmit(&mut self, cx: &Context, id: &Identity, mut frames: Vec<(u32, Unacknowledged)>) {
+        frames.sort_by_key(|(place, _)| *place); // stable: frames that were never sent stay in the order of their making
+        let next = frames.into_iter().map(|(_, frame)| frame).collect();
+        self.links.entry(id.clone()).or_default().retransmission =
+            Retransmission { next, began: Some(cx.now), ..Retransmission::default() };
+    }
+
+    /// The next frame to send again to this peer, if its window has room.
+    pub(crate) fn next_retransmission(
+        &mut self,
+        cx: &Context,
+        peers: &Peers,
+        id: &Identity,
+    ) -> Option<Unacknowledged> {
+        if !peers.is_reachable(id) {
+            return None;
+        }
+        let window = &mut self.links.get_mut(id)?.retransmission;
+        let (frames, bytes) = (cx.config.caps.replay_frames, cx.config.caps.replay_bytes);
+        let is_idle = window.in_flight.is_empty(); // one frame of any size is always let through
+        if !is_idle && (window.in_flight.len() >= frames || window.bytes >= bytes) {
+            return None;
+        }
+        window.next.pop_front()
+    }
+
+    /// A frame was sent again.
+    pub(crate) fn note_retransmitted(&mut self, cx: &mut Context, id: &Identity, sent: &Sent) {
+        cx.count(Counter::Replayed);
+        if let Some(link) = self.links.get_mut(id) {
+            link.retransmission.in_flight.insert(sent.stanza, sent.size);
+            link.retransmission.bytes += sent.size;
+        }
+    }
+
+    /// A frame was acknowledged, or is not wanted any more. Returns whether that made room for the next ones.
+    pub(crate) fn release_window(&mut self, id: &Identity, stanza: i32) -> bool {
+        let Some(link) = self.links.get_mut(id) else { return false };
+        let window = &mut link.retransmission;
+        let bytes = window.in_flight.remove(&stanza);
+        window.bytes -= bytes.unwrap_or(0);
+        bytes.is_some()
+    }
+}
+
+/// A frame's place in the order of a retransmission. One that has no stanza yet comes last.
+pub(crate) fn order_of(stanza: Option<i32>) -> u32 {
+    stanza.map_or(u32::MAX, i32::unsigned_abs)
+}

@@ -1,0 +1,531 @@
+//! Requests of peers: judged, remembered, run, and answered. Only a client has any.
+
+mod claims;
+mod observed;
+mod request_cache;
+mod results;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use self::{
+    observed::Observed,
+    request_cache::{RequestCache, State, fingerprint},
+};
+use super::{
+    Counter, Event,
+    codec::{self, Malformed, Received, result_message},
+    core::Core,
+    delivery::Unacknowledged,
+    ids,
+    jobs::{Ended, Held, Reported, Running, limit_of},
+    peers::{Feature, Remote},
+    timers::{Timer, later},
+};
+use crate::{
+    protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
+    tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, ToolError, ToolName, Visibility},
+    transport::{Identity, Sid},
+    value::Value,
+};
+
+/// Requests of peers.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    caches: BTreeMap<Identity, RequestCache>,
+    observed: Observed,
+    /// The client is about to leave: it takes no request any more.
+    is_draining: bool,
+}
+
+/// A request of a peer.
+#[derive(Debug)]
+pub(super) struct InboundRequest {
+    pub(super) caller: Identity,
+    pub(super) stanza: Option<i32>,
+    pub(super) request: ToolUseRequest,
+    /// The application's metadata: a map.
+    pub(super) meta: Value,
+    /// The address in `bridge.to`.
+    pub(super) address: Option<String>,
+    /// The room that the envelope names.
+    pub(super) conversation: Option<String>,
+}
+
+impl InboundRequest {
+    pub(super) fn new(caller: &Identity, received: &Received, request: ToolUseRequest) -> Self {
+        Self {
+            caller: caller.clone(),
+            stanza: received.stanza(),
+            request,
+            meta: received.frame.meta_body(),
+            address: received.addressed_to().map(str::to_owned),
+            conversation: received.conversation().map(str::to_owned),
+        }
+    }
+
+    /// Whether the assistant runs it itself and only shows it.
+    pub(super) fn is_broadcast(&self) -> bool {
+        self.request.execution == Ok(Execution::Server)
+    }
+
+    /// Whether its sender speaks without the handshake, if no Configuration of it has arrived.
+    pub(super) fn is_plain(&self) -> bool {
+        !self.is_broadcast() && self.address.is_none()
+    }
+
+    fn id(&self) -> &CallId {
+        &self.request.id
+    }
+}
+
+impl Incoming {
+    /// Handles a request. `may_be_bound` says whether its sender may become the client's assistant.
+    pub(super) fn handle_request(&mut self, core: &mut Core, inbound: InboundRequest, may_be_bound: bool) {
+        let InboundRequest { caller, request, .. } = &inbound;
+        if !core.peers.is_bound(caller) {
+            if self.knows(caller, &request.id) && !inbound.is_broadcast() {
+                // It came before, while its sender was bound: the answer of then stands.
+                return self.take(core, inbound);
+            }
+            core.cx.complain(caller, Counter::Stranger);
+            if !inbound.is_broadcast() && core.peers.may_deny(&core.cx, caller) {
+                self.deny(core, &inbound, may_be_bound);
+            }
+            return;
+        }
+        let rooms = [inbound.conversation.as_deref(), request.conversation_id.as_deref()];
+        if rooms.iter().any(|room| core.cx.is_other_room(*room)) {
+            core.cx.complain(caller, Counter::WrongRoom);
+            return refuse_frame(core, &inbound, 201, "this room carries another conversation");
+        }
+        match request.execution {
+            Err(_) => {
+                core.cx.count(Counter::Refused);
+                refuse_frame(core, &inbound, 301, "`execution` must be server, client or either");
+            }
+            Ok(Execution::Server) => self.observed.begin(core, caller, request),
+            // An assistant that lists no claims asks this client and nobody else.
+            Ok(Execution::Client | Execution::Either) => self.take(core, inbound),
+        }
+    }
+
+    /// Handles the result of a call that the assistant ran itself.
+    pub(super) fn handle_observed_result(&mut self, core: &mut Core, id: &Identity, result: &ToolUseResult) {
+        self.observed.end(core, id, result);
+    }
+
+    /// A caller stops one of its calls, or all that a barge-in would stop.
+    pub(super) fn handle_stop(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        stanza: Option<i32>,
+        stop: &ControlStop,
+    ) {
+        core.acknowledge_always(id, stanza, None);
+        match &stop.target_id {
+            Some(target) if target.len() <= core.cx.config.caps.id_bytes => {
+                self.stop_one(core, id, stanza, &target.as_str().into());
+            }
+            Some(_) => core.cx.complain(id, Counter::Malformed),
+            None => {
+                for key in core.jobs.cancellable_for(&core.cx, id) {
+                    self.cancel_job(core, key);
+                }
+                self.end_claims_for(core, id); // none of them has begun
+            }
+        }
+    }
+
+    /// A caller has gone: its jobs stop. Their results wait in case that it returns.
+    pub(super) fn stop_jobs_for(&mut self, core: &mut Core, caller: &Identity) {
+        for key in core.jobs.keys_for(caller) {
+            self.cancel_job(core, key);
+        }
+        self.end_claims_for(core, caller);
+    }
+
+    /// A caller that shows no instance is another one in another join: what it had asked for stops.
+    pub(super) fn stop_jobs_of_other_joins(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
+        for key in core.jobs.keys_of_other_joins(caller, join) {
+            self.cancel_job(core, key);
+        }
+    }
+
+    /// A job of a peer has ended.
+    pub(super) fn job_ended(&mut self, core: &mut Core, ended: Ended) {
+        let Ended { job, outcome } = ended;
+        core.cx.log.result_size(&job.call, &outcome);
+        self.settled(
+            core,
+            &job.call,
+            job.tool.to_string(),
+            &outcome,
+            core.cx.now.saturating_duration_since(job.began),
+        );
+        self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
+    }
+
+    /// The local participant leaves. A peer that was told goodbye needs no answer; a plain one gets it.
+    pub(super) fn job_aborted(&mut self, core: &mut Core, ended: Ended) {
+        let Ended { job, outcome } = ended;
+        if core.peers.get(&job.caller).is_some_and(Remote::is_plain) {
+            self.answer(core, &job.caller, &job.call, outcome, false);
+        }
+    }
+
+    /// Takes no more requests, and gives claims back.
+    pub(super) fn drain(&mut self, core: &mut Core) {
+        self.is_draining = true;
+        self.give_claims_back(core);
+    }
+
+    /// Whether a caller that is in the room has not acknowledged a result.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.caches.values().any(RequestCache::is_awaited)
+    }
+
+    /// Whether requests of this caller are remembered.
+    pub(super) fn remembers(&self, id: &Identity) -> bool {
+        self.caches.get(id).is_some_and(|cache| !cache.is_empty())
+    }
+
+    pub(super) fn forget(&mut self, id: &Identity) {
+        self.caches.remove(id);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.caches.clear();
+    }
+
+    #[cfg(test)]
+    pub(super) fn longest_cache(&self) -> usize {
+        self.caches.values().map(RequestCache::len).max().unwrap_or(0)
+    }
+
+    /// The caller has shaken hands again.
+    pub(super) fn take_up(&mut self, id: &Identity) {
+        if let Some(cache) = self.caches.get_mut(id) {
+            cache.take_up();
+        }
+    }
+
+    /// The caller's grace period is over. Unacknowledged results are kept for as long as [`Times::memory`](super::Times::memory).
+    pub(super) fn abandon(&mut self, core: &mut Core, id: &Identity) {
+        let until = later(core.cx.now, core.cx.config.times.memory);
+        if let Some(cache) = self.caches.get_mut(id) {
+            cache.abandon(until);
+        }
+        self.set_expiry(core, id);
+    }
+
+    /// The caller has said goodbye: nobody waits for its results.
+    pub(super) fn acknowledge_all(&mut self, core: &mut Core, id: &Identity) {
+        if let Some(cache) = self.caches.get_mut(id) {
+            cache.acknowledge_all(core.cx.now);
+        }
+        self.set_expiry(core, id);
+    }
+
+    /// Another instance of a caller has replaced this one. Returns the last stanza of the old one, if it has asked for anything.
+    pub(super) fn replace_instance(&mut self, core: &Core, id: &Identity) -> Option<u32> {
+        self.caches.get_mut(id).map(|cache| cache.next_instance(core.cx.now))
+    }
+
+    /// An instance that was replaced has returned: nothing that it had asked for before runs again.
+    pub(super) fn raise_floor(&mut self, core: &mut Core, id: &Identity, last_stanza: Option<u32>) {
+        if let (Some(cache), Some(last)) = (self.caches.get_mut(id), last_stanza) {
+            cache.raise_floor(last);
+        }
+        self.set_expiry(core, id);
+    }
+
+    /// An instance shows itself where a plain participant spoke. The stanzas of one program rise: if this one begins below them it is
+    /// another run, and the plain one's requests say nothing of its own.
+    pub(super) fn forget_plain_run(&mut self, core: &mut Core, id: &Identity, stanza: Option<i32>) {
+        let restarts = |cache: &RequestCache| stanza.is_some_and(|it| cache.was_heard_above(it));
+        if !self.caches.get(id).is_some_and(restarts) {
+            return;
+        }
+        self.stop_jobs_for(core, id);
+        if let Some(cache) = self.caches.get_mut(id) {
+            cache.next_instance(core.cx.now);
+        }
+    }
+
+    fn knows(&self, caller: &Identity, call: &CallId) -> bool {
+        self.caches.get(caller).is_some_and(|cache| cache.find(call).is_some())
+    }
+
+    fn cancel_job(&mut self, core: &mut Core, key: super::JobKey) {
+        let Core { cx, peers, delivery, jobs } = core;
+        if let Some(ended) = jobs.abort(cx, peers, delivery, key, ToolError::cancelled()) {
+            self.job_ended(core, ended);
+        }
+    }
+
+    /// Refuses the request of a participant that is not the bound assistant. If it may still become that, the refusal is remembered:
+    /// the same request must not run later.
+    fn deny(&mut self, core: &mut Core, inbound: &InboundRequest, may_be_bound: bool) {
+        if may_be_bound && inbound.id().as_str().len() <= core.cx.config.caps.id_bytes {
+            self.refuse(core, inbound, &ErrorCode::PERMISSION_DENIED);
+        } else {
+            repeat_refusal(core, inbound, &ErrorCode::PERMISSION_DENIED);
+        }
+    }
+
+    /// Takes a request that this client may have to run.
+    fn take(&mut self, core: &mut Core, inbound: InboundRequest) {
+        let InboundRequest { caller, stanza, request, .. } = &inbound;
+        if request.id.as_str().len() > core.cx.config.caps.id_bytes {
+            let what = Malformed { kind: None, id: Some(request.id.as_str().to_owned()) };
+            return core.peers.malformed(&mut core.cx, &mut core.delivery, caller, what);
+        }
+        let local = ids::address_of(&core.cx.ids.instance_for(caller));
+        if inbound.address.as_ref().is_some_and(|address| *address != local) {
+            return refuse_304(core, &inbound, "the request is for another instance");
+        }
+        let cache = self.caches.entry(caller.clone()).or_default();
+        if let Some(entry) = cache.find(&request.id) {
+            let is_same = entry.fingerprint == Some(fingerprint(request));
+            let is_present = cache.is_present(entry);
+            return match &entry.state {
+                State::Tombstone => self.refuse_stopped(core, &inbound),
+                _ if !is_same => refuse_304(core, &inbound, "another request had this id"),
+                // What was known of it went with the instance that had asked.
+                _ if !is_present => refuse_304(core, &inbound, "another instance had asked for it"),
+                State::Refused(code) => {
+                    let code = code.clone();
+                    core.cx.count(Counter::Duplicate);
+                    repeat_refusal(core, &inbound, &code);
+                }
+                _ => {
+                    core.cx.count(Counter::Duplicate);
+                    if self.claim_again(core, caller, &request.id).is_none() {
+                        core.acknowledge(caller, *stanza, Some(&request.id));
+                    }
+                }
+            };
+        }
+        let shows_instance = core.peers.get(caller).is_some_and(|remote| remote.instance().is_some());
+        if shows_instance && cache.is_below_floor(*stanza) {
+            return refuse_304(core, &inbound, "the request is older than what is remembered");
+        }
+        if !self.has_attention(core, &inbound) || !self.has_room_for(core, &inbound) {
+            core.cx.count(Counter::Busy);
+            return self.refuse(core, &inbound, &ErrorCode::BUSY);
+        }
+        if must_claim(core, &inbound) {
+            return self.claim(core, inbound);
+        }
+        core.acknowledge(caller, *stanza, Some(&request.id));
+        self.run(core, inbound);
+    }
+
+    /// Runs a new request, or answers it at once.
+    fn run(&mut self, core: &mut Core, inbound: InboundRequest) {
+        let InboundRequest { caller, stanza, request, .. } = &inbound;
+        let memory = core.cx.config.times.memory;
+        requested(core, &inbound);
+        let judged = judge(core, request);
+        let job = core.cx.next_job_key(); // a refused request has one too, for the cache
+        let limit = judged.as_ref().map_or(DEFAULT_TIMEOUT, |(_, limit)| *limit);
+        if let Some(cache) = self.caches.get_mut(caller) {
+            cache.begin(request, *stanza, limit.saturating_add(memory), job);
+        }
+        match judged {
+            Ok((tool, limit)) => self.begin_job(core, core.cx.now, job, inbound, tool, limit),
+            Err(refused) => {
+                self.settled(core, &request.id, request.tool_name.clone(), &refused, Duration::ZERO);
+                self.answer(core, caller, &request.id, refused, false);
+            }
+        }
+    }
+
+    /// Begins the job of a request, whose budget counts from `began`.
+    fn begin_job(
+        &mut self,
+        core: &mut Core,
+        began: std::time::Instant,
+        key: super::JobKey,
+        inbound: InboundRequest,
+        tool: ToolName,
+        limit: Duration,
+    ) {
+        let InboundRequest { caller, request, meta, .. } = inbound;
+        let join = core.peers.get(&caller).and_then(|remote| remote.sid()).cloned();
+        let running = Running {
+            caller,
+            join: join.unwrap_or_else(|| Sid::from("")),
+            own: None,
+            call: request.id,
+            tool,
+            began,
+            limit,
+            bytes: request.parameters.as_bytes().len(),
+            visibility: Visibility::Nothing,
+            reported: Reported::default(),
+        };
+        let ended = core.jobs.start(&mut core.cx, &core.peers, key, running, request.parameters, meta);
+        if let Some(ended) = ended {
+            self.job_ended(core, ended);
+        }
+    }
+
+    /// Reports the end of a call that this client ran or refused.
+    fn settled(&self, core: &mut Core, call: &CallId, tool: String, outcome: &Outcome, took: Duration) {
+        core.cx.event(Event::Settled {
+            call: call.clone(),
+            tool,
+            execution: Execution::Client,
+            owner: Some(core.cx.local.identity().clone()),
+            outcome: outcome.as_ref().map(|_| ()).map_err(ToolError::code),
+            took,
+        });
+    }
+
+    /// Refuses the request of a call that was stopped before the request arrived.
+    fn refuse_stopped(&mut self, core: &mut Core, inbound: &InboundRequest) {
+        core.acknowledge(&inbound.caller, inbound.stanza, Some(inbound.id()));
+        self.refuse(core, inbound, &ErrorCode::CANCELLED);
+    }
+
+    /// Refuses a request and remembers that, so that it never runs. The answer is not kept: while the caller has not got it, nothing
+    /// acknowledges the request, so that it is sent and answered again.
+    fn refuse(&mut self, core: &mut Core, inbound: &InboundRequest, code: &ErrorCode) {
+        let keep = DEFAULT_TIMEOUT.saturating_add(core.cx.config.times.memory);
+        let cache = self.caches.entry(inbound.caller.clone()).or_default();
+        cache.refuse(core.cx.now, &inbound.request, inbound.stanza, keep, code.clone(), &core.cx.config.caps);
+        self.set_expiry(core, &inbound.caller);
+        let message = repeat_refusal(core, inbound, code);
+        core.copy(&Meta::default(), &message);
+    }
+
+    /// Whether a person can be asked one more thing.
+    fn has_attention(&self, core: &Core, inbound: &InboundRequest) -> bool {
+        if !ToolName::PROMPTS.contains(&inbound.request.tool_name.as_str()) {
+            return true;
+        }
+        let claims = self.caches.get(&inbound.caller).into_iter().flat_map(|cache| cache.claims.values());
+        let claimed = claims.filter(|claim| claim.tool.is_prompt()).count();
+        core.jobs.prompts_of(&inbound.caller) + claimed < core.cx.config.caps.open_prompts
+    }
+
+    /// Whether the caller may ask for one more. The echo runs nothing and is answered at once, so it has no rate.
+    fn has_room_for(&mut self, core: &mut Core, inbound: &InboundRequest) -> bool {
+        let (id, request) = (&inbound.caller, &inbound.request);
+        let caps = &core.cx.config.caps;
+        if self.is_draining || core.peers.get(id).is_none() {
+            return false;
+        }
+        let is_echo = request.tool_name == ToolName::ECHO;
+        if !is_echo && !core.peers.admits_request(&core.cx, id, caps.calls_per_second) {
+            return false;
+        }
+        let Held { jobs: running, bytes: held } = core.jobs.held_by(id);
+        let cache = self.caches.entry(id.clone()).or_default();
+        let held = cache.claims.values().fold(held, |bytes, claim| bytes + claim.bytes());
+        if held > 0 && held + request.parameters.as_bytes().len() > caps.open_bytes {
+            return false; // one of any size always may be open
+        }
+        running + cache.claims.len() < caps.open_per_peer && cache.make_room(caps).is_ok()
+    }
+
+    /// A caller stops one of its calls.
+    fn stop_one(&mut self, core: &mut Core, id: &Identity, stanza: Option<i32>, call: &CallId) {
+        let found = self.caches.get(id).and_then(|cache| cache.find(call));
+        match found.map(|entry| &entry.state) {
+            Some(State::Running(job)) => self.cancel_job(core, *job),
+            Some(State::Claiming) => self.end_claim(core, id, call, Err(ToolError::cancelled())),
+            Some(_) => {
+                core.cx.count(Counter::Duplicate);
+                self.withdraw_result(core, id, call);
+            }
+            None if core.peers.is_bound(id) => {
+                let keep = core.cx.config.times.longest_call;
+                let cache = self.caches.entry(id.clone()).or_default();
+                cache.bury(core.cx.now, call, stanza, keep, &core.cx.config.caps);
+                self.set_expiry(core, id);
+            }
+            None => {}
+        }
+    }
+}
+
+/// Reports that a request is this client's to run.
+fn requested(core: &mut Core, inbound: &InboundRequest) {
+    core.cx.event(Event::Requested {
+        call: inbound.id().clone(),
+        tool: inbound.request.tool_name.clone(),
+        execution: Execution::Client,
+        owner: core.cx.local.identity().clone(),
+        by: inbound.caller.clone(),
+    });
+}
+
+/// The tool and budget of a request that shall run, or else its answer.
+fn judge(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
+    let refuse = |code, message: String| Err(Err(ToolError::new(code, message)));
+    let longest = core.cx.config.times.longest_call;
+    let limit = match request.timeout_ms {
+        None => DEFAULT_TIMEOUT,
+        Some(asked) => match u64::try_from(asked).map(Duration::from_millis) {
+            Ok(limit) if !limit.is_zero() && limit <= longest => limit,
+            _ => {
+                let text = format!("timeoutMs is {asked}; 1 to {} are allowed", longest.as_millis());
+                return refuse(ErrorCode::INVALID_PARAMETERS, text);
+            }
+        },
+    };
+    if !codec::is_map(&request.parameters) {
+        return refuse(ErrorCode::INVALID_PARAMETERS, "the parameters are not a map".to_owned());
+    }
+    if request.tool_name == ToolName::ECHO {
+        return Err(Ok(request.parameters.clone()));
+    }
+    let is_prompt = core.cx.config.prompts && ToolName::PROMPTS.contains(&request.tool_name.as_str());
+    if is_prompt && let Ok(prompt) = request.tool_name.parse() {
+        return Ok((prompt, limit));
+    }
+    match core.cx.local.tool(&request.tool_name) {
+        Some(tool) => Ok((tool.name().clone(), limit_of(tool, limit))),
+        None => {
+            let name: String = request.tool_name.chars().take(crate::tool::MAX_TOOL_NAME).collect();
+            refuse(ErrorCode::UNKNOWN_TOOL, format!("no tool named {name:?} is offered here"))
+        }
+    }
+}
+
+/// Whether a request must be claimed before it starts. One that would be refused is refused at once.
+fn must_claim(core: &Core, inbound: &InboundRequest) -> bool {
+    core.peers.get(&inbound.caller).is_some_and(Remote::takes_claims)
+        && inbound.request.execution == Ok(Execution::Either)
+        && judge(core, &inbound.request).is_ok()
+}
+
+/// Sends the refusal of a request.
+fn repeat_refusal(
+    core: &mut Core,
+    inbound: &InboundRequest,
+    code: &ErrorCode,
+) -> crate::protocol::frame::Message {
+    let text = match code.as_str() {
+        "busy" => "too many calls; nothing ran",
+        "cancelled" => "the call was cancelled",
+        _ => "this client listens to another assistant, or to none of several",
+    };
+    let error = ToolError::new(code.clone(), text);
+    let message = result_message(&core.cx.config.room, inbound.id(), Err(error));
+    core.post_small(&inbound.caller, &message);
+    message
+}
+
+fn refuse_304(core: &mut Core, inbound: &InboundRequest, why: &str) {
+    core.cx.count(Counter::Refused);
+    refuse_frame(core, inbound, 304, why);
+}
+
+fn refuse_frame(core: &mut Core, inbound: &InboundRequest, code: i32, why: &str) {
+    let about = Some(inbound.id().as_str().to_owned());
+    core.delivery.refuse_frame(&mut core.cx, &core.peers, &inbound.caller, code, why, about);
+}

@@ -1,0 +1,168 @@
+//! Claims (`wire.md`, section 4): a call that the assistant may run as well is the client's only once the assistant says so.
+//!
+//! The owner's half: a request whose execution is `either` is claimed, by an acknowledgement of its own stanza, and starts when that
+//! claim is acknowledged with success. The assistant's half is `outgoing/fallback.rs`.
+
+use std::time::{Duration, Instant};
+
+use super::{Core, InboundRequest, Incoming, RequestCache, Timer, codec, judge, requested};
+use crate::{
+    protocol::{
+        frame::{Acknowledgement, Message, Meta},
+        session::{
+            JobKey,
+            delivery::{Sent, order_of},
+        },
+    },
+    tool::{CallId, ErrorCode, Outcome, ToolError, ToolName},
+    transport::Identity,
+};
+
+/// A call that was claimed and may not start yet.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// The key of the job that it becomes.
+    pub(super) job: JobKey,
+    /// The stanza under which the claim was sent.
+    stanza: i32,
+    inbound: InboundRequest,
+    pub(super) tool: ToolName,
+    began: Instant,
+    limit: Duration,
+}
+
+impl Claim {
+    /// The size of the arguments in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.inbound.request.parameters.as_bytes().len()
+    }
+}
+
+impl RequestCache {
+    /// The claims that were not answered, each with its place in the order of frames.
+    pub(super) fn claims_kept(&self) -> Vec<(u32, CallId)> {
+        self.claims.iter().map(|(call, claim)| (order_of(Some(claim.stanza)), call.clone())).collect()
+    }
+
+    /// The call that was claimed under this stanza. Claims count among the caller's 64 open calls, so they are few.
+    fn claimed_as(&self, stanza: i32) -> Option<CallId> {
+        self.claims.iter().find(|(_, claim)| claim.stanza == stanza).map(|(call, _)| call.clone())
+    }
+}
+
+impl Incoming {
+    /// Sends all claims again that were not answered: they, or their answers, may never have been sent.
+    pub(crate) fn claims_again(&mut self, core: &mut Core, id: &Identity) {
+        for call in self.claimed_of(id) {
+            self.claim_again(core, id, &call);
+        }
+    }
+
+    /// The budget of a call is used up before the client was allowed to start it.
+    pub(crate) fn handle_claim_deadline(&mut self, core: &mut Core, key: JobKey) {
+        let found = self.caches.iter().find_map(|(id, cache)| {
+            let (call, claim) = cache.claims.iter().find(|(_, claim)| claim.job == key)?;
+            Some((id.clone(), call.clone(), claim.limit))
+        });
+        if let Some((id, call, limit)) = found {
+            let text = format!("not allowed to start within {} ms; nothing ran", limit.as_millis());
+            self.end_claim(core, &id, &call, Err(ToolError::new(ErrorCode::TIMEOUT, text)));
+        }
+    }
+
+    /// Claims a request. The claim acknowledges the request, too.
+    pub(super) fn claim(&mut self, core: &mut Core, inbound: InboundRequest) {
+        let Ok((tool, limit)) = judge(core, &inbound.request) else { return };
+        let call = inbound.request.id.clone();
+        let message = claim_message(core, inbound.stanza, &call);
+        let Some(sent) = core.post_small(&inbound.caller, &message) else { return };
+        let job = core.cx.next_job_key();
+        let keep = limit.saturating_add(core.cx.config.times.memory);
+        core.cx.set_timer(Timer::ClaimDeadline(job), limit);
+        let cache = self.caches.entry(inbound.caller.clone()).or_default();
+        cache.begin(&inbound.request, inbound.stanza, keep, job);
+        cache.claim(&call, Claim { job, stanza: sent.stanza, inbound, tool, began: core.cx.now, limit });
+    }
+
+    /// Sends a claim again, under its stanza. None if it was answered.
+    pub(super) fn claim_again(&mut self, core: &mut Core, id: &Identity, call: &CallId) -> Option<Sent> {
+        let claim = self.caches.get(id)?.claims.get(call)?;
+        let (stanza, message) = (claim.stanza, claim_message(core, claim.inbound.stanza, call));
+        let sent = core.post_again(id, stanza, &Meta::default(), &message);
+        sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again")).ok()
+    }
+
+    /// An acknowledgement may be the answer to a claim. Nothing but a plain yes starts the call. Returns whether it was one.
+    pub(super) fn handle_claim_answer(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        stanza: i32,
+        it: &Acknowledgement,
+    ) -> bool {
+        let Some(cache) = self.caches.get_mut(id) else { return false };
+        let named = it.acknowledged_message_id.as_deref();
+        let claimed = cache.claimed_as(stanza).filter(|call| codec::may_mean(named, call));
+        let Some(call) = claimed else { return false };
+        if it.success != Some(true) {
+            if let Some(claim) = cache.denied(core.cx.now, &call) {
+                core.cx.timers.cancel(&Timer::ClaimDeadline(claim.job));
+            }
+            self.set_expiry(core, id);
+        } else if let Some(claim) = cache.granted(&call) {
+            self.start_claimed(core, claim);
+        }
+        true
+    }
+
+    /// A caller has gone: nothing that was claimed starts.
+    pub(super) fn end_claims_for(&mut self, core: &mut Core, id: &Identity) {
+        for call in self.claimed_of(id) {
+            self.end_claim(core, id, &call, Err(ToolError::cancelled()));
+        }
+    }
+
+    /// The client is about to leave: what has not started does not start any more.
+    pub(super) fn give_claims_back(&mut self, core: &mut Core) {
+        let callers: Vec<_> = self.caches.keys().cloned().collect();
+        for id in callers {
+            for call in self.claimed_of(&id) {
+                let error = ToolError::new(ErrorCode::BUSY, "the client is leaving; nothing ran");
+                self.end_claim(core, &id, &call, Err(error));
+            }
+        }
+    }
+
+    pub(super) fn end_claim(&mut self, core: &mut Core, id: &Identity, call: &CallId, outcome: Outcome) {
+        let Some(claim) = self.caches.get_mut(id).and_then(|cache| cache.claims.remove(call)) else { return };
+        core.cx.timers.cancel(&Timer::ClaimDeadline(claim.job));
+        self.answer(core, id, call, outcome, false);
+    }
+
+    fn claimed_of(&self, id: &Identity) -> Vec<CallId> {
+        self.caches.get(id).map(|cache| cache.claims.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The call is the client's. Its budget counts from when the request arrived.
+    fn start_claimed(&mut self, core: &mut Core, claim: Claim) {
+        let Claim { job, inbound, tool, began, limit, .. } = claim;
+        core.cx.timers.cancel(&Timer::ClaimDeadline(job));
+        if let Err(refused) = judge(core, &inbound.request) {
+            let call = inbound.request.id.clone();
+            return self.answer(core, &inbound.caller, &call, refused, false); // the tool was withdrawn meanwhile
+        }
+        requested(core, &inbound);
+        self.begin_job(core, began, job, inbound, tool, limit);
+    }
+}
+
+fn claim_message(core: &Core, of: Option<i32>, call: &CallId) -> Message {
+    Message::Acknowledgement(Acknowledgement {
+        conversation_id: Some(core.cx.config.room.clone()),
+        acknowledged_stanza_id: of,
+        success: Some(true),
+        acknowledged_message_id: Some(call.as_str().to_owned()),
+        notes: Some(Acknowledgement::CLAIM.to_owned()),
+        ..Acknowledgement::default()
+    })
+}

@@ -1,0 +1,61 @@
+//! Calls that the assistant runs itself, as a client sees them.
+
+use std::{collections::VecDeque, time::Instant};
+
+use super::{Core, Event, codec::floor_char};
+use crate::{
+    protocol::{
+        frame::{ToolUseRequest, ToolUseResult},
+        session::Counter,
+    },
+    tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
+    transport::Identity,
+};
+
+/// Server-executed calls whose end a client still expects. They are searched one by one, which so few allow.
+const MAX_OBSERVED: usize = 64;
+
+/// Server-executed calls that were broadcast and have not ended.
+#[derive(Debug, Default)]
+pub(super) struct Observed(VecDeque<(CallId, String, Instant)>);
+
+impl Observed {
+    /// The assistant began a call of its own.
+    pub(super) fn begin(&mut self, core: &mut Core, id: &Identity, request: &ToolUseRequest) {
+        if request.id.as_str().len() > core.cx.config.caps.id_bytes {
+            return core.cx.complain(id, Counter::Malformed);
+        }
+        if self.0.len() == MAX_OBSERVED {
+            self.0.pop_front();
+        }
+        let tool = &request.tool_name[..floor_char(&request.tool_name, MAX_TOOL_NAME)]; // a longer one is no name
+        self.0.push_back((request.id.clone(), tool.to_owned(), core.cx.now));
+        core.cx.event(Event::Requested {
+            call: request.id.clone(),
+            tool: request.tool_name.clone(),
+            execution: Execution::Server,
+            owner: id.clone(),
+            by: id.clone(),
+        });
+    }
+
+    /// A call that the assistant ran itself has ended.
+    pub(super) fn end(&mut self, core: &mut Core, id: &Identity, result: &ToolUseResult) {
+        let found = self.0.iter().position(|(call, ..)| *call == result.id).and_then(|at| self.0.remove(at));
+        let Some((call, tool, since)) = found else {
+            return core.cx.count(Counter::Late); // it began before the client joined
+        };
+        let outcome = match result.success {
+            true => Ok(()),
+            false => Err(result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR)),
+        };
+        core.cx.event(Event::Settled {
+            call,
+            tool,
+            execution: Execution::Server,
+            owner: Some(id.clone()),
+            outcome,
+            took: core.cx.now.saturating_duration_since(since),
+        });
+    }
+}

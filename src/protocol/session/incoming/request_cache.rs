@@ -1,0 +1,569 @@
+//! What an owner remembers of one caller's requests, so that none runs twice (`wire.md`, 5.1).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::claims::Claim;
+use crate::{
+    protocol::{
+        frame::{Message, ToolUseRequest},
+        session::{JobKey, config::Caps, delivery::order_of, timers::later},
+    },
+    tool::{CallId, ErrorCode},
+    value::Value,
+};
+
+/// The requests of one caller.
+#[derive(Debug, Default)]
+pub(super) struct RequestCache {
+    entries: BTreeMap<CallId, Entry>,
+    /// Those whose answers are not acknowledged.
+    answered: BTreeSet<CallId>,
+    /// Of those the ones that were sent, by stanza: all that acknowledgements are looked up in.
+    sent: BTreeMap<i32, CallId>,
+    /// The same ones, by the packet that carried the answer last.
+    packets: BTreeMap<u64, CallId>,
+    /// Entries that may be dropped, by the time at which they must be.
+    droppable: BTreeSet<(Instant, CallId)>,
+    /// The same entries, by the stanza of their request.
+    oldest: BTreeSet<(u32, CallId)>,
+    /// Calls that were stopped before their requests came, by the stanza of the stop.
+    tombstones: BTreeSet<(u32, CallId)>,
+    /// Those that we claimed and may not start yet.
+    pub(super) claims: BTreeMap<CallId, Claim>,
+    /// Bytes of results that are not acknowledged.
+    bytes: usize,
+    /// The caller is away: its answers are kept so long.
+    until: Option<Instant>,
+    /// The highest absolute stanza of a dropped entry. Nothing at or below it runs unless it is in the table.
+    floor: u32,
+    /// The highest absolute stanza of any entry.
+    highest: u32,
+    /// Counts answers.
+    answers: u64,
+    /// Counts the caller's instances.
+    instance: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// None in a tombstone: its request has not come.
+    pub(super) fingerprint: Option<[u8; 32]>,
+    /// The absolute stanza of the request; in a tombstone that of the stop.
+    stanza: u32,
+    instance: u32,
+    /// How long it is remembered after it settled.
+    keep: Duration,
+    /// When it must be dropped; none while it may not be.
+    until: Option<Instant>,
+    pub(super) state: State,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// It runs.
+    Running(JobKey),
+    /// It has its answer, which the caller may not have yet.
+    Answered(Answer),
+    /// Its caller has the answer.
+    Done,
+    /// It was refused with this answer, and never runs.
+    Refused(ErrorCode),
+    /// It was stopped before it came.
+    Tombstone,
+    /// We claimed it; its caller has not said yet whether we may start.
+    Claiming,
+}
+
+/// A result on its way.
+pub(super) struct Answer {
+    pub(super) message: Message,
+    pub(super) size: usize,
+    /// Its place among the caller's answers.
+    order: u64,
+    /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
+    sent: Option<(i32, u64)>,
+    /// How often its caller had no room for it.
+    turned_away: u32,
+    /// Its code would prove that nothing ran, and its tool began: it says so itself, since nobody keeps progress.
+    pub(super) says_it_began: bool,
+}
+
+impl Answer {
+    pub(super) fn new(message: Message, size: usize) -> Self {
+        Self { message, size, order: 0, sent: None, turned_away: 0, says_it_began: false }
+    }
+
+    /// Whether it has to say that its tool began.
+    pub(super) fn of_begun(mut self, says_it_began: bool) -> Self {
+        self.says_it_began = says_it_began;
+        self
+    }
+
+    pub(super) fn sent(&self) -> Option<(i32, u64)> {
+        self.sent
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("bytes", &self.size).field("sent", &self.sent).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no place for a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+impl RequestCache {
+    pub(super) fn find(&self, id: &CallId) -> Option<&Entry> {
+        self.entries.get(id)
+    }
+
+    /// Another instance of the caller is here. What was asked stays, so that none of it runs again; answers,
+    /// tombstones and floor were the old one's. Gives the highest stanza that the old one was heard under.
+    pub(super) fn next_instance(&mut self, now: Instant) -> u32 {
+        self.acknowledge_all(now);
+        for (_, id) in self.tombstones.clone() {
+            self.remove(&id);
+        }
+        self.instance += 1;
+        self.until = None;
+        std::mem::take(&mut self.highest).max(std::mem::take(&mut self.floor))
+    }
+
+    /// Nothing up to this stanza may run.
+    pub(super) fn raise_floor(&mut self, floor: u32) {
+        self.floor = self.floor.max(floor);
+    }
+
+    /// Whether the caller's present instance was heard under a higher stanza than this one.
+    pub(super) fn was_heard_above(&self, stanza: i32) -> bool {
+        stanza.unsigned_abs() < self.highest
+    }
+
+    /// Whether an entry is of the caller's present instance.
+    pub(super) fn is_present(&self, entry: &Entry) -> bool {
+        entry.instance == self.instance
+    }
+
+    /// How many requests are remembered.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether a request of this stanza is older than what was forgotten.
+    pub(super) fn is_below_floor(&self, stanza: Option<i32>) -> bool {
+        stanza.is_none_or(|stanza| stanza.unsigned_abs() <= self.floor) && self.floor > 0
+    }
+
+    /// How many bytes of results are not acknowledged.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether a result waits to be acknowledged by a caller that may still do so.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.has_unacknowledged() && self.until.is_none()
+    }
+
+    /// Whether a result or claim waits to be acknowledged.
+    fn has_unacknowledged(&self) -> bool {
+        !self.answered.is_empty() || !self.claims.is_empty()
+    }
+
+    /// Whether one more request can be taken: an old one is forgotten for it if need be.
+    pub(super) fn make_room(&mut self, limits: &Caps) -> Result<(), Full> {
+        if self.bytes >= limits.table_bytes {
+            return Err(Full);
+        }
+        while self.entries.len() >= limits.table_entries {
+            // The oldest: every other would raise the floor above requests that may still be on their way.
+            let (_, oldest) = self.oldest.first().cloned().ok_or(Full)?;
+            self.forget(&oldest);
+        }
+        Ok(())
+    }
+
+    /// Begins an entry for a request that runs.
+    pub(super) fn begin(
+        &mut self,
+        request: &ToolUseRequest,
+        stanza: Option<i32>,
+        keep: Duration,
+        job: JobKey,
+    ) {
+        let entry = Entry {
+            fingerprint: Some(fingerprint(request)),
+            stanza: stanza.map_or(0, i32::unsigned_abs),
+            instance: self.instance,
+            keep,
+            until: None,
+            state: State::Running(job),
+        };
+        self.highest = self.highest.max(entry.stanza);
+        self.entries.insert(request.id.clone(), entry);
+    }
+
+    /// A request that was begun waits for its claim to be granted.
+    pub(super) fn claim(&mut self, id: &CallId, claim: Claim) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.state = State::Claiming;
+            self.claims.insert(id.clone(), claim);
+        }
+    }
+
+    /// The claim is granted: the request runs.
+    pub(super) fn granted(&mut self, id: &CallId) -> Option<Claim> {
+        let claim = self.claims.remove(id)?;
+        self.entries.get_mut(id)?.state = State::Running(claim.job);
+        Some(claim)
+    }
+
+    /// The claim is not granted: the request never runs, and nobody waits for its answer.
+    pub(super) fn denied(&mut self, now: Instant, id: &CallId) -> Option<Claim> {
+        let claim = self.claims.remove(id)?;
+        let entry = self.entries.get_mut(id)?;
+        entry.state = State::Done;
+        self.may_drop(now, id);
+        Some(claim)
+    }
+
+    /// Remembers that this request was refused. Without room the floor remembers it.
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        request: &ToolUseRequest,
+        stanza: Option<i32>,
+        keep: Duration,
+        code: ErrorCode,
+        limits: &Caps,
+    ) {
+        let stanza = stanza.map_or(0, i32::unsigned_abs);
+        self.highest = self.highest.max(stanza);
+        if !self.entries.contains_key(&request.id) && self.make_room(limits).is_err() {
+            self.floor = self.floor.max(stanza);
+            return;
+        }
+        self.remove(&request.id);
+        let entry = Entry {
+            fingerprint: Some(fingerprint(request)),
+            stanza,
+            instance: self.instance,
+            keep,
+            until: None,
+            state: State::Refused(code),
+        };
+        self.entries.insert(request.id.clone(), entry);
+        self.may_drop(now, &request.id);
+    }
+
+    /// Remembers that a call was stopped before its request came.
+    ///
+    /// Without room the floor remembers it: the request has a lower stanza than its stop.
+    pub(super) fn bury(
+        &mut self,
+        now: Instant,
+        id: &CallId,
+        stanza: Option<i32>,
+        keep: Duration,
+        limits: &Caps,
+    ) {
+        let stanza = stanza.map_or(0, i32::unsigned_abs);
+        self.highest = self.highest.max(stanza);
+        while self.tombstones.len() >= limits.open_per_peer
+            && let Some((_, oldest)) = self.tombstones.first().cloned()
+        {
+            self.forget(&oldest);
+        }
+        if limits.open_per_peer == 0 || self.make_room(limits).is_err() {
+            return self.raise_floor(stanza);
+        }
+        let state = State::Tombstone;
+        let entry = Entry { fingerprint: None, stanza, instance: self.instance, keep, until: None, state };
+        self.entries.insert(id.clone(), entry);
+        self.tombstones.insert((stanza, id.clone()));
+        self.may_drop(now, id);
+    }
+
+    /// The answer of a running entry.
+    pub(super) fn answer(&mut self, id: &CallId, mut answer: Answer) {
+        self.answers += 1;
+        answer.order = self.answers;
+        if let Some(entry) = self.entries.get_mut(id) {
+            self.bytes += answer.size;
+            self.answered.insert(id.clone());
+            entry.state = State::Answered(answer);
+        }
+    }
+
+    /// The answer that has not been acknowledged, if any.
+    pub(super) fn answer_of(&mut self, id: &CallId) -> Option<&mut Answer> {
+        match &mut self.entries.get_mut(id)?.state {
+            State::Answered(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// The caller had no room for this answer. Returns how often it had none.
+    pub(super) fn turned_away(&mut self, id: &CallId) -> u32 {
+        let Some(answer) = self.answer_of(id) else { return 0 };
+        answer.turned_away = answer.turned_away.saturating_add(1);
+        answer.turned_away
+    }
+
+    /// The answer of a call was sent under this stanza and in this packet, or, with none, it shall be sent anew. Gives
+    /// what was so before.
+    pub(super) fn note_sent(&mut self, id: &CallId, sent: Option<(i32, u64)>) -> Option<(i32, u64)> {
+        let answer = self.answer_of(id)?;
+        let before = std::mem::replace(&mut answer.sent, sent);
+        if let Some((stanza, packet)) = before {
+            self.sent.remove(&stanza);
+            self.packets.remove(&packet);
+        }
+        if let Some((stanza, packet)) = sent {
+            self.sent.insert(stanza, id.clone());
+            self.packets.insert(packet, id.clone());
+        }
+        before
+    }
+
+    /// The calls whose answers were not acknowledged, by the order in which they were given.
+    pub(super) fn answers_kept(&self) -> Vec<(u32, CallId)> {
+        let kept = self.answers_in_order().into_iter();
+        kept.map(|(id, answer)| (order_of(answer.sent.map(|sent| sent.0)), id.clone())).collect()
+    }
+
+    /// The calls whose answers were never sent, by the order in which they were given.
+    pub(super) fn answers_not_sent(&self) -> Vec<CallId> {
+        let kept = self.answers_in_order().into_iter();
+        kept.filter(|(_, answer)| answer.sent.is_none()).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn answers_in_order(&self) -> Vec<(&CallId, &Answer)> {
+        let mut kept: Vec<_> = self.answers().collect();
+        kept.sort_by_key(|(_, answer)| answer.order);
+        kept
+    }
+
+    fn answers(&self) -> impl Iterator<Item = (&CallId, &Answer)> {
+        self.answered.iter().filter_map(|id| match &self.entries.get(id)?.state {
+            State::Answered(answer) => Some((id, answer)),
+            _ => None,
+        })
+    }
+
+    /// The call whose answer was sent under this stanza.
+    pub(super) fn sent_as(&self, stanza: i32) -> Option<CallId> {
+        self.sent.get(&stanza).cloned()
+    }
+
+    /// The call whose answer was sent in this packet.
+    pub(super) fn sent_in(&self, packet: u64) -> Option<CallId> {
+        self.packets.get(&packet).cloned()
+    }
+
+    /// The caller has the answer, or will not have it: the bytes go.
+    pub(super) fn acknowledged(&mut self, now: Instant, id: &CallId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        if let State::Answered(answer) = &entry.state {
+            self.bytes = self.bytes.saturating_sub(answer.size);
+            self.answered.remove(id);
+            if let Some((stanza, packet)) = answer.sent {
+                self.sent.remove(&stanza);
+                self.packets.remove(&packet);
+            }
+            entry.state = State::Done;
+            self.may_drop(now, id);
+        }
+    }
+
+    /// The caller is gone for good: nobody waits for the answers.
+    pub(super) fn acknowledge_all(&mut self, now: Instant) {
+        let all = self.answered.clone();
+        for id in all {
+            self.acknowledged(now, &id);
+        }
+    }
+
+    /// The caller had its grace: what it has not acknowledged is kept so long, in case that it comes after all.
+    pub(super) fn abandon(&mut self, until: Instant) {
+        self.until = Some(until).filter(|_| self.has_unacknowledged());
+    }
+
+    /// The caller is back.
+    pub(super) fn take_up(&mut self) {
+        self.until = None;
+    }
+
+    /// When the first entry must be forgotten.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        let droppable = self.droppable.first().map(|(at, _)| *at);
+        droppable.into_iter().chain(self.until).min()
+    }
+
+    /// Forgets what has been remembered long enough.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if self.until.take_if(|until| *until <= now).is_some() {
+            self.acknowledge_all(now);
+        }
+        while let Some((_, id)) = self.droppable.first().filter(|(at, _)| *at <= now).cloned() {
+            self.forget(&id);
+        }
+    }
+
+    /// An entry has settled: from now on it may be dropped.
+    fn may_drop(&mut self, now: Instant, id: &CallId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let until = later(now, entry.keep);
+        entry.until = Some(until);
+        self.droppable.insert((until, id.clone()));
+        self.oldest.insert((entry.stanza, id.clone()));
+    }
+
+    /// Drops an entry, and remembers in the floor that there was one.
+    fn forget(&mut self, id: &CallId) {
+        let instance = self.instance;
+        if let Some(entry) = self.remove(id).filter(|entry| entry.instance == instance) {
+            self.floor = self.floor.max(entry.stanza);
+        }
+    }
+
+    fn remove(&mut self, id: &CallId) -> Option<Entry> {
+        let entry = self.entries.remove(id)?;
+        if let Some(until) = entry.until {
+            self.droppable.remove(&(until, id.clone()));
+            self.oldest.remove(&(entry.stanza, id.clone()));
+        }
+        self.tombstones.remove(&(entry.stanza, id.clone()));
+        Some(entry)
+    }
+}
+
+/// What makes two requests the same: tool, execution and parameters.
+pub(super) fn fingerprint(request: &ToolUseRequest) -> [u8; 32] {
+    let execution = match &request.execution {
+        Ok(execution) => execution.as_str(),
+        Err(text) => text,
+    };
+    let mut hash = Sha256::new();
+    for part in [request.tool_name.as_bytes(), execution.as_bytes(), Value::as_bytes(&request.parameters)] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool::Execution;
+
+    const KEEP: Duration = Duration::from_secs(60);
+
+    fn request(id: &str) -> ToolUseRequest {
+        ToolUseRequest {
+            id: id.into(),
+            tool_name: "t".into(),
+            parameters: Value::empty(),
+            execution: Ok(Execution::Client),
+            timeout_ms: None,
+            conversation_id: None,
+            message_id: None,
+        }
+    }
+
+    fn answer(size: usize) -> Answer {
+        Answer::new(Message::Heartbeat, size)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    fn an_instant() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn what_is_dropped_raises_the_floor() {
+        let (mut table, now) = (RequestCache::default(), an_instant());
+        let limits = Caps { table_entries: 2, ..Caps::default() };
+        for (n, id) in ["a", "b"].into_iter().enumerate() {
+            table.begin(&request(id), Some(-(n as i32) - 5), KEEP, JobKey(n as u64));
+            table.answer(&id.into(), answer(1));
+        }
+        assert_eq!(table.make_room(&limits), Err(Full), "an answer that is not acknowledged stays");
+        table.acknowledged(now, &"a".into());
+        assert!(!table.is_below_floor(Some(-5)));
+        assert_eq!(table.make_room(&limits), Ok(()));
+        assert!(table.find(&"a".into()).is_none());
+        assert!(table.is_below_floor(Some(-5)) && !table.is_below_floor(Some(-6)));
+        table.acknowledged(now, &"b".into());
+        table.expire(now + KEEP);
+        assert!(table.is_empty() && table.next_expiry().is_none());
+    }
+
+    #[test]
+    fn a_full_table_drops_the_oldest_request_whenever_it_would_have_expired() {
+        let (mut table, now) = (RequestCache::default(), an_instant());
+        let limits = Caps { table_entries: 2, ..Caps::default() };
+        for (stanza, id, keep) in [(-1, "a", 10 * KEEP), (-3, "b", KEEP)] {
+            table.begin(&request(id), Some(stanza), keep, JobKey(0));
+            table.answer(&id.into(), answer(1));
+            table.acknowledged(now, &id.into());
+        }
+        assert_eq!(table.make_room(&limits), Ok(()));
+        assert!(
+            table.find(&"b".into()).is_some() && !table.is_below_floor(Some(-2)),
+            "the second may still come"
+        );
+    }
+
+    #[test]
+    fn bytes_of_answers_are_capped() {
+        let (mut table, now) = (RequestCache::default(), an_instant());
+        let limits = Caps { table_bytes: 100, ..Caps::default() };
+        table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
+        table.answer(&"a".into(), answer(100));
+        assert_eq!(table.make_room(&limits), Err(Full));
+        table.acknowledged(now, &"a".into());
+        assert_eq!(table.make_room(&limits), Ok(()));
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_by_entry_or_floor() {
+        let (mut table, now) = (RequestCache::default(), an_instant());
+        let limits = Caps { table_entries: 1, ..Caps::default() };
+        table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
+        table.refuse(now, &request("b"), Some(-2), KEEP, ErrorCode::BUSY, &limits);
+        assert!(table.find(&"b".into()).is_none() && table.is_below_floor(Some(-2)));
+    }
+
+    #[test]
+    fn tombstones_are_bounded() {
+        let (mut table, now) = (RequestCache::default(), an_instant());
+        let limits = Caps::default();
+        for n in 0..200 {
+            table.bury(now, &CallId::from(format!("c{n}")), Some(-n), KEEP, &limits);
+        }
+        assert_eq!(table.tombstones.len(), limits.open_per_peer);
+        table.expire(now + KEEP);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn other_content_has_another_fingerprint() {
+        let mut other = request("a");
+        other.tool_name = "u".into();
+        assert_ne!(fingerprint(&request("a")), fingerprint(&other));
+        assert_eq!(fingerprint(&request("a")), fingerprint(&request("b")));
+    }
+}

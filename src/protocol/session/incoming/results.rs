@@ -1,0 +1,255 @@
+//! Results on their way back: sent once, and kept until they are acknowledged.
+
+use super::{
+    Core, Feature, Incoming, RequestCache, Timer, Unacknowledged, request_cache::Answer, result_message,
+};
+use crate::{
+    protocol::{
+        frame::{Acknowledgement, Message, Meta},
+        session::{
+            codec::{self, floor_char},
+            delivery::{Sent, Unfit},
+        },
+    },
+    tool::{CallId, ErrorCode, Outcome, ToolError},
+    transport::Identity,
+};
+
+impl Incoming {
+    /// The assistant acknowledges a result or a claim.
+    pub(crate) fn handle_acknowledgement(&mut self, core: &mut Core, id: &Identity, it: &Acknowledgement) {
+        let Some(stanza) = it.acknowledged_stanza_id else { return };
+        self.release_window(core, id, stanza);
+        if self.handle_claim_answer(core, id, stanza, it) {
+            return;
+        }
+        let Some(cache) = self.caches.get_mut(id) else { return };
+        let named = it.acknowledged_message_id.as_deref();
+        if let Some(call) = cache.sent_as(stanza).filter(|call| codec::may_mean(named, call)) {
+            cache.acknowledged(core.cx.now, &call);
+            self.set_expiry(core, id);
+        }
+    }
+
+    /// The frames that this peer has not acknowledged, each with its place in the order.
+    pub(crate) fn unacknowledged(&self, id: &Identity) -> Vec<(u32, Unacknowledged)> {
+        let Some(cache) = self.caches.get(id) else { return Vec::new() };
+        let claims =
+            cache.claims_kept().into_iter().map(|(place, call)| (place, Unacknowledged::Claim(call)));
+        let answers =
+            cache.answers_kept().into_iter().map(|(place, call)| (place, Unacknowledged::Answer(call)));
+        claims.chain(answers).collect()
+    }
+
+    /// Sends unacknowledged frames again as long as the peer's window has room.
+    pub(crate) fn retransmit(&mut self, core: &mut Core, id: &Identity) {
+        while let Some(frame) = core.delivery.next_retransmission(&core.cx, &core.peers, id) {
+            let sent = match frame {
+                Unacknowledged::Answer(call) => self.send_result(core, id, &call),
+                Unacknowledged::Claim(call) => self.claim_again(core, id, &call),
+                Unacknowledged::Request(_) | Unacknowledged::Stop(_) => None,
+            };
+            if let Some(sent) = sent {
+                core.delivery.note_retransmitted(&mut core.cx, id, &sent);
+            }
+        }
+    }
+
+    /// A frame was acknowledged, or is not wanted any more: the next ones may be sent again.
+    pub(crate) fn release_window(&mut self, core: &mut Core, id: &Identity, stanza: i32) {
+        if core.delivery.release_window(id, stanza) {
+            self.retransmit(core, id);
+        }
+    }
+
+    /// Sends the results that were never sent to this caller.
+    pub(crate) fn send_waiting_results(&mut self, core: &mut Core, caller: &Identity) {
+        let waiting = self.caches.get(caller).map(RequestCache::answers_not_sent).unwrap_or_default();
+        for call in waiting {
+            self.send_result(core, caller, &call);
+        }
+    }
+
+    /// The caller and call whose result was sent in this packet. A client has one caller at a time.
+    pub(crate) fn result_sent_in(&self, packet: u64) -> Option<(Identity, CallId)> {
+        self.caches.iter().find_map(|(caller, cache)| Some((caller.clone(), cache.sent_in(packet)?)))
+    }
+
+    /// The packet with a result was not sent. The result is kept, and sent again when its caller can be reached. Returns the stanza
+    /// under which it was sent.
+    pub(crate) fn result_unsent(&mut self, caller: &Identity, call: &CallId) -> Option<i32> {
+        self.caches.get_mut(caller)?.note_sent(call, None).map(|(stanza, _)| stanza)
+    }
+
+    /// A result is too large for the transport: its caller is told so instead.
+    pub(crate) fn replace_result(
+        &mut self,
+        core: &mut Core,
+        caller: &Identity,
+        call: &CallId,
+        size: usize,
+        limit: usize,
+    ) {
+        self.put_error_in_place(core, caller, call, too_large(size, limit));
+    }
+
+    /// The caller has refused the stream with a result. Returns how often it has, unless the result was given up.
+    pub(crate) fn result_refused(
+        &mut self,
+        core: &mut Core,
+        caller: &Identity,
+        call: &CallId,
+        most: u32,
+    ) -> Option<u32> {
+        let times = self.caches.get_mut(caller)?.turned_away(call);
+        if times >= most {
+            let text = format!("the caller had no room for the result, {times} times");
+            let error = ToolError::new(ErrorCode::RESULT_TOO_LARGE, text);
+            self.put_error_in_place(core, caller, call, error);
+            return None;
+        }
+        if let Some(stanza) = self.result_unsent(caller, call) {
+            self.release_window(core, caller, stanza);
+        }
+        Some(times)
+    }
+
+    /// Handles the timer of a caller's memory.
+    pub(crate) fn expire(&mut self, core: &mut Core, caller: &Identity) {
+        let Some(cache) = self.caches.get_mut(caller) else { return };
+        cache.expire(core.cx.now);
+        if cache.is_empty() && core.peers.get(caller).is_none() {
+            self.caches.remove(caller);
+        }
+        self.set_expiry(core, caller);
+    }
+
+    /// Sends the result of a request, once, or keeps it until its caller can be reached. `began` says that the tool had begun.
+    pub(super) fn answer(
+        &mut self,
+        core: &mut Core,
+        caller: &Identity,
+        call: &CallId,
+        outcome: Outcome,
+        began: bool,
+    ) {
+        let says_it_began =
+            began && outcome.as_ref().is_err_and(|error| error.code().proves_that_nothing_ran());
+        let outcome = outcome.map_err(|error| shortened(error, core.cx.config.caps.message_bytes));
+        let mut message = result_message(&core.cx.config.room, call, outcome);
+        let mut size = size_of_answer(&message);
+        if let Err(room) = self.room_for(core, caller, size) {
+            message = result_message(&core.cx.config.room, call, Err(too_large(size, room)));
+            size = size_of_answer(&message);
+        }
+        let Some(cache) = self.caches.get_mut(caller) else { return };
+        cache.answer(call, Answer::new(message, size).of_begun(says_it_began));
+        self.send_result(core, caller, call);
+    }
+
+    /// The caller has stopped a call whose large result is on its way: it is not wanted any more.
+    pub(super) fn withdraw_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) {
+        let Some(cache) = self.caches.get_mut(caller) else { return };
+        let sent = cache.answer_of(call).and_then(|answer| answer.sent());
+        if let Some((stanza, packet)) = sent.filter(|(_, packet)| core.delivery.withdraw(*packet)) {
+            tracing::debug!(%call, packet, "the result of a stopped call is withdrawn");
+            cache.acknowledged(core.cx.now, call);
+            self.set_expiry(core, caller);
+            self.release_window(core, caller, stanza);
+        }
+    }
+
+    /// Sets the timer of a caller's memory, which has changed.
+    pub(super) fn set_expiry(&mut self, core: &mut Core, caller: &Identity) {
+        let timer = Timer::Table(caller.clone());
+        match self.caches.get(caller).and_then(RequestCache::next_expiry) {
+            Some(at) => core.cx.set_timer(timer, at.saturating_duration_since(core.cx.now)),
+            None => core.cx.timers.cancel(&timer),
+        }
+    }
+
+    fn put_error_in_place(&mut self, core: &mut Core, caller: &Identity, call: &CallId, error: ToolError) {
+        let message = result_message(&core.cx.config.room, call, Err(error));
+        let Some(cache) = self.caches.get_mut(caller) else { return };
+        let Some(answer) = cache.answer_of(call) else { return };
+        let is_second = size_of_answer(&answer.message) <= size_of_answer(&message);
+        answer.message = message;
+        cache.note_sent(call, None);
+        if !is_second {
+            self.send_result(core, caller, call);
+        }
+    }
+
+    /// Sends a result, again under its stanza if it was sent before. Nothing is sent if the caller has acknowledged it.
+    fn send_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) -> Option<Sent> {
+        let remote = core.peers.get(caller).filter(|remote| remote.is_reachable())?;
+        let acknowledges = remote.lists(Feature::Ack);
+        let answer = self.caches.get_mut(caller)?.answer_of(call)?;
+        let (mut message, before) = (answer.message.clone(), answer.sent());
+        let meta = if answer.says_it_began { codec::begun() } else { Meta::default() };
+        let sent = match before {
+            Some((stanza, _)) => core.post_again(caller, stanza, &meta, &message),
+            None => core.post(caller, &meta, &message),
+        };
+        let sent = match sent {
+            Err(Unfit::TooLarge { size, limit }) => {
+                message = result_message(&core.cx.config.room, call, Err(too_large(size, limit)));
+                core.post(caller, &meta, &message)
+            }
+            sent => sent,
+        };
+        if before.is_none() {
+            core.copy(&meta, &message);
+        }
+        let cache = self.caches.get_mut(caller)?;
+        match &sent {
+            Ok(sent) if acknowledges => {
+                if let Some(answer) = cache.answer_of(call) {
+                    answer.message = message;
+                }
+                cache.note_sent(call, Some((sent.stanza, sent.packet)));
+            }
+            Ok(_) => cache.acknowledged(core.cx.now, call), // the caller acknowledges nothing, so sending it must suffice
+            Err(error) => {
+                tracing::warn!(%call, ?error, "a result cannot be sent");
+                cache.acknowledged(core.cx.now, call);
+            }
+        }
+        self.set_expiry(core, caller);
+        sent.ok()
+    }
+
+    /// Whether one more result of this size may be kept for its caller, or how large it may be. One always may.
+    fn room_for(&self, core: &Core, caller: &Identity, size: usize) -> Result<(), usize> {
+        let kept = self.caches.get(caller).map_or(0, RequestCache::kept_bytes);
+        let room = core.cx.config.caps.table_bytes.saturating_sub(kept);
+        if kept > 0 && size > room { Err(room) } else { Ok(()) }
+    }
+}
+
+fn size_of_answer(message: &Message) -> usize {
+    let Message::ToolUseResult(result) = message else { return 0 };
+    let text = result.error_message.as_ref().map_or(0, String::len);
+    result.result.as_ref().map_or(0, |body| body.as_bytes().len()) + text
+}
+
+fn too_large(size: usize, limit: usize) -> ToolError {
+    ToolError::new(
+        ErrorCode::RESULT_TOO_LARGE,
+        format!("the result has {size} bytes with its frame, {limit} can be carried"),
+    )
+}
+
+/// An error whose text is short enough to travel.
+fn shortened(error: ToolError, limit: usize) -> ToolError {
+    if error.message().len() <= limit && error.code().as_str().len() <= limit {
+        return error;
+    }
+    let (message, code) = (error.message(), error.code());
+    let code = code.as_str();
+    let short = ToolError::new(&code[..floor_char(code, limit)], &message[..floor_char(message, limit)]);
+    match error.partial() {
+        Some(partial) => short.with_partial(partial.clone()),
+        None => short,
+    }
+}

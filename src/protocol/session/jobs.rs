@@ -1,0 +1,353 @@
+//! Jobs: the local participant's tools that run, for a peer or for a call of its own.
+
+mod consent;
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use self::consent::Consents;
+pub(super) use self::consent::Verdict;
+pub use self::consent::{CONSENT_MARGIN, Question};
+use super::{
+    CallKey, Counter, Event, Job, JobKey, LocalText, Output,
+    codec::floor_char,
+    context::Context,
+    delivery::{ANSWER_SOON, Delivery},
+    peers::{Feature, Peers},
+    timers::{Timer, later},
+};
+use crate::{
+    protocol::frame::{Message, Meta, ToolProgress},
+    tool::{BargeIn, CallId, Consent, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName, Visibility},
+    transport::{Identity, Sid},
+    value::Value,
+};
+
+/// All jobs that run or wait for a person's consent.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    running: BTreeMap<JobKey, Running>,
+    /// What the jobs of each caller hold.
+    held: BTreeMap<Identity, Held>,
+    consents: Consents,
+}
+
+/// A job that runs, or waits for a person's consent.
+#[derive(Debug)]
+pub(super) struct Running {
+    /// Who asked; the local participant for a call of its own.
+    pub(super) caller: Identity,
+    /// The join in which it asked.
+    pub(super) join: Sid,
+    /// The call, if it is the local participant's own.
+    pub(super) own: Option<CallKey>,
+    pub(super) call: CallId,
+    pub(super) tool: ToolName,
+    pub(super) began: Instant,
+    pub(super) limit: Duration,
+    /// The size of its arguments in bytes.
+    pub(super) bytes: usize,
+    /// What is broadcast of a call of the local participant's own.
+    pub(super) visibility: Visibility,
+    pub(super) reported: Reported,
+}
+
+/// A job that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) job: Running,
+    pub(super) outcome: Outcome,
+}
+
+/// What the jobs of one caller hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Held {
+    pub(super) jobs: usize,
+    /// Bytes of their arguments.
+    pub(super) bytes: usize,
+}
+
+/// What was reported of a job's progress.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    at: Option<Instant>,
+    /// The last progress that was reported too soon after another.
+    next: Option<Progress>,
+    /// It began, and its result says so.
+    by_result: bool,
+}
+
+impl Reported {
+    /// Whether the caller was told that the job began.
+    pub(super) fn anything(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// Whether the job began, as far as its caller is told.
+    pub(super) fn began(&self) -> bool {
+        self.anything() || self.by_result
+    }
+}
+
+impl Jobs {
+    pub(super) fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    pub(super) fn keys(&self) -> Vec<JobKey> {
+        self.running.keys().copied().collect()
+    }
+
+    /// The jobs of this caller.
+    pub(super) fn keys_for(&self, caller: &Identity) -> Vec<JobKey> {
+        self.keys_where(|job| job.caller == *caller)
+    }
+
+    /// The jobs of this caller whose tools stop when everything is stopped.
+    pub(super) fn cancellable_for(&self, cx: &Context, caller: &Identity) -> Vec<JobKey> {
+        let rule = |tool: &ToolName| cx.local.tool(tool.as_str()).map(|it| it.tool_options().barge_in);
+        let is_cancelled = |tool: &ToolName| rule(tool).unwrap_or(BargeIn::Cancel) == BargeIn::Cancel;
+        self.keys_where(|job| job.caller == *caller && is_cancelled(&job.tool))
+    }
+
+    /// The jobs that this caller asked for in another join than this one.
+    pub(super) fn keys_of_other_joins(&self, caller: &Identity, join: &Sid) -> Vec<JobKey> {
+        self.keys_where(|job| job.caller == *caller && job.join != *join)
+    }
+
+    /// What the jobs of this caller hold.
+    pub(super) fn held_by(&self, caller: &Identity) -> Held {
+        self.held.get(caller).copied().unwrap_or_default()
+    }
+
+    /// How many prompts this caller has open.
+    pub(super) fn prompts_of(&self, caller: &Identity) -> usize {
+        self.running.values().filter(|job| job.caller == *caller && job.tool.is_prompt()).count()
+    }
+
+    /// Gives a job out, after a person's consent if its tool needs that. Returns it if too many questions are open, so that it has
+    /// ended.
+    pub(super) fn start(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        key: JobKey,
+        running: Running,
+        arguments: Value,
+        meta: Value,
+    ) -> Option<Ended> {
+        cx.count(Counter::Jobs);
+        cx.log.request_size(&running.call, &arguments);
+        let deadline = later(running.began, running.limit);
+        if running.own.is_none() {
+            cx.timers.set(running.began, Timer::JobDeadline(key), running.limit);
+        }
+        let job = Job {
+            key,
+            call: running.call.clone(),
+            caller: running.caller.clone(),
+            tool: running.tool.clone(),
+            arguments,
+            deadline,
+            limit: running.limit,
+            meta,
+        };
+        let held = self.held.entry(running.caller.clone()).or_default();
+        held.jobs += 1;
+        held.bytes += running.bytes;
+        let began = running.began;
+        self.running.insert(key, running);
+        self.ask_or_execute(cx, peers, began, job)
+    }
+
+    /// The driver, or the session itself, brings a job's outcome.
+    pub(super) fn finish(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        delivery: &mut Delivery,
+        key: JobKey,
+        outcome: Outcome,
+    ) -> Option<Ended> {
+        self.skip_begin(key);
+        let job = self.take(cx, peers, delivery, key)?;
+        if let Some(source) = outcome.as_ref().err().and_then(ToolError::source) {
+            let reason = LocalText::new(&source.to_string());
+            cx.event(Event::ToolFailed { call: job.call.clone(), tool: job.tool.clone(), reason });
+        }
+        Some(Ended { job, outcome })
+    }
+
+    /// Stops a job. Its driver is told.
+    pub(super) fn abort(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        delivery: &mut Delivery,
+        key: JobKey,
+        error: ToolError,
+    ) -> Option<Ended> {
+        let job = self.take(cx, peers, delivery, key)?;
+        cx.output(Output::Abort(key));
+        Some(Ended { job, outcome: Err(error) })
+    }
+
+    /// Ends a job whose budget is used up.
+    pub(super) fn time_out(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        delivery: &mut Delivery,
+        key: JobKey,
+    ) -> Option<Ended> {
+        let limit = self.running.get(&key)?.limit;
+        let text = format!("no result within {} ms", limit.as_millis());
+        self.abort(cx, peers, delivery, key, ToolError::new(ErrorCode::TIMEOUT, text))
+    }
+
+    /// Removes a job without reporting its last progress.
+    pub(super) fn forget(&mut self, cx: &mut Context, key: JobKey) -> Option<Running> {
+        cx.timers.cancel(&Timer::JobDeadline(key));
+        cx.timers.cancel(&Timer::Progress(key));
+        self.consents.forget(cx, key);
+        let job = self.running.remove(&key)?;
+        if let Some(held) = self.held.get_mut(&job.caller) {
+            held.jobs -= 1;
+            held.bytes -= job.bytes;
+            if held.jobs == 0 {
+                self.held.remove(&job.caller);
+            }
+        }
+        Some(job)
+    }
+
+    /// A job reports progress. The caller is sent so many reports a second as [`Caps`](super::Caps) allow, and the last one is kept.
+    pub(super) fn report(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        delivery: &mut Delivery,
+        key: JobKey,
+        progress: Progress,
+    ) {
+        let interval = Duration::from_secs(1) / cx.config.caps.progress_per_second.max(1);
+        let Some(job) = self.running.get_mut(&key) else { return };
+        let may_wait = delivery.lane_is_open(cx, peers, &job.caller);
+        if !job.reported.anything() {
+            if let Some(began) = job.reported.next.take() {
+                cx.timers.cancel(&Timer::Progress(key));
+                job.send_progress(cx, peers, delivery, began);
+            } else if may_wait && is_bare(&progress) {
+                job.reported.next = Some(progress);
+                return cx.set_timer(Timer::Progress(key), ANSWER_SOON);
+            }
+        }
+        match job.reported.at.map(|at| cx.now.saturating_duration_since(at)) {
+            Some(since) if since < interval => {
+                if job.reported.next.replace(progress).is_some() {
+                    cx.count(Counter::ProgressDropped);
+                } else {
+                    cx.set_timer(Timer::Progress(key), interval - since);
+                }
+            }
+            _ => job.send_progress(cx, peers, delivery, progress),
+        }
+    }
+
+    /// Sends the progress of a job that was reported too soon.
+    pub(super) fn report_due(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        delivery: &mut Delivery,
+        key: JobKey,
+    ) {
+        let Some(job) = self.running.get_mut(&key) else { return };
+        if let Some(progress) = job.reported.next.take() {
+            job.send_progress(cx, peers, delivery, progress);
+        }
+    }
+
+    fn keys_where(&self, is_it: impl Fn(&Running) -> bool) -> Vec<JobKey> {
+        self.running.iter().filter(|(_, job)| is_it(job)).map(|(key, _)| *key).collect()
+    }
+
+    /// A job ends before its caller was told that it began: its result says so too.
+    fn skip_begin(&mut self, key: JobKey) {
+        let Some(job) = self.running.get_mut(&key).filter(|job| !job.reported.anything()) else { return };
+        job.reported.by_result = job.reported.next.take().is_some();
+    }
+
+    /// Removes a job after sending its last progress.
+    fn take(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        delivery: &mut Delivery,
+        key: JobKey,
+    ) -> Option<Running> {
+        self.report_due(cx, peers, delivery, key);
+        self.forget(cx, key)
+    }
+}
+
+impl Running {
+    fn send_progress(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        delivery: &mut Delivery,
+        progress: Progress,
+    ) {
+        self.reported.at = Some(cx.now);
+        let call = self.call.clone();
+        let progress = fitted(progress, cx.config.caps.progress_bytes);
+        cx.log.started(cx.now, &call);
+        if self.own.is_some() {
+            return cx.event(Event::Progress { key: self.own, call, progress });
+        }
+        let message = Message::ToolProgress(ToolProgress {
+            id: call,
+            status: progress.status,
+            content: progress.content,
+            message: progress.message,
+        });
+        let caller = &self.caller;
+        if peers.get(caller).is_some_and(|it| it.lists(Feature::Progress) && it.is_reachable()) {
+            delivery.post_small(cx, peers, caller, &message);
+        }
+        delivery.copy(cx, peers, &Meta::default(), &message);
+    }
+}
+
+/// The limit of a job before it begins: a question to a person may take longer than the tool's own limit.
+pub(super) fn limit_of(tool: &Tool, asked: Duration) -> Duration {
+    let options = tool.tool_options();
+    match options.timeout {
+        Some(own) if options.effective_consent() == Consent::Never => asked.min(own),
+        _ => asked,
+    }
+}
+
+/// Whether it says no more than that the tool began.
+fn is_bare(progress: &Progress) -> bool {
+    progress.message.is_none() && progress.content.is_none()
+}
+
+/// Progress that is no larger than allowed: structured content is dropped first, then the end of the text.
+pub(super) fn fitted(mut progress: Progress, limit: usize) -> Progress {
+    let text = progress.message.as_ref().map_or(0, String::len);
+    if text + progress.content.as_ref().map_or(0, |content| content.as_bytes().len()) > limit {
+        progress.content = None;
+    }
+    if let Some(message) = &mut progress.message {
+        message.truncate(floor_char(message, limit));
+    }
+    progress
+}

@@ -1,0 +1,323 @@
+//! What happens to a peer as a whole: it joins, shakes hands, is replaced, leaves; and the end of the session.
+
+use super::{
+    Core, Counter, Event, Phase, Session, codec,
+    codec::Received,
+    delivery::Retransmit,
+    ids::Instance,
+    peers::{Greeting, Remote},
+    timers::Timer,
+};
+use crate::{
+    protocol::frame::{Configuration, ControlStop, Message},
+    tool::{CallError, ErrorCode, ToolError},
+    transport::{CloseReason, ConnectionState, Identity, Participant, Peer},
+};
+
+impl Session {
+    pub(super) fn joined(&mut self, who: Participant) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        let (id, sid) = (who.identity().clone(), who.sid().clone());
+        if id == *cx.local.identity() {
+            // The server describes the local participant, so it has announced it to the others.
+            if sid == *cx.local.participant.sid() && cx.local.unannounced_until.take().is_some() {
+                self.outgoing.judge_silence(&mut self.core);
+            }
+            return;
+        }
+        if id.is_empty() {
+            return;
+        }
+        peers.handle_joined(cx, delivery, who);
+        self.outgoing.expect(&mut self.core, &id);
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        peers.greet(cx, delivery, &id);
+        peers.judge_candidates(cx, delivery);
+        for (from, received) in self.core.peers.release(&id, &sid) {
+            self.accept(&from, received);
+        }
+    }
+
+    pub(super) fn left(&mut self, who: &Peer) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        peers.handle_left(cx, delivery, who);
+    }
+
+    pub(super) fn connection_state_changed(&mut self, state: ConnectionState) {
+        if state == self.connection {
+            return;
+        }
+        self.connection = state;
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        match state {
+            ConnectionState::Reconnecting => cx.timers.pause(cx.now),
+            ConnectionState::Connected => {
+                cx.timers.resume(cx.now);
+                delivery.forgive_streams(cx.now);
+                peers.forgive_silence(cx.now);
+                self.send_all_unsent();
+            }
+        }
+        self.core.cx.event(Event::ConnectionState(state));
+    }
+
+    /// The local participant joined again, under another sid.
+    pub(super) fn rejoined(&mut self, local: Participant, present: Vec<Participant>) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        let has_moved = local.sid() != cx.local.participant.sid();
+        cx.local.participant = local;
+        if has_moved {
+            cx.local.unannounced_until = Some(super::later(cx.now, cx.config.times.announcement));
+            peers.begin_new_pairs(cx, delivery);
+        }
+        // With the new pairs: no frame that waited for the connection is sent to a peer that does not know the new sid.
+        if self.connection == ConnectionState::Reconnecting {
+            self.connection_state_changed(ConnectionState::Connected);
+        } else if has_moved {
+            self.send_all_unsent();
+        }
+        for peer in self.core.peers.missing_from(&present) {
+            self.left(&peer);
+        }
+        for who in present {
+            self.joined(who);
+        }
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        peers.greet_named(cx, delivery);
+    }
+
+    /// A peer's Configuration arrived.
+    pub(super) fn configured(&mut self, id: &Identity, received: &Received, its: &Configuration) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        match peers.handle_configuration(cx, delivery, id, received, its) {
+            Greeting::Ignored | Greeting::Repeated { has_heard: true } => {}
+            Greeting::Repeated { has_heard: false } => self.retransmit(id),
+            Greeting::New { before, instance } => {
+                if before != instance {
+                    self.outgoing.stop_plain_calls_again(id);
+                }
+                match before {
+                    Some(before) if Some(&before) != instance.as_ref() => self.replace_instance(id, before),
+                    Some(_) => {}
+                    None => {
+                        self.incoming.forget_plain_run(&mut self.core, id, received.stanza());
+                        self.returned(id);
+                    }
+                }
+                let Core { cx, peers, delivery, .. } = &mut self.core;
+                peers.complete_handshake(cx, delivery, id, received);
+                self.crossed(id);
+            }
+        }
+    }
+
+    /// The same identity, but another run of its program.
+    pub(super) fn replace_instance(&mut self, id: &Identity, before: Instance) {
+        tracing::debug!(peer = %id, "another instance");
+        self.core.delivery.forget_pair(id);
+        self.outgoing.ask_anew(&mut self.core, id);
+        self.core.peers.forget_registration(&mut self.core.cx, id);
+        self.incoming.stop_jobs_for(&mut self.core, id);
+        self.outgoing.forget_stops(id);
+        if let Some(last) = self.incoming.replace_instance(&self.core, id) {
+            self.core.peers.replace_instance(id, before, last);
+        }
+        self.returned(id);
+    }
+
+    /// Sends the frames again that a peer has not acknowledged.
+    pub(super) fn retransmit(&mut self, id: &Identity) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        match delivery.may_retransmit(cx, peers, id) {
+            None | Some(Retransmit::Later) => {}
+            Some(Retransmit::NeverSent) => self.incoming.send_waiting_results(&mut self.core, id),
+            Some(Retransmit::Now) => {
+                let mut frames = self.outgoing.unacknowledged(&self.core, id);
+                frames.extend(self.incoming.unacknowledged(id));
+                self.core.delivery.retransmit(&self.core.cx, id, frames);
+                if self.core.cx.is_client() {
+                    self.incoming.retransmit(&mut self.core, id);
+                } else {
+                    self.outgoing.retransmit(&mut self.core, id);
+                }
+            }
+        }
+    }
+
+    /// Sends frames again that the transport, or this peer, had no room for.
+    pub(super) fn queue_has_room(&mut self, id: &Identity) {
+        self.outgoing.ask_refused(&mut self.core, id);
+        self.incoming.send_waiting_results(&mut self.core, id);
+        self.outgoing.send_waiting_stops(&mut self.core, id);
+        self.outgoing.send_stops(&mut self.core, id, false);
+    }
+
+    /// A peer is done with the local participant in this join: everything between them ends now.
+    pub(super) fn part_with(&mut self, id: &Identity) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        if peers.get(id).is_none() {
+            return;
+        }
+        peers.part(cx, delivery, id);
+        self.outgoing.lose_calls(&mut self.core, id, |_| true);
+        self.incoming.stop_jobs_for(&mut self.core, id);
+        self.outgoing.forget_stops(id);
+        self.incoming.acknowledge_all(&mut self.core, id);
+        self.forget_and_unbind(id);
+    }
+
+    /// The timer of a peer that left, or came back under another sid, is due.
+    pub(super) fn grace_over(&mut self, id: &Identity) {
+        let Some(remote) = self.core.peers.get(id) else { return };
+        let (is_here, is_back) = (remote.is_here(), remote.is_reachable());
+        self.outgoing.lose_calls_of_other_joins(&mut self.core, id);
+        let Some(remote) = self.core.peers.get(id) else { return };
+        if !is_back {
+            self.incoming.stop_jobs_for(&mut self.core, id);
+            self.incoming.abandon(&mut self.core, id);
+            // In the room or not: the instance that was known did not come back.
+            self.forget_and_unbind(id);
+        } else if let Some(join) = remote.sid().filter(|_| remote.instance().is_none()).cloned() {
+            self.incoming.stop_jobs_of_other_joins(&mut self.core, id, &join);
+        }
+        if !is_here {
+            self.dismiss_absent(id);
+        }
+    }
+
+    /// Forgets a peer that will not return, and others that left long ago.
+    pub(super) fn dismiss_absent(&mut self, id: &Identity) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        peers.dismiss_absent(cx, delivery, id);
+        for id in peers.forget_old_identities(cx, |id| self.incoming.remembers(id)) {
+            self.incoming.forget(&id);
+            delivery.forget_pair(&id);
+        }
+    }
+
+    /// The session is over. `is_orderly` says whether peers are told goodbye.
+    pub(super) fn end(&mut self, reason: CloseReason, is_orderly: bool) {
+        if is_orderly {
+            self.say_goodbye();
+        } else {
+            self.core.peers.clear(); // nobody can be told anything
+        }
+        let close = |owner: Option<Identity>| match owner {
+            Some(owner) if !is_orderly => CallError::Lost { owner },
+            _ => CallError::Closed(reason.clone()),
+        };
+        self.outgoing.close(&mut self.core, close);
+        for key in self.core.jobs.keys() {
+            let error = ToolError::new(ErrorCode::LOST, "the owner left");
+            let Core { cx, peers, delivery, jobs } = &mut self.core;
+            if let Some(ended) = jobs.abort(cx, peers, delivery, key, error) {
+                self.incoming.job_aborted(&mut self.core, ended);
+            }
+        }
+        self.core.cx.timers.clear();
+        self.core.peers.clear();
+        self.core.delivery.clear();
+        self.incoming.clear();
+        self.outgoing.clear();
+        self.core.cx.event(Event::Closed(reason.clone()));
+        self.phase = Phase::Closed(reason);
+    }
+
+    /// Both Configurations have arrived: whatever waited for that goes on.
+    fn crossed(&mut self, id: &Identity) {
+        let is_client = self.core.cx.is_client();
+        if is_client {
+            let Core { cx, peers, delivery, .. } = &mut self.core;
+            peers.judge_candidates(cx, delivery);
+            if peers.is_bound(id) {
+                peers.register(cx, delivery, id);
+            }
+            self.incoming.take_up(id);
+        } else {
+            self.outgoing.calls_go_on(&mut self.core, id);
+        }
+        self.take_waiting(id); // first: what these frames acknowledge is not sent again
+        self.retransmit(id);
+        if is_client {
+            self.outgoing.send_stops(&mut self.core, id, true);
+        } else {
+            self.outgoing.send_waiting_stops(&mut self.core, id);
+            self.outgoing.stop_what_ended_meanwhile(&mut self.core, id);
+            self.outgoing.look_for_owners(&mut self.core);
+        }
+    }
+
+    /// If this instance was here before, nothing that it had asked for then runs again.
+    fn returned(&mut self, id: &Identity) {
+        let last = self.core.peers.returned_at(id);
+        self.incoming.raise_floor(&mut self.core, id, last);
+    }
+
+    fn forget_and_unbind(&mut self, id: &Identity) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        peers.forget_registration(cx, id);
+        peers.unbind(cx, delivery, id);
+    }
+
+    /// Sends every peer the frames that were never sent to it.
+    fn send_all_unsent(&mut self) {
+        for id in self.core.peers.ids() {
+            if self.core.peers.is_reachable(&id) {
+                self.outgoing.ask_unsent(&mut self.core, &id);
+                self.incoming.claims_again(&mut self.core, &id);
+                self.outgoing.grants_again(&mut self.core, &id);
+                self.incoming.send_waiting_results(&mut self.core, &id);
+                self.outgoing.send_waiting_stops(&mut self.core, &id);
+                self.outgoing.send_stops(&mut self.core, &id, false);
+            }
+        }
+    }
+
+    fn say_goodbye(&mut self) {
+        let knows = |remote: &Remote| remote.is_crossed() && !remote.is_plain();
+        let peers = self.core.peers.iter().filter(|(_, remote)| knows(remote));
+        let known: Vec<_> = peers.map(|(id, _)| id.clone()).collect();
+        for id in known {
+            self.core.delivery.flush_results(&mut self.core.cx, &id);
+            let message = Message::ControlStop(ControlStop {
+                conversation_id: Some(self.core.cx.config.room.clone()),
+                stop_type: Some("all".to_owned()),
+                ..ControlStop::default()
+            });
+            if let Err(error) = self.core.post(&id, &codec::goodbye(), &message) {
+                tracing::warn!(peer = %id, ?error, "a goodbye cannot be sent");
+            }
+            self.core.peers.said_goodbye(&mut self.core.delivery, &id);
+        }
+    }
+
+    /// The heartbeat of a client stopped.
+    pub(super) fn heartbeat_stopped(&mut self, id: &Identity) {
+        tracing::info!(peer = %id, "its heartbeat stopped");
+        self.outgoing.lose_calls(&mut self.core, id, |_| true);
+        self.core.peers.silence(&mut self.core.cx, id);
+    }
+
+    /// A peer says goodbye.
+    pub(super) fn goodbye(&mut self, id: &Identity) {
+        let knows = |remote: &Remote| remote.is_crossed() || remote.instance().is_some();
+        if self.core.peers.get(id).is_some_and(knows) {
+            self.part_with(id);
+        } else {
+            self.core.cx.complain(id, Counter::Foreign);
+        }
+    }
+
+    /// Looks at the timers of a provisional sid.
+    pub(super) fn check_provisional(&mut self, id: &Identity) {
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        if let Some(listed) = peers.check_provisional(cx, delivery, id) {
+            self.joined(listed);
+        }
+    }
+
+    /// The driver, the transport or a peer had no room for a frame: it may have in a second.
+    pub(super) fn try_again_soon(&mut self, peer: Identity) {
+        self.core.cx.set_timer(Timer::Queue(peer), super::QUEUE_WAIT);
+    }
+}

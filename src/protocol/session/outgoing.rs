@@ -1,0 +1,601 @@
+//! Calls that we asked for: one terminal state each.
+
+mod calls;
+mod fallback;
+mod liveness;
+mod local_call;
+mod not_offered;
+mod outcome;
+mod progress;
+mod routing;
+mod settled;
+mod stop_requests;
+mod stops;
+mod turns;
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use self::{
+    calls::Calls, fallback::Fallback, routing::Choice, settled::Settled, stop_requests::StopRequests,
+    turns::Turns,
+};
+pub(super) use self::{
+    not_offered::{not_bound, unregistered, why_not},
+    outcome::peer_error,
+    progress::observe_progress,
+};
+pub use self::{
+    stop_requests::StopError,
+    turns::{LateResult, TurnKey},
+};
+use super::{
+    CallKey, Counter, Event, JobKey, Request, codec,
+    core::Core,
+    delivery::{MAX_REFUSALS, Sent, Unacknowledged, Unfit, order_of},
+    ids,
+    ids::Instance,
+    peers::{Remote, SETTLED, Window},
+    timers::{Timer, later},
+};
+use crate::{
+    protocol::frame::{Message, Meta, ToolUseRequest},
+    tool::{BargeIn, CallError, CallId, Execution, NotOffered, ToolName},
+    transport::{Identity, Sid},
+    value::{EncodeError, Value},
+};
+
+/// The prompt whose URL is for one person's eyes.
+const AUTHORIZE: &str = "bridge.authorize";
+
+/// Instances that are remembered to have been asked for one call.
+pub(super) const MAX_ASKED_BEFORE: usize = 8;
+
+/// Calls of the local participant: open ones, settled ones, and turns. A client has none, and only requests to stop those of its
+/// assistant.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    calls: Calls,
+    settled: Settled,
+    turns: Turns,
+    stop_requests: StopRequests,
+    /// Participants that somebody waits for without a call, and how many do.
+    expected: BTreeMap<Identity, u32>,
+}
+
+/// A call that has no outcome yet.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) id: CallId,
+    pub(super) tool: Box<str>,
+    pub(super) arguments: Value,
+    /// Whom the caller named.
+    pub(super) named: Option<Identity>,
+    pub(super) meta: Meta,
+    pub(super) began: Instant,
+    pub(super) limit: Duration,
+    /// Until when it waits for an owner, should none be found.
+    pub(super) waits_until: Instant,
+    /// Indexed: only [`Calls`] changes it while the call is open.
+    stage: Stage,
+    /// Nobody waits for its outcome.
+    pub(super) detached: bool,
+    /// Another instance of this owner was asked before, which may have run it.
+    pub(super) asked_before: Option<Identity>,
+    /// The instances that were asked before, up to [`MAX_ASKED_BEFORE`]: they may run it still.
+    pub(super) replaced: Vec<(Identity, Instance)>,
+    /// Its owner said that the tool began.
+    pub(super) began_at_owner: bool,
+    /// Progress of the current second.
+    pub(super) rate: Window,
+    /// Whether we may run it in its owner's place.
+    pub(super) fallback: Fallback,
+    /// The turn that it belongs to.
+    pub(super) turn: Option<TurnKey>,
+    /// A barge-in settled it for its caller, by this rule; the work goes on.
+    pub(super) rest: Option<BargeIn>,
+}
+
+/// How far a call has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Nobody was asked.
+    Waiting,
+    /// Its owner was asked.
+    Asked(Asked),
+    /// We run it ourselves.
+    Own(JobKey),
+}
+
+/// Who was asked, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) owner: Identity,
+    /// None of a plain peer.
+    pub(super) instance: Option<Instance>,
+    /// The join in which the owner was seen last.
+    pub(super) sid: Sid,
+    pub(super) stanza: i32,
+    pub(super) packet: u64,
+    pub(super) at: Instant,
+    /// When the owner ends it by itself at the latest.
+    pub(super) ends: Instant,
+    pub(super) delivered: bool,
+    /// How many packets with the request were handed over and not given back.
+    pub(super) left: u32,
+    /// A packet of it left on the fast lane, and others may have carried the same number.
+    pub(super) fast: bool,
+    /// How often the owner had no room for the request.
+    pub(super) turned_away: u32,
+    /// It had none for the last one, which shall go again.
+    pub(super) goes_again: bool,
+    /// The highest stanza, as an absolute value, under which the owner reported progress on the fast lane.
+    pub(super) progress: u32,
+    /// It was asked before, in the form of a plain peer: that this packet does not leave proves nothing.
+    pub(super) again: bool,
+}
+
+impl Asked {
+    /// Whether this is who was asked: the identity, in the instance that it showed or the join that it was in.
+    pub(super) fn is_of(&self, id: &Identity, remote: &Remote) -> bool {
+        let same = match &self.instance {
+            Some(instance) => remote.instance() == Some(instance),
+            None => remote.sid() == Some(&self.sid),
+        };
+        self.owner == *id && same
+    }
+}
+
+impl Call {
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// The same call, for which a peer was asked.
+    pub(super) fn asking(mut self, asked: Asked) -> Self {
+        self.stage = Stage::Asked(asked);
+        self
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Waiting)
+    }
+
+    pub(super) fn asked(&self) -> Option<&Asked> {
+        match &self.stage {
+            Stage::Asked(asked) => Some(asked),
+            Stage::Waiting | Stage::Own(_) => None,
+        }
+    }
+
+    /// Owner, stanza and packet are indexed: nothing but [`Calls`] changes those.
+    pub(super) fn asked_mut(&mut self) -> Option<&mut Asked> {
+        match &mut self.stage {
+            Stage::Asked(asked) => Some(asked),
+            Stage::Waiting | Stage::Own(_) => None,
+        }
+    }
+
+    /// Who owes the answer, if somebody else was asked.
+    pub(super) fn owner(&self) -> Option<Identity> {
+        self.asked().map(|asked| asked.owner.clone())
+    }
+
+    pub(super) fn execution(&self) -> Execution {
+        match (&self.stage, self.fallback) {
+            (Stage::Own(_), _) => Execution::Server,
+            (_, Fallback::Claimed(_)) => Execution::Client,
+            (_, fallback) => fallback.execution(),
+        }
+    }
+}
+
+impl Outgoing {
+    pub(super) fn open_calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// The id on the wire of an open call.
+    pub(super) fn call_id(&self, key: CallKey) -> Option<&CallId> {
+        self.calls.get(&key).map(|call| &call.id)
+    }
+
+    /// The key of the open call of this id.
+    #[cfg(feature = "runtime")]
+    pub(super) fn key_of(&self, id: &CallId) -> Option<CallKey> {
+        self.calls.key_of(id)
+    }
+
+    /// Whether somebody waits for the outcome of an open call: no barge-in has settled it.
+    pub(super) fn is_awaited(&self, key: CallKey) -> bool {
+        self.calls.get(&key).is_some_and(|call| call.rest.is_none())
+    }
+
+    /// Whether this peer owes an answer, or may give one again.
+    pub(super) fn awaits_answers_of(&self, core: &Core, id: &Identity) -> bool {
+        self.places_at(core, id) > 0 || self.settled.remembers(id)
+    }
+
+    /// Another instance shows itself: it may be the one that was asked in the plain form.
+    pub(super) fn stop_plain_calls_again(&mut self, id: &Identity) {
+        self.settled.stop_plain_calls_again(id);
+    }
+
+    /// The packet with a stop was not sent. Returns the owner for whom it was.
+    pub(super) fn stop_unsent(&mut self, packet: u64) -> Option<Identity> {
+        self.settled.stop_never_left(packet)
+    }
+
+    /// Sends again the requests of which no packet was sent.
+    pub(super) fn ask_unsent(&mut self, core: &mut Core, id: &Identity) {
+        for key in self.requests_that_never_left(id) {
+            self.ask_again(core, key);
+        }
+    }
+
+    /// Sends again the requests that this owner had no room for.
+    pub(super) fn ask_refused(&mut self, core: &mut Core, id: &Identity) {
+        for key in self.requests_turned_away(id) {
+            self.ask_again(core, key);
+        }
+    }
+
+    /// A person has allowed a call of a tool with a limit of its own.
+    pub(super) fn limit(&mut self, key: CallKey, limit: Duration) {
+        if let Some(call) = self.calls.get_mut(&key) {
+            call.limit = limit;
+        }
+    }
+
+    /// Settles all open calls.
+    pub(super) fn close(&mut self, core: &mut Core, error: impl Fn(Option<Identity>) -> CallError) {
+        let open: Vec<_> = self.calls.keys().collect();
+        for key in open {
+            let error = error(self.calls.get(&key).and_then(Call::owner));
+            self.settle_call(core, key, Err(error));
+        }
+    }
+
+    /// Forgets settled calls.
+    pub(super) fn clear(&mut self) {
+        self.settled = Settled::default();
+    }
+
+    /// Somebody waits for a participant without a call.
+    pub(super) fn begin_expecting(&mut self, core: &mut Core, id: &Identity) {
+        *self.expected.entry(id.clone()).or_default() += 1;
+        self.expect(core, id);
+    }
+
+    pub(super) fn stop_expecting(&mut self, id: &Identity) {
+        if let Some(times) = self.expected.get_mut(id) {
+            *times -= 1;
+            if *times == 0 {
+                self.expected.remove(id);
+            }
+        }
+    }
+
+    /// Makes a call.
+    pub(super) fn call(&mut self, core: &mut Core, request: Request) -> Result<CallKey, CallError> {
+        self.admit_to_turn(core, &request)?;
+        let (caps, times) = (&core.cx.config.caps, &core.cx.config.times);
+        let limit = request.timeout.unwrap_or(times.call);
+        let wait = request.owner_wait.unwrap_or(times.owner_wait).min(limit);
+        if limit < Duration::from_millis(1) || limit > times.longest_call {
+            return Err(CallError::Limit { asked: limit, maximum: times.longest_call });
+        }
+        if self.calls.len() >= caps.open_calls {
+            return Err(CallError::TooManyOpen { open: self.calls.len() });
+        }
+        if !codec::is_map(&request.arguments) {
+            return Err(CallError::Arguments(EncodeError::NotAMap { field: "parameters" }));
+        }
+        let unknown = |why| CallError::unknown_tool(&request.tool, why);
+        let name: ToolName = request.tool.parse().map_err(|_| unknown(NotOffered::NotAName))?;
+        if core.cx.is_client() {
+            return Err(unknown(NotOffered::NotAnAssistant));
+        }
+        if name.is_reserved() && name.as_str() != ToolName::ECHO && !name.is_prompt() {
+            return Err(unknown(NotOffered::NotAName));
+        }
+        let ours = request.owner.as_ref().is_none_or(|owner| owner == core.cx.local.identity())
+            && core.cx.local.tools.iter().any(|tool| *tool.name() == name);
+        let mut call = Call {
+            id: core.cx.ids.next_call(),
+            tool: request.tool.as_str().into(),
+            arguments: request.arguments,
+            named: request.owner,
+            meta: request.meta,
+            began: core.cx.now,
+            limit,
+            waits_until: later(core.cx.now, wait),
+            stage: Stage::Waiting,
+            detached: false,
+            asked_before: None,
+            replaced: Vec::new(),
+            began_at_owner: false,
+            rate: Window::default(),
+            fallback: Fallback::Never,
+            turn: request.turn,
+            rest: None,
+        };
+        if ours {
+            return Ok(self.run_or_ask(core, call, &name));
+        }
+        match self.choose(core, &call.tool, call.named.as_ref()) {
+            Choice::Fail(error) => return Err(error),
+            Choice::Wait if wait.is_zero() => return Err(self.nobody_for(core, &call)),
+            Choice::Wait => {}
+            Choice::Ask(owner) => {
+                let asked = self.send_request(core, &call, &owner)?;
+                call = call.asking(asked);
+            }
+        }
+        let key = self.insert_call(core, call);
+        self.await_owner(core, key, wait);
+        Ok(key)
+    }
+
+    /// A call that waited has its owner.
+    pub(super) fn ask_owner(&mut self, core: &mut Core, key: CallKey, owner: &Identity) {
+        let Some(call) = self.calls.remove(&key) else { return };
+        let sent = self.send_request(core, &call, owner);
+        let waited = call.is_waiting();
+        let first = waited && call.asked_before.is_none();
+        self.calls.insert(key, call);
+        core.cx.timers.cancel(&Timer::OwnerWait(key));
+        match sent {
+            Ok(asked) => {
+                if let Some(call) = self.calls.get_mut(&key) {
+                    call.replaced
+                        .retain(|(id, instance)| id != owner || asked.instance.as_ref() != Some(instance));
+                }
+                self.calls.set_stage(key, Stage::Asked(asked));
+                if first {
+                    self.requested(core, key);
+                }
+                self.watch(core, owner);
+            }
+            Err(error) if waited => self.settle_call(core, key, Err(error)),
+            Err(error) => tracing::debug!(%owner, %error, "it was asked in the plain form, and that stands"),
+        }
+    }
+
+    pub(super) fn insert_call(&mut self, core: &mut Core, call: Call) -> CallKey {
+        let key = core.cx.next_call_key();
+        core.cx.count(Counter::Calls);
+        core.cx.set_timer(Timer::Deadline(key), call.limit);
+        core.cx.log.asked(core.cx.local.identity(), &call);
+        self.calls.insert(key, call);
+        key
+    }
+
+    /// The open call of this id, if this is its owner: the identity, and the instance or join that was asked.
+    pub(super) fn call_owned_by(&self, core: &Core, call: &CallId, id: &Identity) -> Option<CallKey> {
+        let key = self.calls.key_of(call)?;
+        let asked = self.calls.get(&key)?.asked()?;
+        asked.is_of(id, core.peers.get(id)?).then_some(key)
+    }
+
+    /// The call whose only request was sent in this packet, and its limit. A frame of the fast lane has several
+    /// packets under one number: of those it must be proven that none left.
+    pub(super) fn call_sent_in(&self, packet: u64, proven: bool) -> Option<(CallKey, Duration)> {
+        let key = self.calls.sent_in(packet)?;
+        let call = self.calls.get(&key)?;
+        let only = |asked: &Asked| asked.left == 1 && !asked.again && (proven || !asked.fast);
+        call.asked().is_some_and(only).then_some((key, call.limit))
+    }
+
+    /// A request came. What names its call means no other one: our predecessor may have used the same stanza.
+    pub(super) fn request_delivered(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        stanza: i32,
+        named: Option<&str>,
+    ) {
+        let is_it = |asked: &Asked| asked.owner == *id;
+        let means = |call: &Call| codec::may_mean(named, &call.id) && call.asked().is_some_and(is_it);
+        let found = self.calls.asked_as(stanza).and_then(|key| self.calls.get_mut(&key));
+        if let Some(call) = found.filter(|call| means(call)) {
+            let name = call.id.clone();
+            if call.asked_mut().is_some_and(|asked| !std::mem::replace(&mut asked.delivered, true)) {
+                core.cx.event(Event::Delivered { call: name, owner: id.clone() });
+            }
+        } else {
+            self.stop_what_was_delivered(core, id, stanza, named);
+        }
+    }
+
+    /// Configurations crossed: open calls go on if their owner is the instance that was asked.
+    pub(super) fn calls_go_on(&mut self, core: &mut Core, id: &Identity) {
+        let Some(remote) = core.peers.get(id) else { return };
+        let (instance, sid) = (remote.instance().cloned(), remote.sid().cloned());
+        let mut again = Vec::new();
+        let mut lost = Vec::new();
+        let open: Vec<_> = self.calls.of_owner(id).map(|(key, _)| key).collect();
+        for key in open {
+            let Some(asked) = self.calls.get_mut(&key).and_then(Call::asked_mut) else { continue };
+            let same_join = Some(&asked.sid) == sid.as_ref();
+            match (&asked.instance, &instance) {
+                (Some(before), Some(present)) if before == present => {
+                    asked.sid = sid.clone().unwrap_or_else(|| asked.sid.clone());
+                }
+                (None, None) if same_join => {}
+                (None, Some(_)) if same_join => again.push(key), // it speaks our form after all
+                _ => lost.push(key),
+            }
+        }
+        for key in lost {
+            self.lose_call(core, key, id);
+        }
+        for key in again {
+            self.ask_owner(core, key, id);
+        }
+    }
+
+    /// Whether the open calls of this owner hold as many bytes of arguments as they may. One call always may.
+    fn is_full_with(&self, core: &Core, owner: &Identity, arguments: &Value) -> bool {
+        let open = self.calls.bytes_of(owner);
+        open > 0 && open + arguments.as_bytes().len() > core.cx.config.caps.open_bytes
+    }
+
+    /// The requests that this instance has not acknowledged, by stanza.
+    pub(super) fn requests_kept_for(&self, id: &Identity, instance: &Instance) -> Vec<(u32, Unacknowledged)> {
+        let is_it = |asked: &&Asked| asked.instance.as_ref() == Some(instance) && !asked.delivered;
+        let kept = self.calls.of_owner(id).filter_map(|(key, call)| Some((key, call.asked().filter(is_it)?)));
+        kept.map(|(key, asked)| (order_of(Some(asked.stanza)), Unacknowledged::Request(key))).collect()
+    }
+
+    /// The requests to this owner of which no packet left.
+    pub(super) fn requests_that_never_left(&self, id: &Identity) -> Vec<CallKey> {
+        let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.left == 0);
+        self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect()
+    }
+
+    /// The owner had no room for the request in this packet, which shall go again unless that was so too often. Returns how
+    /// often it had none.
+    pub(super) fn request_refused(&mut self, id: &Identity, packet: u64) -> Option<u32> {
+        let key = self.calls.sent_in(packet)?;
+        let asked = self.calls.get_mut(&key)?.asked_mut().filter(|asked| asked.owner == *id)?;
+        asked.turned_away = asked.turned_away.saturating_add(1);
+        asked.goes_again = asked.turned_away < MAX_REFUSALS;
+        Some(asked.turned_away)
+    }
+
+    /// The requests that this owner had no room for.
+    pub(super) fn requests_turned_away(&self, id: &Identity) -> Vec<CallKey> {
+        let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.goes_again);
+        self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect()
+    }
+
+    /// Sends a request again as it was, with the budget that is left. None if it need not be.
+    pub(super) fn ask_again(&mut self, core: &mut Core, key: CallKey) -> Option<Sent> {
+        let call = self.calls.get(&key)?;
+        let asked = call.asked().filter(|asked| !asked.delivered)?;
+        let (owner, stanza) = (asked.owner.clone(), asked.stanza);
+        let (meta, message) = request(core, call, asked.instance.as_ref());
+        let sent = core.post_again(&owner, stanza, &meta, &message);
+        let sent = sent.inspect_err(|error| tracing::warn!(?error, "a request cannot be sent again")).ok()?;
+        self.calls.sent_again(key, &sent);
+        Some(sent)
+    }
+
+    /// Whether this packet carried a request; it did not leave. As with [`Self::call_sent_in`], that may prove
+    /// nothing.
+    pub(super) fn request_never_left(&mut self, packet: u64, proven: bool) -> bool {
+        let call = self.calls.sent_in(packet).and_then(|key| self.calls.get_mut(&key));
+        let Some(asked) = call.and_then(Call::asked_mut) else { return false };
+        if proven || !asked.fast {
+            asked.left = asked.left.saturating_sub(1);
+        }
+        true
+    }
+
+    pub(super) fn requested(&mut self, core: &mut Core, key: CallKey) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let owner = call.owner().unwrap_or_else(|| core.cx.local.identity().clone());
+        let event = Event::Requested {
+            call: call.id.clone(),
+            tool: call.tool.to_string(),
+            execution: call.execution(),
+            owner: owner.clone(),
+            by: core.cx.local.identity().clone(),
+        };
+        core.cx.event(event);
+        if owner != *core.cx.local.identity() {
+            self.watch(core, &owner);
+        }
+    }
+
+    fn await_owner(&mut self, core: &mut Core, key: CallKey, wait: Duration) {
+        let Some(call) = self.calls.get(&key) else { return };
+        if !call.is_waiting() {
+            return self.requested(core, key);
+        }
+        // A while before the end, those who may still register are asked for a sign of life.
+        core.cx.set_timer(Timer::OwnerWait(key), wait.saturating_sub(SETTLED));
+        let wanted = call.named.clone().or_else(|| core.cx.config.pins.get(&*call.tool).cloned());
+        if let Some(wanted) = wanted {
+            core.peers.expect(&mut core.cx, &mut core.delivery, &wanted);
+        }
+    }
+
+    /// Sends the request, with the budget that is left.
+    pub(super) fn send_request(
+        &mut self,
+        core: &mut Core,
+        call: &Call,
+        owner: &Identity,
+    ) -> Result<Asked, CallError> {
+        let open = self.places_at(core, owner);
+        let full =
+            open >= core.cx.config.caps.open_per_peer || self.is_full_with(core, owner, &call.arguments);
+        if full && call.asked().is_none() {
+            return Err(CallError::TooManyOpen { open });
+        }
+        let remote = core.peers.get(owner).ok_or_else(|| CallError::Lost { owner: owner.clone() })?;
+        let instance = remote.instance().cloned().filter(|_| !remote.is_plain());
+        let sid = remote.sid().cloned().unwrap_or_else(|| Sid::from(""));
+        let (meta, message) = request(core, call, instance.as_ref());
+        let sent = core.post(owner, &meta, &message).map_err(|unfit| match unfit {
+            Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
+            Unfit::Encode(error) => CallError::Arguments(error),
+        })?;
+        core.copy(&call.meta, &for_observers(message));
+        let owner = owner.clone();
+        Ok(Asked {
+            owner,
+            instance,
+            sid,
+            stanza: sent.stanza,
+            packet: sent.packet,
+            at: core.cx.now,
+            ends: later(call.began, call.limit),
+            delivered: false,
+            left: 1,
+            fast: sent.is_fast,
+            turned_away: 0,
+            goes_again: false,
+            progress: 0,
+            again: call.asked().is_some(),
+        })
+    }
+}
+
+/// A call's request as it travels, with the budget that is left.
+fn request(core: &Core, call: &Call, instance: Option<&Instance>) -> (Meta, Message) {
+    let left = call.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
+    let message = Message::ToolUseRequest(ToolUseRequest {
+        id: call.id.clone(),
+        tool_name: call.tool.to_string(),
+        parameters: call.arguments.clone(),
+        execution: Ok(call.fallback.execution()),
+        timeout_ms: Some(milliseconds(left)),
+        conversation_id: Some(core.cx.config.room.clone()),
+        message_id: None,
+    });
+    let meta = match instance {
+        Some(instance) => codec::addressed(&call.meta, &ids::address_of(instance.as_str())),
+        None => call.meta.clone(),
+    };
+    (meta, message)
+}
+
+/// A request as observers see it: without the URL by which somebody signs in.
+fn for_observers(message: Message) -> Message {
+    match message {
+        Message::ToolUseRequest(request) if request.tool_name == AUTHORIZE => {
+            Message::ToolUseRequest(ToolUseRequest { parameters: Value::empty(), ..request })
+        }
+        other => other,
+    }
+}
+
+/// A duration as `timeoutMs`: at least 1.
+pub(super) fn milliseconds(time: Duration) -> i32 {
+    i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1)
+}

@@ -1,0 +1,164 @@
+//! Calls that the assistant runs itself: broadcast, so that the room can follow (`wire.md`, section 4).
+
+use super::{Call, CallKey, Core, JobKey, Outgoing, Stage, Timer, Unfit, milliseconds};
+use crate::{
+    protocol::{
+        frame::{Message, Meta, ToolUseRequest},
+        session::{
+            Output,
+            codec::result_message,
+            jobs::{Ended, Reported, Running, limit_of},
+        },
+    },
+    tool::{CallError, ErrorCode, Execution, NotOffered, Outcome, ToolError, ToolName, Visibility},
+    value::Value,
+};
+
+impl Outgoing {
+    /// Begins a call of a tool that we offer ourselves.
+    pub(super) fn run_own(&mut self, core: &mut Core, call: Call, tool: &ToolName) -> CallKey {
+        let key = self.insert_call(core, call);
+        self.run_here(core, key, tool);
+        key
+    }
+
+    /// Runs an open call of such a tool, in the time that is left of it.
+    pub(super) fn run_here(&mut self, core: &mut Core, key: CallKey, tool: &ToolName) {
+        let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };
+        let Some(known) = core.cx.local.tool(tool.as_str()) else {
+            // It was withdrawn while a client was asked first.
+            let why = NotOffered::NoSuchTool { owner: None, similar: None };
+            let unknown = CallError::unknown_tool(tool.as_str(), why);
+            return self.conclude(core, key, Err(unknown));
+        };
+        let (own, visibility) = (limit_of(known, asked), known.tool_options().disclose);
+        let job = core.cx.next_job_key();
+        self.calls.set_stage(key, Stage::Own(job));
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        let mut limit = call.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
+        if own < limit {
+            (limit, call.limit) = (own, own);
+        }
+        let request = ToolUseRequest {
+            id: call.id.clone(),
+            tool_name: tool.to_string(),
+            parameters: call.arguments.clone(),
+            execution: Ok(Execution::Server),
+            timeout_ms: Some(milliseconds(limit)),
+            conversation_id: Some(core.cx.config.room.clone()),
+            message_id: None,
+        };
+        let (meta, arguments) = (call.meta.clone(), call.arguments.clone());
+        let running = Running {
+            caller: core.cx.local.identity().clone(),
+            join: core.cx.local.participant.sid().clone(),
+            own: Some(key),
+            call: call.id.clone(),
+            tool: tool.clone(),
+            began: core.cx.now,
+            limit,
+            bytes: arguments.as_bytes().len(),
+            visibility,
+            reported: Reported::default(),
+        };
+        core.cx.set_timer(Timer::Deadline(key), limit);
+        disclose(core, tool, visibility, &meta, Message::ToolUseRequest(request));
+        self.requested(core, key);
+        if let Some(ended) =
+            core.jobs.start(&mut core.cx, &core.peers, job, running, arguments, meta.to_body())
+        {
+            self.local_job_ended(core, key, ended);
+        }
+    }
+
+    /// Our tool has its outcome.
+    pub(in crate::protocol::session) fn local_job_ended(
+        &mut self,
+        core: &mut Core,
+        key: CallKey,
+        ended: Ended,
+    ) {
+        let Ended { job, outcome } = ended;
+        let Some(call) = self.calls.get(&key) else { return };
+        let (limit, tool, began) = (call.limit, call.tool.clone(), job.reported.anything());
+        let (shown, result) = match outcome {
+            Ok(body) => (Ok(body.clone()), Ok(body)),
+            Err(error) => {
+                let shown = ToolError::new(error.code(), error.message());
+                let result = match error.code().as_str() {
+                    "timeout" => CallError::Timeout { limit },
+                    "cancelled" => CallError::Cancelled,
+                    "unknown_tool" if !began => {
+                        let owner = core.cx.local.identity().clone();
+                        CallError::unknown_tool(&tool, NotOffered::Declined { owner })
+                    }
+                    "busy" if !began => CallError::Busy { owner: core.cx.local.identity().clone() },
+                    _ => CallError::Tool(error.of_begun(began)),
+                };
+                (Err(shown), Err(result))
+            }
+        };
+        disclose_outcome(core, &job, shown);
+        self.conclude(core, key, result);
+    }
+
+    /// We end a call of our own tool: it stops.
+    pub(super) fn end_own(
+        &mut self,
+        core: &mut Core,
+        key: CallKey,
+        job: JobKey,
+        result: Result<Value, CallError>,
+    ) {
+        if let Some(running) = core.jobs.forget(&mut core.cx, job) {
+            core.cx.output(Output::Abort(job));
+            let outcome = match &result {
+                Err(CallError::Timeout { limit }) => Err(ToolError::new(
+                    ErrorCode::TIMEOUT,
+                    format!("no result within {} ms", limit.as_millis()),
+                )),
+                _ => Err(ToolError::cancelled()),
+            };
+            disclose_outcome(core, &running, outcome);
+        }
+        self.conclude(core, key, result);
+    }
+}
+
+fn disclose_outcome(core: &mut Core, job: &Running, outcome: Outcome) {
+    let message = result_message(&core.cx.config.room, &job.call, outcome);
+    disclose(core, &job.tool, job.visibility, &Meta::default(), message);
+}
+
+/// Broadcasts at the tool's level. What does not fit a packet is cut down to the name.
+fn disclose(core: &mut Core, tool: &ToolName, level: Visibility, meta: &Meta, message: Message) {
+    let sent = match level {
+        Visibility::Nothing => return,
+        Visibility::Full => match core.delivery.broadcast(&mut core.cx, meta, &message) {
+            Err(Unfit::TooLarge { size, limit }) => {
+                tracing::info!(%tool, size, limit, "too large for a broadcast: the room hears the name only");
+                core.delivery.broadcast(&mut core.cx, &Meta::default(), &name_only(message))
+            }
+            sent => sent,
+        },
+        Visibility::Name => core.delivery.broadcast(&mut core.cx, &Meta::default(), &name_only(message)),
+    };
+    if let Err(error) = sent {
+        tracing::warn!(%tool, ?error, "a call of our own cannot be broadcast");
+    }
+}
+
+/// A request or result without what it is about.
+fn name_only(message: Message) -> Message {
+    match message {
+        Message::ToolUseRequest(request) => {
+            Message::ToolUseRequest(ToolUseRequest { parameters: Value::empty(), ..request })
+        }
+        Message::ToolUseResult(mut result) => {
+            result.result = None;
+            result.error_message = result.error_message.map(|_| ToolError::LOCAL_MESSAGE.to_owned());
+            Message::ToolUseResult(result)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,140 @@
+//! Why a call finds nobody to run it (`wire.md`, section 4).
+
+use std::time::Duration;
+
+use super::{Call, CallKey, Core, Outgoing, Remote, SETTLED, routing::wanted};
+use crate::{
+    protocol::session::peers::Feature,
+    tool::{
+        CallError, NotAdmitted, NotOffered, ToolName,
+        not_offered::{NAMES_SHOWN, most_alike},
+    },
+    transport::Identity,
+};
+
+/// The most names that a misspelled one is compared with.
+const COMPARED: usize = 1024;
+
+impl Outgoing {
+    /// Why a call found nobody to ask.
+    pub(super) fn nobody_for(&self, core: &Core, call: &Call) -> CallError {
+        if core.cx.local.is_muted {
+            return CallError::NotAllowed;
+        }
+        let tool = call.tool.clone();
+        let wanted = wanted(core, call);
+        let clients = if *tool == *ToolName::ECHO { Vec::new() } else { not_bound(core, wanted) };
+        if !clients.is_empty() {
+            return CallError::NotBound { tool, clients };
+        }
+        let why = match wanted {
+            Some(owner) => why_not(core, &tool, owner),
+            None => why_nobody(core, &tool),
+        };
+        CallError::unknown_tool(&tool, why)
+    }
+
+    /// Pings the clients that may still register what a call waits for.
+    pub(super) fn probe(&self, core: &mut Core, key: CallKey) {
+        let Some(call) = self.calls.get(&key) else { return };
+        for id in unregistered(core, wanted(core, call)) {
+            core.peers.probe(&mut core.cx, &mut core.delivery, &id);
+        }
+    }
+
+    /// How long a registration that a call waits for may still be on its way, or the proof that its sender lives and sends none.
+    pub(super) fn registration_is_due(&self, core: &Core, key: CallKey) -> Option<Duration> {
+        let left = |id: &Identity| {
+            let remote = core.peers.get(id)?;
+            let since = core.cx.now.saturating_duration_since(remote.crossed_at()?);
+            let patience = if since < SETTLED { SETTLED } else { SETTLED * 2 };
+            patience.checked_sub(since).filter(|left| !remote.is_settled() && !left.is_zero())
+        };
+        let wanted = wanted(core, self.calls.get(&key)?);
+        unregistered(core, wanted).iter().filter_map(left).max()
+    }
+}
+
+/// Why this participant was not asked to run a tool.
+pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Identity) -> NotOffered {
+    let Some(remote) = core.peers.get(owner).filter(|remote| remote.is_here()) else {
+        let mut here: Vec<_> = core.peers.present().map(|(id, _)| id.clone()).collect();
+        let more = here.len().saturating_sub(NAMES_SHOWN);
+        here.truncate(NAMES_SHOWN);
+        return match here.is_empty() {
+            true => NotOffered::EmptyRoom { room: core.cx.config.room.as_str().into() },
+            false => NotOffered::NotHere { owner: owner.clone(), here, more },
+        };
+    };
+    // A participant that has sent nothing is still to be asked as a plain peer, whatever its token says.
+    let refusal = core.peers.refusal_of(&core.cx, owner, remote).filter(|_| !remote.is_plain());
+    if let Some(why) = refusal.filter(|_| remote.has_knocked() || remote.is_observer()) {
+        return not_admitted(tool, owner, remote, why);
+    }
+    if !remote.is_registered() && !remote.is_plain() {
+        return not_ready(core, vec![owner.clone()]);
+    }
+    let similar = most_alike(tool, remote.tools().iter().map(|it| it.name().as_str())).map(Into::into);
+    NotOffered::NoSuchTool { owner: Some(owner.clone()), similar }
+}
+
+/// The clients that shook hands and have not registered; only this one, if one is wanted.
+pub(in crate::protocol::session) fn unregistered(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
+    let is_it = |id: &Identity, remote: &Remote| {
+        remote.is_crossed()
+            && remote.lists(Feature::Register)
+            && !remote.is_registered()
+            && core.peers.is_admitted(&core.cx, id, remote)
+    };
+    let peers = core.peers.iter().filter(|(id, _)| wanted.is_none_or(|wanted| wanted == *id));
+    peers.filter(|(id, remote)| is_it(id, remote)).map(|(id, _)| id.clone()).collect()
+}
+
+/// The clients that shook hands, live, and offer nothing, not even an empty list: they are bound to another assistant. Only this one,
+/// if one is wanted. A client that was not heard since its registration is due proves nothing.
+pub(in crate::protocol::session) fn not_bound(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
+    let mut clients = unregistered(core, wanted);
+    clients.retain(|id| core.peers.get(id).is_some_and(Remote::is_settled));
+    clients
+}
+
+/// Why nobody was asked to run a tool.
+fn why_nobody(core: &Core, tool: &str) -> NotOffered {
+    let refused = core.peers.present();
+    let refused: Vec<_> =
+        refused.filter_map(|(id, it)| Some((id, it, core.peers.refusal_of(&core.cx, id, it)?))).collect();
+    let offering =
+        refused.iter().find(|(_, it, _)| it.refused_tools().iter().any(|name| name.as_str() == tool));
+    if let Some((id, remote, why)) = offering {
+        return not_admitted(tool, id, remote, why.clone());
+    }
+    if core.peers.present().next().is_none() {
+        return NotOffered::EmptyRoom { room: core.cx.config.room.as_str().into() };
+    }
+    let may_register =
+        |id: &Identity, it: &Remote| it.may_register() && core.peers.is_admitted(&core.cx, id, it);
+    let owners = core.peers.iter().filter(|(id, it)| may_register(id, it));
+    let owners: Vec<_> = owners.map(|(id, _)| id.clone()).take(NAMES_SHOWN).collect();
+    if !owners.is_empty() {
+        return not_ready(core, owners);
+    }
+    let known = core.cx.local.tools.iter().chain(core.peers.iter().flat_map(|(_, it)| it.tools()));
+    let known = known.take(COMPARED).map(|it| it.name().as_str());
+    let similar: Option<Box<str>> = most_alike(tool, known).map(Into::into);
+    // A participant that asked to be a client may have been about to offer the tool.
+    let asked = |it: &Remote| similar.is_none() && it.has_knocked() && it.refused_tools().is_empty();
+    match refused.into_iter().find(|(_, it, _)| asked(it)) {
+        Some((id, remote, why)) => not_admitted(tool, id, remote, why),
+        None => NotOffered::NoSuchTool { owner: None, similar },
+    }
+}
+
+fn not_ready(core: &Core, owners: Vec<Identity>) -> NotOffered {
+    let is_known = core.cx.local.unannounced_until.is_none_or(|until| core.cx.now >= until);
+    NotOffered::NotReady { owners, unannounced: !is_known }
+}
+
+fn not_admitted(tool: &str, id: &Identity, remote: &Remote, why: NotAdmitted) -> NotOffered {
+    let offers = remote.refused_tools().iter().any(|name| name.as_str() == tool);
+    NotOffered::NotAdmitted { client: id.clone(), offers, why }
+}

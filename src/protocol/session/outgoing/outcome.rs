@@ -1,0 +1,324 @@
+//! How calls of ours end: by their owner's answer, by our clock, by our own wish, by somebody's absence.
+
+use std::time::Duration;
+
+use super::{
+    Asked, Call, CallKey, Core, Counter, Event, Fallback, MAX_ASKED_BEFORE, Outgoing, Stage, Timer, later,
+    settled::Gone,
+};
+use crate::{
+    protocol::{
+        frame::{ErrorMessage, ToolUseResult},
+        session::{Output, codec::Received},
+    },
+    tool::{CallError, CallId, ErrorCode, NotOffered, Progress, Tool, ToolError},
+    transport::Identity,
+    value::Value,
+};
+
+impl Outgoing {
+    /// A result came: of an open call from its owner, or not.
+    pub(in crate::protocol::session) fn handle_result(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        incoming: &Received,
+        result: &ToolUseResult,
+    ) {
+        if let Some(key) = self.call_owned_by(core, &result.id, id) {
+            let Some(call) = self.calls.get_mut(&key) else { return };
+            call.began_at_owner |= incoming.has_begun();
+            let read = read_result(result, call, id);
+            if core.delivery.lane_is_open(&core.cx, &core.peers, id) {
+                self.answer_says_more(core, key, result.success);
+            }
+            if !self.run_what_was_declined(core, key, &read) {
+                self.settle_by_owner(core, key, read);
+            }
+        } else if core.peers.get(id).is_some_and(|it| self.settled.is_owned_by(&result.id, id, it)) {
+            let repeated = self.settled.answered(&result.id);
+            if let Some(stanza) = self.settled.get(&result.id).and_then(Gone::stop_sent_as) {
+                self.release_window(core, id, stanza); // its stop need not be acknowledged any more
+            }
+            core.cx.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
+            if result.success {
+                core.cx.log.late(&result.id, core.cx.now);
+            }
+        } else {
+            core.cx.complain(id, Counter::Foreign);
+            if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
+                return;
+            }
+            // One of our clients answers what we have forgotten: it may forget it too.
+        }
+        core.acknowledge(id, incoming.stanza(), Some(&result.id));
+    }
+
+    /// On the fast lane an answer takes the place of what would have preceded it (`wire.md`, 5): that the request
+    /// came, and, if it succeeded, that the tool began.
+    fn answer_says_more(&mut self, core: &mut Core, key: CallKey, success: bool) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let began = success && !call.began_at_owner;
+        let id = call.id.clone();
+        if let Some((owner, stanza)) = call.asked().map(|asked| (asked.owner.clone(), asked.stanza)) {
+            self.request_delivered(core, &owner, stanza, Some(id.as_str()));
+        }
+        if began {
+            core.cx.event(Event::Progress { key: Some(key), call: id, progress: Progress::started() });
+        }
+    }
+
+    /// An error (type 1) of a peer: a refusal of a call settles it.
+    pub(in crate::protocol::session) fn handle_error(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        error: ErrorMessage,
+    ) {
+        let originating = error.originating_id.as_deref().map(CallId::from);
+        if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(core, call, id)) {
+            // It may be the answer to what another instance was asked before, even if this one has acknowledged the
+            // new request meanwhile. Should it mean the new request after all, a further instance is there, whose
+            // Configuration says so.
+            if error.code == 304 && self.calls.get(&key).is_some_and(|call| call.asked_before.is_some()) {
+                return core.cx.count(Counter::Late);
+            }
+            if matches!(error.code, 301 | 304) {
+                let lost = Err(CallError::Lost { owner: id.clone() });
+                if !self.run_what_was_declined(core, key, &lost) {
+                    self.settle_by_owner(core, key, lost);
+                }
+                return;
+            }
+        } else if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
+            return core.cx.complain(id, Counter::Foreign);
+        }
+        peer_error(core, id, error);
+    }
+
+    /// A call's owner ends it, and needs not be told.
+    fn settle_by_owner(&mut self, core: &mut Core, key: CallKey, result: Result<Value, CallError>) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let remembered = call.asked().map(|asked| (call.id.clone(), Gone::answered(asked, core.cx.now)));
+        self.conclude(core, key, result);
+        if let Some((id, gone)) = remembered {
+            self.remember(core, id, gone);
+        }
+    }
+
+    /// We end a call: its owner, if any, is told to stop.
+    pub(in crate::protocol::session) fn settle_call(
+        &mut self,
+        core: &mut Core,
+        key: CallKey,
+        result: Result<Value, CallError>,
+    ) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let id = call.id.clone();
+        if let Stage::Own(job) = *call.stage() {
+            return self.end_own(core, key, job, result);
+        }
+        if call.asked().is_some_and(|asked| asked.left == 0 && !asked.again) {
+            let limit = call.limit;
+            let result = result.map_err(|error| match error {
+                CallError::Timeout { .. } | CallError::Lost { .. } => CallError::NotDelivered { limit },
+                other => other,
+            });
+            return self.conclude(core, key, result); // no packet left: its owner knows nothing of it
+        }
+        let remembered = call.asked().map(|asked| Gone::unanswered(asked, core.cx.now));
+        self.conclude(core, key, result);
+        if let Some(gone) = remembered {
+            self.remember(core, id.clone(), gone);
+            self.stop_owner(core, &id);
+        }
+    }
+
+    /// Nobody waits for the outcome any more; the call goes on as it would have.
+    pub(in crate::protocol::session) fn detach(&mut self, key: CallKey) {
+        if let Some(call) = self.calls.get_mut(&key).filter(|call| call.rest.is_none()) {
+            call.detached = true;
+        }
+    }
+
+    /// The packet with the request did not leave this process: nobody has to be told.
+    pub(in crate::protocol::session) fn never_left(
+        &mut self,
+        core: &mut Core,
+        key: CallKey,
+        error: CallError,
+    ) {
+        if !self.run_what_never_left(core, key) {
+            self.conclude(core, key, Err(error));
+        }
+    }
+
+    pub(in crate::protocol::session) fn deadline(&mut self, core: &mut Core, key: CallKey) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let error = if call.is_waiting() && call.asked_before.is_none() {
+            self.nobody_for(core, call)
+        } else {
+            CallError::Timeout { limit: call.limit }
+        };
+        self.settle_call(core, key, Err(error));
+    }
+
+    /// A peer's grace is over: what was asked of it in another join than its present one is lost.
+    pub(in crate::protocol::session) fn lose_calls_of_other_joins(&mut self, core: &mut Core, id: &Identity) {
+        let here = core.peers.get(id).and_then(|remote| remote.sid()).cloned();
+        self.lose_calls(core, id, |asked| Some(&asked.sid) != here.as_ref());
+    }
+
+    /// Another run of the owner's program is here. What the old one was asked, and may run twice, is asked anew of
+    /// whoever offers it; the rest is lost as soon as Configurations have crossed.
+    pub(in crate::protocol::session) fn ask_anew(&mut self, core: &mut Core, id: &Identity) {
+        let Some(remote) = core.peers.get(id) else { return };
+        let idempotent = |call: &Call| {
+            let is_it = |tool: &&Tool| tool.name().as_str() == &*call.tool;
+            remote.tools().iter().find(is_it).is_some_and(|tool| tool.tool_options().idempotent)
+        };
+        // All of them were asked of the old one: what an older one was asked was lost when the old one came.
+        let of_old = |call: &Call| call.asked().is_some_and(|asked| asked.instance.is_some());
+        let mut anew = Vec::new();
+        for (key, call) in self.calls.of_owner(id) {
+            // What nobody has claimed is ours to run, and is not asked again.
+            let may_wait = call.fallback != Fallback::UntilClaimed;
+            if may_wait && of_old(call) && idempotent(call) {
+                anew.push(key);
+            }
+        }
+        for key in anew {
+            let wait = core.cx.config.times.owner_wait;
+            let asked = self.calls.set_stage(key, Stage::Waiting);
+            let call = self.calls.get(&key).map(|call| call.id.clone());
+            let mut instance = None;
+            if let (Some(call), Some(Stage::Asked(asked))) = (call, asked) {
+                self.stop_sending(core, &call, &asked);
+                instance = asked.instance;
+            }
+            if let Some(call) = self.calls.get_mut(&key) {
+                call.replaced.extend(instance.map(|instance| (id.clone(), instance)));
+                if call.replaced.len() > MAX_ASKED_BEFORE {
+                    call.replaced.remove(0);
+                }
+                call.fallback = Fallback::Never;
+                call.asked_before = Some(id.clone());
+                call.waits_until = later(core.cx.now, wait);
+                core.cx.set_timer(Timer::OwnerWait(key), wait);
+            }
+        }
+    }
+
+    pub(in crate::protocol::session) fn lose_calls(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        which: impl Fn(&Asked) -> bool,
+    ) {
+        let is_it = |call: &Call| call.asked().is_some_and(&which);
+        let lost: Vec<_> =
+            self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect();
+        for key in lost {
+            self.lose_call(core, key, id);
+        }
+    }
+
+    /// Its owner need not have a request any more: what is left of it is not sent.
+    pub(super) fn stop_sending(&mut self, core: &mut Core, call: &CallId, asked: &Asked) {
+        core.delivery.withdraw(asked.packet);
+        core.delivery.lane_forget_request(&asked.owner, call);
+        self.release_window(core, &asked.owner, asked.stanza);
+    }
+
+    /// The one place where a call ends.
+    pub(super) fn conclude(&mut self, core: &mut Core, key: CallKey, result: Result<Value, CallError>) {
+        let Some(call) = self.calls.remove(&key) else { return };
+        let result = result.map_err(|error| unproven(error, call.asked_before.as_ref()));
+        if let Some(asked) = call.asked() {
+            self.stop_sending(core, &call.id, asked);
+        }
+        for (owner, instance) in &call.replaced {
+            let ends = later(call.began, call.limit);
+            self.settled.replaced(owner.clone(), instance.clone(), call.id.clone(), ends);
+            if core.peers.get(owner).is_some_and(|remote| remote.instance() == Some(instance)) {
+                self.stop_what_ended_meanwhile(core, owner);
+            }
+        }
+        for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
+            core.cx.timers.cancel(&timer);
+        }
+        let execution = call.execution();
+        let owner = match call.stage() {
+            Stage::Own(_) => Some(core.cx.local.identity().clone()),
+            Stage::Asked(asked) => Some(asked.owner.clone()),
+            Stage::Waiting => None,
+        };
+        if let Some(rest) = call.rest {
+            return self.rest_ended(core, call, rest, owner, result);
+        }
+        core.cx.log.result_size(&call.id, &result);
+        let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
+        let took = core.cx.now.saturating_duration_since(call.began);
+        core.cx.event(Event::Settled {
+            call: call.id,
+            tool: call.tool.into(),
+            execution,
+            owner,
+            outcome,
+            took,
+        });
+        if !call.detached {
+            core.cx.output(Output::Settled { key, result });
+        }
+    }
+}
+
+/// Reports an error of a peer that settles no call.
+pub(crate) fn peer_error(core: &mut Core, id: &Identity, error: ErrorMessage) {
+    let ErrorMessage { code, message, recoverable, .. } = error;
+    core.cx.event(Event::PeerError { by: id.clone(), code, message, recoverable });
+}
+
+/// What an error says of a call that another instance was asked for before: that one may have run it, whatever the
+/// last one says.
+fn unproven(error: CallError, asked_before: Option<&Identity>) -> CallError {
+    match (error, asked_before) {
+        (CallError::Tool(error), Some(_)) => CallError::Tool(error.of_begun(true)),
+        (error, Some(owner)) if !error.may_have_run() => CallError::Lost { owner: owner.clone() },
+        (error, _) => error,
+    }
+}
+
+/// The limit that ended a call at its owner: what its answer names in milliseconds (`wire.md`, section 5), if that is
+/// shorter than the caller's own.
+fn limit_named(message: Option<&str>, own: Duration) -> Duration {
+    let number = message.and_then(|text| text.split(" ms").next()?.split(' ').next_back());
+    let named = number.and_then(|number| number.parse().ok()).map(Duration::from_millis);
+    named.filter(|named| !named.is_zero() && *named < own).unwrap_or(own)
+}
+
+/// What an owner's answer means.
+fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<Value, CallError> {
+    if result.success {
+        return Ok(result.result.clone().unwrap_or_else(Value::empty));
+    }
+    let code = result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR);
+    let began = call.began_at_owner;
+    Err(match code.as_str() {
+        "timeout" => CallError::Timeout { limit: limit_named(result.error_message.as_deref(), call.limit) },
+        "cancelled" => CallError::Cancelled,
+        "unknown_tool" if !began => {
+            CallError::unknown_tool(&call.tool, NotOffered::Declined { owner: owner.clone() })
+        }
+        "busy" if !began => CallError::Busy { owner: owner.clone() },
+        "lost" => CallError::Lost { owner: owner.clone() },
+        _ => {
+            let message = result.error_message.as_deref().unwrap_or(ToolError::LOCAL_MESSAGE);
+            let error = ToolError::new(code, message).of_begun(began);
+            CallError::Tool(match &result.result {
+                Some(partial) => error.with_partial(partial.clone()),
+                None => error,
+            })
+        }
+    })
+}

@@ -1,0 +1,118 @@
+//! What owners report of open calls, and the frames that they have not acknowledged.
+
+use super::{Call, Core, Counter, Event, Outgoing, Unacknowledged};
+use crate::{
+    protocol::{
+        frame::{Acknowledgement, ToolProgress},
+        session::{CallKey, jobs::fitted, peers::Feature},
+    },
+    tool::Progress,
+    transport::Identity,
+};
+
+/// How much more progress of one call is taken than an owner of the same kind sends, since its second begins at another time.
+const PROGRESS_LEEWAY: u32 = 2;
+
+impl Outgoing {
+    /// An owner acknowledges a request or a stop.
+    pub(crate) fn handle_acknowledgement(&mut self, core: &mut Core, id: &Identity, it: &Acknowledgement) {
+        if let Some(stanza) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
+            self.release_window(core, id, stanza);
+            self.request_delivered(core, id, stanza, it.acknowledged_message_id.as_deref());
+            self.settled.stop_known(id, stanza);
+        }
+    }
+
+    /// An owner reports progress.
+    pub(crate) fn handle_progress(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        stanza: Option<i32>,
+        it: ToolProgress,
+    ) {
+        let Some(key) = self.call_owned_by(core, &it.id, id) else {
+            if core.peers.get(id).is_some_and(|remote| self.settled.is_owned_by(&it.id, id, remote)) {
+                return core.cx.count(Counter::Late);
+            }
+            return core.cx.complain(id, Counter::Foreign);
+        };
+        if self.is_old_progress(core, id, key, stanza) {
+            return core.cx.count(Counter::Duplicate);
+        }
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        call.began_at_owner = true;
+        // A call that has begun was delivered, though the acknowledgement may arrive later.
+        if let Some(stanza) = call.asked().map(|asked| asked.stanza) {
+            self.request_delivered(core, id, stanza, Some(it.id.as_str()));
+        }
+        let most = core.cx.config.caps.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        if !call.rate.admits(core.cx.now, most) {
+            return core.cx.count(Counter::ProgressDropped);
+        }
+        let call = it.id.clone();
+        let progress = fitted(read_progress(it), core.cx.config.caps.progress_bytes);
+        core.cx.event(Event::Progress { key: Some(key), call, progress });
+    }
+
+    /// The frames that this peer has not acknowledged, each with its place in the order.
+    pub(crate) fn unacknowledged(&self, core: &Core, id: &Identity) -> Vec<(u32, Unacknowledged)> {
+        let Some(instance) = core.peers.get(id).and_then(|remote| remote.instance()) else {
+            return Vec::new();
+        };
+        let stops = self.settled.stops_kept_for(id, instance).into_iter();
+        let stops = stops.map(|(place, call)| (place, Unacknowledged::Stop(call)));
+        self.requests_kept_for(id, instance).into_iter().chain(stops).collect()
+    }
+
+    /// Sends unacknowledged frames again as long as the peer's window has room.
+    pub(crate) fn retransmit(&mut self, core: &mut Core, id: &Identity) {
+        while let Some(frame) = core.delivery.next_retransmission(&core.cx, &core.peers, id) {
+            let sent = match frame {
+                Unacknowledged::Request(key) => self.ask_again(core, key),
+                Unacknowledged::Stop(call) => self.stop_again(core, &call),
+                Unacknowledged::Answer(_) | Unacknowledged::Claim(_) => None,
+            };
+            if let Some(sent) = sent {
+                core.delivery.note_retransmitted(&mut core.cx, id, &sent);
+            }
+        }
+    }
+
+    /// A frame was acknowledged, or is not wanted any more: the next ones may be sent again.
+    pub(crate) fn release_window(&mut self, core: &mut Core, id: &Identity, stanza: i32) {
+        if core.delivery.release_window(id, stanza) {
+            self.retransmit(core, id);
+        }
+    }
+
+    /// Whether progress arrived before, or newer progress of its call did. On the fast lane an owner sends each twice, and the copies
+    /// overtake each other.
+    fn is_old_progress(&mut self, core: &Core, id: &Identity, key: CallKey, stanza: Option<i32>) -> bool {
+        if !core.peers.get(id).is_some_and(|remote| remote.lists(Feature::FastLane)) {
+            return false;
+        }
+        let stanza = stanza.map(i32::unsigned_abs).filter(|stanza| *stanza != 0);
+        let asked = self.calls.get_mut(&key).and_then(Call::asked_mut);
+        let (Some(stanza), Some(asked)) = (stanza, asked) else { return false };
+        let is_old = stanza <= asked.progress;
+        asked.progress = asked.progress.max(stanza);
+        is_old
+    }
+}
+
+/// Reports progress of a call that the assistant runs itself, or of another client's.
+pub(crate) fn observe_progress(core: &mut Core, it: ToolProgress) {
+    let call = it.id.clone();
+    let progress = fitted(read_progress(it), core.cx.config.caps.progress_bytes);
+    core.cx.event(Event::Progress { key: None, call, progress });
+}
+
+fn read_progress(it: ToolProgress) -> Progress {
+    let mut progress = Progress::started();
+    progress.status = it.status;
+    progress.message = it.message;
+    progress.content = it.content;
+    progress
+}

@@ -1,0 +1,150 @@
+//! Who shall run a call: chosen before it is sent (`wire.md`, section 4).
+
+use super::{Call, CallKey, Core, Outgoing, Remote, Timer, not_offered::why_not};
+use crate::{
+    tool::{CallError, ToolName},
+    transport::Identity,
+};
+
+/// What the choice of an owner came to.
+pub(super) enum Choice {
+    /// This one is asked.
+    Ask(Identity),
+    /// Nobody yet.
+    Wait,
+    /// Nobody ever.
+    Fail(CallError),
+}
+
+impl Outgoing {
+    pub(super) fn choose(&self, core: &Core, tool: &str, named: Option<&Identity>) -> Choice {
+        match named.or_else(|| core.cx.config.pins.get(tool)) {
+            Some(owner) => self.choose_named(core, tool, owner),
+            None => self.choose_any(core, tool),
+        }
+    }
+
+    /// Calls that wait look again.
+    pub(in crate::protocol::session) fn look_for_owners(&mut self, core: &mut Core) {
+        core.peers.note_change();
+        let waiting: Vec<_> = self.calls.waiting().map(|(key, _)| key).collect();
+        for key in waiting {
+            let Some(call) = self.calls.get(&key) else { continue };
+            match self.choose(core, &call.tool, call.named.as_ref()) {
+                Choice::Wait => {}
+                Choice::Fail(error) => self.settle_call(core, key, Err(error)),
+                Choice::Ask(owner) => self.ask_owner(core, key, &owner),
+            }
+        }
+    }
+
+    pub(in crate::protocol::session) fn no_owner(&mut self, core: &mut Core, key: CallKey) {
+        if let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) {
+            if core.cx.now < call.waits_until {
+                let left = call.waits_until.saturating_duration_since(core.cx.now);
+                self.probe(core, key);
+                return core.cx.set_timer(Timer::OwnerWait(key), left);
+            }
+            if let Some(left) = self.registration_is_due(core, key) {
+                self.probe(core, key);
+                return core.cx.set_timer(Timer::OwnerWait(key), left);
+            }
+            let error = match &call.asked_before {
+                Some(owner) => CallError::Lost { owner: owner.clone() },
+                None => self.nobody_for(core, call),
+            };
+            self.settle_call(core, key, Err(error));
+        }
+    }
+
+    /// If a call waits for this very participant, it is greeted, and judged by its silence.
+    pub(in crate::protocol::session) fn expect(&mut self, core: &mut Core, id: &Identity) {
+        if !core.cx.is_client() && (self.expected.contains_key(id) || self.is_wanted_by_a_call(core, id)) {
+            core.peers.expect(&mut core.cx, &mut core.delivery, id);
+        }
+    }
+
+    /// Whether a call waits for this very participant.
+    fn is_wanted_by_a_call(&self, core: &Core, id: &Identity) -> bool {
+        self.calls.waiting().any(|(_, call)| wanted(core, call) == Some(id))
+    }
+
+    /// The server has announced the local participant: who is silent from now on is silent.
+    pub(in crate::protocol::session) fn judge_silence(&mut self, core: &mut Core) {
+        for id in core.peers.ids() {
+            if core.cx.timers.is_set(&Timer::Silent(id.clone())) {
+                core.cx.timers.cancel(&Timer::Silent(id.clone()));
+                self.expect(core, &id);
+            }
+        }
+    }
+
+    /// A participant that a call waits for did not answer the local Configuration: it is asked as a plain peer.
+    pub(in crate::protocol::session) fn handle_silence(&mut self, core: &mut Core, id: &Identity) {
+        let is_wanted = self.expected.contains_key(id) || self.is_wanted_by_a_call(core, id);
+        if is_wanted && core.peers.judge_silence(&mut core.cx, id) {
+            self.look_for_owners(core);
+        }
+    }
+
+    /// Calls that hold a place at this owner: open, or stopped without its knowing.
+    pub(super) fn places_at(&self, core: &Core, owner: &Identity) -> usize {
+        let instance = core.peers.get(owner).and_then(Remote::instance);
+        self.calls.count_of(owner) + self.settled.places_at(owner, instance)
+    }
+
+    fn choose_named(&self, core: &Core, tool: &str, owner: &Identity) -> Choice {
+        let unknown = || Choice::Fail(CallError::unknown_tool(tool, why_not(core, tool, owner)));
+        let Some(remote) = core.peers.get(owner) else { return Choice::Wait };
+        if remote.is_observer() {
+            return unknown();
+        }
+        if !remote.is_reachable() {
+            return Choice::Wait;
+        }
+        if (remote.is_plain() && !is_prompt(tool)) || tool == ToolName::ECHO || offers(remote, tool) {
+            return Choice::Ask(owner.clone());
+        }
+        if remote.is_registered() || remote.is_plain() { unknown() } else { Choice::Wait }
+    }
+
+    fn choose_any(&self, core: &Core, tool: &str) -> Choice {
+        let offers = |remote: &Remote| {
+            if tool == ToolName::ECHO { !remote.is_plain() } else { offers(remote, tool) }
+        };
+        let mut owners: Vec<_> = core
+            .peers
+            .iter()
+            .filter(|(id, remote)| {
+                remote.is_reachable() && offers(remote) && core.peers.is_admitted(&core.cx, id, remote)
+            })
+            .map(|(id, _)| id.clone())
+            .collect();
+        match owners.len() {
+            0 => Choice::Wait,
+            1 => Choice::Ask(owners.remove(0)),
+            _ => match core.peers.select(&core.cx, Some(tool), &owners) {
+                Some(owner) => Choice::Ask(owner),
+                None => Choice::Fail(CallError::Ambiguous { tool: tool.into(), owners }),
+            },
+        }
+    }
+}
+
+/// Whom a call names, itself or by a pin of its tool.
+pub(super) fn wanted<'a>(core: &'a Core, call: &'a Call) -> Option<&'a Identity> {
+    call.named.as_ref().or_else(|| core.cx.config.pins.get(&*call.tool))
+}
+
+/// Whether it offers the tool in this join.
+fn offers(remote: &Remote, tool: &str) -> bool {
+    if is_prompt(tool) {
+        return remote.takes_prompts();
+    }
+    remote.is_registered() && remote.tool(tool).is_some()
+}
+
+/// Whether a name is a prompt's.
+fn is_prompt(tool: &str) -> bool {
+    ToolName::PROMPTS.contains(&tool)
+}

@@ -1,0 +1,354 @@
+//! Calls of ours that have their outcome, as long as frames of them may still come.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use super::{Asked, Core, Outgoing};
+use crate::{
+    protocol::session::{
+        delivery::order_of,
+        ids::Instance,
+        peers::Remote,
+        timers::{Timer, later},
+    },
+    tool::CallId,
+    transport::Identity,
+};
+
+/// Settled calls that are remembered at once.
+const MAX_SETTLED: usize = 4096;
+
+/// Replaced instances that may still run a call of ours: so many are remembered at once. They are searched one by one, when
+/// an instance shows itself and when a call ends whose request was sent to another instance.
+const MAX_REPLACED: usize = 256;
+
+/// The settled calls. Every lookup takes a time that grows with the logarithm of their number.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    calls: BTreeMap<CallId, Gone>,
+    /// When each may be forgotten.
+    order: BTreeSet<(Instant, CallId)>,
+    by_owner: BTreeMap<Identity, AtOwner>,
+    /// Calls that still count among the open calls of their owner's instance.
+    places: BTreeMap<(Identity, Instance), usize>,
+    /// Calls whose stops wait to be sent, by the stanza of the request. The session never uses a stanza twice.
+    waiting: BTreeMap<i32, CallId>,
+    /// Calls whose stops were sent, by the stanza of the stop.
+    by_stanza: BTreeMap<i32, CallId>,
+    /// The same calls, by the last packet of the stop.
+    by_packet: BTreeMap<u64, CallId>,
+    /// Instances that were replaced while a call of theirs was open, so that their replacements were sent the request.
+    replaced: VecDeque<Replaced>,
+}
+
+/// An instance that may still run a call that has ended: its replacement was sent the request.
+#[derive(Debug)]
+struct Replaced {
+    owner: Identity,
+    instance: Instance,
+    call: CallId,
+    /// When its budget has ended.
+    until: Instant,
+}
+
+/// The settled calls of one owner.
+#[derive(Debug, Default)]
+struct AtOwner {
+    remembered: usize,
+    /// Those that the owner shall stop and may not know of.
+    stopping: BTreeSet<CallId>,
+}
+
+/// A call that was settled.
+#[derive(Debug)]
+pub(super) struct Gone {
+    /// Who was asked, and how.
+    asked: Asked,
+    /// Whether its owner answered.
+    answered: bool,
+    /// Indexed, as `asked` and `answered` are: only [`Settled`] changes it.
+    stop: Stop,
+    /// When it may be forgotten.
+    until: Instant,
+}
+
+/// Whether its owner was told to stop.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// It need not be: it answered, or nobody minds if it goes on.
+    Unwanted,
+    /// It shall be, when it can be reached.
+    Waiting,
+    /// It was, under this stanza, last in this packet.
+    Sent { stanza: i32, packet: u64 },
+    /// It knows, or is gone.
+    Known,
+}
+
+impl Gone {
+    /// A call that ends without its owner, which shall stop.
+    pub(super) fn unanswered(asked: &Asked, now: Instant) -> Self {
+        Self { asked: asked.clone(), answered: false, stop: Stop::Waiting, until: now }
+    }
+
+    /// A call that its owner has done with, one way or another.
+    pub(super) fn answered(asked: &Asked, now: Instant) -> Self {
+        Self { answered: true, stop: Stop::Unwanted, ..Self::unanswered(asked, now) }
+    }
+
+    pub(super) fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    pub(super) fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// The stanza of a stop that was sent and not acknowledged.
+    pub(super) fn stop_sent_as(&self) -> Option<i32> {
+        match self.stop {
+            Stop::Sent { stanza, .. } => Some(stanza),
+            Stop::Unwanted | Stop::Waiting | Stop::Known => None,
+        }
+    }
+
+    /// Whether its owner shall stop and may not know of it. What was asked in the plain form may be run by any instance
+    /// that shows itself later, whichever of them acknowledged the stop.
+    fn is_stopping(&self) -> bool {
+        match self.stop {
+            Stop::Waiting | Stop::Sent { .. } => true,
+            Stop::Known => self.asked.instance.is_none() && !self.answered,
+            Stop::Unwanted => false,
+        }
+    }
+
+    /// Where it still counts among the open calls. A plain peer acknowledges nothing, so nothing counts there.
+    fn place(&self) -> Option<(Identity, Instance)> {
+        let instance = self.asked.instance.clone().filter(|_| !self.answered && self.is_stopping())?;
+        Some((self.asked.owner.clone(), instance))
+    }
+}
+
+impl Settled {
+    /// Stopped calls of which this instance of their owner does not know yet.
+    pub(super) fn places_at(&self, owner: &Identity, instance: Option<&Instance>) -> usize {
+        let place = instance.map(|instance| (owner.clone(), instance.clone()));
+        place.and_then(|place| self.places.get(&place)).copied().unwrap_or(0)
+    }
+
+    /// Whether a call of this owner is remembered: it may answer it once more.
+    pub(super) fn remembers(&self, owner: &Identity) -> bool {
+        self.by_owner.contains_key(owner)
+    }
+
+    pub(super) fn get(&self, call: &CallId) -> Option<&Gone> {
+        self.calls.get(call)
+    }
+
+    /// Whether the call is remembered, and this is who was asked.
+    pub(super) fn is_owned_by(&self, call: &CallId, id: &Identity, remote: &Remote) -> bool {
+        self.calls.get(call).is_some_and(|gone| gone.asked.is_of(id, remote))
+    }
+
+    /// The owner answered. Returns whether it had answered before.
+    pub(super) fn answered(&mut self, call: &CallId) -> bool {
+        let before = self.calls.get(call).is_some_and(|gone| gone.answered);
+        if !before {
+            self.change(call, |gone| gone.answered = true);
+        }
+        before
+    }
+
+    /// The stop of this call was sent under this stanza, in this packet.
+    pub(super) fn stop_sent(&mut self, call: &CallId, stanza: i32, packet: u64) {
+        self.change(call, |gone| gone.stop = Stop::Sent { stanza, packet });
+    }
+
+    /// The stops that this instance has not acknowledged, by the order in which they were sent.
+    pub(super) fn stops_kept_for(&self, owner: &Identity, instance: &Instance) -> Vec<(u32, CallId)> {
+        let kept = self.stopping_at(owner).filter_map(|(call, gone)| match gone.stop {
+            Stop::Sent { stanza, .. } if gone.asked.instance.as_ref() == Some(instance) => {
+                Some((order_of(Some(stanza)), call.clone()))
+            }
+            _ => None,
+        });
+        kept.collect()
+    }
+
+    /// The owner for whom this packet carried a stop; it did not leave.
+    pub(super) fn stop_never_left(&mut self, packet: u64) -> Option<Identity> {
+        let call = self.by_packet.get(&packet)?.clone();
+        self.change(&call, |gone| gone.stop = Stop::Waiting);
+        self.calls.get(&call).map(|gone| gone.asked.owner.clone())
+    }
+
+    /// The owner knows of the stop that was sent under this stanza.
+    pub(super) fn stop_known(&mut self, owner: &Identity, stanza: i32) {
+        let call = self.by_stanza.get(&stanza);
+        let is_its = |call: &&CallId| self.calls.get(*call).is_some_and(|gone| gone.asked.owner == *owner);
+        if let Some(call) = call.filter(is_its).cloned() {
+            self.known(&call);
+        }
+    }
+
+    /// The calls of this owner whose stops wait to be sent.
+    pub(super) fn waiting_stops(&self, owner: &Identity) -> Vec<CallId> {
+        let waiting = self.stopping_at(owner).filter(|(_, gone)| gone.stop == Stop::Waiting);
+        waiting.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The call of this owner whose request had this stanza and whose stop waits to be sent.
+    pub(super) fn waiting_stop_of(&self, owner: &Identity, stanza: i32) -> Option<CallId> {
+        let call = self.waiting.get(&stanza)?;
+        let is_its = self.calls.get(call).is_some_and(|gone| gone.asked.owner == *owner);
+        is_its.then(|| call.clone())
+    }
+
+    /// Another instance shows itself: it may be the one that was asked in the plain form, so the stops of that go to it too.
+    pub(super) fn stop_plain_calls_again(&mut self, owner: &Identity) {
+        let is_plain = |gone: &Gone| gone.asked.instance.is_none() && gone.stop != Stop::Waiting;
+        let again: Vec<_> = self
+            .stopping_at(owner)
+            .filter(|(_, gone)| is_plain(gone))
+            .map(|(call, _)| call.clone())
+            .collect();
+        for call in again {
+            self.change(&call, |gone| gone.stop = Stop::Waiting);
+        }
+    }
+
+    /// A call has ended that this instance was asked for before another one: it may run it until then.
+    pub(super) fn replaced(&mut self, owner: Identity, instance: Instance, call: CallId, until: Instant) {
+        if self.replaced.len() >= MAX_REPLACED {
+            self.replaced.pop_front();
+        }
+        self.replaced.push_back(Replaced { owner, instance, call, until });
+    }
+
+    /// The calls that have ended and that this instance, which had been replaced, may still run.
+    pub(super) fn may_be_run_by(
+        &mut self,
+        now: Instant,
+        owner: &Identity,
+        instance: &Instance,
+    ) -> Vec<CallId> {
+        self.replaced.retain(|it| it.until > now);
+        let its = self.replaced.iter().filter(|it| it.owner == *owner && it.instance == *instance);
+        its.map(|it| it.call.clone()).collect()
+    }
+
+    fn stopping_at(&self, owner: &Identity) -> impl Iterator<Item = (&CallId, &Gone)> {
+        let calls = self.by_owner.get(owner).into_iter().flat_map(|at| &at.stopping);
+        calls.filter_map(|call| Some((call, self.calls.get(call)?)))
+    }
+
+    fn known(&mut self, call: &CallId) {
+        self.change(call, |gone| gone.stop = Stop::Known);
+    }
+
+    fn insert(&mut self, call: CallId, gone: Gone) {
+        if self.order.len() >= MAX_SETTLED {
+            self.forget_first();
+        }
+        self.forget(&call);
+        self.order.insert((gone.until, call.clone()));
+        self.index(&call, &gone);
+        self.calls.insert(call, gone);
+    }
+
+    fn forget_first(&mut self) {
+        if let Some((_, first)) = self.order.pop_first() {
+            self.forget(&first);
+        }
+    }
+
+    fn forget(&mut self, call: &CallId) {
+        if let Some(gone) = self.calls.remove(call) {
+            self.unindex(call, &gone);
+            self.order.remove(&(gone.until, call.clone()));
+        }
+    }
+
+    fn change(&mut self, call: &CallId, change: impl FnOnce(&mut Gone)) {
+        let Some((call, mut gone)) = self.calls.remove_entry(call) else { return };
+        self.unindex(&call, &gone);
+        change(&mut gone);
+        self.index(&call, &gone);
+        self.calls.insert(call, gone);
+    }
+
+    fn index(&mut self, call: &CallId, gone: &Gone) {
+        let at = self.by_owner.entry(gone.asked.owner.clone()).or_default();
+        at.remembered += 1;
+        if gone.is_stopping() {
+            at.stopping.insert(call.clone());
+        }
+        if let Some(place) = gone.place() {
+            *self.places.entry(place).or_default() += 1;
+        }
+        match gone.stop {
+            Stop::Waiting => {
+                self.waiting.insert(gone.asked.stanza, call.clone());
+            }
+            Stop::Sent { stanza, packet } => {
+                self.by_stanza.insert(stanza, call.clone());
+                self.by_packet.insert(packet, call.clone());
+            }
+            Stop::Unwanted | Stop::Known => {}
+        }
+    }
+
+    fn unindex(&mut self, call: &CallId, gone: &Gone) {
+        if let Some(at) = self.by_owner.get_mut(&gone.asked.owner) {
+            at.remembered -= 1;
+            at.stopping.remove(call);
+            if at.remembered == 0 {
+                self.by_owner.remove(&gone.asked.owner);
+            }
+        }
+        if let Some(place) = gone.place()
+            && let Some(held) = self.places.get_mut(&place)
+        {
+            *held -= 1;
+            if *held == 0 {
+                self.places.remove(&place);
+            }
+        }
+        match gone.stop {
+            Stop::Waiting => {
+                self.waiting.remove(&gone.asked.stanza);
+            }
+            Stop::Sent { stanza, packet } => {
+                self.by_stanza.remove(&stanza);
+                self.by_packet.remove(&packet);
+            }
+            Stop::Unwanted | Stop::Known => {}
+        }
+    }
+}
+
+impl Outgoing {
+    pub(super) fn remember(&mut self, core: &mut Core, call: CallId, mut gone: Gone) {
+        // A stop is kept as long as its owner may still be at it.
+        let working = gone.asked.ends.saturating_duration_since(core.cx.now);
+        let still = if gone.stop == Stop::Waiting { working } else { Duration::ZERO };
+        gone.until = later(core.cx.now, still.saturating_add(core.cx.config.times.memory));
+        self.settled.insert(call, gone);
+        self.set_settled_timer(core);
+    }
+
+    pub(in crate::protocol::session) fn expire_settled(&mut self, core: &mut Core) {
+        while self.settled.order.first().is_some_and(|(until, _)| *until <= core.cx.now) {
+            self.settled.forget_first();
+        }
+        self.set_settled_timer(core);
+    }
+
+    fn set_settled_timer(&mut self, core: &mut Core) {
+        if let Some((until, _)) = self.settled.order.first() {
+            core.cx.set_timer(Timer::Past, until.saturating_duration_since(core.cx.now));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Client: asks its assistant to stop calls, and asks again until the assistant has heard it (type 10).
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use super::{Core, Outgoing};
+use crate::{
+    protocol::frame::{ControlStop, Message, Meta},
+    tool::CallId,
+    transport::{CloseReason, Identity},
+};
+
+/// Stops that wait for their acknowledgement at once. Beyond it the oldest is forgotten.
+const MAX_STOPS: usize = 64;
+
+/// How long a stop is kept for an assistant that comes back: no longer than a person would mean it.
+const STOP_KEPT: Duration = Duration::from_secs(60);
+
+/// Why an assistant could not be asked to stop.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StopError {
+    /// No assistant is bound, so nobody can be asked.
+    #[error("no assistant is here that could be asked to stop")]
+    NoAssistant,
+    /// We are not in the room any more.
+    #[error("not in the room: {0}")]
+    Closed(CloseReason),
+}
+
+/// Stops that the assistant may not have heard.
+#[derive(Debug, Default)]
+pub(super) struct StopRequests(VecDeque<StopRequest>);
+
+#[derive(Debug)]
+struct StopRequest {
+    assistant: Identity,
+    /// The stanza and packet under which it went; none while it waits for the assistant to be reachable.
+    sent: Option<(i32, u64)>,
+    target: Option<CallId>,
+    at: Instant,
+}
+
+impl Outgoing {
+    /// Client: asks the bound assistant to stop a call, or every call that a barge-in would stop.
+    pub(crate) fn request_stop(&mut self, core: &mut Core, call: Option<&CallId>) -> Result<(), StopError> {
+        let assistant = core.peers.bound().cloned().ok_or(StopError::NoAssistant)?;
+        let stops = &mut self.stop_requests.0;
+        if stops.len() >= MAX_STOPS {
+            stops.pop_front();
+        }
+        stops.push_back(StopRequest {
+            assistant: assistant.clone(),
+            sent: None,
+            target: call.cloned(),
+            at: core.cx.now,
+        });
+        self.send_stops(core, &assistant, false);
+        Ok(())
+    }
+
+    /// Sends what the assistant was not sent; under a new pair of sids also what it has not acknowledged, under
+    /// its own stanza.
+    pub(in crate::protocol::session) fn send_stops(&mut self, core: &mut Core, to: &Identity, again: bool) {
+        if !core.peers.is_reachable(to) {
+            return;
+        }
+        let mut stops = std::mem::take(&mut self.stop_requests.0);
+        stops.retain(|stop| core.cx.now.saturating_duration_since(stop.at) < STOP_KEPT);
+        for stop in stops.iter_mut().filter(|stop| stop.assistant == *to) {
+            let message = Message::ControlStop(ControlStop {
+                conversation_id: Some(core.cx.config.room.clone()),
+                target_id: stop.target.as_ref().map(|call| call.as_str().to_owned()),
+                ..ControlStop::default()
+            });
+            match stop.sent {
+                Some(_) if !again => {}
+                Some((stanza, _)) => {
+                    if let Err(error) = core.post_again(to, stanza, &Meta::default(), &message) {
+                        tracing::warn!(%to, ?error, "a stop cannot be sent again");
+                    }
+                }
+                None => {
+                    let sent = core.post_small(to, &message);
+                    stop.sent = sent.map(|sent| (sent.stanza, sent.packet));
+                }
+            }
+        }
+        self.stop_requests.0 = stops;
+    }
+
+    /// The assistant has heard a stop of ours.
+    pub(in crate::protocol::session) fn stop_request_acknowledged(&mut self, by: &Identity, stanza: i32) {
+        self.stop_requests
+            .0
+            .retain(|stop| stop.assistant != *by || stop.sent.is_none_or(|(sent, _)| sent != stanza));
+    }
+
+    /// A packet did not leave: a stop in it goes when its assistant can be reached again.
+    /// Returns the assistant that it was for.
+    pub(in crate::protocol::session) fn stop_request_unsent(&mut self, packet: u64) -> Option<Identity> {
+        let mut stops = self.stop_requests.0.iter_mut();
+        let stop = stops.find(|stop| stop.sent.is_some_and(|(_, it)| it == packet))?;
+        stop.sent = None;
+        Some(stop.assistant.clone())
+    }
+
+    /// This assistant, or this run of it, is gone: nothing of it is left to stop.
+    pub(in crate::protocol::session) fn forget_stops(&mut self, of: &Identity) {
+        self.stop_requests.0.retain(|stop| stop.assistant != *of);
+    }
+}

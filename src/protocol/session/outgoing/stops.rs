@@ -1,0 +1,113 @@
+//! Stops of calls that have ended without their owner's answer (type 10).
+
+use super::{Core, Counter, Outgoing, Remote, Sent, codec, settled::Stop};
+use crate::{
+    protocol::{
+        frame::{ControlStop, Message, Meta},
+        session::codec::Received,
+    },
+    tool::{CallError, CallId},
+    transport::Identity,
+};
+
+impl Outgoing {
+    /// Tells the owner of a call that was settled without its answer to stop, once it can be reached.
+    pub(super) fn stop_owner(&mut self, core: &mut Core, call: &CallId) {
+        let Some(gone) = self.settled.get(call).filter(|gone| *gone.stop() == Stop::Waiting) else { return };
+        let asked = gone.asked();
+        let owner = asked.owner.clone();
+        // Another instance knows nothing of it; the one that was asked may still come back. Whoever was asked
+        // in the plain form may be any that is there now: it need not be, and a stop of what it has not does no harm.
+        let may_run_it = |remote: &Remote| {
+            let was_asked = asked.is_of(&owner, remote) || asked.instance.is_none();
+            remote.is_reachable() && was_asked
+        };
+        if !core.peers.get(&owner).is_some_and(may_run_it) {
+            return;
+        }
+        let message = stop_message(core, call);
+        let sent = core.post_small(&owner, &message);
+        core.copy(&Meta::default(), &message);
+        if let Some(sent) = sent {
+            self.settled.stop_sent(call, sent.stanza, sent.packet);
+        }
+    }
+
+    /// Sends a stop again, under the stanza that it had. None if its owner knows of it.
+    pub(super) fn stop_again(&mut self, core: &mut Core, call: &CallId) -> Option<Sent> {
+        let gone = self.settled.get(call)?;
+        let owner = gone.asked().owner.clone();
+        let Stop::Sent { stanza, .. } = *gone.stop() else {
+            self.stop_owner(core, call);
+            return None;
+        };
+        let message = stop_message(core, call);
+        let sent = core.post_again(&owner, stanza, &Meta::default(), &message).ok()?;
+        self.settled.stop_sent(call, stanza, sent.packet);
+        Some(sent)
+    }
+
+    /// An owner can be reached again: the stops that it was not sent go.
+    pub(in crate::protocol::session) fn send_waiting_stops(&mut self, core: &mut Core, owner: &Identity) {
+        for call in self.settled.waiting_stops(owner) {
+            self.stop_owner(core, &call);
+        }
+    }
+
+    /// A replaced instance has returned: the assistant sends it a stop for each of its calls that has ended since.
+    pub(in crate::protocol::session) fn stop_what_ended_meanwhile(
+        &mut self,
+        core: &mut Core,
+        owner: &Identity,
+    ) {
+        let Some(remote) = core.peers.get(owner).filter(|remote| remote.is_crossed()) else { return };
+        let Some(instance) = remote.instance().cloned() else { return };
+        for call in self.settled.may_be_run_by(core.cx.now, owner, &instance) {
+            let message = stop_message(core, &call);
+            core.post_small(owner, &message);
+        }
+    }
+
+    /// The owner took a request whose call had ended: it is told to stop, if it was not.
+    pub(super) fn stop_what_was_delivered(
+        &mut self,
+        core: &mut Core,
+        owner: &Identity,
+        stanza: i32,
+        named: Option<&str>,
+    ) {
+        if let Some(call) =
+            self.settled.waiting_stop_of(owner, stanza).filter(|call| codec::may_mean(named, call))
+        {
+            self.stop_owner(core, &call);
+        }
+    }
+
+    /// A participant asks to stop a call, or all calls that a barge-in would stop.
+    pub(crate) fn handle_stop(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        incoming: &Received,
+        stop: &ControlStop,
+    ) {
+        let Some(remote) = core.peers.get(id) else { return };
+        if !core.peers.may_stop(&core.cx, remote) {
+            let is_counterpart = core.peers.is_counterpart(&core.cx, id, remote);
+            return core.cx.complain(id, if is_counterpart { Counter::Foreign } else { Counter::Stranger });
+        }
+        core.acknowledge_always(id, incoming.stanza(), None);
+        let Some(target) = &stop.target_id else { return self.stop_all(core) };
+        if let Some(key) = self.calls.key_of(&CallId::from(target.as_str())) {
+            self.settle_call(core, key, Err(CallError::Cancelled));
+        }
+    }
+}
+
+fn stop_message(core: &Core, call: &CallId) -> Message {
+    Message::ControlStop(ControlStop {
+        conversation_id: Some(core.cx.config.room.clone()),
+        target_id: Some(call.as_str().to_owned()),
+        ..ControlStop::default()
+    })
+}

@@ -1,0 +1,186 @@
+//! The remote participants: presence, handshake, registration, roles, and which assistant a client is bound to.
+
+mod admission;
+mod contact;
+mod handshake;
+mod held;
+mod presence;
+mod registration;
+mod remote;
+mod roles;
+mod selection;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::{admission::Admission, held::Held};
+pub use self::{
+    admission::Unaccepted,
+    selection::{Candidate, Chooser, SelectionPolicy},
+};
+pub(super) use self::{
+    contact::Signal,
+    handshake::Greeting,
+    presence::Place,
+    remote::{Feature, Remote, SETTLED, Window},
+};
+use super::{
+    codec::{Malformed, Received},
+    context::Context,
+    delivery::Delivery,
+    ids::Instance,
+    stats::Counter,
+    timers::Timer,
+};
+use crate::{
+    protocol::frame::Kind,
+    transport::{Identity, Participant},
+};
+
+/// The interval between two reports to one peer that a frame of it was malformed, in seconds.
+const CORRECTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// All remote participants that the session knows.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    remotes: BTreeMap<Identity, Remote>,
+    /// Frames whose senders the server has not announced.
+    held: Held,
+    /// The observers in the room, who are sent copies of frames.
+    observers: BTreeSet<Identity>,
+    /// Assistant: participants without a role.
+    admission: Admission,
+    /// Client: the bound assistant.
+    bound: Option<Identity>,
+    /// Client: the candidates of the last ambiguity that was reported.
+    ambiguous: Vec<Identity>,
+    /// Client: the participants of which it was last reported that none may be the assistant.
+    no_assistant_among: Vec<Identity>,
+    /// The last rank that was given to a peer that registered or spoke.
+    last_rank: u64,
+    /// Counts what may have changed who can be asked.
+    changes: u64,
+}
+
+impl Peers {
+    pub(super) fn get(&self, id: &Identity) -> Option<&Remote> {
+        self.remotes.get(id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Identity, &Remote)> {
+        self.remotes.iter()
+    }
+
+    pub(super) fn ids(&self) -> Vec<Identity> {
+        self.remotes.keys().cloned().collect()
+    }
+
+    /// The participants that are in the room.
+    pub(super) fn present(&self) -> impl Iterator<Item = (&Identity, &Remote)> {
+        self.remotes.iter().filter(|(_, remote)| remote.is_here())
+    }
+
+    /// The announced participants that are in the room.
+    pub(super) fn participants(&self) -> Vec<Participant> {
+        self.present().filter_map(|(_, remote)| remote.participant.clone()).collect()
+    }
+
+    /// Client: the bound assistant.
+    pub(super) fn bound(&self) -> Option<&Identity> {
+        self.bound.as_ref()
+    }
+
+    /// Client: whether this is the bound assistant.
+    pub(super) fn is_bound(&self, id: &Identity) -> bool {
+        self.bound.as_ref() == Some(id)
+    }
+
+    pub(super) fn observers(&self) -> Vec<Identity> {
+        self.observers.iter().cloned().collect()
+    }
+
+    /// Counts what may have changed who can be asked.
+    #[cfg(feature = "runtime")]
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Takes note that somebody may be asked now, or no more.
+    pub(super) fn note_change(&mut self) {
+        self.changes += 1;
+    }
+
+    /// The instance and join of a peer, or nothing of an unknown one.
+    pub(super) fn is_reachable(&self, id: &Identity) -> bool {
+        self.get(id).is_some_and(Remote::is_reachable)
+    }
+
+    /// Takes note that a part of a stream arrived: its sender is alive, however long the frame takes.
+    pub(super) fn hear_part(&mut self, cx: &Context, id: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.heard_at = cx.now;
+        }
+    }
+
+    /// Whether one more request of this peer is allowed in this second.
+    pub(super) fn admits_request(&mut self, cx: &Context, id: &Identity, limit: u32) -> bool {
+        self.remotes.get_mut(id).is_some_and(|remote| remote.limits.requests.admits(cx.now, limit))
+    }
+
+    /// Whether this peer may be told once more in this second that there is no room for a stream of it.
+    pub(super) fn admits_stream_report(&mut self, cx: &Context, id: &Identity, limit: u32) -> bool {
+        self.remotes.get_mut(id).is_some_and(|remote| remote.limits.streams.admits(cx.now, limit))
+    }
+
+    /// Whether a participant without rights may be told so now.
+    pub(super) fn may_deny(&mut self, cx: &Context, id: &Identity) -> bool {
+        let (now, interval) = (cx.now, cx.config.times.denial);
+        let Some(remote) = self.remotes.get_mut(id) else { return false };
+        let denied_at = &mut remote.limits.denied_at;
+        let may = denied_at.is_none_or(|at| now.saturating_duration_since(at) >= interval);
+        if may {
+            *denied_at = Some(now);
+        }
+        may
+    }
+
+    /// Counts a malformed packet, and reports it to its sender.
+    pub(super) fn malformed(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        from: &Identity,
+        what: Malformed,
+    ) {
+        cx.complain(from, Counter::Malformed);
+        self.correct(cx, delivery, from, what);
+    }
+
+    /// Tells a counterpart, at most once a second, that a frame of it was malformed.
+    pub(super) fn correct(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        from: &Identity,
+        what: Malformed,
+    ) {
+        let is_counterpart =
+            self.get(from).is_some_and(|remote| remote.is_here() && self.is_counterpart(cx, from, remote));
+        if !is_counterpart || what.kind == Some(Kind::ERROR) {
+            return;
+        }
+        let now = cx.now;
+        let Some(corrected_at) = self.remotes.get_mut(from).map(|remote| &mut remote.limits.corrected_at)
+        else {
+            return;
+        };
+        if corrected_at.is_none_or(|at| now.saturating_duration_since(at) >= CORRECTION_INTERVAL) {
+            *corrected_at = Some(now);
+            delivery.refuse_frame(cx, self, from, 101, "the frame is malformed", what.id);
+        }
+    }
+
+    /// The session has ended and nobody can be told anything.
+    pub(super) fn clear(&mut self) {
+        *self = Self { changes: self.changes, ..Self::default() };
+    }
+}

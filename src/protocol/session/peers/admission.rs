@@ -1,0 +1,237 @@
+//! Admission of a participant whose token names no role (`wire.md`, section 4), and why others are not admitted.
+
+use super::{Context, Delivery, Peers, Received, Remote, remote::Pair};
+use crate::{
+    protocol::{
+        frame::{Message, RegisteredTool},
+        session::Event,
+    },
+    tool::{
+        NotAdmitted, ToolName,
+        not_offered::{NAMES_SHOWN, list, shown},
+    },
+    transport::{Identity, Participant, ROLE_ATTRIBUTE, Role},
+};
+
+/// Names of tools that are kept of a participant whose registration was refused, to explain a failed call.
+const REFUSED_TOOLS: usize = 32;
+
+/// What is known of participants without a role.
+#[derive(Debug, Default)]
+pub(super) struct Admission {
+    /// The one that is admitted.
+    guest: Option<Identity>,
+    /// A participant with the role `client` was in the room: tokens name roles here.
+    roles_seen: bool,
+}
+
+/// The reason why nobody accepts a client's registration: [`Event::Unaccepted`]. `Display` says it in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unaccepted {
+    /// The assistant refused all of it.
+    Refused {
+        /// The assistant.
+        by: Identity,
+        /// The reason that it gave.
+        reason: String,
+    },
+    /// Participants are in the room, none of them may be the assistant, and the configuration names none.
+    NoAssistant {
+        /// Those participants, at most 8.
+        here: Vec<Identity>,
+    },
+}
+
+impl Peers {
+    /// Assistant: a frame arrived of a participant that may not be admitted. It is admitted if it is the only one in the room
+    /// without a role, and speaks as a client does.
+    pub(crate) fn consider(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        incoming: &Received,
+    ) {
+        let speaks = matches!(incoming.message, Message::Configuration(_) | Message::ToolsRegister(_));
+        if !speaks || cx.is_client() {
+            return;
+        }
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        if !std::mem::replace(&mut remote.join.knocked, true) {
+            self.admit_the_only_one(cx, delivery);
+        }
+    }
+
+    /// Assistant: admits the only participant without a role, if it has spoken.
+    pub(crate) fn admit_the_only_one(&mut self, cx: &mut Context, delivery: &mut Delivery) {
+        if cx.is_client() || self.admission.guest.is_some() || !self.admits_without_role(cx) {
+            return;
+        }
+        let mut without = self.remotes.iter().filter(|(_, it)| is_ordinary(it));
+        let (Some((id, remote)), None) = (without.next(), without.next()) else { return };
+        if remote.join.knocked && names_no_role(remote) && !remote.has_left() {
+            let id = id.clone();
+            tracing::debug!(peer = %id, "admitted without a role, as the only participant of its kind");
+            self.admission.guest = Some(id.clone());
+            if let Some(remote) = self.remotes.get_mut(&id) {
+                remote.pair.greet_anew(); // a call may have named it before: it registers when the Configuration is repeated
+            }
+            self.greet(cx, delivery, &id);
+        }
+    }
+
+    /// Assistant: the time in which the admitted participant could return is over.
+    pub(crate) fn dismiss_absent(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        if self.admission.guest.as_ref() == Some(id) {
+            self.admission.guest = None;
+            self.admit_the_only_one(cx, delivery);
+        }
+    }
+
+    /// Assistant: why this participant is not one of the clients, or nothing if it is.
+    pub(crate) fn refusal_of(&self, cx: &Context, id: &Identity, remote: &Remote) -> Option<NotAdmitted> {
+        if self.is_admitted(cx, id, remote) {
+            return None;
+        }
+        let who = remote.participant.as_ref()?;
+        Some(match who.token_role() {
+            Some(role) => NotAdmitted::OtherRole { role },
+            None if !who.is_standard() => NotAdmitted::OtherKind,
+            None if who.may_update_metadata() || who.attribute(ROLE_ATTRIBUTE).is_some() => {
+                NotAdmitted::ChangeableRole
+            }
+            None => NotAdmitted::NoRole { admitted: self.admission.guest.clone() },
+        })
+    }
+
+    /// Client: the timer of [`look_for_assistant`](Self::look_for_assistant) is due. Reports that nobody in the room may be the
+    /// assistant, once for the same participants.
+    pub(crate) fn report_unbound(&mut self, cx: &mut Context) {
+        if !cx.is_client() || self.bound.is_some() || cx.local.tools.is_empty() || !self.ambiguous.is_empty()
+        {
+            return;
+        }
+        if cx.config.assistant.is_some()
+            || self.present().any(|(id, remote)| self.is_candidate(cx, id, remote))
+        {
+            return;
+        }
+        let ordinary = self.remotes.iter().filter(|(_, it)| is_ordinary(it));
+        let here: Vec<_> = ordinary.map(|(id, _)| id.clone()).take(NAMES_SHOWN).collect();
+        if !here.is_empty() && self.no_assistant_among != here {
+            self.no_assistant_among.clone_from(&here);
+            report_unaccepted(cx, Unaccepted::NoAssistant { here });
+        }
+    }
+
+    /// Assistant: whether this is the one admitted participant without a role.
+    pub(super) fn is_guest(&self, id: &Identity, remote: &Remote) -> bool {
+        self.admission.guest.as_ref() == Some(id) && names_no_role(remote)
+    }
+
+    /// Assistant: the server described a participant. One with the role `client` ends the admission of one without.
+    pub(super) fn judge_newcomer(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        self.note_change();
+        let Some(remote) = self.get(id).filter(|_| !cx.is_client()) else { return };
+        let guest = self.admission.guest.as_ref();
+        if remote.has_role(Role::Client) {
+            self.admission.roles_seen = true;
+            if let Some(guest) = self.admission.guest.take().filter(|guest| guest != id) {
+                self.dismiss(cx, delivery, &guest);
+            }
+        } else if guest == Some(id) && !names_no_role(remote) {
+            self.admission.guest = None; // its token, or what it may change, is another one now
+            self.dismiss(cx, delivery, id);
+        } else if guest.is_some_and(|guest| guest != id) && is_ordinary(remote) {
+            self.report_not_admitted(cx, id);
+        }
+    }
+
+    /// Assistant: reports, once in each of its joins, that a participant's tools are not taken.
+    pub(super) fn report_not_admitted(&mut self, cx: &mut Context, id: &Identity) {
+        let Some(why) = self.get(id).and_then(|remote| self.refusal_of(cx, id, remote)) else { return };
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        if !std::mem::replace(&mut remote.join.refusal_reported, true) {
+            tracing::warn!(participant = %shown(id.as_str()), reason = %why, "its tools are not taken");
+            cx.event(Event::NotAdmitted { client: id.clone(), why });
+        }
+    }
+
+    /// Assistant: keeps the names of the tools that a participant would offer if it were admitted.
+    pub(super) fn note_refused_tools(&mut self, id: &Identity, offered: &[RegisteredTool]) {
+        let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.participant.is_some()) else {
+            return;
+        };
+        let names = offered.iter().filter_map(|tool| tool.name.parse::<ToolName>().ok());
+        remote.join.refused_tools = names.take(REFUSED_TOOLS).collect();
+    }
+
+    /// Whether a participant without a role may be admitted at all.
+    fn admits_without_role(&self, cx: &Context) -> bool {
+        let config = &cx.config;
+        !config.only_roles
+            && config.admitted.is_empty()
+            && config.admit_rule.is_none()
+            && !self.admission.roles_seen
+    }
+
+    /// Withdraws a participant's tools. Calls that it runs end as they would have.
+    fn dismiss(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        self.forget_registration(cx, id);
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.named = true; // its frames about open calls are still taken
+        }
+        self.report_not_admitted(cx, id);
+        self.deny_registration(cx, delivery, id);
+    }
+}
+
+impl Pair {
+    fn greet_anew(&mut self) {
+        self.signal(super::Signal::Void);
+        self.greetings = 0;
+    }
+}
+
+/// Client: reports that nobody takes its registration.
+pub(super) fn report_unaccepted(cx: &mut Context, why: Unaccepted) {
+    tracing::warn!(tools = cx.local.tools.len(), "nobody accepts the offered tools: {why}");
+    cx.event(Event::Unaccepted { why });
+}
+
+/// Whether it is an ordinary participant in the room, and its token names no role.
+fn is_ordinary(remote: &Remote) -> bool {
+    let is_it = |who: &Participant| who.is_standard() && who.token_role().is_none();
+    remote.is_here() && remote.participant.as_ref().is_some_and(is_it)
+}
+
+/// Whether it is an ordinary participant whose token names no role. One that may change its attributes may have removed a role.
+fn names_no_role(remote: &Remote) -> bool {
+    remote.participant.as_ref().is_some_and(|who| {
+        who.is_standard() && !who.may_update_metadata() && who.attribute(ROLE_ATTRIBUTE).is_none()
+    })
+}
+
+impl std::fmt::Display for Unaccepted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused { by, reason } => write!(f, "{} answered: {}", shown(by.as_str()), escaped(reason)),
+            Self::NoAssistant { here } => {
+                let name = here.first().map_or_else(String::new, |name| shown(name.as_str()));
+                write!(
+                    f,
+                    "no assistant is here (here: {}): its token needs the kind agent or the attribute \
+                     {ROLE_ATTRIBUTE}=assistant, or name it with .assistant(\"{name}\")",
+                    list(here, 0)
+                )
+            }
+        }
+    }
+}
+
+/// A peer's text, cut and without control characters.
+fn escaped(text: &str) -> String {
+    const MOST: usize = 400;
+    text.chars().take(MOST).map(|it| if it.is_control() { ' ' } else { it }).collect()
+}

@@ -1,0 +1,108 @@
+//! How far the handshake with a peer is, as one state machine.
+
+/// What the local participant knows of a peer's side of the handshake, under one pair of sids.
+///
+/// A peer is *plain* if it speaks without toolbridge's handshake: it has sent no Configuration, or one that shows no instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Contact {
+    /// The peer has sent neither a Configuration nor a plain request.
+    #[default]
+    Unheard,
+    /// The peer is plain and has sent no Configuration.
+    Plain,
+    /// The peer's Configuration has arrived.
+    Configured,
+    /// The peer's Configuration has arrived and shows no instance.
+    PlainConfigured,
+    /// One side has said goodbye, or the assistant reported an error that it cannot recover from.
+    Left {
+        /// The peer's Configuration had arrived.
+        configured: bool,
+        /// The peer was plain.
+        plain: bool,
+    },
+}
+
+/// What moves a [`Contact`] from one state to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// The peer's Configuration arrived.
+    Configuration {
+        /// Whether it shows an instance.
+        instance: bool,
+    },
+    /// A Configuration arrived that is answered once and has no further effect.
+    Declined,
+    /// The peer spoke without a Configuration, or was silent for too long after the local one.
+    Plain,
+    /// The peer's Configuration is void: another instance sent it, or the local sid has changed.
+    Void,
+    /// One side said goodbye.
+    Goodbye,
+}
+
+impl Contact {
+    /// The state after this signal. The peer's next join is another `Contact`, so nothing but that leaves `Left`.
+    pub(crate) fn after(self, signal: Signal) -> Self {
+        let (configured, plain) = (self.is_configured(), self.is_plain());
+        match (self, signal) {
+            (Self::Left { plain, .. }, Signal::Void) => Self::Left { configured: false, plain },
+            (Self::Left { .. }, _) => self,
+            (_, Signal::Goodbye) => Self::Left { configured, plain },
+            (_, Signal::Configuration { instance: true }) => Self::Configured,
+            (_, Signal::Configuration { instance: false }) => Self::PlainConfigured,
+            (Self::Plain | Self::PlainConfigured, Signal::Declined) => Self::PlainConfigured,
+            (Self::Unheard | Self::Configured, Signal::Declined) => Self::Configured,
+            (Self::Unheard | Self::Plain, Signal::Plain) => Self::Plain,
+            (Self::Configured | Self::PlainConfigured, Signal::Plain) => Self::PlainConfigured,
+            (Self::Unheard | Self::Configured, Signal::Void) => Self::Unheard,
+            (Self::Plain | Self::PlainConfigured, Signal::Void) => Self::Plain,
+        }
+    }
+
+    /// Whether the peer's Configuration has arrived.
+    pub(crate) fn is_configured(self) -> bool {
+        matches!(self, Self::Configured | Self::PlainConfigured | Self::Left { configured: true, .. })
+    }
+
+    /// Whether the peer speaks without toolbridge's handshake.
+    pub(crate) fn is_plain(self) -> bool {
+        matches!(self, Self::Plain | Self::PlainConfigured | Self::Left { plain: true, .. })
+    }
+
+    /// Whether nothing more is expected under this pair of sids.
+    pub(crate) fn has_left(self) -> bool {
+        matches!(self, Self::Left { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_decides_whether_a_peer_is_plain() {
+        for before in [Contact::Unheard, Contact::Plain, Contact::Configured, Contact::PlainConfigured] {
+            assert_eq!(before.after(Signal::Configuration { instance: true }), Contact::Configured);
+            assert_eq!(before.after(Signal::Configuration { instance: false }), Contact::PlainConfigured);
+        }
+    }
+
+    #[test]
+    fn void_configuration_leaves_the_form_that_the_peer_speaks() {
+        assert_eq!(Contact::Configured.after(Signal::Void), Contact::Unheard);
+        assert_eq!(Contact::PlainConfigured.after(Signal::Void), Contact::Plain);
+    }
+
+    #[test]
+    fn nothing_follows_a_goodbye() {
+        let left = Contact::Configured.after(Signal::Goodbye);
+        assert_eq!(left, Contact::Left { configured: true, plain: false });
+        for signal in
+            [Signal::Configuration { instance: true }, Signal::Plain, Signal::Declined, Signal::Goodbye]
+        {
+            assert_eq!(left.after(signal), left);
+        }
+        assert!(left.after(Signal::Void).has_left());
+    }
+}

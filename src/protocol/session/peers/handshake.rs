@@ -1,0 +1,425 @@
+//! The handshake: two Configurations, one round trip (`wire.md`, section 6).
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Context, Counter, Delivery, Instance, Peers, Received, Remote, Timer,
+    contact::Signal,
+    remote::{Feature, Features, Presence, Registration},
+};
+use crate::{
+    protocol::{
+        frame::{Configuration, Message, Meta},
+        session::codec,
+    },
+    tool::Execution,
+    transport::Identity,
+};
+
+/// The first Configuration is followed by others after 1, 2, 4 and 8 s, until the peer's arrives.
+const GREETINGS: u32 = 5;
+
+/// A Configuration which says that the local one has not arrived is ignored while the local one may be on its way.
+const IN_FLIGHT: Duration = Duration::from_millis(900);
+
+/// A peer under a sid that the server has not announced is asked for its Configuration again after this time.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a Configuration of a peer means.
+#[derive(Debug)]
+pub(crate) enum Greeting {
+    /// It has no effect beyond an answer.
+    Ignored,
+    /// The peer has sent it before. If the local one has not arrived, unacknowledged frames are sent again.
+    Repeated {
+        /// Whether the local Configuration has arrived.
+        has_heard: bool,
+    },
+    /// The first one under this pair of sids, or from another instance.
+    New {
+        /// The instance that the peer showed before.
+        before: Option<Instance>,
+        /// The instance that it shows now.
+        instance: Option<Instance>,
+    },
+}
+
+/// What a plain request of a candidate changes.
+#[derive(Debug)]
+pub(crate) struct PlainSpeech {
+    /// The participant had not spoken before, or had not spoken plainly.
+    pub(crate) is_news: bool,
+    /// It was not plain before.
+    pub(crate) is_newly_plain: bool,
+    /// The instance that it had shown. It is another run of its program.
+    pub(crate) before: Option<Instance>,
+}
+
+impl Peers {
+    /// Greets the peers that the configuration names, whether the server has announced them or not.
+    pub(crate) fn greet_named(&mut self, cx: &mut Context, delivery: &mut Delivery) {
+        let named: Vec<_> = match &cx.config.assistant {
+            Some(assistant) if cx.is_client() => vec![assistant.clone()],
+            _ if cx.is_client() => Vec::new(),
+            _ => cx.config.admitted.iter().cloned().collect(),
+        };
+        for id in named {
+            if id != *cx.local.identity() {
+                self.known(cx, &id);
+                self.greet(cx, delivery, &id);
+            }
+        }
+    }
+
+    /// Sends the local Configuration to a counterpart, once under a pair of sids. A client's registration may follow at once.
+    pub(crate) fn greet(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let is_due = self.get(id).is_some_and(|remote| {
+            let is_away = matches!(remote.presence, Presence::Away { .. });
+            let is_first = remote.pair.greetings == 0;
+            is_first && !remote.has_left() && !is_away && self.is_counterpart(cx, id, remote)
+        });
+        if is_due {
+            self.send_configuration(cx, delivery, id);
+            cx.set_timer(Timer::Greet(id.clone()), Duration::from_secs(1));
+            self.register_early(cx, delivery, id);
+        }
+    }
+
+    pub(crate) fn greet_again(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let Some(remote) = self.get(id) else { return };
+        let greetings = remote.pair.greetings;
+        if remote.is_configured() || remote.has_left() || greetings >= GREETINGS {
+            return;
+        }
+        self.send_configuration(cx, delivery, id);
+        if greetings + 1 < GREETINGS {
+            cx.set_timer(Timer::Greet(id.clone()), Duration::from_secs(1 << greetings));
+        }
+    }
+
+    /// Greets a participant that a call waits for, and watches how long it is silent, unless its Configuration has arrived.
+    pub(crate) fn expect(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        if !remote.is_here() || remote.is_configured() {
+            return;
+        }
+        remote.named = true;
+        self.greet(cx, delivery, id);
+        let Some(remote) = self.get(id) else { return };
+        let since = |at: Instant| cx.now.saturating_duration_since(at);
+        let unannounced =
+            cx.local.unannounced_until.map_or(Duration::ZERO, |it| it.saturating_duration_since(cx.now));
+        let greeted = remote.pair.greeted_at.map_or(Duration::ZERO, since);
+        // One millisecond more than the local Configuration's own repetition.
+        let wait = cx.config.times.silence.saturating_sub(greeted).saturating_add(Duration::from_millis(1));
+        if !cx.timers.is_set(&Timer::Silent(id.clone())) {
+            cx.set_timer(Timer::Silent(id.clone()), wait.max(unannounced));
+        }
+    }
+
+    /// Handles the timer of a silent participant that a call waits for: it is asked as a plain peer. Returns whether it is plain now.
+    pub(crate) fn judge_silence(&mut self, cx: &mut Context, id: &Identity) -> bool {
+        let Some(remote) = self.remotes.get_mut(id) else { return false };
+        let contact = remote.pair.contact;
+        let is_silent =
+            remote.is_here() && !contact.is_configured() && !contact.has_left() && remote.instance.is_none();
+        if !is_silent {
+            return false;
+        }
+        // A frame that waits for its Configuration shows that it may have one: it gets as long after the last local one.
+        let is_speech = |it: &Received| !matches!(it.message, Message::ToolUseResult(_));
+        let since = remote.pair.greeted_at.map(|at| cx.now.saturating_duration_since(at));
+        let left = since.and_then(|since| cx.config.times.silence.checked_sub(since));
+        let left = left.filter(|left| !left.is_zero() && remote.pair.waiting.iter().any(is_speech));
+        if let Some(left) = left.filter(|_| !std::mem::replace(&mut remote.pair.silence_extended, true)) {
+            cx.set_timer(Timer::Silent(id.clone()), left);
+            return false;
+        }
+        remote.pair.signal(Signal::Plain);
+        true
+    }
+
+    /// Whether a frame has to wait for its sender's Configuration.
+    pub(crate) fn must_wait(&self, cx: &Context, id: &Identity, incoming: &Received) -> bool {
+        let Some(remote) = self.get(id) else { return false };
+        if remote.is_configured() || !self.is_counterpart(cx, id, remote) {
+            return false;
+        }
+        if remote.is_plain() && incoming.addressed_to().is_none() {
+            return false;
+        }
+        match &incoming.message {
+            Message::Configuration(_) | Message::Other(..) => false,
+            // Nothing follows it under this sid. A peer that shook hands in an earlier join is known.
+            Message::ControlStop(_) if incoming.is_goodbye() => remote.instance.is_none(),
+            // A broadcast, or a request of a peer without the handshake.
+            Message::ToolUseRequest(request) => {
+                request.execution != Ok(Execution::Server) && incoming.addressed_to().is_some()
+            }
+            Message::ToolUseResult(_) => !cx.is_client(),
+            // An assistant that does not admit the client says so without a handshake.
+            Message::ToolsRegisterAck(_) => false,
+            _ => true,
+        }
+    }
+
+    /// Keeps a frame until its sender's Configuration arrives, and asks for that.
+    pub(crate) fn wait(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        incoming: Received,
+    ) {
+        self.ask_for_configuration(cx, delivery, id);
+        let caps = &cx.config.caps;
+        let Some(pair) = self.remotes.get_mut(id).map(|remote| &mut remote.pair) else { return };
+        if pair.waiting.len() >= caps.held_frames || pair.waiting_bytes + incoming.size > caps.held_bytes {
+            return cx.count(Counter::HoldExpired);
+        }
+        pair.waiting_bytes += incoming.size;
+        pair.waiting.push(incoming);
+        cx.count(Counter::Held);
+        if !cx.timers.is_set(&Timer::Hold(id.clone())) {
+            cx.set_timer(Timer::Hold(id.clone()), cx.config.times.hold);
+        }
+    }
+
+    /// Takes the frames that waited for this peer's Configuration, in their order.
+    pub(crate) fn take_waiting(&mut self, id: &Identity) -> Vec<Received> {
+        self.remotes.get_mut(id).map(Remote::take_waiting).unwrap_or_default()
+    }
+
+    /// Drops the frames that have waited too long for this peer's Configuration.
+    pub(crate) fn expire_waiting(&mut self, cx: &mut Context, id: &Identity) {
+        let dropped = self.take_waiting(id).len();
+        cx.stats.add(Counter::HoldExpired, dropped);
+    }
+
+    /// Asks a peer for its Configuration, since a frame of it has to wait: its sender takes the handshake for complete, or is
+    /// trying to reach the local participant. The local Configuration, which says that the peer's has not arrived, makes it send
+    /// its own again. A Configuration never has to wait itself, so the two sides cannot keep each other going.
+    pub(crate) fn ask_for_configuration(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let is_due = self.get(id).is_some_and(|remote| {
+            let is_quiet = was_long_ago(cx.now, remote.pair.greeted_at);
+            !remote.has_left() && self.is_counterpart(cx, id, remote) && is_quiet
+        });
+        if is_due {
+            self.post_configuration(cx, delivery, id, false);
+            if self.held.has_frames_of(id) {
+                cx.set_timer(Timer::Ask(id.clone()), ASK_AGAIN);
+            }
+        }
+    }
+
+    /// Asks again if a frame still waits for the Configuration of a sid that the server has not announced: its sender may believe
+    /// that the one on its way has arrived.
+    pub(crate) fn ask_again_for_configuration(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+    ) {
+        if self.held.has_frames_of(id) {
+            self.ask_for_configuration(cx, delivery, id);
+        }
+    }
+
+    /// Handles a peer's Configuration up to the point where another instance may have to be replaced. After that,
+    /// [`complete_handshake`](Self::complete_handshake) must follow.
+    pub(crate) fn handle_configuration(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        incoming: &Received,
+        its: &Configuration,
+    ) -> Greeting {
+        if !self.has_counterpart(cx, id) {
+            if self.remotes.contains_key(id) {
+                cx.complain(id, Counter::Stranger);
+                self.decline(cx, delivery, id, incoming);
+                self.deny_registration(cx, delivery, id);
+            }
+            return Greeting::Ignored;
+        }
+        let rooms = [incoming.conversation(), its.conversation_id.as_deref()];
+        if rooms.iter().any(|room| cx.is_other_room(*room)) {
+            cx.complain(id, Counter::WrongRoom);
+            delivery.refuse_frame(cx, self, id, 201, "this room carries another conversation", None);
+            return Greeting::Ignored;
+        }
+        cx.learn_room(incoming.conversation().or(its.conversation_id.as_deref()));
+        let instance = incoming.instance().map(Instance::new);
+        let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
+        remote.features = Features::of(its);
+        remote.standing = remote.standing.speaks();
+        cx.local.is_muted &= !incoming.has_heard_us();
+        if remote.is_configured() && remote.instance == instance {
+            return self.handle_repeated(cx, delivery, id, incoming.has_heard_us());
+        }
+        let before = std::mem::replace(&mut remote.instance, instance.clone());
+        if before.is_some() && before != instance {
+            remote.pair.signal(Signal::Void); // nothing for the old instance is sent to the new one
+        }
+        Greeting::New { before, instance }
+    }
+
+    /// Completes the handshake after a Configuration that was new.
+    pub(crate) fn complete_handshake(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        incoming: &Received,
+    ) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        let has_instance = remote.instance.is_some();
+        let pair = &mut remote.pair;
+        pair.signal(Signal::Configuration { instance: has_instance });
+        let is_first = pair.greetings == 0;
+        let is_unheard = !incoming.has_heard_us() && was_long_ago(cx.now, pair.greeted_at);
+        // An answered registration was an older one, or its receiver has forgotten it: an assistant sends its Configuration first.
+        if is_unheard || pair.registration == Registration::Answered {
+            pair.registration = Registration::Idle;
+        }
+        cx.timers.cancel(&Timer::Greet(id.clone()));
+        if is_first || is_unheard {
+            self.send_configuration(cx, delivery, id);
+        }
+        if !has_instance && !cx.is_client() {
+            delivery.acknowledge_always(cx, self, id, incoming.stanza(), None);
+        }
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.pair.crossed_at.get_or_insert(cx.now);
+        }
+        for timer in [Timer::Grace, Timer::Silent, Timer::Hold] {
+            cx.timers.cancel(&timer(id.clone()));
+        }
+    }
+
+    /// Client: a candidate has sent a request. One without `bridge.to` is plain, unless a Configuration has arrived.
+    pub(crate) fn note_request(&mut self, id: &Identity, is_plain_speech: bool) -> Option<PlainSpeech> {
+        let remote = self.remotes.get_mut(id)?;
+        let is_first = !remote.standing.has_spoken();
+        remote.standing = remote.standing.speaks();
+        let is_newly_plain = is_plain_speech && !remote.is_configured() && !remote.is_plain();
+        // A peer that showed an instance has no reason to be plain: it is another run.
+        let before = if is_newly_plain { remote.instance.take() } else { None };
+        Some(PlainSpeech { is_news: is_first || is_newly_plain, is_newly_plain, before })
+    }
+
+    /// A peer speaks without a Configuration.
+    pub(crate) fn mark_plain(&mut self, id: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.pair.signal(Signal::Plain);
+        }
+    }
+
+    /// Remembers the instance that another one has replaced, and the last stanza that was received from it.
+    pub(crate) fn replace_instance(&mut self, id: &Identity, before: Instance, last_stanza: u32) {
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.replace_instance(before, last_stanza);
+        }
+    }
+
+    /// The last stanza of the present instance, if it was replaced before and has returned.
+    pub(crate) fn returned_at(&mut self, id: &Identity) -> Option<u32> {
+        self.remotes.get_mut(id).and_then(Remote::returned_at)
+    }
+
+    /// Pings a client that shook hands and has not registered, if that can prove that it will not.
+    pub(crate) fn probe(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let (now, silence) = (cx.now, cx.config.times.silence);
+        let has_passed = |at: Instant, time: Duration| now.saturating_duration_since(at) >= time;
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        let is_due = remote.pair.probed_at.is_none_or(|at| has_passed(at, silence));
+        // A packet that arrives sooner proves nothing: the registration may still be on its way.
+        let proves = remote.pair.crossed_at.is_some_and(|at| has_passed(at, super::SETTLED));
+        if is_due && proves && !remote.pair.settled && remote.lists(Feature::Ack) {
+            remote.pair.probed_at = Some(now);
+            delivery.ping(cx, self, id);
+        }
+    }
+
+    /// Handles a Configuration that arrived before: the local one was lost, or the peer says something new.
+    fn handle_repeated(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        has_heard: bool,
+    ) -> Greeting {
+        cx.count(Counter::Duplicate);
+        let Some(remote) = self.get(id) else { return Greeting::Ignored };
+        if !has_heard {
+            // The local one may be on its way. Frames after it may have arrived in a join that the peer has left.
+            if was_long_ago(cx.now, remote.pair.greeted_at) {
+                self.send_configuration(cx, delivery, id);
+            }
+            self.register_once_more(cx, delivery, id);
+        }
+        Greeting::Repeated { has_heard }
+    }
+
+    /// Client: answers the handshake of an assistant that the configuration does not name. It learns that the client is in the room,
+    /// and nothing of its tools, so that its caller need not guess why the client is silent.
+    fn decline(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, incoming: &Received) {
+        let Some(remote) = self.get(id) else { return };
+        let is_due = self.may_be_assistant(cx, id, remote)
+            && incoming.instance().is_some()
+            && !cx.is_other_room(incoming.conversation())
+            && was_long_ago(cx.now, remote.pair.greeted_at);
+        if !is_due {
+            return;
+        }
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.pair.signal(Signal::Declined); // else it would repeat its Configuration
+        }
+        self.send_configuration(cx, delivery, id);
+    }
+
+    fn send_configuration(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        remote.pair.greetings += 1;
+        let is_configured = remote.is_configured();
+        self.post_configuration(cx, delivery, id, is_configured);
+    }
+
+    fn post_configuration(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        is_configured: bool,
+    ) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        remote.pair.greeted_at = Some(cx.now);
+        let meta: Meta = codec::greeting(&cx.ids.instance_for(id), is_configured);
+        let features = Feature::ALL.iter().filter(|it| has_feature(cx, **it));
+        let configuration = Configuration {
+            conversation_id: Some(cx.config.room.clone()),
+            client_version: Some(cx.config.version.clone()),
+            features: Some(features.map(|it| it.as_str().to_owned()).collect()),
+            ..Configuration::default()
+        };
+        if let Err(error) = delivery.post(cx, self, id, &meta, &Message::Configuration(configuration)) {
+            tracing::warn!(peer = %id, ?error, "the local Configuration cannot be sent");
+        }
+    }
+}
+
+/// Whether the local participant lists this feature. A client lists prompts if its configuration answers them.
+fn has_feature(cx: &Context, feature: Feature) -> bool {
+    match feature {
+        Feature::Prompt => cx.is_client() && cx.config.prompts,
+        Feature::Stream => cx.config.streams,
+        Feature::FastLane => cx.config.has_fast_lane(),
+        _ => true,
+    }
+}
+
+/// Whether the last Configuration has arrived by now, if it was not lost.
+pub(crate) fn was_long_ago(now: Instant, at: Option<Instant>) -> bool {
+    at.is_none_or(|at| now.saturating_duration_since(at) >= IN_FLIGHT)
+}

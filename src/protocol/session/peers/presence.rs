@@ -1,0 +1,386 @@
+//! Who is in the room, by the server's announcements and by the sids of packets.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Context, Counter, Delivery, Instance, Peers, Received, Remote, Timer,
+    contact::Signal,
+    remote::{Feature, Join, Pair, Presence},
+};
+use crate::{
+    protocol::{frame::Message, session::Event},
+    transport::{Identity, Participant, Peer, ROLE_ATTRIBUTE, Sid},
+};
+
+/// A provisional sid is looked after no more often than this, however short the wait, so that the clock can move on.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+
+/// Whether a frame can be taken now.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// Its sender is where the frame says.
+    Current,
+    /// Its Configuration has moved its sender to a sid that the server has not announced. These frames of that sid were held.
+    Moved(Vec<(Peer, Received)>),
+    /// Its sender is not known yet.
+    Early,
+    /// Its sender has left that join, or is in another one.
+    Dead,
+}
+
+impl Peers {
+    /// A remote participant is in the room, or its description has changed.
+    pub(crate) fn handle_joined(&mut self, cx: &mut Context, delivery: &mut Delivery, who: Participant) {
+        let (id, sid) = (who.identity().clone(), who.sid().clone());
+        let remote = self.known(cx, &id);
+        if let Some(old) = remote.fallback.take() {
+            remote.bury(old.sid().clone()); // the server confirms that it was replaced
+        }
+        remote.revive(&sid);
+        let is_news = match &mut remote.presence {
+            Presence::Here { sid: current, announced } if *current == sid => {
+                !std::mem::replace(announced, true)
+            }
+            _ => {
+                self.move_to(cx, delivery, &id, sid, true);
+                true
+            }
+        };
+        cx.timers.cancel(&Timer::Provisional(id.clone()));
+        if let Some(remote) = self.remotes.get_mut(&id) {
+            remote.participant = Some(who.clone());
+        }
+        self.note_observer(&id);
+        let is_doubtful = who.attribute(ROLE_ATTRIBUTE).is_some() && who.token_role().is_none();
+        if is_news {
+            cx.event(Event::Joined(who));
+        }
+        if is_doubtful {
+            cx.complain(&id, Counter::DoubtfulRole);
+        }
+        self.judge_newcomer(cx, delivery, &id);
+        self.look_for_assistant(cx);
+        self.show_registration(cx, delivery, &id);
+    }
+
+    /// A participant left this join.
+    pub(crate) fn handle_left(&mut self, cx: &mut Context, delivery: &mut Delivery, who: &Peer) {
+        let (id, sid) = (who.identity(), who.sid());
+        self.held.forget(who);
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        remote.bury(sid.clone());
+        if remote.fallback.as_ref().is_some_and(|old| old.sid() == sid) {
+            remote.fallback = None;
+        }
+        if remote.sid() == Some(sid) {
+            self.leave(cx, delivery, id, sid.clone());
+            self.judge_candidates(cx, delivery);
+            self.admit_the_only_one(cx, delivery);
+        }
+    }
+
+    /// Whether a frame can be taken now. A Configuration may move its sender to a sid that the server has not announced.
+    pub(crate) fn place(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        from: &Peer,
+        incoming: &Received,
+    ) -> Place {
+        let (id, sid) = (from.identity(), from.sid());
+        let Some(remote) = self.get(id) else { return Place::Early };
+        if remote.is_dead(sid) {
+            return Place::Dead;
+        }
+        if remote.is_at(sid) {
+            return Place::Current;
+        }
+        let is_configuration = matches!(incoming.message, Message::Configuration(_));
+        if !is_configuration || !self.can_be_judged(cx, id) {
+            return Place::Early;
+        }
+        self.move_provisionally(cx, delivery, id, sid);
+        Place::Moved(self.held.release(id, sid))
+    }
+
+    /// Keeps a frame until its sender is announced, and asks the sender for its Configuration.
+    pub(crate) fn hold(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        from: &Peer,
+        incoming: Received,
+    ) {
+        self.held.hold(cx, from, incoming);
+        self.ask_for_configuration(cx, delivery, from.identity());
+    }
+
+    /// Takes the held frames of a join that is known now.
+    pub(crate) fn release(&mut self, id: &Identity, sid: &Sid) -> Vec<(Peer, Received)> {
+        self.held.release(id, sid)
+    }
+
+    /// Drops frames that were held for too long.
+    pub(crate) fn expire_held(&mut self, cx: &mut Context) {
+        self.held.expire(cx);
+    }
+
+    /// Whether a frame of this sender may arrive as a byte stream: a counterpart that is where the packet says.
+    pub(crate) fn may_stream(&self, cx: &Context, from: &Peer) -> bool {
+        let id = from.identity();
+        let is_known = |remote: &Remote| {
+            remote.is_at(from.sid()) && !remote.has_left() && self.is_counterpart(cx, id, remote)
+        };
+        !id.is_empty() && id != cx.local.identity() && self.get(id).is_some_and(is_known)
+    }
+
+    /// Handles the timer of a sid that a Configuration showed and the server has not announced. A peer that still sends packets
+    /// is in the room. One that does not has left; if the server lists an earlier join of it, that participant is returned.
+    pub(crate) fn check_provisional(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+    ) -> Option<Participant> {
+        let remote = self.get(id)?;
+        let heard = remote.heard_at;
+        if cx.now.saturating_duration_since(heard) >= cx.config.times.hold {
+            return self.never_announced(cx, delivery, id);
+        }
+        if remote.is_crossed() && remote.lists(Feature::Ack) {
+            delivery.ping(cx, self, id);
+        }
+        look_after_provisional(cx, id, heard);
+        None
+    }
+
+    /// Takes note of a peer's packet, and says whether its stanza is higher than all before.
+    pub(crate) fn note_stanza(&mut self, id: &Identity, stanza: Option<i32>) -> bool {
+        self.remotes.get_mut(id).is_none_or(|remote| remote.pair.rises(stanza))
+    }
+
+    /// Takes note that a packet of this peer arrived.
+    pub(crate) fn hear(&mut self, cx: &Context, id: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.hear(cx.now);
+        }
+    }
+
+    /// Whether a peer that has left may be heard. Only the Configuration of another run of its program may: it begins a new
+    /// handshake.
+    pub(crate) fn is_after_goodbye(
+        &mut self,
+        delivery: &mut Delivery,
+        id: &Identity,
+        incoming: &Received,
+    ) -> bool {
+        let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.has_left()) else { return false };
+        let known = remote.instance.as_ref().map(Instance::as_str);
+        let is_new_run = matches!(incoming.message, Message::Configuration(_))
+            && incoming.instance().is_some_and(|instance| Some(instance) != known);
+        if is_new_run {
+            remote.pair = Pair::default();
+            delivery.forget_pair(id);
+        }
+        !is_new_run
+    }
+
+    /// The connection is back: silence during the outage proves nothing.
+    pub(crate) fn forgive_silence(&mut self, now: Instant) {
+        for remote in self.remotes.values_mut() {
+            remote.heard_at = now;
+            remote.pair.crossed_at = remote.pair.crossed_at.map(|_| now);
+            remote.pair.settled = false;
+        }
+    }
+
+    /// The local sid has changed: nothing that happened under the old one counts, except the form that peers speak.
+    pub(crate) fn begin_new_pairs(&mut self, cx: &mut Context, delivery: &mut Delivery) {
+        for (id, remote) in &mut self.remotes {
+            cancel_pair_timers(cx, id);
+            // A plain peer is not sent a frame again, so the first one may still arrive.
+            delivery.reset_pair(id, !remote.is_plain());
+            let contact = remote.pair.contact.after(Signal::Void);
+            remote.pair = Pair { contact, ..Pair::default() };
+            remote.heard_at = cx.now;
+            remote.join.shown = false;
+        }
+    }
+
+    /// The peers that are not among these participants.
+    pub(crate) fn missing_from(&self, present: &[Participant]) -> Vec<Peer> {
+        let is_listed = |id: &Identity| present.iter().any(|who| who.identity() == id);
+        self.present().filter(|(id, _)| !is_listed(id)).map(|(id, remote)| remote.peer(id)).collect()
+    }
+
+    /// Whether this is the goodbye of a peer whose departure the server has announced before.
+    pub(crate) fn is_late_goodbye(&self, cx: &Context, from: &Peer, incoming: &Received) -> bool {
+        let Some(remote) = self.get(from.identity()) else { return false };
+        let left = Presence::Away { sid: from.sid().clone(), crossed: true };
+        remote.presence == left
+            && !remote.has_left()
+            && matches!(incoming.message, Message::ControlStop(_))
+            && incoming.is_goodbye()
+            && self.is_counterpart(cx, from.identity(), remote)
+    }
+
+    /// Marks that one side has said goodbye, and stops the timers of the peer.
+    pub(crate) fn part(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        remote.pair.signal(Signal::Goodbye);
+        delivery.reset_lane(id);
+        for timer in [Timer::Grace, Timer::Heartbeat, Timer::Register, Timer::Ping] {
+            cx.timers.cancel(&timer(id.clone()));
+        }
+        delivery.end_streams(id, !remote.is_plain());
+    }
+
+    /// Marks that the local participant has said goodbye to this peer.
+    pub(crate) fn said_goodbye(&mut self, delivery: &mut Delivery, id: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.pair.signal(Signal::Goodbye);
+            delivery.reset_lane(id);
+        }
+    }
+
+    /// Forgets identities that left and of which nothing is kept: the oldest, beyond
+    /// [`Caps::remembered_peers`](crate::protocol::session::Caps::remembered_peers). Returns those that were forgotten.
+    pub(crate) fn forget_old_identities(
+        &mut self,
+        cx: &mut Context,
+        is_needed: impl Fn(&Identity) -> bool,
+    ) -> Vec<Identity> {
+        let is_forgettable = |id: &Identity, remote: &Remote| {
+            !remote.is_here()
+                && !cx.timers.is_set(&Timer::Grace(id.clone()))
+                && !self.is_named(cx, id)
+                && !is_needed(id)
+        };
+        let (mut forgotten, mut rest) = (Vec::new(), Vec::new());
+        for (id, remote) in self.remotes.iter().filter(|(id, remote)| is_forgettable(id, remote)) {
+            match remote.instance {
+                None => forgotten.push(id.clone()),
+                Some(_) => rest.push((remote.heard_at, id.clone())),
+            }
+        }
+        let most = cx.config.caps.remembered_peers;
+        if rest.len() > most {
+            rest.sort();
+            let excess = rest.len() - most / 2; // half of them at once, so that this is rare
+            forgotten.extend(rest.drain(..excess).map(|(_, id)| id));
+        }
+        for id in &forgotten {
+            self.remotes.remove(id);
+            self.observers.remove(id);
+            for timer in [Timer::Grace, Timer::Ping, Timer::Table] {
+                cx.timers.cancel(&timer(id.clone()));
+            }
+        }
+        forgotten
+    }
+
+    /// The remote participant of this identity, which is created if it is unknown.
+    pub(super) fn known(&mut self, cx: &Context, id: &Identity) -> &mut Remote {
+        let is_named = self.is_named(cx, id);
+        self.remotes.entry(id.clone()).or_insert_with(|| Remote::new(cx.now, is_named))
+    }
+
+    /// Moves an identity to another sid: what happened under the old one is over.
+    fn move_to(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        sid: Sid,
+        announced: bool,
+    ) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
+        remote.pair = Pair::default();
+        remote.heard_at = cx.now;
+        remote.join = Join::default();
+        self.note_observer(id);
+        cancel_pair_timers(cx, id);
+        delivery.reset_pair(id, true);
+        if let Presence::Here { sid: old, announced: was_announced } = before {
+            if let Some(remote) = self.remotes.get_mut(id) {
+                remote.bury(old.clone());
+            }
+            if was_announced {
+                cx.event(Event::Left(Peer::new(id, old)));
+            }
+            cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
+        }
+    }
+
+    fn move_provisionally(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, sid: &Sid) {
+        let Some(remote) = self.get(id) else { return };
+        let is_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
+        let fallback = if is_announced { &remote.participant } else { &remote.fallback }.clone();
+        self.move_to(cx, delivery, id, sid.clone(), false);
+        if let Some(remote) = self.remotes.get_mut(id) {
+            if let Some(old) = &fallback {
+                remote.revive(old.sid()); // the server lists it, so it is not dead
+            }
+            remote.fallback = fallback;
+        }
+        look_after_provisional(cx, id, cx.now);
+    }
+
+    fn never_announced(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+    ) -> Option<Participant> {
+        let remote = self.remotes.get_mut(id)?;
+        if let Some(listed) = remote.fallback.take() {
+            return Some(listed);
+        }
+        if let Presence::Here { sid, announced: false } = &remote.presence {
+            // It left before the server announced it, so the server will not announce its departure either.
+            let sid = sid.clone();
+            self.leave(cx, delivery, id, sid);
+            self.judge_candidates(cx, delivery);
+        }
+        None
+    }
+
+    /// A participant has left this join.
+    fn leave(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, sid: Sid) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        let was_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
+        remote.presence = Presence::Away { sid: sid.clone(), crossed: remote.is_crossed() };
+        remote.pair = Pair::default();
+        self.note_observer(id);
+        cancel_pair_timers(cx, id);
+        delivery.reset_pair(id, true);
+        if was_announced {
+            cx.event(Event::Left(Peer::new(id, sid)));
+        }
+        cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
+    }
+}
+
+/// Looks at a provisional sid again before it has been silent for as long as an announcement may take.
+fn look_after_provisional(cx: &mut Context, id: &Identity, heard: Instant) {
+    let hold = cx.config.times.hold;
+    let left = hold.saturating_sub(cx.now.saturating_duration_since(heard));
+    cx.set_timer(Timer::Provisional(id.clone()), left.min(hold / 2).max(SHORTEST_LOOK));
+}
+
+fn cancel_pair_timers(cx: &mut Context, id: &Identity) {
+    for timer in [
+        Timer::Greet,
+        Timer::Ask,
+        Timer::Hold,
+        Timer::Register,
+        Timer::Silent,
+        Timer::Heartbeat,
+        Timer::Provisional,
+        Timer::Lane,
+        Timer::Replay,
+    ] {
+        cx.timers.cancel(&timer(id.clone()));
+    }
+}

@@ -1,0 +1,452 @@
+//! Registrations (types 70 and 71): what clients offer.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde_json::Value as Json;
+
+use super::{
+    Context, Counter, Delivery, Peers, Remote, Timer, Unaccepted,
+    admission::report_unaccepted,
+    remote::{Feature, OfferState, Registration},
+};
+use crate::{
+    protocol::{
+        frame::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
+        session::{Event, codec, delivery::Unfit},
+    },
+    tool::{BargeIn, Consent, NotAdmitted, RegisterError, Tool, ToolName, ToolOptions, not_offered::shown},
+    transport::Identity,
+    value::Value,
+};
+
+/// The longest wait before an unanswered registration is sent again.
+const LONGEST_WAIT: Duration = Duration::from_secs(8);
+
+/// Registrations that one client may send in a second.
+const REGISTRATIONS_PER_SECOND: u32 = 10;
+
+/// Refused tools that an answer names. It says how many more there are.
+const NAMED_REFUSALS: usize = 8;
+
+impl Peers {
+    /// The local tools have changed. A client registers them, the assistant withdraws clients' tools whose names are taken now.
+    pub(crate) fn announce_tools(&mut self, cx: &mut Context, delivery: &mut Delivery) {
+        if !cx.is_client() {
+            self.show_registration_to(cx, delivery, &self.observers());
+            cx.event(Event::ToolsChanged { owner: cx.local.identity().clone() });
+            return self.withdraw_taken_names(cx);
+        }
+        let mut registered = Vec::new();
+        for (id, remote) in &mut self.remotes {
+            if std::mem::take(&mut remote.pair.registration) != Registration::Idle {
+                registered.push(id.clone());
+            }
+        }
+        let mut is_sent = false;
+        for id in &registered {
+            is_sent |= self.may_be_sent_tools(cx, id) && self.register(cx, delivery, id);
+        }
+        if !is_sent {
+            self.show_registration_to(cx, delivery, &self.observers());
+        }
+    }
+
+    /// Client: sends the registration to a peer that can take it. Returns whether it was sent.
+    pub(crate) fn register(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) -> bool {
+        let is_due = self.get(id).is_some_and(|remote| {
+            let takes = !remote.is_configured() || remote.lists(Feature::Register);
+            let is_idle = remote.pair.registration == Registration::Idle;
+            is_idle && remote.pair.greetings > 0 && !remote.has_left() && takes
+        });
+        let is_sent = is_due && self.send_registration(cx, delivery, id, 1);
+        if is_sent {
+            let message = registration(&cx.local.tools);
+            delivery.copy(cx, self, &Meta::default(), &message);
+        }
+        is_sent
+    }
+
+    /// Client: the timer of an unanswered registration is due.
+    pub(crate) fn register_again(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let Some(remote) = self.get(id) else { return };
+        let Registration::Sent(times) = remote.pair.registration else { return };
+        let takes = if remote.is_configured() {
+            self.is_bound(id) && remote.lists(Feature::Register)
+        } else {
+            let may_bind = self.bound.as_ref().is_none_or(|bound| bound == id);
+            times < 5 && self.is_candidate(cx, id, remote) && may_bind
+        };
+        if takes && !remote.has_left() {
+            self.send_registration(cx, delivery, id, times + 1);
+        } else if let Some(remote) = self.remotes.get_mut(id) {
+            remote.pair.registration = Registration::Idle; // so that it is sent when this assistant is bound
+        }
+    }
+
+    /// Client: an assistant answered the registration.
+    pub(crate) fn handle_registration_answer(
+        &mut self,
+        cx: &mut Context,
+        id: &Identity,
+        answer: ToolsRegisterAck,
+    ) {
+        if !self.is_bound(id) {
+            let is_candidate = self.get(id).is_some_and(|remote| self.is_candidate(cx, id, remote));
+            // An assistant that does not admit the client says so without a handshake, which is worth a report and no more.
+            if !is_candidate || answer.success {
+                return cx.complain(id, Counter::Stranger);
+            }
+        }
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        let is_configured = remote.is_configured();
+        let registration = &mut remote.pair.registration;
+        match registration {
+            // An assistant that refuses it before the handshake may admit the client later, and is sent it again then.
+            Registration::Sent(_) if !is_configured && !answer.success => *registration = Registration::Idle,
+            Registration::Sent(_) => *registration = Registration::Answered,
+            Registration::Idle if !answer.success => {} // it says why it would take none
+            // It took the tools before, and does not any more.
+            Registration::Answered if !answer.success && answer.tool_count == 0 => {}
+            // The registration was sent in an earlier join, of which the present one knows nothing.
+            Registration::Idle | Registration::Answered => return cx.count(Counter::Duplicate),
+        }
+        cx.timers.cancel(&Timer::Register(id.clone()));
+        let refused = answer.error.filter(|_| !answer.success);
+        let tools = usize::try_from(answer.tool_count).unwrap_or(0);
+        let none = refused.clone().filter(|_| tools == 0 && !cx.local.tools.is_empty());
+        cx.event(Event::Registered { by: id.clone(), tools, refused });
+        if let Some(reason) = none {
+            report_unaccepted(cx, Unaccepted::Refused { by: id.clone(), reason });
+        }
+    }
+
+    /// Assistant: a client offers its tools, in place of those before. Returns whether calls may find an owner now.
+    pub(crate) fn handle_registration(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        offered: ToolsRegister,
+    ) -> bool {
+        let is_admitted = self.get(id).is_some_and(|remote| self.is_admitted(cx, id, remote));
+        if !is_admitted {
+            cx.complain(id, Counter::Stranger);
+            self.note_refused_tools(id, &offered.tools);
+            self.deny_registration(cx, delivery, id);
+            return false;
+        }
+        if !self.admits_request(cx, id, REGISTRATIONS_PER_SECOND) {
+            cx.complain(id, Counter::RegistrationRefused);
+            return false;
+        }
+        let (tools, refused) = judge_tools(cx, offered.tools);
+        if !refused.is_empty() {
+            cx.complain(id, Counter::RegistrationRefused);
+        }
+        let answer = ToolsRegisterAck {
+            success: refused.is_empty(),
+            tool_count: i32::try_from(tools.len()).unwrap_or(i32::MAX),
+            error: (!refused.is_empty()).then(|| summary(&refused)),
+        };
+        let Some(remote) = self.remotes.get_mut(id) else { return false };
+        remote.pair.offer = OfferState::Registered;
+        let has_changed = remote.tools != tools;
+        remote.tools = tools;
+        self.rank(id);
+        let message = Message::ToolsRegisterAck(answer);
+        delivery.post_small(cx, self, id, &message);
+        delivery.copy(cx, self, &Meta::default(), &message);
+        if has_changed {
+            cx.event(Event::ToolsChanged { owner: id.clone() });
+        }
+        true
+    }
+
+    /// Assistant: the heartbeat of a client stopped. Its tools are withdrawn until a packet of it arrives.
+    pub(crate) fn silence(&mut self, cx: &mut Context, id: &Identity) {
+        let registered = self.remotes.get_mut(id).filter(|remote| remote.is_registered());
+        let offered = registered.map(|remote| remote.tools.clone());
+        self.forget_registration(cx, id);
+        if let (Some(remote), Some(offered)) = (self.remotes.get_mut(id), offered) {
+            remote.pair.offer = OfferState::Silenced(offered);
+        }
+    }
+
+    /// Assistant: a packet of a client arrived. If its heartbeat had stopped it offers its tools again. Returns whether it does.
+    pub(crate) fn restore_registration(&mut self, cx: &mut Context, id: &Identity) -> bool {
+        let Some(remote) = self.remotes.get_mut(id) else { return false };
+        let OfferState::Silenced(tools) = &mut remote.pair.offer else { return false };
+        tracing::info!(peer = %id, "packets of it arrive again");
+        let mut tools = std::mem::take(tools);
+        tools.retain(|tool| !cx.local.reserves(tool.name()));
+        remote.pair.offer = OfferState::Registered;
+        remote.tools = tools;
+        if !remote.tools.is_empty() {
+            cx.event(Event::ToolsChanged { owner: id.clone() });
+        }
+        self.rank(id);
+        true
+    }
+
+    /// Assistant: tells a participant that wants to offer tools why it is not admitted.
+    pub(crate) fn deny_registration(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        if cx.is_client() {
+            return;
+        }
+        self.report_not_admitted(cx, id);
+        if !self.may_deny(cx, id) {
+            return;
+        }
+        let why = self.get(id).and_then(|remote| self.refusal_of(cx, id, remote));
+        let why = why.unwrap_or(NotAdmitted::NoRole { admitted: None });
+        let error = format!("not admitted: {}", why.explain(&shown(id.as_str())));
+        let answer = ToolsRegisterAck { success: false, tool_count: 0, error: Some(error) };
+        delivery.post_small(cx, self, id, &Message::ToolsRegisterAck(answer));
+    }
+
+    /// A peer that has gone, or another instance of it, offers nothing.
+    pub(crate) fn forget_registration(&mut self, cx: &mut Context, id: &Identity) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        remote.pair.offer = OfferState::Unregistered;
+        remote.standing = remote.standing.unranked();
+        if !std::mem::take(&mut remote.tools).is_empty() {
+            cx.event(Event::ToolsChanged { owner: id.clone() });
+        }
+    }
+
+    /// Checks the tools that the local participant wants to offer.
+    pub(crate) fn check_offer(cx: &Context, tools: &[Tool]) -> Result<(), RegisterError> {
+        let caps = &cx.config.caps;
+        if tools.len() > caps.tools {
+            return Err(RegisterError::TooMany { count: tools.len(), limit: caps.tools });
+        }
+        let mut names = BTreeSet::new();
+        for tool in tools {
+            let name = tool.name().clone();
+            if name.is_reserved() {
+                return Err(RegisterError::Reserved { name });
+            }
+            if !names.insert(tool.name()) {
+                return Err(RegisterError::Duplicate { name });
+            }
+            if tool.tool_options().effective_consent() != Consent::Never && !cx.config.asks {
+                return Err(RegisterError::NoConsent { name });
+            }
+            let schema = tool.input_schema().map_or(0, |schema| schema.to_string().len());
+            let parts = [
+                ("description", tool.description().len(), caps.description_bytes),
+                ("schema", schema, caps.schema_bytes),
+            ];
+            for (part, size, limit) in parts {
+                if size > limit {
+                    return Err(RegisterError::TooLarge { name, part, size, limit });
+                }
+            }
+        }
+        if cx.is_client() { check_registration_fits(cx, tools) } else { Ok(()) }
+    }
+
+    /// Client: the registration may follow the first Configuration at once if no other assistant is possible, and no bound one may
+    /// return.
+    pub(super) fn register_early(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        if cx.is_client() && self.may_be_sent_tools(cx, id) {
+            self.register(cx, delivery, id);
+        }
+    }
+
+    /// Client: an assistant says that it knows nothing of the client under this pair of sids: an announcement may have arrived after
+    /// the Configuration and undone it. The registration is sent again, answered or not.
+    pub(super) fn register_once_more(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let remote = self.remotes.get_mut(id);
+        let sent = remote.filter(|remote| remote.pair.registration != Registration::Idle);
+        let Some(remote) = sent.filter(|_| cx.is_client()) else { return };
+        if self.bound.as_ref().is_none_or(|bound| bound == id) {
+            self.send_registration(cx, delivery, id, 1);
+        } else {
+            remote.pair.registration = Registration::Idle; // it is sent if this assistant is bound one day
+        }
+    }
+
+    /// Sends an observer the local registration when it is first seen.
+    pub(super) fn show_registration(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        let is_due = remote.is_observer() && remote.is_here();
+        if is_due && !std::mem::replace(&mut remote.join.shown, true) {
+            self.show_registration_to(cx, delivery, std::slice::from_ref(id));
+        }
+    }
+
+    /// Assistant: a name that it offers itself now is no client's any more.
+    fn withdraw_taken_names(&mut self, cx: &mut Context) {
+        let mut changed = Vec::new();
+        for (id, remote) in &mut self.remotes {
+            let before = remote.tools.len();
+            remote.tools.retain(|tool| !cx.local.reserves(tool.name()));
+            if remote.tools.len() < before {
+                changed.push(id.clone());
+            }
+        }
+        for owner in changed {
+            cx.event(Event::ToolsChanged { owner });
+        }
+    }
+
+    /// Client: whether this is the assistant, or the only one that it can be while none is bound.
+    fn may_be_sent_tools(&self, cx: &Context, id: &Identity) -> bool {
+        let is_other_candidate =
+            |(other, it): (&Identity, &Remote)| other != id && self.is_candidate(cx, other, it);
+        match &self.bound {
+            Some(bound) => bound == id,
+            None => !self.present().any(is_other_candidate),
+        }
+    }
+
+    fn show_registration_to(&self, cx: &mut Context, delivery: &mut Delivery, observers: &[Identity]) {
+        // An empty registration is an answer too: the observer need not wait for more.
+        let message = registration(&cx.local.tools);
+        for observer in observers {
+            delivery.post_small(cx, self, observer, &message);
+        }
+    }
+
+    /// Returns whether it was sent. A large one waits for the Configuration which says that it can be taken.
+    fn send_registration(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        times: u32,
+    ) -> bool {
+        let message = registration(&cx.local.tools);
+        match delivery.post(cx, self, id, &Meta::default(), &message) {
+            Ok(_) => {}
+            Err(Unfit::TooLarge { size, limit }) => {
+                self.refuse_large_registration(cx, id, size, limit);
+                return false;
+            }
+            Err(error) => tracing::warn!(to = %id, ?error, "the registration cannot be sent"),
+        }
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.pair.registration = Registration::Sent(times);
+        }
+        let wait = Duration::from_secs(1 << (times - 1).min(3)).min(LONGEST_WAIT);
+        cx.set_timer(Timer::Register(id.clone()), wait);
+        true
+    }
+
+    /// Client: this assistant cannot be sent the registration, unless it has still to say that it can.
+    fn refuse_large_registration(&mut self, cx: &mut Context, id: &Identity, size: usize, limit: usize) {
+        let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.is_configured()) else { return };
+        remote.pair.registration = Registration::Answered;
+        cx.timers.cancel(&Timer::Register(id.clone()));
+        let refused = format!("the registration has {size} bytes, {limit} can be carried to this assistant");
+        cx.event(Event::Registered { by: id.clone(), tools: 0, refused: Some(refused) });
+    }
+}
+
+fn registration(tools: &[Tool]) -> Message {
+    Message::ToolsRegister(ToolsRegister { tools: tools.iter().map(written).collect() })
+}
+
+fn check_registration_fits(cx: &Context, tools: &[Tool]) -> Result<(), RegisterError> {
+    let caps = &cx.config.caps;
+    let streamed = if cx.config.streams { caps.max_frame_of_others.min(caps.max_frame) } else { 0 };
+    let limit = caps.max_packet.max(streamed);
+    match codec::encode(i32::MAX, &cx.config.room, &Meta::default(), &registration(tools)) {
+        Ok(payload) if payload.len() > limit => {
+            Err(RegisterError::RegistrationTooLarge { size: payload.len(), limit })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The tools of a registration that can be taken, and what is wrong with the others.
+fn judge_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<String>) {
+    let caps = &cx.config.caps;
+    let (mut tools, mut refused, mut bytes) = (Vec::<Tool>::new(), Vec::new(), 0);
+    for tool in offered {
+        let size = tool.description.len() + tool.input_schema.as_ref().map_or(0, |it| it.as_bytes().len());
+        match judge_tool(cx, &tool) {
+            Ok(name) if tools.iter().any(|other| *other.name() == name) => {
+                refused.push(format!("{name}: registered twice"));
+            }
+            Ok(name) if tools.len() >= caps.tools || bytes + size > caps.registration_bytes => {
+                refused.push(format!("{name}: too many tools, or too large together"));
+            }
+            Ok(name) => {
+                bytes += size;
+                tools.push(read(name, &tool));
+            }
+            Err(reason) => refused.push(reason),
+        }
+    }
+    (tools, refused)
+}
+
+fn judge_tool(cx: &Context, tool: &RegisteredTool) -> Result<ToolName, String> {
+    let caps = &cx.config.caps;
+    let name: ToolName = tool.name.parse().map_err(|error| format!("{error}"))?;
+    let schema = tool.input_schema.as_ref();
+    if name.is_reserved() {
+        return Err(format!("{name}: the name is reserved"));
+    }
+    if cx.local.reserves(&name) {
+        return Err(format!("{name}: the assistant offers a tool of this name itself"));
+    }
+    if tool.description.len() > caps.description_bytes {
+        return Err(format!("{name}: a description may have {} bytes", caps.description_bytes));
+    }
+    if schema.is_some_and(|schema| schema.as_bytes().len() > caps.schema_bytes) {
+        return Err(format!("{name}: a schema may have {} bytes", caps.schema_bytes));
+    }
+    if schema.is_some_and(|schema| !codec::is_map(schema)) {
+        return Err(format!("{name}: the schema is not a map"));
+    }
+    Ok(name)
+}
+
+/// A tool as it travels.
+fn written(tool: &Tool) -> RegisteredTool {
+    let options = tool.tool_options();
+    let mut annotations = std::collections::BTreeMap::new();
+    if options.destructive {
+        annotations.insert("destructive", Json::from(true));
+    }
+    if options.idempotent {
+        annotations.insert("idempotent", Json::from(true));
+    }
+    if options.barge_in != BargeIn::default() {
+        annotations.insert("onBargeIn", Json::from(options.barge_in.as_str()));
+    }
+    RegisteredTool {
+        name: tool.name().to_string(),
+        description: tool.description().to_owned(),
+        input_schema: tool.input_schema().and_then(|schema| Value::encode(schema).ok()),
+        annotations: if annotations.is_empty() { None } else { Value::encode(&annotations).ok() },
+    }
+}
+
+/// A tool as a client wrote it.
+fn read(name: ToolName, tool: &RegisteredTool) -> Tool {
+    let annotations = tool.annotations.as_ref().map(Value::to_json).unwrap_or_default();
+    let says = |key: &str| annotations.get(key).and_then(Json::as_bool).unwrap_or(false);
+    let mut options = if says("destructive") { ToolOptions::destructive() } else { ToolOptions::default() };
+    if says("idempotent") {
+        options = options.idempotent();
+    }
+    let rule = annotations.get("onBargeIn").and_then(Json::as_str).and_then(BargeIn::from_text);
+    options = options.barge_in(rule.unwrap_or_default());
+    let read = Tool::new(name, tool.description.as_str()).options(options);
+    match &tool.input_schema {
+        Some(schema) => read.schema(schema.to_json()),
+        None => read,
+    }
+}
+
+fn summary(refused: &[String]) -> String {
+    let named = refused.iter().take(NAMED_REFUSALS).map(String::as_str).collect::<Vec<_>>().join("; ");
+    match refused.len().saturating_sub(NAMED_REFUSALS) {
+        0 => named,
+        more => format!("{named}; and {more} more"),
+    }
+}

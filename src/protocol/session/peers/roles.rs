@@ -1,0 +1,173 @@
+//! Which rights a participant has (`wire.md`, section 4), and which assistant a client is bound to.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::{
+    Context, Delivery, Peers, Remote, Timer,
+    remote::{Presence, Standing},
+};
+use crate::{
+    protocol::session::{Event, Rule},
+    transport::{Identity, Participant, Role},
+};
+
+impl Peers {
+    /// Whether the configuration names this identity.
+    pub(crate) fn is_named(&self, cx: &Context, id: &Identity) -> bool {
+        if cx.is_client() {
+            cx.config.assistant.as_ref() == Some(id)
+        } else {
+            cx.config.admitted.contains(id)
+        }
+    }
+
+    /// Client: whether it may become the client's assistant.
+    pub(crate) fn is_candidate(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
+        match &cx.config.assistant {
+            Some(assistant) => assistant == id,
+            None => is_eligible(remote),
+        }
+    }
+
+    /// Client: whether it may be an assistant, this client's or another's. Its stops are taken.
+    pub(crate) fn may_be_assistant(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
+        cx.is_client() && (self.is_candidate(cx, id, remote) || is_eligible(remote))
+    }
+
+    /// Assistant: whether it is one of the assistant's clients.
+    pub(crate) fn is_admitted(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
+        if cx.is_client() {
+            return false;
+        }
+        let by_rule = |participant: &Participant| {
+            participant.token_role() == Some(Role::Client)
+                || cx.config.admit_rule.as_ref().is_some_and(|rule| allows(rule, participant))
+        };
+        cx.config.admitted.contains(id)
+            || remote.participant.as_ref().is_some_and(by_rule)
+            || self.is_guest(id, remote)
+    }
+
+    /// Assistant: whether it may stop the assistant's calls.
+    pub(crate) fn may_stop(&self, cx: &Context, remote: &Remote) -> bool {
+        match (&cx.config.stop_rule, &remote.participant) {
+            (Some(rule), Some(participant)) => allows(rule, participant),
+            _ => false,
+        }
+    }
+
+    /// Whether the local participant shakes hands with it.
+    pub(crate) fn is_counterpart(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
+        if cx.is_client() {
+            self.is_candidate(cx, id, remote)
+        } else {
+            remote.named || self.is_admitted(cx, id, remote)
+        }
+    }
+
+    /// Whether the local participant shakes hands with this identity, if it is known.
+    pub(crate) fn has_counterpart(&self, cx: &Context, id: &Identity) -> bool {
+        self.get(id).is_some_and(|remote| self.is_counterpart(cx, id, remote))
+    }
+
+    /// Client: binds the only candidate that has spoken, if none is bound.
+    pub(crate) fn judge_candidates(&mut self, cx: &mut Context, delivery: &mut Delivery) {
+        if !cx.is_client() {
+            return;
+        }
+        let is_new = |it: &Remote| it.is_here() && it.standing == Standing::Spoke;
+        let new: Vec<_> =
+            self.remotes.iter().filter(|(_, it)| is_new(it)).map(|(id, _)| id.clone()).collect();
+        for id in new {
+            self.rank(&id);
+        }
+        if self.bound.is_some() {
+            return;
+        }
+        let has_spoken = |it: &Remote| it.is_here() && it.standing.has_spoken();
+        let candidates: Vec<_> = self
+            .remotes
+            .iter()
+            .filter(|(id, it)| has_spoken(it) && self.is_candidate(cx, id, it))
+            .map(|(id, _)| id.clone())
+            .collect();
+        let one = match candidates.as_slice() {
+            [] => None,
+            [only] => Some(only.clone()),
+            several => self.select(cx, None, several),
+        };
+        match (one, candidates.as_slice()) {
+            (_, []) => self.ambiguous.clear(),
+            (Some(one), _) => {
+                self.ambiguous.clear();
+                self.bound = Some(one.clone());
+                cx.event(Event::Bound(self.bound.clone()));
+                if self.get(&one).is_some_and(Remote::is_crossed) {
+                    self.register(cx, delivery, &one);
+                }
+            }
+            _ if candidates != self.ambiguous => {
+                self.ambiguous.clone_from(&candidates);
+                cx.event(Event::AmbiguousAssistant { candidates });
+            }
+            _ => {}
+        }
+    }
+
+    /// Client: this identity is the assistant no more. The other candidates are judged.
+    pub(crate) fn unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.standing = Standing::Silent;
+        }
+        if self.is_bound(id) {
+            self.bound = None;
+            cx.event(Event::Bound(None));
+            self.judge_candidates(cx, delivery);
+        }
+    }
+
+    /// Client: looks later whether an assistant was bound.
+    pub(super) fn look_for_assistant(&self, cx: &mut Context) {
+        if cx.is_client() && self.bound.is_none() && !cx.timers.is_set(&Timer::Unbound) {
+            cx.set_timer(Timer::Unbound, cx.config.times.owner_wait);
+        }
+    }
+
+    /// Whether its rights can be judged: the configuration or a call names it, or the server has announced it.
+    pub(super) fn can_be_judged(&self, cx: &Context, id: &Identity) -> bool {
+        let is_known = |remote: &Remote| remote.participant.is_some() || remote.named;
+        self.is_named(cx, id) || self.get(id).is_some_and(is_known)
+    }
+
+    /// A participant has joined, moved or left: whether it observes may have changed.
+    pub(super) fn note_observer(&mut self, id: &Identity) {
+        let observes =
+            |remote: &Remote| matches!(remote.presence, Presence::Here { .. }) && remote.is_observer();
+        if self.get(id).is_some_and(observes) {
+            self.observers.insert(id.clone());
+        } else {
+            self.observers.remove(id);
+        }
+    }
+
+    /// A client has registered, or an assistant has spoken: it keeps its rank until it is gone.
+    pub(super) fn rank(&mut self, id: &Identity) {
+        self.last_rank += 1;
+        let rank = self.last_rank;
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.standing = remote.standing.ranked(rank);
+        }
+    }
+}
+
+/// Asks an author's rule. The session must be whole whatever the rule does: a panic is a no.
+fn allows(rule: &Rule, participant: &Participant) -> bool {
+    catch_unwind(AssertUnwindSafe(|| rule(participant))).unwrap_or_else(|_| {
+        tracing::error!(participant = %participant.identity(), "the rule for a participant panicked; the answer is no");
+        false
+    })
+}
+
+fn is_eligible(remote: &Remote) -> bool {
+    remote.participant.as_ref().is_some_and(Participant::is_eligible_assistant)
+}
