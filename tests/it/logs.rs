@@ -302,5 +302,5 @@ async fn refused_registration_is_logged_on_both_sides() {
     while !matches!(events.recv().await.unwrap(), Event::Unaccepted { why: Unaccepted::Refused { .. } }) {}
     let text = log.text();
     assert!(text.contains("its tools are not taken") && text.contains("its token names no role"), "{text}");
-    assert!(text.contains("nobody accepts our tools: a answered: not admitted"), "{text}");
+    assert!(text.contains("nobody accepts the offered tools: a answered: not admitted"), "{text}");
 }
