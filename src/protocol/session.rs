@@ -79,9 +79,10 @@ pub use self::{
     context::COMPLAINT_INTERVAL,
     event::{
         CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFailure, SendFrameError,
+        TurnKey,
     },
     jobs::{CONSENT_MARGIN, Question},
-    outgoing::{LateResult, StopError, TurnKey},
+    outgoing::{LateResult, StopError},
     peers::{Candidate, Chooser, SelectionPolicy, Unaccepted},
     ready::Readiness,
     stats::{Counter, Stats},

@@ -2,11 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use super::{
-    Event,
-    codec::floor_char,
-    outgoing::{Call, TurnKey},
-};
+use super::{Event, codec::floor_char, event::TurnKey};
 use crate::{
     tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
     transport::Identity,
@@ -67,6 +63,32 @@ pub enum CallState {
 }
 
 impl CallRecord {
+    /// The record of a call that was requested now, whoever may own it.
+    pub(super) fn requested(
+        call: &CallId,
+        tool: &str,
+        execution: Execution,
+        caller: &Identity,
+        now: Instant,
+    ) -> Self {
+        Self {
+            id: call.clone(),
+            tool: tool[..floor_char(tool, MAX_TOOL_NAME)].to_owned(),
+            execution,
+            caller: caller.clone(),
+            owner: None,
+            turn: None,
+            request_bytes: 0,
+            result_bytes: None,
+            requested: now,
+            delivered: None,
+            started: None,
+            settled: None,
+            outcome: None,
+            late: None,
+        }
+    }
+
     /// How far it has come.
     pub fn state(&self) -> CallState {
         if self.settled.is_some() {
@@ -128,16 +150,6 @@ impl CallLog {
         }
     }
 
-    /// A call of ours exists, with or without an owner.
-    pub(super) fn asked(&mut self, caller: &Identity, call: &Call) {
-        let record = CallRecord {
-            turn: call.turn,
-            request_bytes: call.arguments.as_bytes().len(),
-            ..blank(&call.id, &call.tool, call.execution(), caller, call.began)
-        };
-        self.insert(record);
-    }
-
     pub(super) fn request_size(&mut self, call: &CallId, arguments: &Value) {
         if let Some(record) = self.open.get_mut(call) {
             record.request_bytes = arguments.as_bytes().len();
@@ -167,7 +179,10 @@ impl CallLog {
         if self.open.contains_key(call) {
             return;
         }
-        self.insert(CallRecord { delivered: Some(now), ..blank(call, tool, execution, by, now) });
+        self.insert(CallRecord {
+            delivered: Some(now),
+            ..CallRecord::requested(call, tool, execution, by, now)
+        });
     }
 
     /// Whoever owes the answer is known.
@@ -219,7 +234,7 @@ impl CallLog {
         }
     }
 
-    fn insert(&mut self, record: CallRecord) {
+    pub(super) fn insert(&mut self, record: CallRecord) {
         if self.open.len() >= MAX_OPEN {
             let oldest = self.open.values().min_by_key(|it| it.requested).map(|it| it.id.clone());
             self.open.remove(&oldest.unwrap_or_else(|| record.id.clone()));
@@ -234,24 +249,5 @@ fn short(code: &ErrorCode) -> ErrorCode {
     match floor_char(text, MAX_CODE) {
         whole if whole == text.len() => code.clone(),
         cut => ErrorCode::from(&text[..cut]),
-    }
-}
-
-fn blank(call: &CallId, tool: &str, execution: Execution, caller: &Identity, now: Instant) -> CallRecord {
-    CallRecord {
-        id: call.clone(),
-        tool: tool[..floor_char(tool, MAX_TOOL_NAME)].to_owned(),
-        execution,
-        caller: caller.clone(),
-        owner: None,
-        turn: None,
-        request_bytes: 0,
-        result_bytes: None,
-        requested: now,
-        delivered: None,
-        started: None,
-        settled: None,
-        outcome: None,
-        late: None,
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{outgoing::TurnKey, peers::Unaccepted, stats::Counter};
+use super::{peers::Unaccepted, stats::Counter};
 use crate::{
     protocol::frame::{Frame, Meta},
     tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, ToolName},
@@ -42,6 +42,10 @@ pub struct CallKey(pub(super) u64);
 /// Names one job that we run, within one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey(pub(super) u64);
+
+/// Names one turn, within one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TurnKey(pub(super) u64);
 
 /// A tool to run.
 #[derive(Clone, Debug)]

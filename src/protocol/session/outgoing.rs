@@ -27,12 +27,9 @@ pub(super) use self::{
     outcome::peer_error,
     progress::observe_progress,
 };
-pub use self::{
-    stop_requests::StopError,
-    turns::{LateResult, TurnKey},
-};
+pub use self::{stop_requests::StopError, turns::LateResult};
 use super::{
-    CallKey, Counter, Event, JobKey, Request, codec,
+    CallKey, CallRecord, Counter, Event, JobKey, Request, TurnKey, codec,
     core::Core,
     delivery::{MAX_REFUSALS, Sent, Unacknowledged, Unfit, order_of},
     ids,
@@ -368,7 +365,13 @@ impl Outgoing {
         let key = core.cx.next_call_key();
         core.cx.count(Counter::Calls);
         core.cx.set_timer(Timer::Deadline(key), call.limit);
-        core.cx.log.asked(core.cx.local.identity(), &call);
+        let local = core.cx.local.identity();
+        let record = CallRecord {
+            turn: call.turn,
+            request_bytes: call.arguments.as_bytes().len(),
+            ..CallRecord::requested(&call.id, &call.tool, call.execution(), local, call.began)
+        };
+        core.cx.log.insert(record);
         self.calls.insert(key, call);
         key
     }

@@ -7,7 +7,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Request, Stage};
+use super::{Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Request, Stage, TurnKey};
 use crate::{
     protocol::session::Output,
     tool::{BargeIn, CallError, CallId},
@@ -20,10 +20,6 @@ const MAX_TURNS: usize = 256;
 
 /// Different calls of one turn whose repetition is counted.
 const MAX_KINDS: usize = 256;
-
-/// Names one turn, within one session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TurnKey(pub(crate) u64);
 
 /// The end of a call that a barge-in had left running, for the next turn.
 #[derive(Clone, Debug)]
