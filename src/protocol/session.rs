@@ -79,11 +79,11 @@ pub use self::{
     context::COMPLAINT_INTERVAL,
     event::{
         CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFailure, SendFrameError,
-        TurnKey,
+        TurnKey, Unaccepted,
     },
     jobs::{CONSENT_MARGIN, Question},
     outgoing::{LateResult, StopError},
-    peers::{Candidate, Chooser, SelectionPolicy, Unaccepted},
+    peers::{Candidate, Chooser, SelectionPolicy},
     ready::Readiness,
     stats::{Counter, Stats},
 };

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{peers::Unaccepted, stats::Counter};
+use super::stats::Counter;
 use crate::{
     protocol::frame::{Frame, Meta},
     tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, ToolName},
@@ -362,6 +362,24 @@ pub enum Event {
     Missed(u64),
     /// It is over, and nothing follows.
     Closed(CloseReason),
+}
+
+/// The reason why nobody accepts a client's registration: [`Event::Unaccepted`]. `Display` says it in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unaccepted {
+    /// The assistant refused all of it.
+    Refused {
+        /// The assistant.
+        by: Identity,
+        /// The reason that it gave.
+        reason: String,
+    },
+    /// Participants are in the room, none of them may be the assistant, and the configuration names none.
+    NoAssistant {
+        /// Those participants, at most 8.
+        here: Vec<Identity>,
+    },
 }
 
 /// A text that stays in this process. `Debug` shows its length.

@@ -12,11 +12,8 @@ mod selection;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use self::selection::{Candidate, Chooser, SelectionPolicy};
 use self::{admission::Admission, held::Held};
-pub use self::{
-    admission::Unaccepted,
-    selection::{Candidate, Chooser, SelectionPolicy},
-};
 pub(super) use self::{
     contact::Signal,
     handshake::Greeting,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Call, CallKey, Core, Outgoing, Remote, SETTLED, routing::wanted};
+use super::{Call, CallKey, Core, Outgoing, Remote, SETTLED};
 use crate::{
     protocol::session::peers::Feature,
     tool::{
@@ -53,6 +53,11 @@ impl Outgoing {
         let wanted = wanted(core, self.calls.get(&key)?);
         unregistered(core, wanted).iter().filter_map(left).max()
     }
+}
+
+/// Whom a call names, itself or by a pin of its tool.
+pub(super) fn wanted<'a>(core: &'a Core, call: &'a Call) -> Option<&'a Identity> {
+    call.named.as_ref().or_else(|| core.cx.config.pins.get(&*call.tool))
 }
 
 /// Why this participant was not asked to run a tool.

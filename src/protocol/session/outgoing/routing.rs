@@ -1,6 +1,9 @@
 //! Who shall run a call: chosen before it is sent (`wire.md`, section 4).
 
-use super::{Call, CallKey, Core, Outgoing, Remote, Timer, not_offered::why_not};
+use super::{
+    CallKey, Core, Outgoing, Remote, Timer,
+    not_offered::{wanted, why_not},
+};
 use crate::{
     tool::{CallError, ToolName},
     transport::Identity,
@@ -129,11 +132,6 @@ impl Outgoing {
             },
         }
     }
-}
-
-/// Whom a call names, itself or by a pin of its tool.
-pub(super) fn wanted<'a>(core: &'a Core, call: &'a Call) -> Option<&'a Identity> {
-    call.named.as_ref().or_else(|| core.cx.config.pins.get(&*call.tool))
 }
 
 /// Whether it offers the tool in this join.

@@ -4,7 +4,7 @@ use super::{Context, Delivery, Peers, Received, Remote, remote::Pair};
 use crate::{
     protocol::{
         frame::{Message, RegisteredTool},
-        session::Event,
+        session::{Event, Unaccepted},
     },
     tool::{
         NotAdmitted, ToolName,
@@ -23,24 +23,6 @@ pub(super) struct Admission {
     guest: Option<Identity>,
     /// A participant with the role `client` was in the room: tokens name roles here.
     roles_seen: bool,
-}
-
-/// The reason why nobody accepts a client's registration: [`Event::Unaccepted`]. `Display` says it in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Unaccepted {
-    /// The assistant refused all of it.
-    Refused {
-        /// The assistant.
-        by: Identity,
-        /// The reason that it gave.
-        reason: String,
-    },
-    /// Participants are in the room, none of them may be the assistant, and the configuration names none.
-    NoAssistant {
-        /// Those participants, at most 8.
-        here: Vec<Identity>,
-    },
 }
 
 impl Peers {

@@ -5,14 +5,14 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::Value as Json;
 
 use super::{
-    Context, Counter, Delivery, Peers, Remote, Timer, Unaccepted,
+    Context, Counter, Delivery, Peers, Remote, Timer,
     admission::report_unaccepted,
     remote::{Feature, OfferState, Registration},
 };
 use crate::{
     protocol::{
         frame::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
-        session::{Event, codec, delivery::Unfit},
+        session::{Event, Unaccepted, codec, delivery::Unfit},
     },
     tool::{BargeIn, Consent, NotAdmitted, RegisterError, Tool, ToolName, ToolOptions, not_offered::shown},
     transport::Identity,
