@@ -159,12 +159,22 @@ impl Jobs {
         job: Job,
     ) -> Option<Ended> {
         let run = run_of(peers, &job.caller);
-        self.ask_for(cx, now, job, run)
+        self.ask_for(cx, peers, now, job, run)
     }
 
-    fn ask_for(&mut self, cx: &mut Context, now: Instant, job: Job, run: Run) -> Option<Ended> {
-        let tool =
-            cx.local.tool(job.tool.as_str()).filter(|tool| self.consents.must_ask(tool, &job.caller, &run));
+    fn ask_for(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        now: Instant,
+        job: Job,
+        run: Run,
+    ) -> Option<Ended> {
+        let present = run_of(peers, &job.caller); // it may be a later one than the run that asked
+        let tool = cx
+            .local
+            .tool(job.tool.as_str())
+            .filter(|tool| self.consents.must_ask(tool, &job.caller, &present));
         let Some(tool) = tool.cloned() else {
             cx.output(Output::Execute(job));
             return None;
@@ -201,7 +211,7 @@ impl Jobs {
             return self.finish(cx, peers, delivery, key, Err(error)).into();
         };
         if tool != shown {
-            return self.ask_for(cx, cx.now, job, run).into(); // the yes was to another tool
+            return self.ask_for(cx, peers, cx.now, job, run).into(); // the yes was to another tool
         }
         if tool.tool_options().effective_consent() == Consent::OncePerSession {
             self.consents.grant(&tool, &job.caller, run);
