@@ -220,7 +220,7 @@ impl Outgoing {
         self.settled.stop_plain_calls_again(id);
     }
 
-    /// The packet with a stop was not sent. Returns the owner for whom it was.
+    /// Takes note that a packet was not sent. If it carried a stop, returns the owner of the stopped call.
     pub(super) fn stop_unsent(&mut self, packet: u64) -> Option<Identity> {
         self.settled.stop_never_left(packet)
     }

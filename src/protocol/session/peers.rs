@@ -10,7 +10,10 @@ mod remote;
 mod roles;
 mod selection;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 pub use self::selection::{Candidate, Chooser, SelectionPolicy};
 use self::{admission::Admission, held::Held};
@@ -33,8 +36,8 @@ use crate::{
     transport::{Identity, Participant},
 };
 
-/// The interval between two reports to one peer that a frame of it was malformed, in seconds.
-const CORRECTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
+/// The interval between two reports to one peer that a frame of it was malformed: 1 s.
+const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
 
 /// All remote participants that the session knows.
 #[derive(Debug, Default)]
@@ -106,7 +109,7 @@ impl Peers {
         self.changes += 1;
     }
 
-    /// The instance and join of a peer, or nothing of an unknown one.
+    /// Whether anything but a Configuration may be sent to this peer.
     pub(super) fn is_reachable(&self, id: &Identity) -> bool {
         self.get(id).is_some_and(Remote::is_reachable)
     }

@@ -179,8 +179,6 @@ impl Session {
     fn dispatch_to_client(&mut self, id: &Identity, message: Message, received: &Received) {
         let core = &mut self.core;
         let is_bound = core.peers.is_bound(id);
-        let may_be_assistant =
-            core.peers.get(id).is_some_and(|remote| core.peers.may_be_assistant(&core.cx, id, remote));
         match message {
             Message::ToolUseRequest(request) => {
                 let inbound = InboundRequest::new(id, received, request);
@@ -191,10 +189,12 @@ impl Session {
                 }
                 self.incoming.handle_request(&mut self.core, inbound, may_be_bound);
             }
-            Message::ControlStop(_) if !may_be_assistant => core.cx.complain(id, Counter::Stranger),
+            Message::ControlStop(_) if !may_be_assistant(core, id) => core.cx.complain(id, Counter::Stranger),
             Message::ControlStop(_) if received.is_goodbye() => self.goodbye(id),
             Message::ControlStop(stop) => self.incoming.handle_stop(core, id, received.stanza(), &stop),
-            Message::Acknowledgement(_) if !may_be_assistant => core.cx.complain(id, Counter::Foreign),
+            Message::Acknowledgement(_) if !may_be_assistant(core, id) => {
+                core.cx.complain(id, Counter::Foreign)
+            }
             Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
             Message::Acknowledgement(it) => {
                 if let Some(stanza) = it.acknowledged_stanza_id {
@@ -222,10 +222,11 @@ impl Session {
 
     fn dispatch_to_assistant(&mut self, id: &Identity, message: Message, received: &Received) {
         let core = &mut self.core;
-        let is_counterpart = core.peers.has_counterpart(&core.cx, id);
         match message {
             Message::ToolUseResult(result) => self.outgoing.handle_result(core, id, received, &result),
-            Message::Acknowledgement(_) if !is_counterpart => core.cx.complain(id, Counter::Foreign),
+            Message::Acknowledgement(_) if !is_counterpart(core, id) => {
+                core.cx.complain(id, Counter::Foreign)
+            }
             Message::Acknowledgement(it) if it.is_claim() => {
                 self.outgoing.handle_claim(core, id, received, &it)
             }
@@ -238,11 +239,11 @@ impl Session {
                     self.outgoing.look_for_owners(core);
                 }
             }
-            Message::Heartbeat if !is_counterpart => core.cx.complain(id, Counter::Stranger),
+            Message::Heartbeat if !is_counterpart(core, id) => core.cx.complain(id, Counter::Stranger),
             Message::Heartbeat => {
                 core.cx.set_timer(Timer::Heartbeat(id.clone()), core.cx.config.times.heartbeat);
             }
-            Message::ControlStop(_) if received.is_goodbye() && is_counterpart => self.goodbye(id),
+            Message::ControlStop(_) if received.is_goodbye() && is_counterpart(core, id) => self.goodbye(id),
             Message::ControlStop(stop) => self.outgoing.handle_stop(core, id, received, &stop),
             Message::Error(error) => self.outgoing.handle_error(core, id, error),
             _ => core.cx.complain(id, Counter::Stranger),
@@ -305,6 +306,18 @@ impl Session {
         }
         cx.event(Event::Frame { from: remote.peer(id), frame: received.frame });
     }
+}
+
+// These two may ask an author's rule, so only the messages that depend on them do.
+
+/// Client: whether the sender may be an assistant.
+fn may_be_assistant(core: &Core, id: &Identity) -> bool {
+    core.peers.get(id).is_some_and(|remote| core.peers.may_be_assistant(&core.cx, id, remote))
+}
+
+/// Assistant: whether the sender is one of its clients, or named by a call.
+fn is_counterpart(core: &Core, id: &Identity) -> bool {
+    core.peers.has_counterpart(&core.cx, id)
 }
 
 /// Whether an acknowledgement is a ping or pong. A ping of a peer that has shaken hands is answered.

@@ -31,7 +31,7 @@ pub(crate) enum Unacknowledged {
     Claim(CallId),
 }
 
-/// What is sent again under one pair of sids.
+/// The frames that are sent again to one peer, under one pair of sids.
 #[derive(Debug, Default)]
 pub(super) struct Retransmission {
     next: VecDeque<Unacknowledged>,

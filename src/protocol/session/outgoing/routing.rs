@@ -72,7 +72,7 @@ impl Outgoing {
         self.calls.waiting().any(|(_, call)| wanted(core, call) == Some(id))
     }
 
-    /// The server has announced the local participant: who is silent from now on is silent.
+    /// The server has announced the local participant, so peers can answer it: their silence counts from now on.
     pub(in crate::protocol::session) fn judge_silence(&mut self, core: &mut Core) {
         for id in core.peers.ids() {
             if core.cx.timers.is_set(&Timer::Silent(id.clone())) {

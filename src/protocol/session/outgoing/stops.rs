@@ -68,7 +68,7 @@ impl Outgoing {
         }
     }
 
-    /// The owner took a request whose call had ended: it is told to stop, if it was not.
+    /// An owner acknowledged the request of a call that has ended: the assistant sends it the stop, if it has not.
     pub(super) fn stop_what_was_delivered(
         &mut self,
         core: &mut Core,

@@ -1,4 +1,4 @@
-//! Who is in the room, by the server's announcements and by the sids of packets.
+//! Tracks which participants are in the room, by the server's announcements and by the sids of packets.
 
 use std::time::{Duration, Instant};
 
