@@ -33,7 +33,7 @@ async fn export_album() -> Result<String, ToolError> {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let _phone = Client::builder()
         .tool("get_battery", "Battery level, 0 to 1", get_battery)
         .tool("get_location", "Where the phone is", get_location)

@@ -76,7 +76,7 @@ async fn main() -> anyhow::Result<()> {
     let file = folder.join("session.mcap");
 
     // Once, with the app as it is: such a file lies beside the tests from then on.
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let phone = Client::builder().tools(tools()).record(&file).join_over(room.client("phone")).await?;
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
     for bill in [1_200, 4_500, 800] {

@@ -32,7 +32,7 @@ async fn repl(tools: impl ToolSource) -> anyhow::Result<()> {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let programs = ProgramTools::from_file("examples/tools.toml")?;
     let client = Client::builder()
         .tool("shout", "Upper case", shout)

@@ -12,7 +12,7 @@
 //!     Ok(0.8)
 //! }
 //!
-//! let room = memory::Room::new(); // for a LiveKit room: `.join("wss://…", "token")` in place of `join_over`
+//! let room = memory::MemoryRoom::new(); // for a LiveKit room: `.join("wss://…", "token")` in place of `join_over`
 //! let client = Client::builder().tool("get_battery", "Battery level, 0 to 1", get_battery);
 //! let _client = client.join_over(room.client("phone")).await?;
 //!
@@ -31,7 +31,7 @@
 //! | --- | --- |
 //! | a client: an app that has tools | [`Client`], [`Tools`], [`ToolError`], [`ToolContext`] |
 //! | an assistant: the process that has the model | [`Assistant`], [`Call`], [`CallError`], [`Turn`], [`participant::chat`] |
-//! | tests of either | [`memory::Room`], [`replay::Cassette`] |
+//! | tests of either | [`memory::MemoryRoom`], [`replay::Cassette`] |
 //! | an integration with your own event loop, without an async runtime | [`Session`], [`protocol`] |
 //! | your own tool source, or your own transport | [`ToolSource`], [`Transport`] |
 //! | a program that reads recordings | [`recording`] |
@@ -91,7 +91,7 @@ pub use tool::{
 };
 #[cfg(feature = "livekit")]
 pub use transport::livekit::{
-    ConnectError, Room, RoomOptions,
+    ConnectError, ConnectOptions, LiveKitTransport,
     access_token::{AccessKey, Bearer, Token, TokenError},
 };
 pub use transport::{

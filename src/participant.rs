@@ -205,7 +205,7 @@ pub enum JoinError {
     /// The room could not be joined.
     #[cfg(feature = "livekit")]
     #[error(transparent)]
-    Room(#[from] crate::transport::livekit::ConnectError),
+    Connect(#[from] crate::transport::livekit::ConnectError),
 }
 
 type Reply = oneshot::Sender<Result<crate::value::Value, CallError>>;
@@ -322,7 +322,7 @@ macro_rules! setup_methods {
 
             /// How a LiveKit room is joined: certificates, limits.
             #[cfg(feature = "livekit")]
-            pub fn room_options(mut self, options: crate::transport::livekit::RoomOptions) -> Self {
+            pub fn connect_options(mut self, options: crate::transport::livekit::ConnectOptions) -> Self {
                 self.setup.room = options;
                 self
             }

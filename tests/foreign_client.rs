@@ -9,7 +9,7 @@ use std::sync::{
 
 use async_trait::async_trait;
 use livekit_net::{Header, TransportError, WsClient, WsConnectResult};
-use toolbridge::transport::livekit::{ConnectError, Room};
+use toolbridge::transport::livekit::{ConnectError, LiveKitTransport};
 
 /// Somebody else's, which notes whether it was used.
 struct Foreign(Arc<AtomicBool>);
@@ -27,7 +27,7 @@ async fn a_client_that_is_not_ours_is_told_and_never_used() {
     let used = Arc::new(AtomicBool::new(false));
     livekit_net::set_ws_client(Arc::new(Foreign(used.clone())));
     for _ in 0..2 {
-        let error = Room::join("ws://127.0.0.1:1", "a.b.c").await.unwrap_err();
+        let error = LiveKitTransport::join("ws://127.0.0.1:1", "a.b.c").await.unwrap_err();
         assert!(matches!(error, ConnectError::ForeignClient), "{error:?}");
         assert!(error.to_string().contains("set_ws_client"), "it says what to look for: {error}");
     }

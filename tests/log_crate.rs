@@ -21,7 +21,7 @@ use rustls::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use toolbridge::{AccessKey, Assistant, Client, ToolError, transport::livekit::RoomOptions};
+use toolbridge::{AccessKey, Assistant, Client, ToolError, transport::livekit::ConnectOptions};
 
 /// How every JWT begins.
 const JWT: &str = "eyJ";
@@ -160,11 +160,11 @@ async fn sec_p3_tokens_and_arguments_never_reach_the_log_crate() {
         AccessKey::new("another", "planted-secret of at least 32 characters").client("kitchen", "phone");
     let refused = refused.sign().unwrap();
     for url in [server.url.as_str(), "ws://127.0.0.1:1"] {
-        let options = RoomOptions::new().join_timeout(Duration::from_secs(5));
+        let options = ConnectOptions::new().join_timeout(Duration::from_secs(5));
         options.join(url, &refused).await.unwrap_err();
     }
     let (url, root) = refusing_over_tls();
-    let options = RoomOptions::new().root_certificates(&root).unwrap();
+    let options = ConnectOptions::new().root_certificates(&root).unwrap();
     let error = options.join(&url, &phones).await.unwrap_err();
     assert!(error.to_string().contains("not signed with the secret"), "{error}");
 

@@ -24,7 +24,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbridge::{
-    AccessKey, Assistant, Client, RoomOptions, State, ToolError, Tools, protocol::session::Stats,
+    AccessKey, Assistant, Client, ConnectOptions, State, ToolError, Tools, protocol::session::Stats,
 };
 
 use relay::Network;
@@ -140,7 +140,7 @@ async fn measure(row: Row, url: String, key: Arc<AccessKey>, network: Network) -
     let client = Client::builder()
         .tools(Tools::with_state(runs.clone()).tool("echo", "Says it again", echo))
         .assistant("assistant")
-        .room_options(RoomOptions::new().bind_address(owner_from))
+        .connect_options(ConnectOptions::new().bind_address(owner_from))
         .configure(|config| {
             config.fast_lane = row.fast_lane;
             config.caps.calls_per_second = 1_000;
@@ -148,7 +148,7 @@ async fn measure(row: Row, url: String, key: Arc<AccessKey>, network: Network) -
         });
     let assistant = Assistant::builder()
         .client("phone")
-        .room_options(RoomOptions::new().bind_address(caller_from))
+        .connect_options(ConnectOptions::new().bind_address(caller_from))
         .configure(|config| {
             config.fast_lane = row.fast_lane;
             config.caps.open_per_peer = 1_000; // no call is refused, however long others take

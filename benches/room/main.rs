@@ -22,7 +22,7 @@ use std::{
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, Client, Execution, Packet, Room, ToolError, Transport, Value,
+    Assistant, Client, Execution, LiveKitTransport, Packet, ToolError, Transport, Value,
     protocol::frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -166,7 +166,7 @@ async fn under_a_flood(url: &str, key: &AccessKey) {
     let room = format!("bench-flood-{}", std::process::id());
     let (client, assistant) = join(url, key, &room).await;
     let token = key.participant(&room, "stranger").sign().expect("a token");
-    let stranger = Arc::new(Room::join(url, &token).await.expect("joined"));
+    let stranger = Arc::new(LiveKitTransport::join(url, &token).await.expect("joined"));
     calls(&assistant, 100).await;
     let mut quiet = calls(&assistant, CALLS).await;
     report("the same beside a silent stranger", &mut quiet);
@@ -188,7 +188,12 @@ async fn under_a_flood(url: &str, key: &AccessKey) {
 }
 
 /// Sends frame after frame to both, for ever.
-async fn flood(stranger: Arc<Room>, frames: Vec<bytes::Bytes>, rate: Option<u64>, sent: Arc<AtomicU64>) {
+async fn flood(
+    stranger: Arc<LiveKitTransport>,
+    frames: Vec<bytes::Bytes>,
+    rate: Option<u64>,
+    sent: Arc<AtomicU64>,
+) {
     let began = Instant::now();
     for frame in frames.iter().cycle() {
         let packet = Packet::new(["phone".into(), "assistant".into()], frame.clone());

@@ -135,7 +135,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 async fn join(builder: AssistantBuilder, room_arguments: &RoomArguments) -> Result<Assistant, Failure> {
     let target = room_arguments.target("assistant", Role::Assistant)?;
     let joining = async {
-        let joined = builder.room_options(target.options.clone()).join(&target.url, &target.token).await;
+        let joined = builder.connect_options(target.options.clone()).join(&target.url, &target.token).await;
         joined.map_err(|error| match error {
             JoinError::Register(error) => Failure::usage(error),
             other => file::not_joined(other),

@@ -77,7 +77,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         return Err(Failure::usage("the arguments must be a JSON object, such as '{\"city\": \"Rome\"}'"));
     }
     let target = arguments.room_arguments.target("call", Role::Assistant)?;
-    let mut builder = Assistant::builder().room_options(target.options.clone()).drain(DRAIN);
+    let mut builder = Assistant::builder().connect_options(target.options.clone()).drain(DRAIN);
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());
     }
@@ -318,7 +318,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use toolbridge::{Client, ToolContext, memory::Room};
+    use toolbridge::{Client, ToolContext, memory::MemoryRoom};
 
     #[derive(Parser)]
     struct Line {
@@ -336,7 +336,7 @@ mod tests {
         for to in [&["--to", "phone"][..], &[]] {
             let line = [&["call", "nap", "--timeout", "2s", "--wait", "9s"], to].concat();
             let arguments = Line::parse_from(line).arguments;
-            let room = Room::new();
+            let room = MemoryRoom::new();
             let assistant =
                 Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();
             let call_state =
@@ -354,7 +354,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn absent_client_ends_the_call_before_the_tool_runs() {
         let arguments = Line::parse_from(["call", "t", "--to", "phone", "--wait", "3s"]).arguments;
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let assistant = Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();
         let call_state = ToolCall { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
         let began = Instant::now();

@@ -63,12 +63,12 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let target = arguments.room_arguments.target("client", Role::Client)?;
     let joining = async {
-        builder.room_options(target.options.clone()).join(&target.url, &target.token).await.map_err(|error| {
-            match error {
+        builder.connect_options(target.options.clone()).join(&target.url, &target.token).await.map_err(
+            |error| match error {
                 toolbridge::JoinError::Register(error) => Failure::usage(error),
                 other => file::not_joined(other),
-            }
-        })
+            },
+        )
     };
     let client = unless_interrupted(joining).await?;
     let shown = tokio::select! {

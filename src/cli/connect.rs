@@ -12,7 +12,7 @@ use crate::host;
 use toolbridge::transport::{
     Identity, Role,
     livekit::{
-        self, Room, RoomOptions,
+        self, ConnectOptions, LiveKitTransport,
         access_token::{AccessKey, TokenClaims},
     },
 };
@@ -144,7 +144,7 @@ fn given(setting: &Option<String>) -> Option<&str> {
 pub(super) struct JoinTarget {
     pub(super) url: String,
     pub(super) token: String,
-    pub(super) options: RoomOptions,
+    pub(super) options: ConnectOptions,
 }
 
 impl JoinTarget {
@@ -218,7 +218,7 @@ impl Server {
                 token_for(&key, room, &Identity::from(identity), role, hidden)?
             }
         };
-        Ok(JoinTarget { url, token, options: self.room_options()? })
+        Ok(JoinTarget { url, token, options: self.connect_options()? })
     }
 
     /// Returns the key that signs tokens for this server.
@@ -268,8 +268,8 @@ impl Server {
         missing
     }
 
-    pub(super) fn room_options(&self) -> Result<RoomOptions, Failure> {
-        let options = RoomOptions::default().warn_unencrypted(|server| {
+    pub(super) fn connect_options(&self) -> Result<ConnectOptions, Failure> {
+        let options = ConnectOptions::default().warn_unencrypted(|server| {
             hint(&format!(
                 "warning: the connection to {server} is not encrypted, so anyone on the network path can read and use the \
                 token; use wss://"
@@ -285,7 +285,7 @@ impl Server {
 
 impl JoinTarget {
     /// Joins without a protocol session, to receive the packets of the room.
-    pub(super) async fn join(&self) -> Result<Room, Failure> {
+    pub(super) async fn join(&self) -> Result<LiveKitTransport, Failure> {
         let joining = self.options.clone().join(&self.url, &self.token);
         unless_interrupted(async { joining.await.map_err(Failure::failed) }).await
     }

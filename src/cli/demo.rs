@@ -22,7 +22,7 @@ use super::{
 };
 use crate::cli::dev::server::{DevServer, Key};
 use toolbridge::{
-    AccessKey, Assistant, CallError, Client, JoinError, Role, RoomOptions, State, Token, ToolContext,
+    AccessKey, Assistant, CallError, Client, ConnectOptions, JoinError, Role, State, Token, ToolContext,
     ToolError, Tools, Value, protocol::session::Event,
 };
 
@@ -166,7 +166,7 @@ impl Setup {
         let key = AccessKey::new(name, secret);
         let target = |token: Token| {
             let token = token.sign().map_err(Failure::failed)?;
-            Ok::<_, Failure>(JoinTarget { url: own.url(), token, options: RoomOptions::new() })
+            Ok::<_, Failure>(JoinTarget { url: own.url(), token, options: ConnectOptions::new() })
         };
         let (phone, assistant) = (target(key.client(room, PHONE))?, target(key.assistant(room, ASSISTANT))?);
         writeln!(
@@ -200,9 +200,12 @@ async fn join(setup: &Setup, record: &RecordOption) -> Result<(Client, Assistant
     };
     let failed = |error: JoinError| file::not_joined(error);
     let Setup { phone: target, assistant: other, .. } = setup;
-    let phone =
-        client.room_options(target.options.clone()).join(&target.url, &target.token).await.map_err(failed)?;
-    let assistant = assistant.room_options(other.options.clone());
+    let phone = client
+        .connect_options(target.options.clone())
+        .join(&target.url, &target.token)
+        .await
+        .map_err(failed)?;
+    let assistant = assistant.connect_options(other.options.clone());
     Ok((phone, assistant.join(&other.url, &other.token).await.map_err(failed)?))
 }
 

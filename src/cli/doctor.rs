@@ -79,7 +79,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let named = claims.as_ref().map(|claims| claims.video.room.clone());
     let own = || format!("toolbridge-doctor-{}", nanoid::nanoid!(8));
     let room = named.or_else(|| arguments.room.clone()).unwrap_or_else(own);
-    let (limit, options) = (arguments.limit, arguments.server.room_options()?.warn_unencrypted(|_| {}));
+    let (limit, options) = (arguments.limit, arguments.server.connect_options()?.warn_unencrypted(|_| {}));
     let probe = Probe::new(address, &options, limit).await.map_err(Failure::usage)?;
     let joiner = Joiner { url: address.to_owned(), options, room, token, key, limit };
     let printer = Printer { json: arguments.json };

@@ -74,7 +74,7 @@ struct Answer {
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let target = arguments.room_arguments.target("ping", Role::Assistant)?;
-    let mut builder = Assistant::builder().room_options(target.options.clone()).drain(Duration::ZERO);
+    let mut builder = Assistant::builder().connect_options(target.options.clone()).drain(Duration::ZERO);
     if let Some(owner) = &arguments.to {
         builder = builder.client(owner.as_str());
     }

@@ -35,7 +35,7 @@ pub(super) struct Setup {
     /// What a setter was given and cannot be used: told when joining.
     pub(super) problem: Option<RegisterError>,
     #[cfg(feature = "livekit")]
-    pub(super) room: crate::transport::livekit::RoomOptions,
+    pub(super) room: crate::transport::livekit::ConnectOptions,
     /// The file that the session goes to, and how.
     #[cfg(feature = "record")]
     pub(super) record: Option<(std::path::PathBuf, crate::recording::RecorderOptions)>,
@@ -53,7 +53,7 @@ impl Default for Setup {
             propagation: Propagation::default(),
             problem: None,
             #[cfg(feature = "livekit")]
-            room: crate::transport::livekit::RoomOptions::default(),
+            room: crate::transport::livekit::ConnectOptions::default(),
             #[cfg(feature = "record")]
             record: None,
         }

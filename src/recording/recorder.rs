@@ -108,7 +108,7 @@ impl RecorderOptions {
 /// # let path = folder.join("session.mcap");
 /// use toolbridge::{Transport, memory, recording::{Recorder, RecorderOptions, Recording}};
 ///
-/// let room = memory::Room::new();
+/// let room = memory::MemoryRoom::new();
 /// let recorder = Recorder::create(&path, RecorderOptions::default())?;
 /// let mut phone = recorder.tap(room.client("phone")); // for `Client::builder().join_over(phone)`
 /// phone.close().await;
@@ -191,7 +191,7 @@ impl Recorder {
     /// # let path = folder.join("session.mcap");
     /// use toolbridge::{Transport, memory, recording::{Recorder, RecorderOptions}};
     ///
-    /// let room = memory::Room::new();
+    /// let room = memory::MemoryRoom::new();
     /// let recorder = Recorder::create(&path, RecorderOptions::default())?;
     /// let mut eye = recorder.tap(room.observer("eye")); // an observer receives copies of the others' frames
     /// tokio::select! {

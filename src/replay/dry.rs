@@ -51,7 +51,7 @@ const MAX_WAITING: usize = 1_024;
 /// # let folder = std::env::temp_dir().join(format!("toolbridge-replay-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder)?;
 /// # let file = folder.join("session.mcap");
-/// # let room = memory::Room::new();
+/// # let room = memory::MemoryRoom::new();
 /// # let phone = Client::builder().tool("get_battery", "", get_battery).record(&file);
 /// # let phone = phone.join_over(room.client("phone")).await?;
 /// # let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;

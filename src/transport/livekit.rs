@@ -1,7 +1,7 @@
 //! A data-only LiveKit participant: no media, and no native WebRTC library.
 //!
 //! One task owns a participant: its signaling client (`livekit-signaling`), its peer connection (`str0m`), the sockets
-//! below them, and the queues to and from its [`Room`]. All queues are bounded: a sender waits when its queue is full, and
+//! below them, and the queues to and from its [`LiveKitTransport`]. All queues are bounded: a sender waits when its queue is full, and
 //! a slow reader slows the remote sender down.
 //!
 //! `Client` and `Assistant` take the task's work and poll it in their own task ([`Transport::take_background`]).
@@ -81,7 +81,7 @@ use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
 use work::Work;
 
-/// Validates a server address with the rules that [`RoomOptions::join`] uses, without connecting.
+/// Validates a server address with the rules that [`ConnectOptions::join`] uses, without connecting.
 ///
 /// # Errors
 /// [`ConnectError::Url`] if `url` is not a valid LiveKit server address.
@@ -98,7 +98,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 ///
 /// When the connection is lost, the room emits [`TransportEvent::ConnectionState`] with
 /// [`Reconnecting`](crate::transport::ConnectionState::Reconnecting) and rejoins by itself. Attempts are spaced by
-/// [`RoomOptions::rejoin_wait`] and stop after [`RoomOptions::rejoin_limit`]. After a rejoin it emits
+/// [`ConnectOptions::rejoin_wait`] and stop after [`ConnectOptions::rejoin_limit`]. After a rejoin it emits
 /// [`Connected`](crate::transport::ConnectionState::Connected); the local participant then has a new sid, and nothing of
 /// the previous connection is kept. Packets still queued, and packets sent while reconnecting, fail with
 /// [`SendError::Interrupted`]. Packets already sent may or may not have arrived.
@@ -132,7 +132,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// [`present`](Transport::present) lists the participants that were in the room at the join; no event announces them.
 /// [`TransportEvent::Joined`] reports later participants and changes. A packet can arrive before its sender is announced.
 /// [`local`](Transport::local) and [`present`](Transport::present) change as events are read, not before.
-pub struct Room {
+pub struct LiveKitTransport {
     snapshot: Snapshot,
     shared: Arc<Shared>,
     ends: UserQueues,
@@ -143,16 +143,16 @@ pub struct Room {
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), toolbridge::transport::livekit::ConnectError> {
-/// use toolbridge::transport::livekit::RoomOptions;
+/// use toolbridge::transport::livekit::ConnectOptions;
 ///
 /// let pem = std::fs::read("my-root.pem")?;
-/// let room = RoomOptions::new().root_certificates(&pem)?.join("wss://sfu.local", "token").await?;
+/// let room = ConnectOptions::new().root_certificates(&pem)?.join("wss://sfu.local", "token").await?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct RoomOptions {
+pub struct ConnectOptions {
     roots: Vec<CertificateDer<'static>>,
     join_timeout: Duration,
     bind: Option<IpAddr>,
@@ -166,7 +166,7 @@ pub struct RoomOptions {
     warn_unencrypted: fn(&str),
 }
 
-impl Default for RoomOptions {
+impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
             roots: Vec::new(),
@@ -184,7 +184,7 @@ impl Default for RoomOptions {
     }
 }
 
-impl RoomOptions {
+impl ConnectOptions {
     /// The default time limit of a join: 15 s, enough for ICE over TCP behind a slow firewall.
     pub const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -229,7 +229,7 @@ impl RoomOptions {
         Ok(self)
     }
 
-    /// Sets the time limit of one join, from DNS lookup to open data channels. Default: [`RoomOptions::JOIN_TIMEOUT`];
+    /// Sets the time limit of one join, from DNS lookup to open data channels. Default: [`ConnectOptions::JOIN_TIMEOUT`];
     /// maximum: 1 h.
     pub fn join_timeout(mut self, limit: Duration) -> Self {
         self.join_timeout = limit.min(LONGEST);
@@ -270,7 +270,7 @@ impl RoomOptions {
 
     /// Sends all packets through the relays (TURN servers) that the LiveKit server provides, for networks that block direct
     /// traffic and for apps that must not reveal their address to the media server. Signaling is not relayed. With
-    /// [`tcp_only`](RoomOptions::tcp_only) only relays over TCP and TLS are used. Default: a relay is used if there is no
+    /// [`tcp_only`](ConnectOptions::tcp_only) only relays over TCP and TLS are used. Default: a relay is used if there is no
     /// direct path, or if the server requires one.
     pub fn relay_only(mut self) -> Self {
         self.relay_only = true;
@@ -300,10 +300,10 @@ impl RoomOptions {
     /// with [`CloseReason::TokenExpired`](crate::transport::CloseReason::TokenExpired).
     ///
     /// ```
-    /// use toolbridge::transport::livekit::RoomOptions;
+    /// use toolbridge::transport::livekit::ConnectOptions;
     ///
     /// # async fn fetch_token() -> std::io::Result<String> { Ok(String::new()) }
-    /// let options = RoomOptions::new().token_source(|| async { fetch_token().await });
+    /// let options = ConnectOptions::new().token_source(|| async { fetch_token().await });
     /// ```
     pub fn token_source<F, Fut, E>(mut self, source: F) -> Self
     where
@@ -325,7 +325,7 @@ impl RoomOptions {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the room. Joining is not resumed by a later call.
-    pub async fn join(self, url: &str, token: &str) -> Result<Room, ConnectError> {
+    pub async fn join(self, url: &str, token: &str) -> Result<LiveKitTransport, ConnectError> {
         let url = ServerUrl::parse(url)?;
         if !has_the_form_of_a_token(token) {
             return Err(ConnectError::MalformedToken);
@@ -354,8 +354,12 @@ impl RoomOptions {
             token: joined.token.clone(),
             closed: None,
         });
-        let mut room =
-            Room { snapshot: joined.snapshot(), shared: queues.shared.clone(), ends, work: Work::default() };
+        let mut room = LiveKitTransport {
+            snapshot: joined.snapshot(),
+            shared: queues.shared.clone(),
+            ends,
+            work: Work::default(),
+        };
         let rejoin = Rejoin::new(Instant::now(), policy, start.elapsed());
         let (name, local) = (joined.room.clone(), joined.local.clone());
         let task = Task { queues, connector, source: self.source, rejoin, room: name, local };
@@ -364,21 +368,21 @@ impl RoomOptions {
     }
 }
 
-impl RoomOptions {
+impl ConnectOptions {
     fn policy(&self) -> Policy {
         let [first, longest] = self.rejoin_wait;
         Policy { first, longest, limit: self.rejoin_limit, join_timeout: self.join_timeout }
     }
 }
 
-impl Room {
-    /// Joins a room with the default options. See [`RoomOptions::join`].
+impl LiveKitTransport {
+    /// Joins a room with the default options. See [`ConnectOptions::join`].
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), toolbridge::transport::livekit::ConnectError> {
-    /// use toolbridge::{Transport, transport::livekit::Room};
+    /// use toolbridge::{Transport, transport::livekit::LiveKitTransport};
     ///
-    /// let room = Room::join("wss://example.livekit.cloud", "token").await?;
+    /// let room = LiveKitTransport::join("wss://example.livekit.cloud", "token").await?;
     /// println!("here: {:?}", room.present());
     /// # Ok(())
     /// # }
@@ -390,7 +394,7 @@ impl Room {
     /// # Cancel safety
     /// Dropping the future leaves the room.
     pub async fn join(url: &str, token: &str) -> Result<Self, ConnectError> {
-        RoomOptions::new().join(url, token).await
+        ConnectOptions::new().join(url, token).await
     }
 
     /// Returns true if the token allows publishing data. Otherwise [`send`](Transport::send) fails with
@@ -405,12 +409,12 @@ impl Room {
     }
 }
 
-impl Room {
+impl LiveKitTransport {
     /// Simulates a failure (LiveKit's `SimulateScenario`). The resulting events are the same as for a real failure. Most
     /// scenarios are carried out by the server, which accepts the request from any participant.
     ///
     /// ```no_run
-    /// # async fn f(mut room: toolbridge::transport::livekit::Room) {
+    /// # async fn f(mut room: toolbridge::transport::livekit::LiveKitTransport) {
     /// use toolbridge::{Transport, transport::livekit::Scenario};
     ///
     /// room.simulate(Scenario::NodeFailure);
@@ -423,7 +427,7 @@ impl Room {
     }
 }
 
-impl Transport for Room {
+impl Transport for LiveKitTransport {
     fn local(&self) -> Participant {
         self.snapshot.local().clone()
     }
@@ -490,7 +494,7 @@ impl Transport for Room {
 /// A full queue with the packet that waits for it, if any; and the receiver of the result.
 type Queued = (Option<(mpsc::Sender<Outgoing>, Outgoing)>, oneshot::Receiver<Result<(), SendError>>);
 
-impl Room {
+impl LiveKitTransport {
     fn enqueue(&self, packet: Packet) -> Result<Queued, SendError> {
         let sid = self.snapshot.local().sid();
         let (closed, joined, allowed) = self
@@ -544,9 +548,9 @@ fn check_size(size: usize, limit: usize) -> Result<(), SendError> {
     if size > limit { Err(SendError::TooLarge { size, limit }) } else { Ok(()) }
 }
 
-impl fmt::Debug for Room {
+impl fmt::Debug for LiveKitTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Room")
+        f.debug_struct("LiveKitTransport")
             .field("name", &self.snapshot.room())
             .field("local", self.local().peer())
             .finish_non_exhaustive()
@@ -561,20 +565,20 @@ mod tests {
     fn root_certificate_without_pem_or_der_is_rejected() {
         let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert;
         let two = certificate.pem().repeat(2);
-        assert_eq!(RoomOptions::new().root_certificates(two.as_bytes()).unwrap().roots.len(), 2);
-        assert_eq!(RoomOptions::new().root_certificates(certificate.der()).unwrap().roots.len(), 1);
+        assert_eq!(ConnectOptions::new().root_certificates(two.as_bytes()).unwrap().roots.len(), 2);
+        assert_eq!(ConnectOptions::new().root_certificates(certificate.der()).unwrap().roots.len(), 1);
         for nothing in [
             "",
             "-----BEGIN CERTIFICATE-----\n",
             "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----\n",
         ] {
-            assert!(RoomOptions::new().root_certificates(nothing.as_bytes()).is_err(), "{nothing}");
+            assert!(ConnectOptions::new().root_certificates(nothing.as_bytes()).is_err(), "{nothing}");
         }
     }
 
     #[tokio::test]
     async fn unlimited_join_timeout_is_bounded() {
-        let options = RoomOptions::new().join_timeout(Duration::MAX);
+        let options = ConnectOptions::new().join_timeout(Duration::MAX);
         assert!(Instant::now().checked_add(options.join_timeout).is_some());
         // The limit is added to the current time before the server is contacted.
         assert!(matches!(
@@ -588,7 +592,7 @@ mod tests {
         let (now, lost) = (Instant::now(), || liveness::End::Lost(liveness::Loss::Signaling("gone".into())));
         for first in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
             let policy =
-                RoomOptions::new().rejoin_wait(first, Duration::MAX).rejoin_limit(Duration::MAX).policy();
+                ConnectOptions::new().rejoin_wait(first, Duration::MAX).rejoin_limit(Duration::MAX).policy();
             for tries in [0, 1, 2, 40, u32::MAX] {
                 assert!(policy.wait(tries, u32::MAX) <= LONGEST, "{first:?}, {tries}");
             }
@@ -613,13 +617,13 @@ mod tests {
 
     #[tokio::test]
     async fn invalid_address_opens_no_socket() {
-        assert!(matches!(Room::join("localhost", "t").await, Err(ConnectError::Url { .. })));
+        assert!(matches!(LiveKitTransport::join("localhost", "t").await, Err(ConnectError::Url { .. })));
     }
 
     #[tokio::test]
     async fn malformed_token_opens_no_connection() {
         for none in ["", "t", "a.b", "a.b.c.d", "a..c", "Bearer a.b.c", "\"a.b.c\"", "a.b.c\n"] {
-            let joined = Room::join("ws://127.0.0.1:1", none).await;
+            let joined = LiveKitTransport::join("ws://127.0.0.1:1", none).await;
             assert!(matches!(joined, Err(ConnectError::MalformedToken)), "{none:?}");
         }
     }

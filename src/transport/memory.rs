@@ -12,7 +12,7 @@
 //! async fn get_battery() -> Result<f32, ToolError> {
 //!     Ok(0.8)
 //! }
-//! let room = memory::Room::new();
+//! let room = memory::MemoryRoom::new();
 //! let _phone = Client::builder().tool("get_battery", "Battery level", get_battery).join_over(room.client("phone")).await?;
 //! let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
 //! let level: f32 = assistant.call("get_battery", ()).await?.decode()?;
@@ -43,7 +43,7 @@ const RESEND_AFTER: Duration = Duration::from_secs(1);
 
 /// A room inside the process. Clones refer to the same room.
 #[derive(Clone, Debug)]
-pub struct Room(Arc<Shared>);
+pub struct MemoryRoom(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -87,13 +87,13 @@ struct Waiting {
     paused: bool,
 }
 
-impl Default for Room {
+impl Default for MemoryRoom {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Room {
+impl MemoryRoom {
     /// Creates an empty room named `memory`, without delay or loss.
     pub fn new() -> Self {
         Self::named("memory")
@@ -105,22 +105,22 @@ impl Room {
     }
 
     /// Joins as a client: a participant with the role `client`.
-    pub fn client(&self, identity: impl Into<Identity>) -> Connection {
+    pub fn client(&self, identity: impl Into<Identity>) -> MemoryTransport {
         self.join(|sid| Participant::new(identity, sid).role(Role::Client))
     }
 
     /// Joins as an assistant: a participant of kind `AGENT` with the role `assistant`.
-    pub fn assistant(&self, identity: impl Into<Identity>) -> Connection {
+    pub fn assistant(&self, identity: impl Into<Identity>) -> MemoryTransport {
         self.join(|sid| Participant::new(identity, sid).role(Role::Assistant).agent(true))
     }
 
     /// Joins as an observer: a participant with the role `observer`.
-    pub fn observer(&self, identity: impl Into<Identity>) -> Connection {
+    pub fn observer(&self, identity: impl Into<Identity>) -> MemoryTransport {
         self.join(|sid| Participant::new(identity, sid).role(Role::Observer))
     }
 
     /// Joins as the participant that `describe` returns for the new sid. Disconnects an earlier join with the same identity.
-    pub fn join(&self, describe: impl FnOnce(Sid) -> Participant) -> Connection {
+    pub fn join(&self, describe: impl FnOnce(Sid) -> Participant) -> MemoryTransport {
         let mut state = self.0.lock();
         state.joins += 1;
         let participant = describe(format!("PA_{}", state.joins).into());
@@ -133,23 +133,23 @@ impl Room {
         state.tell_all(&TransportEvent::Joined(participant.clone()));
         drop(state);
         self.0.space.notify_waiters(); // senders no longer wait for the evicted join's queue
-        Connection { room: Arc::clone(&self.0), local: participant, inbox, ended: false }
+        MemoryTransport { room: Arc::clone(&self.0), local: participant, inbox, ended: false }
     }
 
     /// Removes a participant at once, as if its process had been killed.
     pub fn leave(&self, identity: &str) {
-        self.0.lock().remove(identity, CloseReason::ConnectionLost("removed by `Room::leave`".into()));
+        self.0.lock().remove(identity, CloseReason::ConnectionLost("removed by `MemoryRoom::leave`".into()));
         self.0.space.notify_waiters();
     }
 
-    /// Interrupts a participant's connection. Packets from and to it are queued until [`resume`](Room::resume).
+    /// Interrupts a participant's connection. Packets from and to it are queued until [`resume`](MemoryRoom::resume).
     pub fn pause(&self, identity: &str) {
         if let Some(seat) = self.0.lock().seats.get(identity) {
             seat.inbox.pause(true);
         }
     }
 
-    /// Ends [`pause`](Room::pause) and delivers the queued packets.
+    /// Ends [`pause`](MemoryRoom::pause) and delivers the queued packets.
     pub fn resume(&self, identity: &str) {
         let mut state = self.0.lock();
         let Some(seat) = state.seats.get_mut(identity) else { return };
@@ -350,16 +350,16 @@ impl Seat {
     }
 }
 
-/// One participant's connection to a [`Room`]. Dropping it leaves.
+/// One participant's connection to a [`MemoryRoom`]. Dropping it leaves.
 #[derive(Debug)]
-pub struct Connection {
+pub struct MemoryTransport {
     room: Arc<Shared>,
     local: Participant,
     inbox: Arc<Inbox>,
     ended: bool,
 }
 
-impl Transport for Connection {
+impl Transport for MemoryTransport {
     fn local(&self) -> Participant {
         self.local.clone()
     }
@@ -459,7 +459,7 @@ impl State {
     }
 }
 
-impl Connection {
+impl MemoryTransport {
     fn leave(&mut self) {
         let mut state = self.room.lock();
         if state.seats.get(self.local.identity()).is_some_and(|seat| seat.is(&self.local)) {
@@ -470,7 +470,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for MemoryTransport {
     fn drop(&mut self) {
         self.leave();
     }
@@ -480,7 +480,7 @@ impl Drop for Connection {
 mod tests {
     use super::*;
 
-    async fn packet(connection: &mut Connection) -> Incoming {
+    async fn packet(connection: &mut MemoryTransport) -> Incoming {
         loop {
             match connection.recv().await {
                 Some(TransportEvent::Packet(packet)) => return packet,
@@ -492,7 +492,7 @@ mod tests {
 
     #[tokio::test]
     async fn packet_reaches_only_its_destinations() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let (a, mut b, mut c) = (room.client("a"), room.client("b"), room.client("c"));
         a.send(Packet::new(["b".into()], "for b")).await.unwrap();
         a.send(Packet::broadcast("for all")).await.unwrap();
@@ -504,7 +504,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lost_reliable_packet_arrives_late_and_in_order() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let (a, mut b) = (room.client("a"), room.client("b"));
         let began = Instant::now();
         room.lose(1.0, 7);
@@ -518,7 +518,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lossy_packet_overtakes_late_reliable_one_and_is_dropped_if_lost() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let (a, mut b) = (room.client("a"), room.client("b"));
         let lossy = |text: &'static str| {
             let mut packet = Packet::new(["b".into()], text);
@@ -541,7 +541,7 @@ mod tests {
 
     #[tokio::test]
     async fn paused_participant_receives_nothing_until_resumed() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let (a, mut b) = (room.client("a"), room.client("b"));
         room.pause("b");
         a.send(Packet::new(["b".into()], "x")).await.unwrap();
@@ -553,7 +553,7 @@ mod tests {
 
     #[tokio::test]
     async fn second_join_of_an_identity_evicts_the_first() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let mut old = room.client("phone");
         let new = room.client("phone");
         assert_eq!(old.recv().await, Some(TransportEvent::Closed(CloseReason::DuplicateIdentity)));

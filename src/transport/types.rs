@@ -495,7 +495,7 @@ impl fmt::Display for CloseReason {
             Self::Server(reason) => write!(f, "the server ended the session: {reason}"),
             Self::TokenExpired => f.write_str(
                 "the connection was lost and the token has expired; join again with a new token, or set a token source \
-                 (`RoomOptions::token_source`)",
+                 (`ConnectOptions::token_source`)",
             ),
             Self::Refused(why) => write!(f, "the connection was lost and rejoining failed: {why}"),
         }

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use toolbridge::{
     Assistant, CallError, Client, ClientBuilder, ErrorCode, Event, Execution, Identity, JoinError,
-    NotAdmitted, RegisterError, Room, ToolContext, ToolError, Tools, Unaccepted, Value,
+    LiveKitTransport, NotAdmitted, RegisterError, ToolContext, ToolError, Tools, Unaccepted, Value,
     protocol::{
         frame::{Kind, Meta},
         session::Destination,
@@ -502,7 +502,7 @@ async fn second_client_with_an_ordinary_token_is_refused_and_told_so() -> anyhow
     let _phone = ordinary_client(&server, room, "phone", Client::builder()).await?;
     offers(&brain, "phone").await?;
     let relay = Relay::start(&server).await?;
-    let joined = Room::join(&relay.url(), &ordinary_token(room, "tablet")?).await?;
+    let joined = LiveKitTransport::join(&relay.url(), &ordinary_token(room, "tablet")?).await?;
     // Nothing that it says gets through before its events are listened to.
     relay.media().cut();
     let tablet = Client::builder().tool("double", "Twice", double).join_over(joined).await?;

@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::time::timeout;
-use toolbridge::{Assistant, CallError, Client, CloseReason, Room, RoomOptions};
+use toolbridge::{Assistant, CallError, Client, CloseReason, ConnectOptions, LiveKitTransport};
 
 use crate::{
     ends::{Cuttable, Running, assistant, client, double, hang, pair, started},
@@ -75,7 +75,7 @@ async fn a_client_that_is_killed_is_lost() -> anyhow::Result<()> {
 async fn a_client_that_is_cut_off_is_lost_after_the_grace() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("cut-off", "phone").sign()?;
-    let (transport, cut) = Cuttable::new(Room::join(&server.url(), &token).await?);
+    let (transport, cut) = Cuttable::new(LiveKitTransport::join(&server.url(), &token).await?);
     let running = Running::default();
     let phone = Client::builder().assistant("assistant").tools(running.tools()).join_over(transport).await?;
     let brain = assistant(&server, "cut-off", "assistant", Assistant::builder().client("phone")).await?;
@@ -98,7 +98,7 @@ async fn an_assistant_that_is_cut_off_stops_its_calls_after_the_grace() -> anyho
     let builder = Client::builder().assistant("assistant").tools(running.tools());
     let phone = client(&server, "cut-brain", "phone", builder).await?;
     let token = server.key().assistant("cut-brain", "assistant").sign()?;
-    let (transport, cut) = Cuttable::new(Room::join(&server.url(), &token).await?);
+    let (transport, cut) = Cuttable::new(LiveKitTransport::join(&server.url(), &token).await?);
     let brain = Assistant::builder().client("phone").join_over(transport).await?;
     let call = brain.call("held", ()).start();
     running.until(1).await?;
@@ -166,10 +166,10 @@ async fn an_assistant_that_leaves_stops_what_it_asked_for() -> anyhow::Result<()
 async fn a_killed_server_ends_both_and_settles_what_is_open() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let running = Running::default();
-    let once = RoomOptions::new().rejoin_limit(Duration::ZERO);
-    let phone = Client::builder().tools(running.tools()).room_options(once.clone());
+    let once = ConnectOptions::new().rejoin_limit(Duration::ZERO);
+    let phone = Client::builder().tools(running.tools()).connect_options(once.clone());
     let (phone, brain) =
-        pair(&server, "server-killed", phone, Assistant::builder().room_options(once)).await?;
+        pair(&server, "server-killed", phone, Assistant::builder().connect_options(once)).await?;
     let call = brain.call("held", ()).start();
     running.until(1).await?;
     let began = Instant::now();

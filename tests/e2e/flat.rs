@@ -5,7 +5,7 @@ use std::{env, fs, process::Command, time::Duration};
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use tokio::{runtime::Handle, time::sleep};
-use toolbridge::{ConnectionState, Room, RoomOptions, Transport, TransportEvent};
+use toolbridge::{ConnectOptions, ConnectionState, LiveKitTransport, Transport, TransportEvent};
 
 use crate::{
     dev,
@@ -70,10 +70,10 @@ where
 }
 
 /// Somebody behind the relay, and somebody who says again what he hears.
-async fn with_an_echo(server: &Server, relay: &Relay) -> anyhow::Result<Room> {
-    let quick = RoomOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(20));
+async fn with_an_echo(server: &Server, relay: &Relay) -> anyhow::Result<LiveKitTransport> {
+    let quick = ConnectOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(20));
     let one = quick.join(&relay.url(), &server.key().client("flat", "one").sign()?).await?;
-    let mut two = Room::join(&server.url(), &server.key().client("flat", "two").sign()?).await?;
+    let mut two = LiveKitTransport::join(&server.url(), &server.key().client("flat", "two").sign()?).await?;
     tokio::spawn(async move {
         while let Ok(heard) = packet(&mut two).await {
             let _ = two.send(to("one", heard.payload)).await;
@@ -82,7 +82,7 @@ async fn with_an_echo(server: &Server, relay: &Relay) -> anyhow::Result<Room> {
     Ok(one)
 }
 
-async fn still_there(one: &mut Room) -> anyhow::Result<()> {
+async fn still_there(one: &mut LiveKitTransport) -> anyhow::Result<()> {
     one.send(to("two", "still there?")).await?;
     while packet(one).await?.payload != "still there?" {}
     Ok(())
@@ -129,7 +129,8 @@ async fn forced_resumes_leave_nothing_behind() -> anyhow::Result<()> {
 async fn joins_and_leaves_leave_nothing_behind() -> anyhow::Result<()> {
     flat("joins_and_leaves_leave_nothing_behind", async |_, _| {
         Ok(async move |server: &Server, relay: &Relay, _: usize| {
-            let mut one = Room::join(&relay.url(), &server.key().client("flat", "one").sign()?).await?;
+            let mut one =
+                LiveKitTransport::join(&relay.url(), &server.key().client("flat", "one").sign()?).await?;
             one.close().await;
             Ok(())
         })

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::net::UdpSocket;
-use toolbridge::{Assistant, Client, Event, RoomOptions};
+use toolbridge::{Assistant, Client, ConnectOptions, Event};
 
 use crate::{
     ends::{assistant, double, unhurried},
@@ -32,7 +32,7 @@ async fn sixty_thousand_forged_datagrams_change_nothing() -> anyhow::Result<()> 
     let phone = Client::builder()
         .tool("double", "", double)
         .configure(unhurried)
-        .room_options(RoomOptions::new().bind_address(HERE.into()));
+        .connect_options(ConnectOptions::new().bind_address(HERE.into()));
     let phone = phone.join(&server.url(), &server.key().client("forged", "phone").sign()?).await?;
     let brain = assistant(&server, "forged", "brain", Assistant::builder().configure(unhurried)).await?;
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;

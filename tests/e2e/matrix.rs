@@ -19,7 +19,7 @@ use tokio::{
     task::JoinHandle,
     time::{interval, sleep},
 };
-use toolbridge::{Assistant, CallError, Client, Config, RoomOptions, State, ToolError, Tools};
+use toolbridge::{Assistant, CallError, Client, Config, ConnectOptions, State, ToolError, Tools};
 
 use crate::{
     ends::Number,
@@ -78,11 +78,11 @@ impl Wrong {
         !matches!(self, Self::Media | Self::Both)
     }
 
-    fn options(self) -> RoomOptions {
+    fn options(self) -> ConnectOptions {
         match self {
-            Self::Stutters(_) => RoomOptions::new().tcp_only(),
-            Self::Mixes(_) | Self::Narrow(_) => RoomOptions::new().udp_only(),
-            _ => RoomOptions::new(),
+            Self::Stutters(_) => ConnectOptions::new().tcp_only(),
+            Self::Mixes(_) | Self::Narrow(_) => ConnectOptions::new().udp_only(),
+            _ => ConnectOptions::new(),
         }
     }
 
@@ -169,7 +169,7 @@ async fn calls(room: String, wrong: Wrong, length: Duration) -> anyhow::Result<(
     let runs = Runs::default();
     let tools = Tools::with_state(runs.clone()).tool("count", "Counts how often it runs", count);
     // What was asked in a long cut comes all at once behind it.
-    let phone = Client::builder().assistant("assistant").tools(tools).room_options(wrong.options());
+    let phone = Client::builder().assistant("assistant").tools(tools).connect_options(wrong.options());
     let phone = phone.configure(|config| {
         config.caps.open_per_peer = 1_000;
         config.caps.calls_per_second = 1_000;

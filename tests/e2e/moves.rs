@@ -16,7 +16,7 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::io::AsyncBufReadExt as _;
-use toolbridge::{AccessKey, Assistant, Call, Room, Transport as _, TransportEvent};
+use toolbridge::{AccessKey, Assistant, Call, LiveKitTransport, Transport as _, TransportEvent};
 
 use crate::{
     ends::started,
@@ -108,7 +108,7 @@ async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<(
     let near = format!("{}-near", Hosts::NAME);
     hosts.order(&json!({"class": "all", "delay": DELAY}))?;
     // Before the phone, whose coming it waits for.
-    let mut watcher = Room::join(&hosts.url, &key.observer(room, "watcher").sign()?).await?;
+    let mut watcher = LiveKitTransport::join(&hosts.url, &key.observer(room, "watcher").sign()?).await?;
     let mut phone = tokio::process::Command::new("ip")
         .args(["netns", "exec", &near, env!("CARGO_BIN_EXE_toolbridge"), "client", "--tools"])
         .arg(&file)
@@ -158,7 +158,7 @@ async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<(
     ensure!(answer(call("where_is")).await? == kitchen);
 
     // What the room tells comes in order: had it left, that would have come before this.
-    let end = Room::join(&hosts.url, &key.client(room, "end").sign()?).await?;
+    let end = LiveKitTransport::join(&hosts.url, &key.client(room, "end").sign()?).await?;
     let gone = until(&mut watcher, |event| match event {
         TransportEvent::Left(who) if who == *here.peer() => Some(true),
         TransportEvent::Joined(who) if who.identity() == "end" => Some(false),

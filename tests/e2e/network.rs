@@ -9,7 +9,7 @@ use tokio::{
     net::TcpStream,
     time::{Instant, timeout},
 };
-use toolbridge::{Room, RoomOptions, Transport};
+use toolbridge::{ConnectOptions, LiveKitTransport, Transport};
 
 use crate::{
     BOUND,
@@ -29,20 +29,20 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 async fn packets_pass_through_the_relay_over_udp() -> anyhow::Result<()> {
-    passes("relay-udp", RoomOptions::new()).await
+    passes("relay-udp", ConnectOptions::new()).await
 }
 
 async fn packets_pass_through_the_relay_over_tcp() -> anyhow::Result<()> {
-    passes("relay-tcp", RoomOptions::new().tcp_only()).await
+    passes("relay-tcp", ConnectOptions::new().tcp_only()).await
 }
 
 /// It is slow when the relay is, and nothing passes when it is cut.
-async fn passes(room: &str, options: RoomOptions) -> anyhow::Result<()> {
+async fn passes(room: &str, options: ConnectOptions) -> anyhow::Result<()> {
     const DELAY: Duration = Duration::from_millis(100);
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     let one = options.join(&relay.url(), &server.key().client(room, "one").sign()?).await?;
-    let mut two = Room::join(&server.url(), &server.key().client(room, "two").sign()?).await?;
+    let mut two = LiveKitTransport::join(&server.url(), &server.key().client(room, "two").sign()?).await?;
     relay.media().delay(DELAY);
     let began = Instant::now();
     one.send(to("two", "late")).await?;
@@ -89,19 +89,19 @@ async fn a_restarted_server_is_at_the_same_address() -> anyhow::Result<()> {
     let mut server = Server::start("")?;
     let relay = Relay::start(&server).await?;
     let token = server.key().client("restarted", "one").sign()?;
-    let before = Room::join(&relay.url(), &token).await?.local();
+    let before = LiveKitTransport::join(&relay.url(), &token).await?.local();
     server.restart()?;
-    ensure!(Room::join(&relay.url(), &token).await?.local().sid() != before.sid());
+    ensure!(LiveKitTransport::join(&relay.url(), &token).await?.local().sid() != before.sid());
     Ok(())
 }
 
 async fn packets_pass_over_ipv6() -> anyhow::Result<()> {
-    for (room, options) in [("v6-udp", RoomOptions::new()), ("v6-tcp", RoomOptions::new().tcp_only())] {
+    for (room, options) in [("v6-udp", ConnectOptions::new()), ("v6-tcp", ConnectOptions::new().tcp_only())] {
         let server = shared()?;
         // All addresses of the server's that we see are of the other family.
         let relay = Relay::start_for(&server, Ipv6Addr::LOCALHOST.into()).await?;
         let mut one = options.join(&relay.url(), &server.key().client(room, "one").sign()?).await?;
-        let two = Room::join(&server.url(), &server.key().client(room, "two").sign()?).await?;
+        let two = LiveKitTransport::join(&server.url(), &server.key().client(room, "two").sign()?).await?;
         two.send(to("one", room)).await?;
         ensure!(packet(&mut one).await?.payload == room);
     }

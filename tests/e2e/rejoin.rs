@@ -15,8 +15,8 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::time::{interval, sleep};
 use toolbridge::{
-    AccessKey, CloseReason, ConnectionState, Participant, Room, RoomOptions, SendError, Transport,
-    TransportEvent,
+    AccessKey, CloseReason, ConnectOptions, ConnectionState, LiveKitTransport, Participant, SendError,
+    Transport, TransportEvent,
 };
 
 use crate::{
@@ -56,13 +56,13 @@ async fn one_and_two(
     server: &Server,
     relay: &Relay,
     room: &str,
-    options: RoomOptions,
-) -> anyhow::Result<(Room, Room)> {
+    options: ConnectOptions,
+) -> anyhow::Result<(LiveKitTransport, LiveKitTransport)> {
     let one = options.join(&relay.url(), &server.key().client(room, "one").sign()?).await?;
-    Ok((one, Room::join(&server.url(), &server.key().client(room, "two").sign()?).await?))
+    Ok((one, LiveKitTransport::join(&server.url(), &server.key().client(room, "two").sign()?).await?))
 }
 
-async fn link(room: &mut Room, wanted: ConnectionState) -> anyhow::Result<()> {
+async fn link(room: &mut LiveKitTransport, wanted: ConnectionState) -> anyhow::Result<()> {
     until(room, |event| {
         matches!(event, TransportEvent::ConnectionState(state) if state == wanted).then_some(())
     })
@@ -70,7 +70,7 @@ async fn link(room: &mut Room, wanted: ConnectionState) -> anyhow::Result<()> {
 }
 
 /// Waits until the link was down and is up again.
-async fn rejoined(room: &mut Room) -> anyhow::Result<Participant> {
+async fn rejoined(room: &mut LiveKitTransport) -> anyhow::Result<Participant> {
     let before = room.local();
     link(room, ConnectionState::Reconnecting).await?;
     ensure!(room.local() == before, "until the link is up, the old join is what is known");
@@ -80,7 +80,7 @@ async fn rejoined(room: &mut Room) -> anyhow::Result<Participant> {
 }
 
 /// Asks until the other one answers: what was asked while nothing passed may be lost.
-async fn answered(one: &mut Room, two: Room) -> anyhow::Result<()> {
+async fn answered(one: &mut LiveKitTransport, two: LiveKitTransport) -> anyhow::Result<()> {
     let echo = tokio::spawn(async move {
         let mut two = two;
         while let Ok(question) = packet(&mut two).await {
@@ -108,7 +108,7 @@ async fn answered(one: &mut Room, two: Room) -> anyhow::Result<()> {
 /// Cuts for so long. Whether there was a new join.
 async fn cut(
     room: &str,
-    options: RoomOptions,
+    options: ConnectOptions,
     cut: impl Fn(&Relay),
     length: Duration,
 ) -> anyhow::Result<bool> {
@@ -127,46 +127,46 @@ async fn cut(
 }
 
 async fn a_cut_of_both_for_20_s_is_survived() -> anyhow::Result<()> {
-    ensure!(cut("both-20", RoomOptions::new(), Relay::cut, Duration::from_secs(20)).await?);
+    ensure!(cut("both-20", ConnectOptions::new(), Relay::cut, Duration::from_secs(20)).await?);
     Ok(())
 }
 
 async fn a_cut_of_the_media_for_20_s_is_survived() -> anyhow::Result<()> {
     let media = |relay: &Relay| relay.media().cut();
-    ensure!(cut("media-20", RoomOptions::new(), media, Duration::from_secs(20)).await?);
+    ensure!(cut("media-20", ConnectOptions::new(), media, Duration::from_secs(20)).await?);
     Ok(())
 }
 
 async fn a_cut_of_the_signaling_for_20_s_costs_no_rejoin() -> anyhow::Result<()> {
     let signaling = |relay: &Relay| relay.signaling().cut();
-    ensure!(!cut("signalling-20", RoomOptions::new(), signaling, Duration::from_secs(20)).await?);
+    ensure!(!cut("signalling-20", ConnectOptions::new(), signaling, Duration::from_secs(20)).await?);
     Ok(())
 }
 
 async fn a_cut_of_both_for_8_s_is_survived() -> anyhow::Result<()> {
-    ensure!(cut("both-8", RoomOptions::new(), Relay::cut, Duration::from_secs(8)).await?);
+    ensure!(cut("both-8", ConnectOptions::new(), Relay::cut, Duration::from_secs(8)).await?);
     Ok(())
 }
 
 /// With the silence before the cut it may be longer than 5 s, or not.
 async fn a_cut_of_both_for_3_s_is_survived() -> anyhow::Result<()> {
-    cut("both-3", RoomOptions::new(), Relay::cut, Duration::from_secs(3)).await.map(drop)
+    cut("both-3", ConnectOptions::new(), Relay::cut, Duration::from_secs(3)).await.map(drop)
 }
 
 async fn a_cut_of_both_for_1_s_costs_no_rejoin() -> anyhow::Result<()> {
-    ensure!(!cut("both-1", RoomOptions::new(), Relay::cut, Duration::from_secs(1)).await?);
+    ensure!(!cut("both-1", ConnectOptions::new(), Relay::cut, Duration::from_secs(1)).await?);
     Ok(())
 }
 
 async fn a_cut_over_tcp_is_survived_over_tcp() -> anyhow::Result<()> {
-    ensure!(cut("tcp-8", RoomOptions::new().tcp_only(), Relay::cut, Duration::from_secs(8)).await?);
+    ensure!(cut("tcp-8", ConnectOptions::new().tcp_only(), Relay::cut, Duration::from_secs(8)).await?);
     Ok(())
 }
 
 async fn who_is_put_out_is_joined_anew() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
-    let (mut one, mut two) = one_and_two(&server, &relay, "severed", RoomOptions::new()).await?;
+    let (mut one, mut two) = one_and_two(&server, &relay, "severed", ConnectOptions::new()).await?;
     let before = one.local();
     relay.evict();
     let now = rejoined(&mut one).await?;
@@ -179,8 +179,8 @@ async fn who_is_put_out_is_joined_anew() -> anyhow::Result<()> {
 
 async fn a_server_that_was_restarted_is_joined_anew() -> anyhow::Result<()> {
     let mut server = Server::start("")?;
-    let mut one = Room::join(&server.url(), &server.key().client("again", "one").sign()?).await?;
-    let mut two = Room::join(&server.url(), &server.key().client("again", "two").sign()?).await?;
+    let mut one = LiveKitTransport::join(&server.url(), &server.key().client("again", "one").sign()?).await?;
+    let mut two = LiveKitTransport::join(&server.url(), &server.key().client("again", "two").sign()?).await?;
     server.restart()?;
     tokio::try_join!(rejoined(&mut one), rejoined(&mut two))?;
     answered(&mut one, two).await
@@ -191,7 +191,7 @@ async fn what_waits_is_interrupted_and_never_leaves_later() -> anyhow::Result<()
     const PACKETS: u32 = 60;
     let server = shared()?;
     let relay = Relay::start(&server).await?;
-    let (mut one, mut two) = one_and_two(&server, &relay, "interrupted", RoomOptions::new()).await?;
+    let (mut one, mut two) = one_and_two(&server, &relay, "interrupted", ConnectOptions::new()).await?;
     relay.media().cut();
     let numbered = |n: u32| {
         let mut payload = vec![0; 14_000];
@@ -232,7 +232,7 @@ async fn nothing_passes_between_down_and_up() -> anyhow::Result<()> {
     const TIMES: usize = 5;
     let server = shared()?;
     let relay = Relay::start(&server).await?;
-    let options = RoomOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(50));
+    let options = ConnectOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(50));
     let (mut one, two) = one_and_two(&server, &relay, "between", options).await?;
     let flow = tokio::spawn(async move {
         loop {
@@ -276,9 +276,9 @@ async fn nothing_passes_between_down_and_up() -> anyhow::Result<()> {
 async fn the_room_is_told_as_it_is_after_the_rejoin() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
-    let (mut one, _two) = one_and_two(&server, &relay, "as-it-is", RoomOptions::new()).await?;
+    let (mut one, _two) = one_and_two(&server, &relay, "as-it-is", ConnectOptions::new()).await?;
     let token = |who| server.key().client("as-it-is", who).attribute("floor", "2").sign();
-    let gone = Room::join(&server.url(), &token("gone")?).await?;
+    let gone = LiveKitTransport::join(&server.url(), &token("gone")?).await?;
     until(&mut one, |event| {
         matches!(event, TransportEvent::Joined(who) if who.identity() == "gone").then_some(())
     })
@@ -287,7 +287,7 @@ async fn the_room_is_told_as_it_is_after_the_rejoin() -> anyhow::Result<()> {
     relay.signaling().sever();
     link(&mut one, ConnectionState::Reconnecting).await?;
     drop(gone);
-    let came = Room::join(&server.url(), &token("came")?).await?;
+    let came = LiveKitTransport::join(&server.url(), &token("came")?).await?;
     let forgotten = async {
         let list = json!({"room": "as-it-is"});
         while server.room_service("ListParticipants", "as-it-is", list.clone()).await?.contains("\"gone\"") {
@@ -323,11 +323,11 @@ async fn who_is_dropped_while_the_link_is_down_is_gone() -> anyhow::Result<()> {
 }
 
 /// A room whose link is down and stays so while it tries.
-async fn down(room: &str) -> anyhow::Result<(Relay, Room)> {
+async fn down(room: &str) -> anyhow::Result<(Relay, LiveKitTransport)> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     let token = server.key().client(room, "one").sign()?;
-    let mut one = RoomOptions::new().join(&relay.url(), &token).await?;
+    let mut one = ConnectOptions::new().join(&relay.url(), &token).await?;
     relay.cut();
     relay.signaling().sever();
     link(&mut one, ConnectionState::Reconnecting).await?;
@@ -348,7 +348,7 @@ async fn is_gone(room: &str) -> anyhow::Result<()> {
 }
 
 /// The server that comes back has other secrets, and so it takes no token of before.
-async fn of_another_secret(options: RoomOptions) -> anyhow::Result<(Server, Room)> {
+async fn of_another_secret(options: ConnectOptions) -> anyhow::Result<(Server, LiveKitTransport)> {
     let mut server = Server::start("")?;
     let room = options.join(&server.url(), &server.key().client("secret", "one").sign()?).await?;
     server.restart_with(ANOTHER)?;
@@ -358,7 +358,7 @@ async fn of_another_secret(options: RoomOptions) -> anyhow::Result<(Server, Room
 const ANOTHER: &str = "anothersecretanothersecretanothersecret";
 
 async fn a_server_that_refuses_the_token_ends_it() -> anyhow::Result<()> {
-    let (_server, mut room) = of_another_secret(RoomOptions::new()).await?;
+    let (_server, mut room) = of_another_secret(ConnectOptions::new()).await?;
     let token = room.token();
     match closed(&mut room).await? {
         CloseReason::Refused(why) => ensure!(why.contains("401") && !why.contains(&token[..20]), "{why}"),
@@ -381,7 +381,7 @@ async fn a_fresh_token_is_asked_for_when_the_newest_is_refused() -> anyhow::Resu
             }
         }
     };
-    let (_server, mut room) = of_another_secret(RoomOptions::new().token_source(source)).await?;
+    let (_server, mut room) = of_another_secret(ConnectOptions::new().token_source(source)).await?;
     rejoined(&mut room).await?;
     ensure!(asked.load(Ordering::Relaxed) == 2);
     Ok(())
@@ -389,7 +389,7 @@ async fn a_fresh_token_is_asked_for_when_the_newest_is_refused() -> anyhow::Resu
 
 async fn a_fresh_token_of_somebody_else_ends_it() -> anyhow::Result<()> {
     let source = || async { AccessKey::new(KEY, ANOTHER).client("secret", "two").sign() };
-    let (_server, mut room) = of_another_secret(RoomOptions::new().token_source(source)).await?;
+    let (_server, mut room) = of_another_secret(ConnectOptions::new().token_source(source)).await?;
     match closed(&mut room).await? {
         CloseReason::Refused(why) => ensure!(why.contains("another identity"), "{why}"),
         other => bail!("{other:?}"),
@@ -400,7 +400,7 @@ async fn a_fresh_token_of_somebody_else_ends_it() -> anyhow::Result<()> {
 async fn a_limit_ends_it() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let token = server.key().client("limit", "one").sign()?;
-    let options = RoomOptions::new().rejoin_limit(Duration::from_secs(1));
+    let options = ConnectOptions::new().rejoin_limit(Duration::from_secs(1));
     let mut room = options.join(&server.url(), &token).await?;
     server.kill();
     match closed(&mut room).await? {

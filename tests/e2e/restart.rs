@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Room, TransportEvent,
+    Assistant, CallError, LiveKitTransport, TransportEvent,
     protocol::frame::{Frame, Kind, Message},
 };
 
@@ -104,7 +104,7 @@ async fn a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_m
     let (server, room) = (shared()?, "killed-and-back");
     let files = Files::new(room)?;
     let token = server.key().observer(room, "observer").sign()?;
-    let mut observer = Room::join(&server.url(), &token).await?;
+    let mut observer = LiveKitTransport::join(&server.url(), &token).await?;
     let first = phone(&server, room, &files.tools).await?;
     let brain = Assistant::builder().client("phone").configure(patient);
     let brain = assistant(&server, room, "assistant", brain).await?;

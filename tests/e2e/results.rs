@@ -12,7 +12,7 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::{sync::watch, task::JoinSet};
 use toolbridge::{
-    Assistant, Client, Config, ConnectionState, Event, Events, RoomOptions, State, ToolError, Tools,
+    Assistant, Client, Config, ConnectOptions, ConnectionState, Event, Events, State, ToolError, Tools,
 };
 
 use crate::{
@@ -102,14 +102,14 @@ impl Ends {
         let (relay, work) = (Relay::start(server).await?, Work::default());
         let url = |who| if who == behind { relay.url() } else { server.url() };
         // So often lost, they would else wait longer and longer before they try again.
-        let quick = || RoomOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(50));
+        let quick = || ConnectOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(50));
         let tools = Tools::with_state(work.clone()).tool("large", "Ends when it may", large);
         let phone = Client::builder().assistant("assistant").tools(tools).configure(many);
-        let brain = Assistant::builder().client("phone").configure(many).room_options(quick());
+        let brain = Assistant::builder().client("phone").configure(many).connect_options(quick());
         let token = server.key().assistant(room, "assistant").sign()?;
         let brain = brain.join(&url(Behind::Caller), &token).await?;
         let token = server.key().client(room, "phone").sign()?;
-        let phone = phone.room_options(quick()).join(&url(Behind::Owner), &token).await?;
+        let phone = phone.connect_options(quick()).join(&url(Behind::Owner), &token).await?;
         let events = if behind == Behind::Owner { phone.events() } else { brain.events() };
         Ok(Self { relay, phone, brain, events, work })
     }

@@ -7,8 +7,8 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::sync::watch;
 use toolbridge::{
-    CloseReason, ConnectionState, Room, RoomOptions, SendError, Token, Transport, TransportEvent,
-    transport::livekit::Scenario,
+    CloseReason, ConnectOptions, ConnectionState, LiveKitTransport, SendError, Token, Transport,
+    TransportEvent, transport::livekit::Scenario,
 };
 
 use crate::{
@@ -40,7 +40,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-async fn pair(server: &Server, room: &str, options: &RoomOptions) -> anyhow::Result<[(Room, Relay); 2]> {
+async fn pair(
+    server: &Server,
+    room: &str,
+    options: &ConnectOptions,
+) -> anyhow::Result<[(LiveKitTransport, Relay); 2]> {
     let join = async |who: &str| {
         let relay = Relay::start(server).await?;
         let token = server.key().client(room, who).sign()?;
@@ -50,7 +54,11 @@ async fn pair(server: &Server, room: &str, options: &RoomOptions) -> anyhow::Res
 }
 
 /// Changes what the room knows of somebody, and waits until this participant has heard of it by signaling.
-pub(crate) async fn hears_by_signaling(server: &Server, one: &mut Room, of: &str) -> anyhow::Result<()> {
+pub(crate) async fn hears_by_signaling(
+    server: &Server,
+    one: &mut LiveKitTransport,
+    of: &str,
+) -> anyhow::Result<()> {
     let (room, value) = (one.room(), format!("{:?}", std::time::Instant::now()));
     let change = json!({"room": room, "identity": of, "attributes": {"seen": value}});
     server.room_service("UpdateParticipant", &room, change).await?;
@@ -67,7 +75,7 @@ pub(crate) async fn hears_by_signaling(server: &Server, one: &mut Room, of: &str
 
 async fn a_severed_signaling_is_taken_up_again_and_nobody_is_told() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, relay), (mut two, _relay)] = pair(&server, "taken-up", &RoomOptions::new()).await?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "taken-up", &ConnectOptions::new()).await?;
     let before = one.local();
     for n in 0..5_u8 {
         let connections = relay.signaling().connections();
@@ -98,10 +106,10 @@ async fn who_is_hidden_is_told_too_who_left_meanwhile() -> anyhow::Result<()> {
 
 async fn is_told_who_left_meanwhile(server: &Server, room: &str, token: Token) -> anyhow::Result<()> {
     let relay = Relay::start(server).await?;
-    let mut one = Room::join(&relay.url(), &token.sign()?).await?;
+    let mut one = LiveKitTransport::join(&relay.url(), &token.sign()?).await?;
     let [two, three] = ["two", "three"].map(|name| server.key().client(room, name).sign());
-    let two = Room::join(&server.url(), &two?).await?;
-    let mut three = Room::join(&server.url(), &three?).await?;
+    let two = LiveKitTransport::join(&server.url(), &two?).await?;
+    let mut three = LiveKitTransport::join(&server.url(), &three?).await?;
     while one.present().len() < 2 {
         until(&mut one, |event| matches!(event, TransportEvent::Joined(_)).then_some(())).await?;
     }
@@ -130,7 +138,7 @@ async fn is_told_who_left_meanwhile(server: &Server, room: &str, token: Token) -
 async fn a_connection_over_tcp_that_is_reset_is_opened_again() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] =
-        pair(&server, "tcp-reset", &RoomOptions::new().tcp_only()).await?;
+        pair(&server, "tcp-reset", &ConnectOptions::new().tcp_only()).await?;
     let before = one.local();
     for n in 0..3_u8 {
         let connections = relay.tcp().connections();
@@ -147,7 +155,7 @@ async fn a_connection_over_tcp_that_is_reset_is_opened_again() -> anyhow::Result
 
 async fn a_server_that_wants_us_gone_is_heard_after_a_resume() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, relay), _two] = pair(&server, "gone-then", &RoomOptions::new()).await?;
+    let [(mut one, relay), _two] = pair(&server, "gone-then", &ConnectOptions::new()).await?;
     relay.signaling().sever();
     soon("another connection", relay.signaling().until_connections(2)).await?;
     hears_by_signaling(&server, &mut one, "two").await?;
@@ -159,7 +167,7 @@ async fn a_server_that_wants_us_gone_is_heard_after_a_resume() -> anyhow::Result
 
 async fn who_leaves_while_the_signaling_is_down_leaves() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, relay), (mut two, _relay)] = pair(&server, "leaves-then", &RoomOptions::new()).await?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "leaves-then", &ConnectOptions::new()).await?;
     relay.signaling().sever();
     one.send(to("two", "bye")).await?;
     one.close().await;
@@ -184,7 +192,7 @@ const SLICE: usize = PACKETS / (TROUBLES + 1);
 pub(crate) async fn crosses(
     server: &Server,
     room: &str,
-    options: &RoomOptions,
+    options: &ConnectOptions,
     trouble: impl AsyncFn(&Relay),
 ) -> anyhow::Result<()> {
     // So often lost, it would else wait longer and longer before it tries again.
@@ -216,7 +224,11 @@ struct Side {
 impl Side {
     /// Sends and hears all packets, in one join. It sends no further than a slice beyond a trouble that is not over: so
     /// each has packets on their way.
-    async fn flow(&self, mut room: Room, other: &'static str) -> anyhow::Result<Room> {
+    async fn flow(
+        &self,
+        mut room: LiveKitTransport,
+        other: &'static str,
+    ) -> anyhow::Result<LiveKitTransport> {
         let (before, mut mended) = (room.local().sid().clone(), self.mended.subscribe());
         let (mut sent, mut heard) = (0, 0);
         let mut sending = one_packet(&room, other, sent);
@@ -275,7 +287,7 @@ impl Side {
 
 type Sending = Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>;
 
-fn one_packet(room: &Room, other: &'static str, n: usize) -> Sending {
+fn one_packet(room: &LiveKitTransport, other: &'static str, n: usize) -> Sending {
     Box::pin(room.send(to(other, vec![n as u8; SIZE])))
 }
 
@@ -298,23 +310,23 @@ async fn cut_and_sever(relay: &Relay) {
 const SHORT_CUT: Duration = Duration::from_millis(500);
 
 async fn a_reliable_stream_crosses_resumes_of_both_sides_over_udp() -> anyhow::Result<()> {
-    crosses(&*shared()?, "stream-udp", &RoomOptions::new(), sever).await
+    crosses(&*shared()?, "stream-udp", &ConnectOptions::new(), sever).await
 }
 
 async fn a_reliable_stream_crosses_resumes_of_both_sides_over_tcp() -> anyhow::Result<()> {
-    crosses(&*shared()?, "stream-tcp", &RoomOptions::new().tcp_only(), sever).await
+    crosses(&*shared()?, "stream-tcp", &ConnectOptions::new().tcp_only(), sever).await
 }
 
 async fn a_reliable_stream_crosses_short_cuts_of_both_connections_over_udp() -> anyhow::Result<()> {
-    crosses(&*shared()?, "stream-cut-udp", &RoomOptions::new(), cut_and_sever).await
+    crosses(&*shared()?, "stream-cut-udp", &ConnectOptions::new(), cut_and_sever).await
 }
 
 async fn a_reliable_stream_crosses_short_cuts_of_both_connections_over_tcp() -> anyhow::Result<()> {
-    crosses(&*shared()?, "stream-cut-tcp", &RoomOptions::new().tcp_only(), cut_and_sever).await
+    crosses(&*shared()?, "stream-cut-tcp", &ConnectOptions::new().tcp_only(), cut_and_sever).await
 }
 
 async fn a_reliable_stream_crosses_short_cuts_of_the_media() -> anyhow::Result<()> {
-    crosses(&*shared()?, "stream-cut", &RoomOptions::new(), async |relay: &Relay| {
+    crosses(&*shared()?, "stream-cut", &ConnectOptions::new(), async |relay: &Relay| {
         relay.media().cut();
         tokio::time::sleep(SHORT_CUT).await;
         relay.media().restore();
@@ -326,7 +338,7 @@ async fn a_reliable_stream_crosses_short_cuts_of_the_media() -> anyhow::Result<(
 /// the old one is lost.
 async fn a_way_that_changes_is_found_again_without_a_new_join() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, relay), (mut two, _relay)] = pair(&server, "rebound", &RoomOptions::new()).await?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "rebound", &ConnectOptions::new()).await?;
     let before = one.local();
     for n in 0..2_u8 {
         relay.media().rebind();
@@ -342,7 +354,7 @@ async fn a_way_that_changes_is_found_again_without_a_new_join() -> anyhow::Resul
 
 async fn a_way_that_changes_under_traffic_is_found_again() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, relay), (mut two, _relay)] = pair(&server, "rebound-busy", &RoomOptions::new()).await?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "rebound-busy", &ConnectOptions::new()).await?;
     relay.media().rebind();
     one.send(to("two", "is there a way?")).await?;
     ensure!(packet(&mut two).await?.payload == "is there a way?");
@@ -364,7 +376,7 @@ async fn a_way_that_changes_under_traffic_is_found_again() -> anyhow::Result<()>
 /// What the server simulates for whoever asks.
 async fn a_signaling_that_ends_as_soon_as_it_is_open_is_opened_again() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, relay), _two] = pair(&server, "ends-again", &RoomOptions::new()).await?;
+    let [(mut one, relay), _two] = pair(&server, "ends-again", &ConnectOptions::new()).await?;
     let before = one.local();
     for (scenario, tries) in [(Scenario::SignalLostAtResume, 2), (Scenario::SignalLostBeforeResume, 1)] {
         let connections = relay.signaling().connections();
@@ -381,7 +393,7 @@ async fn a_signaling_that_ends_as_soon_as_it_is_open_is_opened_again() -> anyhow
 
 async fn a_participant_that_its_server_lost_joins_anew() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, _ways), (mut two, _relay)] = pair(&server, "lost-there", &RoomOptions::new()).await?;
+    let [(mut one, _ways), (mut two, _relay)] = pair(&server, "lost-there", &ConnectOptions::new()).await?;
     for (n, scenario) in [Scenario::NodeFailure, Scenario::Migration].into_iter().enumerate() {
         let before = one.local();
         one.simulate(scenario);
@@ -398,7 +410,7 @@ async fn a_participant_that_its_server_lost_joins_anew() -> anyhow::Result<()> {
 /// Only the development server does what is asked for.
 pub(crate) async fn who_asks_for_a_new_join_gets_one() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, _ways), (mut two, _relay)] = pair(&server, "asks-anew", &RoomOptions::new()).await?;
+    let [(mut one, _ways), (mut two, _relay)] = pair(&server, "asks-anew", &ConnectOptions::new()).await?;
     for n in 0..3_u8 {
         let before = one.local();
         one.simulate(Scenario::FullReconnect);
@@ -423,7 +435,7 @@ pub(crate) async fn who_asks_for_a_new_join_gets_one() -> anyhow::Result<()> {
 
 async fn a_server_that_lets_us_go_ends_it() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, _relay), _two] = pair(&server, "let-go", &RoomOptions::new()).await?;
+    let [(mut one, _relay), _two] = pair(&server, "let-go", &ConnectOptions::new()).await?;
     one.simulate(Scenario::ServerLeave);
     let reason = closed(&mut one).await?;
     ensure!(matches!(reason, CloseReason::Server(_) | CloseReason::ServerShutdown), "{reason:?}");
@@ -432,7 +444,7 @@ async fn a_server_that_lets_us_go_ends_it() -> anyhow::Result<()> {
 
 async fn a_server_that_wants_tcp_gets_it_at_the_next_beginning() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, relay), (mut two, _relay)] = pair(&server, "to-tcp", &RoomOptions::new()).await?;
+    let [(mut one, relay), (mut two, _relay)] = pair(&server, "to-tcp", &ConnectOptions::new()).await?;
     let before = one.local();
     one.simulate(Scenario::SwitchToTcp);
     hears_by_signaling(&server, &mut one, "two").await?;

@@ -15,8 +15,8 @@ use tokio::{
     time::{interval, sleep, timeout},
 };
 use toolbridge::{
-    AccessKey, Capabilities, CloseReason, ConnectError, ConnectionState, Identity, Incoming, Lane, Packet,
-    Peer, ROLE_ATTRIBUTE, Role, Room, RoomOptions, SendError, Transport, TransportEvent,
+    AccessKey, Capabilities, CloseReason, ConnectError, ConnectOptions, ConnectionState, Identity, Incoming,
+    Lane, LiveKitTransport, Packet, Peer, ROLE_ATTRIBUTE, Role, SendError, Transport, TransportEvent,
 };
 
 use crate::{
@@ -66,13 +66,13 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-async fn join(server: &Server, room: &str, identity: &str) -> anyhow::Result<Room> {
+async fn join(server: &Server, room: &str, identity: &str) -> anyhow::Result<LiveKitTransport> {
     let token = server.key().client(room, identity).sign()?;
-    Ok(Room::join(&server.url(), &token).await?)
+    Ok(LiveKitTransport::join(&server.url(), &token).await?)
 }
 
 /// Two in a room, each of whom knows of the other.
-async fn pair(server: &Server, room: &str) -> anyhow::Result<(Room, Room)> {
+async fn pair(server: &Server, room: &str) -> anyhow::Result<(LiveKitTransport, LiveKitTransport)> {
     let mut one = join(server, room, "one").await?;
     let two = join(server, room, "two").await?;
     ensure!(two.present().iter().any(|it| it.identity() == "one"), "{:?}", two.present());
@@ -82,7 +82,7 @@ async fn pair(server: &Server, room: &str) -> anyhow::Result<(Room, Room)> {
 
 /// Waits for the first event that `wanted` takes.
 pub(crate) async fn until<T>(
-    room: &mut Room,
+    room: &mut LiveKitTransport,
     mut wanted: impl FnMut(TransportEvent) -> Option<T>,
 ) -> anyhow::Result<T> {
     let search = async {
@@ -96,7 +96,10 @@ pub(crate) async fn until<T>(
     timeout(BOUND, search).await.context("it did not come")?
 }
 
-pub(crate) async fn joined(room: &mut Room, identity: &str) -> anyhow::Result<toolbridge::Participant> {
+pub(crate) async fn joined(
+    room: &mut LiveKitTransport,
+    identity: &str,
+) -> anyhow::Result<toolbridge::Participant> {
     until(room, |event| match event {
         TransportEvent::Joined(who) if who.identity() == identity => Some(who),
         _ => None,
@@ -104,7 +107,7 @@ pub(crate) async fn joined(room: &mut Room, identity: &str) -> anyhow::Result<to
     .await
 }
 
-pub(crate) async fn left(room: &mut Room, identity: &str) -> anyhow::Result<Peer> {
+pub(crate) async fn left(room: &mut LiveKitTransport, identity: &str) -> anyhow::Result<Peer> {
     until(room, |event| match event {
         TransportEvent::Left(who) if who.identity() == identity => Some(who),
         _ => None,
@@ -112,7 +115,7 @@ pub(crate) async fn left(room: &mut Room, identity: &str) -> anyhow::Result<Peer
     .await
 }
 
-pub(crate) async fn packet(room: &mut Room) -> anyhow::Result<Incoming> {
+pub(crate) async fn packet(room: &mut LiveKitTransport) -> anyhow::Result<Incoming> {
     until(room, |event| match event {
         TransportEvent::Packet(packet) => Some(packet),
         _ => None,
@@ -120,7 +123,7 @@ pub(crate) async fn packet(room: &mut Room) -> anyhow::Result<Incoming> {
     .await
 }
 
-pub(crate) async fn closed(room: &mut Room) -> anyhow::Result<CloseReason> {
+pub(crate) async fn closed(room: &mut LiveKitTransport) -> anyhow::Result<CloseReason> {
     let reason = until(room, |event| match event {
         TransportEvent::Closed(reason) => Some(reason),
         _ => None,
@@ -274,7 +277,7 @@ async fn what_was_handed_over_arrives_before_the_goodbye() -> anyhow::Result<()>
 async fn a_wrong_secret_is_unauthorized() -> anyhow::Result<()> {
     let server = shared()?;
     let token = AccessKey::new(KEY, "anothersecretanothersecretanothersecret").client("no", "one").sign()?;
-    let error = refusal(Room::join(&server.url(), &token).await)?;
+    let error = refusal(LiveKitTransport::join(&server.url(), &token).await)?;
     ensure!(matches!(error, ConnectError::Unauthorized { status: 401, .. }), "{error:?}");
     ensure!(!format!("{error:?} {error}").contains(&token[..20]), "it shows the token");
     Ok(())
@@ -285,13 +288,13 @@ async fn an_expired_token_is_unauthorized() -> anyhow::Result<()> {
     let mut claims = Claims::from_unverified(&server.key().client("no", "one").sign()?)?;
     claims.exp -= 3600;
     claims.nbf -= 3600;
-    let error = refusal(Room::join(&server.url(), &sign(&claims)?).await)?;
+    let error = refusal(LiveKitTransport::join(&server.url(), &sign(&claims)?).await)?;
     ensure!(matches!(error, ConnectError::Unauthorized { status: 401, .. }), "{error:?}");
     Ok(())
 }
 
 async fn no_token_at_all_is_malformed() -> anyhow::Result<()> {
-    let error = refusal(Room::join(&shared()?.url(), "not a\ntoken").await)?;
+    let error = refusal(LiveKitTransport::join(&shared()?.url(), "not a\ntoken").await)?;
     ensure!(matches!(error, ConnectError::MalformedToken), "{error:?}");
     Ok(())
 }
@@ -300,7 +303,7 @@ async fn nobody_there_is_unreachable() -> anyhow::Result<()> {
     let server = shared()?;
     let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
     let token = server.key().client("no", "one").sign()?;
-    let error = refusal(Room::join(&format!("ws://127.0.0.1:{port}"), &token).await)?;
+    let error = refusal(LiveKitTransport::join(&format!("ws://127.0.0.1:{port}"), &token).await)?;
     match error {
         ConnectError::Unreachable { server, .. } => ensure!(server == format!("127.0.0.1:{port}")),
         other => bail!("{other:?}"),
@@ -321,7 +324,7 @@ async fn another_web_server_is_refused() -> anyhow::Result<()> {
         }
     });
     let token = shared()?.key().client("no", "one").sign()?;
-    let error = refusal(Room::join(&url, &token).await)?;
+    let error = refusal(LiveKitTransport::join(&url, &token).await)?;
     ensure!(matches!(error, ConnectError::Refused { status: 404, .. }), "{error:?}");
     Ok(())
 }
@@ -330,19 +333,19 @@ async fn an_untrusted_certificate_is_refused_and_its_root_accepted() -> anyhow::
     let server = shared()?;
     let proxy = TlsProxy::start(server.port()).await?;
     let token = server.key().client("tls", "one").sign()?;
-    let error = refusal(Room::join(&proxy.url(), &token).await)?;
+    let error = refusal(LiveKitTransport::join(&proxy.url(), &token).await)?;
     ensure!(
         matches!(&error, ConnectError::Tls { reason, .. } if reason.contains("certificate")),
         "{error:?}"
     );
     let stranger = TlsProxy::start(server.port()).await?;
     let error = refusal(
-        RoomOptions::new().root_certificates(stranger.root.as_bytes())?.join(&proxy.url(), &token).await,
+        ConnectOptions::new().root_certificates(stranger.root.as_bytes())?.join(&proxy.url(), &token).await,
     )?;
     ensure!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
 
     let room =
-        RoomOptions::new().root_certificates(proxy.root.as_bytes())?.join(&proxy.url(), &token).await?;
+        ConnectOptions::new().root_certificates(proxy.root.as_bytes())?.join(&proxy.url(), &token).await?;
     let mut plain = join(&server, "tls", "two").await?;
     room.send(to("two", "over TLS")).await?;
     ensure!(packet(&mut plain).await?.payload == "over TLS");
@@ -360,7 +363,7 @@ async fn a_server_with_tcp_alone_is_enough() -> anyhow::Result<()> {
 async fn a_client_with_tcp_alone_is_enough() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("tcp-client", "one").sign()?;
-    let mut one = RoomOptions::new().tcp_only().join(&server.url(), &token).await?;
+    let mut one = ConnectOptions::new().tcp_only().join(&server.url(), &token).await?;
     let two = join(&server, "tcp-client", "two").await?;
     two.send(to("one", "hello")).await?;
     ensure!(packet(&mut one).await?.payload == "hello");
@@ -384,7 +387,7 @@ async fn without_the_grant_nothing_is_sent() -> anyhow::Result<()> {
     let server = shared()?;
     let mut two = join(&server, "grant", "two").await?;
     let token = server.key().participant("grant", "one").listen_only().sign()?;
-    let mut one = Room::join(&server.url(), &token).await?;
+    let mut one = LiveKitTransport::join(&server.url(), &token).await?;
     ensure!(matches!(one.send(to("two", "x")).await, Err(SendError::NotAllowed)));
     joined(&mut two, "one").await?;
     two.send(to("one", "hearing is free")).await?;
@@ -451,7 +454,7 @@ async fn a_killed_server_is_noticed() -> anyhow::Result<()> {
 async fn without_a_rejoin_a_killed_server_ends_it() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let token = server.key().client("killed", "one").sign()?;
-    let mut one = RoomOptions::new().rejoin_limit(Duration::ZERO).join(&server.url(), &token).await?;
+    let mut one = ConnectOptions::new().rejoin_limit(Duration::ZERO).join(&server.url(), &token).await?;
     server.kill();
     let reason = closed(&mut one).await?;
     ensure!(matches!(reason, CloseReason::ConnectionLost(_)), "{reason:?}");
@@ -460,7 +463,7 @@ async fn without_a_rejoin_a_killed_server_ends_it() -> anyhow::Result<()> {
 }
 
 /// The next news of the link.
-async fn link(room: &mut Room) -> anyhow::Result<ConnectionState> {
+async fn link(room: &mut LiveKitTransport) -> anyhow::Result<ConnectionState> {
     until(room, |event| match event {
         TransportEvent::ConnectionState(link) => Some(link),
         _ => None,
@@ -488,7 +491,7 @@ async fn a_server_that_is_silent_for_a_while_is_a_link_that_comes_back() -> anyh
 async fn a_server_that_stays_silent_is_lost() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let token = server.key().client("silent", "one").sign()?;
-    let options = RoomOptions::new().rejoin_limit(Duration::from_secs(2));
+    let options = ConnectOptions::new().rejoin_limit(Duration::from_secs(2));
     let mut room = options.join(&server.url(), &token).await?;
     let start = Instant::now();
     server.pause();
@@ -528,7 +531,7 @@ async fn idle(server: &Server) -> anyhow::Result<()> {
 async fn no_way_for_packets_is_told_with_the_ports() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("no-path", "one").sign()?;
-    let options = RoomOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(2));
+    let options = ConnectOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(2));
     match refusal(options.join(&server.url(), &token).await)? {
         ConnectError::NoNetworkPath { tried, .. } => {
             ensure!(tried.iter().any(|it| it.ip().is_loopback()), "{tried:?}");
@@ -542,7 +545,7 @@ async fn a_server_that_never_answers_is_given_up() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("ws://{}", listener.local_addr()?);
     let token = shared()?.key().client("no", "one").sign()?;
-    let options = RoomOptions::new().join_timeout(Duration::from_secs(1));
+    let options = ConnectOptions::new().join_timeout(Duration::from_secs(1));
     let error = refusal(options.join(&url, &token).await)?;
     ensure!(
         matches!(
@@ -576,7 +579,7 @@ async fn attributes_and_permissions_are_seen_as_they_are() -> anyhow::Result<()>
     let server = shared()?;
     let mut phone = join(&server, "roles", "phone").await?;
     let assistant = server.key().assistant("roles", "assistant").attribute("floor", "2").sign()?;
-    let assistant = Room::join(&server.url(), &assistant).await?;
+    let assistant = LiveKitTransport::join(&server.url(), &assistant).await?;
     ensure!(assistant.local().token_role() == Some(Role::Assistant));
     let seen = joined(&mut phone, "assistant").await?;
     ensure!(
@@ -586,7 +589,7 @@ async fn attributes_and_permissions_are_seen_as_they_are() -> anyhow::Result<()>
     ensure!(seen.attribute("floor") == Some("2") && seen.attribute(ROLE_ATTRIBUTE) == Some("assistant"));
 
     let free = server.key().participant("roles", "free").can_update_own_metadata().sign()?;
-    let _free = Room::join(&server.url(), &free).await?;
+    let _free = LiveKitTransport::join(&server.url(), &free).await?;
     ensure!(joined(&mut phone, "free").await?.may_update_metadata());
 
     let body = json!({"room": "roles", "identity": "assistant", "attributes": {"floor": "3"}});
@@ -601,7 +604,7 @@ async fn a_kind_is_seen() -> anyhow::Result<()> {
     let server = shared()?;
     let mut phone = join(&server, "kind", "phone").await?;
     let agent = server.key().participant("kind", "agent").agent().sign()?;
-    let _agent = Room::join(&server.url(), &agent).await?;
+    let _agent = LiveKitTransport::join(&server.url(), &agent).await?;
     ensure!(joined(&mut phone, "agent").await?.is_agent());
     Ok(())
 }
@@ -678,7 +681,7 @@ async fn a_slow_reader_slows_the_sender_and_stays() -> anyhow::Result<()> {
 async fn a_join_that_fails_leaves_nobody_behind() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("nobody", "one").sign()?;
-    let options = RoomOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(1));
+    let options = ConnectOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(1));
     refusal(options.join(&server.url(), &token).await)?;
     let gone = async {
         while server

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, Packet, Room, State, StreamPart, ToolError, Tools, Transport as _,
-    TransportEvent,
+    Assistant, CallError, Client, LiveKitTransport, Packet, State, StreamPart, ToolError, Tools,
+    Transport as _, TransportEvent,
 };
 
 use crate::{
@@ -148,8 +148,8 @@ async fn a_cancelled_large_request_is_abandoned() -> anyhow::Result<()> {
 
 async fn a_dropped_send_tells_its_receiver() -> anyhow::Result<()> {
     let server = shared()?;
-    let join = async |identity: &str| -> anyhow::Result<Room> {
-        Ok(Room::join(&server.url(), &server.key().client("dropped", identity).sign()?).await?)
+    let join = async |identity: &str| -> anyhow::Result<LiveKitTransport> {
+        Ok(LiveKitTransport::join(&server.url(), &server.key().client("dropped", identity).sign()?).await?)
     };
     let (one, mut two) = (join("one").await?, join("two").await?);
     let mut sending = Box::pin(one.send(Packet::new(["two".into()], vec![7; LARGEST])));

@@ -13,7 +13,8 @@ use tokio::{
     time::timeout,
 };
 use toolbridge::{
-    Assistant, Client, ConnectError, ConnectionState, Room, RoomOptions, Transport, TransportEvent,
+    Assistant, Client, ConnectError, ConnectOptions, ConnectionState, LiveKitTransport, Transport,
+    TransportEvent,
     transport::livekit::{RelayError, RelayFailure, Scenario},
 };
 
@@ -77,22 +78,22 @@ fn missing() -> Option<&'static str> {
 }
 
 async fn a_relay_over_udp_is_enough() -> anyhow::Result<()> {
-    passes("udp", |_| Ok(RoomOptions::new())).await
+    passes("udp", |_| Ok(ConnectOptions::new())).await
 }
 
 async fn a_relay_over_tcp_is_enough() -> anyhow::Result<()> {
-    passes("tcp", |_| Ok(RoomOptions::new().tcp_only())).await
+    passes("tcp", |_| Ok(ConnectOptions::new().tcp_only())).await
 }
 
 async fn a_relay_over_tls_is_enough_with_its_root() -> anyhow::Result<()> {
-    passes("tls", |relay| Ok(RoomOptions::new().root_certificates(relay.root.as_bytes())?)).await
+    passes("tls", |relay| Ok(ConnectOptions::new().root_certificates(relay.root.as_bytes())?)).await
 }
 
 async fn a_reliable_stream_crosses_resumes_of_both_sides_through_a_relay() -> anyhow::Result<()> {
     let relay = TurnServer::start(&[])?;
     for protocol in ["udp", "tcp", "tls"] {
         let server = Server::start(&relay.config(&[protocol], PASSWORD))?;
-        let options = RoomOptions::new().root_certificates(relay.root.as_bytes())?.relay_only();
+        let options = ConnectOptions::new().root_certificates(relay.root.as_bytes())?.relay_only();
         crosses(&server, protocol, &options, sever).await?;
     }
     Ok(())
@@ -101,13 +102,14 @@ async fn a_reliable_stream_crosses_resumes_of_both_sides_through_a_relay() -> an
 /// Packets of every size pass both ways, and calls, through the relay alone: without it there is no way.
 async fn passes(
     protocol: &str,
-    options: impl FnOnce(&TurnServer) -> anyhow::Result<RoomOptions>,
+    options: impl FnOnce(&TurnServer) -> anyhow::Result<ConnectOptions>,
 ) -> anyhow::Result<()> {
     let mut relay = TurnServer::start(&[])?;
     let server = Server::start(&relay.config(&[protocol], PASSWORD))?;
     let options = options(&relay)?.relay_only();
     let mut one = options.clone().join(&server.url(), &server.key().client(protocol, "one").sign()?).await?;
-    let mut two = Room::join(&server.url(), &server.key().client(protocol, "two").sign()?).await?;
+    let mut two =
+        LiveKitTransport::join(&server.url(), &server.key().client(protocol, "two").sign()?).await?;
     for size in [1, 2, 3, 4, 1_000, 15_000] {
         one.send(to("two", vec![7; size])).await?;
         ensure!(packet(&mut two).await?.payload.len() == size);
@@ -115,7 +117,7 @@ async fn passes(
         ensure!(packet(&mut one).await?.payload.len() == size);
     }
 
-    let phone = Client::builder().tool("double", "", double).room_options(options);
+    let phone = Client::builder().tool("double", "", double).connect_options(options);
     let phone = phone.join(&server.url(), &server.key().client("calls", "phone").sign()?).await?;
     let brain = assistant(&server, "calls", "brain", Assistant::builder()).await?;
     for n in 0..50 {
@@ -138,15 +140,15 @@ async fn the_relay_within_the_server_is_enough() -> anyhow::Result<()> {
     };
     let server = Server::start(&config(", allow_restricted_peer_cidrs: [127.0.0.0/8]"))?;
     let token = server.key().client("own", "one").sign()?;
-    let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
-    let two = Room::join(&server.url(), &server.key().client("own", "two").sign()?).await?;
+    let mut one = ConnectOptions::new().relay_only().join(&server.url(), &token).await?;
+    let two = LiveKitTransport::join(&server.url(), &server.key().client("own", "two").sign()?).await?;
     two.send(to("one", "through the server's own")).await?;
     ensure!(packet(&mut one).await?.payload == "through the server's own");
     drop(server);
 
     // As it is configured by default it reaches no private address, not even its own.
     let server = Server::start(&config(""))?;
-    let options = RoomOptions::new().relay_only().join_timeout(Duration::from_secs(2));
+    let options = ConnectOptions::new().relay_only().join_timeout(Duration::from_secs(2));
     match options.join(&server.url(), &token).await {
         Err(ConnectError::NoRelay { relays }) => {
             let refused = matches!(&relays[..], [it] if matches!(it.error, RelayError::Refused { .. }));
@@ -177,9 +179,9 @@ async fn the_relay_over_tls_within_the_server_is_enough_and_what_it_may_want() -
     std::fs::remove_dir_all(&home)?;
     let front = Front::open(TcpListener::bind(FRONT).await?, port);
     let token = |name: &str| server.key().client("own-tls", name).sign();
-    let two = Room::join(&server.url(), &token("two")?).await?;
+    let two = LiveKitTransport::join(&server.url(), &token("two")?).await?;
 
-    let rooted = RoomOptions::new().root_certificates(root.as_bytes())?;
+    let rooted = ConnectOptions::new().root_certificates(root.as_bytes())?;
     let mut one = rooted.clone().relay_only().join(&server.url(), &token("one")?).await?;
     two.send(to("one", "by TLS alone")).await?;
     ensure!(packet(&mut one).await?.payload == "by TLS alone");
@@ -248,9 +250,9 @@ async fn a_relay_is_used_where_no_direct_way_is() -> anyhow::Result<()> {
     let relay = TurnServer::start(&["--listening-ip=::1"])?;
     let config = relay.config(&["udp"], PASSWORD).replace("127.0.0.1", "\"[::1]\"");
     let server = Server::start(&config)?;
-    let here = RoomOptions::new().bind_address("::1".parse()?);
+    let here = ConnectOptions::new().bind_address("::1".parse()?);
     let mut one = here.join(&server.url(), &server.key().client("v6", "one").sign()?).await?;
-    let two = Room::join(&server.url(), &server.key().client("v6", "two").sign()?).await?;
+    let two = LiveKitTransport::join(&server.url(), &server.key().client("v6", "two").sign()?).await?;
     two.send(to("one", "from the other family")).await?;
     ensure!(packet(&mut one).await?.payload == "from the other family");
     Ok(())
@@ -267,12 +269,12 @@ async fn one_of_several_relays_is_enough() -> anyhow::Result<()> {
     );
     let server = Server::start(&nowhere)?;
     let token = server.key().client("several", "one").sign()?;
-    RoomOptions::new().relay_only().join(&server.url(), &token).await?;
+    ConnectOptions::new().relay_only().join(&server.url(), &token).await?;
     Ok(())
 }
 
 /// Joins through relays alone, which must fail.
-async fn refused(server: &Server, options: RoomOptions) -> anyhow::Result<Vec<RelayFailure>> {
+async fn refused(server: &Server, options: ConnectOptions) -> anyhow::Result<Vec<RelayFailure>> {
     let token = server.key().client("refused", "one").sign()?;
     match options.relay_only().join(&server.url(), &token).await {
         Err(ConnectError::NoRelay { relays }) => Ok(relays),
@@ -282,7 +284,7 @@ async fn refused(server: &Server, options: RoomOptions) -> anyhow::Result<Vec<Re
 }
 
 async fn without_a_relay_the_reason_is_told() -> anyhow::Result<()> {
-    let relays = refused(&*server::shared()?, RoomOptions::new()).await?;
+    let relays = refused(&*server::shared()?, ConnectOptions::new()).await?;
     ensure!(relays.is_empty(), "{relays:?}");
     let text = ConnectError::NoRelay { relays }.to_string();
     ensure!(text.contains("the server provided none"), "{text}");
@@ -292,7 +294,7 @@ async fn without_a_relay_the_reason_is_told() -> anyhow::Result<()> {
 async fn wrong_credentials_are_told() -> anyhow::Result<()> {
     let relay = TurnServer::start(&[])?;
     let server = Server::start(&relay.config(&["udp", "tcp"], "a-wrong-password"))?;
-    let relays = refused(&server, RoomOptions::new()).await?;
+    let relays = refused(&server, ConnectOptions::new()).await?;
     ensure!(relays.len() == 2, "{relays:?}");
     for failure in &relays {
         ensure!(matches!(failure.error, RelayError::Unauthorized { code: 401, .. }), "{failure:?}");
@@ -306,7 +308,8 @@ async fn wrong_credentials_are_told() -> anyhow::Result<()> {
 async fn an_untrusted_certificate_is_told() -> anyhow::Result<()> {
     let (relay, another) = (TurnServer::start(&[])?, TurnServer::start(&[])?);
     let server = Server::start(&relay.config(&["tls"], PASSWORD))?;
-    for options in [RoomOptions::new(), RoomOptions::new().root_certificates(another.root.as_bytes())?] {
+    for options in [ConnectOptions::new(), ConnectOptions::new().root_certificates(another.root.as_bytes())?]
+    {
         let relays = refused(&server, options).await?;
         let told =
             |error: &RelayError| matches!(error, RelayError::Tls(text) if text.contains("certificate"));
@@ -319,18 +322,18 @@ async fn a_relay_that_is_not_there_is_told() -> anyhow::Result<()> {
     let mut relay = TurnServer::start(&[])?;
     let server = Server::start(&relay.config(&["udp", "tcp", "tls"], PASSWORD))?;
     relay.kill();
-    let relays = refused(&server, RoomOptions::new()).await?;
+    let relays = refused(&server, ConnectOptions::new()).await?;
     let unreachable = |it: &RelayFailure| matches!(it.error, RelayError::Unreachable(_));
     ensure!(relays.len() == 3 && relays.iter().all(unreachable), "{relays:?}");
     // Without UDP the first is not even tried.
-    ensure!(refused(&server, RoomOptions::new().tcp_only()).await?.len() == 2);
+    ensure!(refused(&server, ConnectOptions::new().tcp_only()).await?.len() == 2);
     Ok(())
 }
 
 async fn a_relay_that_will_not_reach_the_server_is_told() -> anyhow::Result<()> {
     let relay = TurnServer::start(&["--denied-peer-ip=127.0.0.0-127.255.255.255"])?;
     let server = Server::start(&relay.config(&["tcp"], PASSWORD))?;
-    let relays = refused(&server, RoomOptions::new().join_timeout(Duration::from_secs(2))).await?;
+    let relays = refused(&server, ConnectOptions::new().join_timeout(Duration::from_secs(2))).await?;
     let told = |error: &RelayError| matches!(error, RelayError::Refused { code: 403, .. });
     ensure!(relays.len() == 1 && told(&relays[0].error), "{relays:?}");
     Ok(())
@@ -350,7 +353,7 @@ async fn the_program_does_as_it_is_told() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn link(room: &mut Room, wanted: ConnectionState) -> anyhow::Result<()> {
+async fn link(room: &mut LiveKitTransport, wanted: ConnectionState) -> anyhow::Result<()> {
     until(room, |event| {
         matches!(event, TransportEvent::ConnectionState(state) if state == wanted).then_some(())
     })
@@ -362,8 +365,9 @@ async fn a_relay_that_dies_is_used_again_when_it_is_back() -> anyhow::Result<()>
         let mut relay = TurnServer::start(&[])?;
         let server = Server::start(&relay.config(&[protocol], PASSWORD))?;
         let token = server.key().client(protocol, "one").sign()?;
-        let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
-        let two = Room::join(&server.url(), &server.key().client(protocol, "two").sign()?).await?;
+        let mut one = ConnectOptions::new().relay_only().join(&server.url(), &token).await?;
+        let two =
+            LiveKitTransport::join(&server.url(), &server.key().client(protocol, "two").sign()?).await?;
         relay.kill();
         link(&mut one, ConnectionState::Reconnecting).await?;
         relay.restart()?;
@@ -397,8 +401,9 @@ async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Re
     let config = relay.config(&["tcp"], PASSWORD).replace(&relay.port().to_string(), &port.to_string());
     let server = Server::start(&config)?;
     let token = server.key().client("cut-off", "one").sign()?;
-    let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
-    let mut two = Room::join(&server.url(), &server.key().client("cut-off", "two").sign()?).await?;
+    let mut one = ConnectOptions::new().relay_only().join(&server.url(), &token).await?;
+    let mut two =
+        LiveKitTransport::join(&server.url(), &server.key().client("cut-off", "two").sign()?).await?;
     let before = one.local();
     for n in 0..3_u8 {
         cut.notify_waiters();
@@ -425,8 +430,8 @@ async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Re
 async fn a_relay_that_nobody_uses_may_die() -> anyhow::Result<()> {
     let mut relay = TurnServer::start(&[])?;
     let server = Server::start(&relay.config(&["udp", "tcp"], PASSWORD))?;
-    let mut one = Room::join(&server.url(), &server.key().client("spare", "one").sign()?).await?;
-    let two = Room::join(&server.url(), &server.key().client("spare", "two").sign()?).await?;
+    let mut one = LiveKitTransport::join(&server.url(), &server.key().client("spare", "one").sign()?).await?;
+    let two = LiveKitTransport::join(&server.url(), &server.key().client("spare", "two").sign()?).await?;
     relay.kill();
     stays(&mut one, Duration::from_secs(12)).await?;
     two.send(to("one", "all the same")).await?;
@@ -435,7 +440,7 @@ async fn a_relay_that_nobody_uses_may_die() -> anyhow::Result<()> {
 }
 
 /// The link stays up for so long.
-async fn stays(room: &mut Room, time: Duration) -> anyhow::Result<()> {
+async fn stays(room: &mut LiveKitTransport, time: Duration) -> anyhow::Result<()> {
     let lost = async {
         loop {
             match room.recv().await {
@@ -455,8 +460,8 @@ async fn an_allocation_outlives_its_lifetime_and_its_nonce() -> anyhow::Result<(
     let relay = TurnServer::start(&["--max-allocate-lifetime=6", "--stale-nonce=3"])?;
     let server = Server::start(&relay.config(&["udp"], PASSWORD))?;
     let token = server.key().client("long", "one").sign()?;
-    let mut one = RoomOptions::new().relay_only().join(&server.url(), &token).await?;
-    let two = Room::join(&server.url(), &server.key().client("long", "two").sign()?).await?;
+    let mut one = ConnectOptions::new().relay_only().join(&server.url(), &token).await?;
+    let two = LiveKitTransport::join(&server.url(), &server.key().client("long", "two").sign()?).await?;
     stays(&mut one, Duration::from_secs(20)).await?;
     two.send(to("one", "still here")).await?;
     ensure!(packet(&mut one).await?.payload == "still here");

@@ -15,7 +15,7 @@ use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
     Assistant, CallError, Client, CloseReason, ErrorCode, JoinError, RegisterError, State, ToolContext,
     ToolError, ToolOptions, ToolSource, Tools, Value,
-    memory::Room,
+    memory::MemoryRoom,
     protocol::{
         frame::{Kind, Meta},
         session::{Destination, Event},
@@ -70,8 +70,8 @@ async fn watched(State(watched): State<Watched>) -> Result<(), ToolError> {
     std::future::pending().await
 }
 
-async fn pair(tools: Tools<Watched>) -> (Room, Client, Assistant) {
-    let room = Room::new();
+async fn pair(tools: Tools<Watched>) -> (MemoryRoom, Client, Assistant) {
+    let room = MemoryRoom::new();
     let client = Client::builder().tools(tools).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     (room, client, assistant)
@@ -146,7 +146,7 @@ async fn closing_waits_for_what_is_open_and_no_longer_than_told() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(5)
     }
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _client = Client::builder()
         .tool("five", "", five)
         .tool("hang", "", hang)
@@ -188,7 +188,7 @@ async fn dropping_the_last_handle_leaves_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn two_calls_in_a_row_from_two_assistants_work_at_once() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _client = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
     let began = Instant::now();
     for name in ["first", "second"] {
@@ -201,7 +201,7 @@ async fn two_calls_in_a_row_from_two_assistants_work_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn an_assistant_is_a_source_of_all_that_can_be_called() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _client =
         Client::builder().tool("double", "Twice", double).join_over(room.client("phone")).await.unwrap();
     let assistant =
@@ -217,7 +217,7 @@ async fn an_assistant_is_a_source_of_all_that_can_be_called() {
 
 #[tokio::test]
 async fn bad_tools_are_an_error_at_join() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let twice = Client::builder().tool("double", "", double).tools(Tools::new().tool("double", "", double));
     let error = twice.join_over(room.client("a")).await.unwrap_err();
     assert!(matches!(error, JoinError::Register(RegisterError::Duplicate { .. })), "{error}");
@@ -275,7 +275,7 @@ async fn a_slow_reader_of_events_is_told_what_it_missed() {
 
 #[tokio::test(start_paused = true)]
 async fn an_identity_that_joins_twice_closes_its_older_self() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let old = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
     let _new = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
     assert_eq!(old.closed().await, CloseReason::DuplicateIdentity);

@@ -7,8 +7,8 @@ use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 use toolbridge::{
     Assistant, CallError, Client, ErrorCode, PermissionPrompt, Prompt, PromptAnswer, PromptRequest,
-    PromptedCall, SelectionPolicy, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, memory::Room,
-    protocol::session::Event,
+    PromptedCall, SelectionPolicy, ToolContext, ToolError, ToolName, ToolOptions, ToolSource,
+    memory::MemoryRoom, protocol::session::Event,
 };
 
 async fn here() -> Result<String, ToolError> {
@@ -19,7 +19,7 @@ async fn there() -> Result<String, ToolError> {
     Ok("client".to_owned())
 }
 
-async fn assistant(room: &Room) -> Assistant {
+async fn assistant(room: &MemoryRoom) -> Assistant {
     let options = ToolOptions::default().prefer_client();
     let builder = Assistant::builder().tool_with("lookup", "", options, here).choose(SelectionPolicy::First);
     builder.join_over(room.assistant("assistant")).await.unwrap()
@@ -39,7 +39,7 @@ async fn by(assistant: &Assistant) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn alicia_a9_the_client_runs_it_while_it_is_there_and_then_the_assistant_does() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let assistant = assistant(&room).await;
     assert_eq!(by(&assistant).await, "assistant");
     let phone = Client::builder().tool("lookup", "", there).join_over(room.client("phone")).await.unwrap();
@@ -53,7 +53,7 @@ async fn alicia_a9_the_client_runs_it_while_it_is_there_and_then_the_assistant_d
 
 #[tokio::test(start_paused = true)]
 async fn alicia_a9_a_client_that_hangs_before_its_claim_costs_the_claim_window() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let assistant = assistant(&room).await;
     let _phone = Client::builder().tool("lookup", "", there).join_over(room.client("phone")).await.unwrap();
     offers(&assistant, "phone").await;
@@ -67,7 +67,7 @@ async fn alicia_a9_a_client_that_hangs_before_its_claim_costs_the_claim_window()
 
 #[tokio::test(start_paused = true)]
 async fn a_function_of_the_assistants_author_chooses_among_clients() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let choose = SelectionPolicy::by(|_, candidates| {
         candidates.iter().find(|it| it.identity.as_str() == "tv").map(|it| it.identity.clone())
     });
@@ -84,7 +84,7 @@ async fn a_function_of_the_assistants_author_chooses_among_clients() {
 
 #[tokio::test(start_paused = true)]
 async fn a_clients_policy_binds_one_of_several_assistants() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let client = Client::builder().choose(SelectionPolicy::Last).tool("lookup", "", there);
     let client = client.join_over(room.client("phone")).await.unwrap();
     let mut events = client.events();
@@ -114,7 +114,7 @@ fn wipe() -> PermissionPrompt {
 
 #[tokio::test(start_paused = true)]
 async fn a_person_is_asked_and_answers() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let client = Client::builder().prompt(|ask: PromptRequest| async move {
         assert_eq!(ask.caller().as_str(), "assistant");
         assert!(ask.deadline() > Instant::now());
@@ -147,7 +147,7 @@ async fn a_person_is_asked_and_answers() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_function_for_it_nobody_is_asked() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _client = Client::builder().tool("lookup", "", there).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     offers(&assistant, "phone").await;
@@ -164,7 +164,7 @@ async fn a_question_that_nobody_asks_any_more_is_put_away() {
             let _ = self.0.send("put away");
         }
     }
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let client = Client::builder().prompt(move |_| {
         let shown = shown.clone();
         async move {
@@ -191,7 +191,7 @@ async fn a_question_that_nobody_asks_any_more_is_put_away() {
 
 #[tokio::test(start_paused = true)]
 async fn sec_c4_whoever_sits_behind_a_sink_does_not_ask_a_person() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let client = Client::builder().prompt(|_| async { Ok(PromptAnswer::done()) });
     let _client = client.join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();

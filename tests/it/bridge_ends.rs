@@ -16,7 +16,7 @@ use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
     Assistant, CallError, Client, CloseReason, ErrorCode, Packet, Participant, Peer, SendError, State,
     ToolContext, ToolError, ToolOptions, ToolSource, Tools, Transport, TransportEvent, Value,
-    memory::Room,
+    memory::MemoryRoom,
     protocol::{
         frame::{Kind, Meta},
         session::{Destination, Event},
@@ -120,7 +120,7 @@ async fn a_transport_that_never_closes_is_left_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_without_an_end_is_allowed() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let assistant =
         Assistant::builder().drain(Duration::MAX).join_over(room.assistant("assistant")).await.unwrap();
     assert_eq!(assistant.close().await, CloseReason::Closed);
@@ -128,7 +128,7 @@ async fn a_drain_without_an_end_is_allowed() {
 
 #[tokio::test(start_paused = true)]
 async fn times_without_an_end_are_allowed() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let endless = |config: &mut toolbridge::Config| {
         config.times.grace = Duration::MAX;
         config.times.memory = Duration::MAX;
@@ -150,7 +150,7 @@ async fn times_without_an_end_are_allowed() {
 
 #[test]
 fn a_runtime_that_ends_ends_calls_and_events() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (assistant, mut events, mut call) = first.block_on(async {
         let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
@@ -172,7 +172,7 @@ fn a_runtime_that_ends_ends_calls_and_events() {
 
 #[tokio::test(start_paused = true)]
 async fn events_end_when_the_participant_has_left() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let mut events = assistant.events();
     assistant.close().await;
@@ -194,7 +194,7 @@ async fn a_call_that_its_schema_refuses_never_began() {
     async fn double(number: Number) -> Result<u64, ToolError> {
         Ok(2 * number.n)
     }
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _client = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
     let assistant =
         Assistant::builder().tool("own", "", double).join_over(room.assistant("assistant")).await.unwrap();
@@ -230,7 +230,7 @@ async fn tidy(context: ToolContext, State(state): State<Tidied>) -> Result<(), T
 #[tokio::test(start_paused = true)]
 async fn a_tool_may_tidy_up_when_its_participant_leaves() {
     let state = Tidied::default();
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let tools = Tools::with_state(state.clone()).tool("tidy", "", tidy);
     let client =
         Client::builder().tools(tools).drain(Duration::ZERO).join_over(room.client("phone")).await.unwrap();
@@ -250,7 +250,7 @@ async fn nothing_new_begins_while_a_client_leaves() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(())
     }
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let client = Client::builder().tool("two", "", two).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let mut first = assistant.call("two", ()).start();
@@ -267,7 +267,7 @@ async fn nothing_new_begins_while_a_client_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sinks_limits_are_no_errors_of_their_own() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _client = Client::builder()
         .tool("hang", "", hang)
         .tool_with("short", "", ToolOptions::default(), || async { Ok::<u8, ToolError>(1) })
@@ -288,7 +288,7 @@ async fn a_sinks_limits_are_no_errors_of_their_own() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_ends_at_once_leaves_the_link_up() {
     use toolbridge::transport::ConnectionState;
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let mut phone = room.client("phone");
     room.pause("phone");
     room.resume("phone");
@@ -313,7 +313,7 @@ async fn a_tool_that_began_may_have_run_whatever_it_says() {
         Err(ToolError::new(ErrorCode::BUSY, "an inner one"))
     }
     let tools = || Tools::new().tool("wrong", "", wrong).tool("nobody", "", nobody).tool("busy", "", busy);
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _client = Client::builder().tools(tools()).join_over(room.client("phone")).await.unwrap();
     let own = tools().prefixed("own");
     let assistant = Assistant::builder().tools(own).join_over(room.assistant("assistant")).await.unwrap();

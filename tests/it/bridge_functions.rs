@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use toolbridge::{
     Assistant, CallError, Client, Outcome, Propagate, Tool, ToolContext, ToolError, ToolName, ToolSource,
     TraceContext, Value,
-    memory::Room,
+    memory::MemoryRoom,
     protocol::session::{Candidate, Event, SelectionPolicy},
     transport::Participant,
 };
@@ -40,7 +40,7 @@ type Own = Arc<OnceLock<Assistant>>;
 #[test]
 fn a_rule_that_uses_its_own_handle_says_no_and_locks_nothing_up() {
     within(|| async {
-        let (room, own) = (Room::new(), Own::default());
+        let (room, own) = (MemoryRoom::new(), Own::default());
         let admit = {
             let own = Arc::clone(&own);
             move |_: &Participant| own.get().is_none_or(|assistant| !assistant.tools().is_empty())
@@ -59,7 +59,7 @@ fn a_rule_that_uses_its_own_handle_says_no_and_locks_nothing_up() {
 #[test]
 fn a_function_that_chooses_and_calls_by_its_own_handle_chooses_nobody() {
     within(|| async {
-        let (room, own) = (Room::new(), Own::default());
+        let (room, own) = (MemoryRoom::new(), Own::default());
         let choose = {
             let own = Arc::clone(&own);
             SelectionPolicy::by(move |tool, among: &[Candidate]| {
@@ -90,7 +90,7 @@ fn a_function_that_chooses_and_calls_by_its_own_handle_chooses_nobody() {
 #[test]
 fn a_rule_that_panics_says_no() {
     within(|| async {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let admit = |_: &Participant| -> bool { std::panic::resume_unwind(Box::new("planted")) };
         let builder = Assistant::builder().admit(admit).allow_stop(admit).tool("ours", "", nothing);
         let assistant = builder.join_over(room.assistant("assistant")).await.unwrap();
@@ -144,7 +144,7 @@ fn a_source_whose_list_panics_offers_what_it_did() {
         let (changed, broken) = (Arc::new(Notify::new()), Arc::default());
         let source = Broken { changed: Arc::clone(&changed), broken: Arc::clone(&broken) };
         let builder = Assistant::builder().tools(source);
-        let assistant = builder.join_over(Room::new().assistant("assistant")).await.unwrap();
+        let assistant = builder.join_over(MemoryRoom::new().assistant("assistant")).await.unwrap();
         *broken.lock().unwrap() = true;
         changed.notify_one();
         tokio::time::sleep(Duration::from_secs(1)).await; // of a paused clock: all that is to be done is done
@@ -169,7 +169,7 @@ impl Propagate for Touchy {
 fn a_propagation_that_panics_costs_the_trace_and_not_the_call() {
     within(|| async {
         let builder = Assistant::builder().propagate(Touchy).tool("ours", "", nothing);
-        let assistant = builder.join_over(Room::new().assistant("assistant")).await.unwrap();
+        let assistant = builder.join_over(MemoryRoom::new().assistant("assistant")).await.unwrap();
         assistant.call("ours", ()).await.unwrap();
     });
 }
@@ -177,7 +177,7 @@ fn a_propagation_that_panics_costs_the_trace_and_not_the_call() {
 #[test]
 fn a_rule_that_panics_keeps_no_news_back() {
     within(|| async {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let admit = |_: &Participant| -> bool { std::panic::resume_unwind(Box::new("planted")) };
         let builder = Assistant::builder().admit(admit);
         let assistant = builder.join_over(room.assistant("assistant")).await.unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use toolbridge::{
     Assistant, Client, CloseReason, Participant, Ready, ReadyError, Role, ToolError, Transport as _,
     TransportEvent,
-    memory::Room,
+    memory::MemoryRoom,
     tool::{NotAdmitted, NotOffered},
 };
 
@@ -15,11 +15,11 @@ async fn one() -> Result<i32, ToolError> {
     Ok(1)
 }
 
-async fn assistant(room: &Room) -> Assistant {
+async fn assistant(room: &MemoryRoom) -> Assistant {
     Assistant::builder().join_over(room.assistant("a")).await.unwrap()
 }
 
-async fn phone(room: &Room) -> Client {
+async fn phone(room: &MemoryRoom) -> Client {
     Client::builder().tool("t", "for a test", one).join_over(room.client("phone")).await.unwrap()
 }
 
@@ -35,7 +35,7 @@ async fn waited(ready: Ready) -> (Result<Vec<toolbridge::Tool>, ReadyError>, Dur
 
 #[tokio::test(start_paused = true)]
 async fn client_is_ready_when_its_tools_are_known() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let a = assistant(&room).await;
     let waiting = tokio::spawn(a.ready("phone").into_future());
     tokio::time::sleep(4 * SECOND).await;
@@ -50,7 +50,7 @@ async fn client_is_ready_when_its_tools_are_known() {
 
 #[tokio::test(start_paused = true)]
 async fn plain_peer_is_ready_when_it_was_silent_for_long_enough() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let a = assistant(&room).await;
     let _silent = room.join(|sid| Participant::new("plain", sid).can_update_metadata(false));
     let (tools, took) = waited(a.ready("plain")).await;
@@ -60,7 +60,7 @@ async fn plain_peer_is_ready_when_it_was_silent_for_long_enough() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_that_ends_says_what_was_missing() {
-    let room = Room::named("hom");
+    let room = MemoryRoom::named("hom");
     let a = assistant(&room).await;
     let (empty, took) = waited(a.ready("phone")).await;
     assert_eq!(took, 10 * SECOND);
@@ -85,7 +85,7 @@ async fn wait_that_ends_says_what_was_missing() {
 
 #[tokio::test(start_paused = true)]
 async fn client_of_another_assistant_is_not_bound() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _other = Assistant::builder().join_over(room.assistant("other")).await.unwrap();
     let _phone = Client::builder()
         .assistant("other")
@@ -101,7 +101,7 @@ async fn client_of_another_assistant_is_not_bound() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_that_is_dropped_is_forgotten_and_one_after_the_end_is_closed() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let a = assistant(&room).await;
     let dropped = tokio::time::timeout(SECOND, a.ready("plain").into_future()).await;
     assert!(dropped.is_err());

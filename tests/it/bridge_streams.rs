@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use toolbridge::{
     Assistant, CallError, Client, ErrorCode, Packet, STREAM_CHUNK, State, StreamPart, ToolError, Tools,
     Transport, TransportEvent,
-    memory::{Connection, Room},
+    memory::{MemoryRoom, MemoryTransport},
 };
 
 const MIB: usize = 1024 * 1024;
@@ -58,8 +58,8 @@ async fn arrived(State(seen): State<Seen>, text: Text) -> Result<usize, ToolErro
     Ok(text.text.len())
 }
 
-async fn pair(tools: Tools<Seen>) -> (Room, Client, Assistant) {
-    let room = Room::new();
+async fn pair(tools: Tools<Seen>) -> (MemoryRoom, Client, Assistant) {
+    let room = MemoryRoom::new();
     let client = Client::builder().tools(tools).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     (room, client, assistant)
@@ -136,7 +136,7 @@ async fn a_cancelled_large_request_is_abandoned_and_never_runs() {
     assert_eq!(client.stats().named("stream_broken"), 0);
 }
 
-async fn part(connection: &mut Connection) -> StreamPart {
+async fn part(connection: &mut MemoryTransport) -> StreamPart {
     loop {
         match connection.recv().await {
             Some(TransportEvent::Stream { part, .. }) => return part,
@@ -148,7 +148,7 @@ async fn part(connection: &mut Connection) -> StreamPart {
 
 #[tokio::test]
 async fn a_dropped_send_abandons_its_stream() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let (a, mut b) = (room.client("a"), room.client("b"));
     let mut sending = Box::pin(a.send(Packet::new(["b".into()], vec![7; 10 * STREAM_CHUNK])));
     tokio::select! {

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
-use toolbridge::{Assistant, Client, State, ToolError, Tools, memory::Room, participant::chat};
+use toolbridge::{Assistant, Client, State, ToolError, Tools, memory::MemoryRoom, participant::chat};
 
 /// A tool that works only once the user has switched it on.
 #[derive(Clone, Default)]
@@ -40,7 +40,7 @@ fn model(messages: &[Value], location: &Location) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn alicia_a14_the_model_reads_the_failure_and_asks_again() {
-    let (room, location) = (Room::new(), Location::default());
+    let (room, location) = (MemoryRoom::new(), Location::default());
     let tools = Tools::with_state(location.clone()).tool("get_location", "Where the phone is", get_location);
     let _phone = Client::builder().tools(tools).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
@@ -62,7 +62,7 @@ async fn alicia_a14_the_model_reads_the_failure_and_asks_again() {
 
 #[tokio::test(start_paused = true)]
 async fn every_tool_call_has_an_answer_whatever_the_model_wrote() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _phone = Client::builder().join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     for (odd, code) in [
@@ -86,7 +86,7 @@ async fn a_tool_with_a_long_dotted_name_is_called_by_the_name_that_the_model_rea
     async fn where_am_i() -> Result<&'static str, ToolError> {
         Ok("Rome")
     }
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let name = format!("{}{}", "maps.".repeat(12), "find");
     let client = Client::builder().tool(&name, "Where the phone is", where_am_i);
     let _phone = client.join_over(room.client("phone")).await.unwrap();

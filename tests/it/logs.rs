@@ -13,7 +13,7 @@ use toolbridge::{
     AccessKey, Assistant, BargeIn, Bearer, CallError, Client, ConsentRequest, ErrorCode, Event, Execution,
     JoinError, Participant, Progress, Request, Role, ToolContext, ToolError, ToolOptions, Tools, Unaccepted,
     Value,
-    memory::Room,
+    memory::MemoryRoom,
     protocol::{
         frame::{Frame, Kind, Meta},
         session::Destination,
@@ -111,7 +111,7 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
     let _here = tracing::subscriber::set_default(subscriber);
     let secret = || json!({"secret": "planted-argument"});
 
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let client = Client::builder()
         .tools(tools())
         .tool_with("ask", "", ToolOptions::destructive(), echo)
@@ -205,7 +205,7 @@ async fn sec_p3_tokens_and_the_queries_of_addresses_stay_out_of_logs_and_errors(
 #[tokio::test(start_paused = true)]
 async fn sec_p3_debug_of_what_carries_a_payload_shows_its_size() {
     let body = || Value::from(json!({"secret": "planted-argument"}));
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let client = Client::builder().tools(tools()).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let mut events = client.events();
@@ -284,9 +284,12 @@ async fn join_with_a_token_without_a_role_logs_what_will_not_work() {
     let key = AccessKey::new("key", "a secret of some length that is long enough");
     let token = key.participant("r", "phone").sign().unwrap();
     // Nobody listens there; the token is looked at first.
-    assert!(matches!(Client::builder().join("ws://127.0.0.1:9", &token).await, Err(JoinError::Room(_))));
+    assert!(matches!(Client::builder().join("ws://127.0.0.1:9", &token).await, Err(JoinError::Connect(_))));
     assert!(log.text().contains("only assistants configured with the client phone"), "{}", log.text());
-    assert!(matches!(Assistant::builder().join("ws://127.0.0.1:9", &token).await, Err(JoinError::Room(_))));
+    assert!(matches!(
+        Assistant::builder().join("ws://127.0.0.1:9", &token).await,
+        Err(JoinError::Connect(_))
+    ));
     assert!(log.text().contains("only clients configured with the assistant phone"), "{}", log.text());
     assert!(!log.text().contains(&token));
 }
@@ -294,7 +297,7 @@ async fn join_with_a_token_without_a_role_logs_what_will_not_work() {
 #[tokio::test(start_paused = true)]
 async fn refused_registration_is_logged_on_both_sides() {
     let (log, _guard) = logged();
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _a = Assistant::builder().admit_only_roles().join_over(room.assistant("a")).await.unwrap();
     let connection = room.join(|sid| Participant::new("phone", sid).can_update_metadata(false));
     let client = Client::builder().tool("source", "fails", source).join_over(connection).await.unwrap();

@@ -6,7 +6,7 @@ use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Client, Config, ErrorCode, Event, Participant, Role, ToolContext, ToolError,
     ToolOptions, Transport,
-    memory::{Connection, Room},
+    memory::{MemoryRoom, MemoryTransport},
     recording::{
         Checked, Entry, Happened, Level, Moment, RecordedOutcome, Recorder, RecorderOptions, Recording,
         Redact, RoomEvent, calls, check, info, redact, repair, report,
@@ -175,7 +175,7 @@ struct Watching {
 }
 
 impl Watching {
-    fn of(recorder: &Recorder, connection: Connection) -> Self {
+    fn of(recorder: &Recorder, connection: MemoryTransport) -> Self {
         let mut tap = recorder.tap(connection);
         let (end, mut ended) = tokio::sync::oneshot::channel();
         let watching = tokio::spawn(async move {
@@ -208,7 +208,7 @@ async fn slow(context: ToolContext) -> Result<(), ToolError> {
 /// Success, large and small; one that never leaves, timeout, cancel; a call that the assistant runs itself, and one that
 /// is open at the end; with two observers.
 async fn session(folder: &Folder) -> [Vec<Entry>; 2] {
-    let room = Room::named("kitchen");
+    let room = MemoryRoom::named("kitchen");
     room.delay(Duration::from_millis(20));
     let files = ["one.mcap", "two.mcap"].map(|name| folder.file(name));
     let recorders = files.each_ref().map(|file| Recorder::create(file, RecorderOptions::default()).unwrap());
@@ -299,7 +299,7 @@ async fn each_of_two_observers_has_each_call_once_and_nothing_against_anybody() 
 
 #[tokio::test(start_paused = true)]
 async fn a_hidden_observer_says_so_in_its_file() {
-    let (folder, room) = (Folder::new(), Room::named("kitchen"));
+    let (folder, room) = (Folder::new(), MemoryRoom::named("kitchen"));
     let file = folder.file("hidden.mcap");
     let options = RecorderOptions::default().hidden();
     let recorder = Recorder::create(&file, options).unwrap();

@@ -381,7 +381,7 @@ async fn until_stopped(State(running): State<tokio::sync::watch::Sender<u32>>) -
 #[tokio::test(start_paused = true)]
 async fn how_many_tools_run_and_how_many_wait_can_be_set() {
     for (running, waiting) in [(1, 0), (2, 3), (5, 0)] {
-        let room = memory::Room::new();
+        let room = memory::MemoryRoom::new();
         let (count, mut counted) = tokio::sync::watch::channel(0);
         let tools = Tools::with_state(count).tool("t", "", until_stopped);
         let client = Client::builder().tools(tools).configure(|config| {

@@ -47,7 +47,7 @@ async fn arguments_are_checked() {
 
 #[tokio::test(start_paused = true)] // an hour passes in no time
 async fn a_phone_that_leaves() -> anyhow::Result<()> {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let _phone = Client::builder().tools(tools()).join_over(room.client("phone")).await?;
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
     let late = assistant.call("sleep_an_hour", ()).timeout(secs(30)).await;
@@ -75,7 +75,7 @@ async fn dialog(question: String) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_before_a_destructive_tool() -> anyhow::Result<()> {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let _client = Client::builder()
         .tool_with("erase_album", "Delete an album", ToolOptions::destructive(), erase_album)
         .consent(|ask: ConsentRequest| async move {
@@ -102,7 +102,7 @@ async fn model(messages: &[Value], tools: Vec<Value>) -> anyhow::Result<Value> {
 
 #[tokio::test(start_paused = true)]
 async fn a_chat_models_loop_with_barge_in() -> anyhow::Result<()> {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let options = ToolOptions::default().barge_in(BargeIn::Report);
     let _phone = Client::builder()
         .tool_with("sleep_an_hour", "Sleeps", options, sleep_an_hour)

@@ -278,7 +278,7 @@ async fn get_battery() -> Result<f32, ToolError> {
 async fn both_ends_of_a_call_record_the_same_frames() {
     let folder = Folder::new();
     let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
-    let room = memory::Room::named("kitchen");
+    let room = memory::MemoryRoom::named("kitchen");
     let (of_phone, of_assistant) = (
         Recorder::create(&phone, RecorderOptions::default()).unwrap(),
         Recorder::create(&assistant, RecorderOptions::default()).unwrap(),
@@ -320,7 +320,7 @@ async fn both_ends_of_a_call_record_the_same_frames() {
 async fn a_packet_that_is_refused_is_told_as_unsent_and_a_stream_is_recorded_whole() {
     let folder = Folder::new();
     let (a_file, b_file) = (folder.file("a.mcap"), folder.file("b.mcap"));
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let of_a = Recorder::create(&a_file, RecorderOptions::default()).unwrap();
     let of_b = Recorder::create(&b_file, RecorderOptions::default()).unwrap();
     let (a, mut b) = (of_a.tap(room.client("a")), of_b.tap(room.client("b")));
@@ -379,7 +379,7 @@ async fn read_diary() -> Result<&'static str, ToolError> {
 async fn sec_p3_a_builder_records_no_secret_and_no_instance_and_close_finishes_the_file() {
     let folder = Folder::new();
     let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let hidden = ToolOptions::default().disclose(Visibility::Name);
     let client = Client::builder()
         .tool("sign_in", "Sign in", sign_in)
@@ -427,7 +427,7 @@ async fn sec_p3_a_builder_records_no_secret_and_no_instance_and_close_finishes_t
 
 #[tokio::test]
 async fn a_file_that_cannot_be_written_is_an_error_when_joining_and_nobody_stays_in_the_room() {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let joined = Client::builder().record("/nowhere/at/all.mcap").join_over(room.client("phone")).await;
     assert!(matches!(joined, Err(JoinError::Record(RecordError::Create { .. }))), "{joined:?}");
     assert!(room.assistant("assistant").present().is_empty());
@@ -460,7 +460,7 @@ impl ToolSource for Later {
 async fn sec_p3_a_tool_that_is_offered_later_is_as_secret() {
     let folder = Folder::new();
     let path = folder.file("later.mcap");
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let now = std::sync::Arc::default();
     let later = Later { now: std::sync::Arc::clone(&now) };
     let client = Client::builder().tools(later).record(&path).join_over(room.client("phone")).await.unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Client, ToolContext, ToolError, ToolOptions,
-    memory::Room,
+    memory::MemoryRoom,
     protocol::session::Event,
     recording::{
         Checked, Direction, Entry, Happened, Level, RecordedOutcome, RoomEvent, calls, check, entry_json,
@@ -246,7 +246,7 @@ async fn ours() -> Result<(), ToolError> {
 /// Two clients, an assistant that is one itself and an observer: success, failure, timeout, cancel, server-executed,
 /// claimed, unknown, and a client that leaves; as each of them heard it.
 async fn session() -> [Vec<Entry>; 3] {
-    let room = Room::named("kitchen");
+    let room = MemoryRoom::named("kitchen");
     room.delay(Duration::from_millis(20));
     let tapes = [Tape::new(), Tape::new(), Tape::new()];
     let mut observer = tapes[2].of(room.observer("watcher"));

@@ -186,7 +186,7 @@ async fn records_until_the_disk_is_full() {
     async fn page() -> Result<String, ToolError> {
         Ok("x".repeat(1_000))
     }
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let phone = Client::builder().tool("page", "", page).record(env::var(FILE).unwrap());
     let phone = phone.join_over(room.client("phone")).await.unwrap();
     let brain = Assistant::builder().join_over(room.assistant("brain")).await.unwrap();

@@ -701,7 +701,7 @@ async fn fail() -> Result<(), ToolError> {
 async fn what_recorders_wrote_of_both_ends_says_the_same_again() {
     let folder = Folder::new();
     let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
-    let room = memory::Room::named("kitchen");
+    let room = memory::MemoryRoom::named("kitchen");
     let of_phone = Recorder::create(&phone, RecorderOptions::default()).unwrap();
     let of_assistant = Recorder::create(&assistant, RecorderOptions::default()).unwrap();
     let client = Client::builder()

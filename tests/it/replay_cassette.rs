@@ -68,7 +68,7 @@ fn with(more: impl IntoIterator<Item = Entry>) -> Vec<Entry> {
 
 /// An assistant in a room with this cassette.
 async fn played(cassette: &Cassette) -> (Client, Assistant) {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let phone = Client::builder().tools(cassette.clone()).join_over(room.client("phone")).await.unwrap();
     (phone, Assistant::builder().join_over(room.assistant("assistant")).await.unwrap())
 }
@@ -372,7 +372,7 @@ async fn the_files_of_both_ends_answer_as_the_real_client_did() {
         assert!(matches!(result, Err(CallError::Timeout { .. })), "{result:?}");
         told
     }
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let (of_phone, of_assistant) = (Tape::new(), Tape::new());
     let phone = Client::builder().tools(Finder).join_over(of_phone.of(room.client("phone"))).await.unwrap();
     let assistant = of_assistant.of(room.assistant("assistant"));

@@ -98,7 +98,7 @@ fn calls(spans: &[(u64, u64)]) -> Vec<Entry> {
 
 /// Asks this phone again.
 async fn again(phone: &Phone, live: &Live) -> LiveReport {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let _client = Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     live.ask(&assistant).await
@@ -197,7 +197,7 @@ async fn how_long_it_goes_on_is_told_beside_what_is_done() {
     fn ten(_: &str, value: &Json) -> (Duration, Outcome) {
         (100 * MS, Ok(Value::from(json!({"n": value["n"]}))))
     }
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let _phone = Client::builder().tools(Phone::new(ten)).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let live = live(calls(&[(2_000, 2_100), (3_000, 3_100), (4_000, 4_100)]));
@@ -310,7 +310,7 @@ async fn sec_y2_destructive_tools_take_a_word_of_their_own_and_their_owners_cons
         let mut phone = Phone::new(at_once);
         phone.options = options;
         let asked = Arc::new(AtomicUsize::new(0));
-        let room = memory::Room::new();
+        let room = memory::MemoryRoom::new();
         let counted = Arc::clone(&asked);
         let client = Client::builder().tools(phone.clone()).consent(move |_| {
             counted.fetch_add(1, Relaxed);
@@ -336,7 +336,7 @@ async fn sec_y2_destructive_tools_take_a_word_of_their_own_and_their_owners_cons
 #[tokio::test(start_paused = true)]
 async fn the_client_that_was_asked_then_is_asked_again_unless_another_is_named() {
     let (phone, tv) = (Phone::new(at_once), Phone::new(at_once));
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let _phone = Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap();
     let _tv = Client::builder().tools(tv.clone()).join_over(room.client("tv")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
@@ -346,7 +346,7 @@ async fn the_client_that_was_asked_then_is_asked_again_unless_another_is_named()
     assert!(live(recorded.clone()).to("tv").ask(&assistant).await.is_same());
     assert_eq!((phone.asked().len(), tv.asked().len()), (1, 1));
     // Of several others none is better: that is told, and nothing runs.
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let _one = Client::builder().tools(phone.clone()).join_over(room.client("one")).await.unwrap();
     let _two = Client::builder().tools(tv.clone()).join_over(room.client("two")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
@@ -367,7 +367,7 @@ async fn the_fastest_replay_is_not_too_busy_for_anybody() {
 
 #[tokio::test(start_paused = true)]
 async fn who_offers_nothing_is_waited_for_and_the_answer_is_a_difference() {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let began = Instant::now();
     let report = live(calls(&[(2_000, 2_001)])).ask(&assistant).await;
@@ -389,7 +389,7 @@ async fn who_leaves_the_room_meanwhile_has_no_differences_but_a_reason() {
     fn slow(_: &str, value: &Json) -> (Duration, Outcome) {
         (1_000 * MS, Ok(Value::from(json!({"n": value["n"]}))))
     }
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let phone = Phone::new(slow);
     let _client = Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap();
     let assistant =
@@ -410,7 +410,7 @@ async fn a_replay_that_is_dropped_stops_what_is_open_and_asks_nothing_more() {
     fn hang(_: &str, _: &Json) -> (Duration, Outcome) {
         (Duration::from_secs(3_600), Ok(Value::empty()))
     }
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let phone = Phone::new(hang);
     let client = Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
@@ -424,7 +424,7 @@ async fn a_replay_that_is_dropped_stops_what_is_open_and_asks_nothing_more() {
 /// A phone's own file asks the same as its assistant's.
 #[tokio::test(start_paused = true)]
 async fn the_file_of_either_end_asks_the_same() {
-    let room = memory::Room::new();
+    let room = memory::MemoryRoom::new();
     let (of_phone, of_assistant) = (crate::recording_said::Tape::new(), crate::recording_said::Tape::new());
     let phone = Phone::new(at_once);
     let client = Client::builder().tools(phone.clone());

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Client, Propagate, Request, ToolContext, ToolError, ToolSource, TraceContext,
-    memory::Room, protocol::frame::Kind,
+    memory::MemoryRoom, protocol::frame::Kind,
 };
 use tracing::{
     Event, Instrument, Span, Subscriber,
@@ -157,7 +157,7 @@ async fn double(cx: ToolContext, number: Number) -> Result<String, ToolError> {
 #[tokio::test(start_paused = true)]
 async fn each_call_has_a_span_at_its_caller_and_one_in_which_its_tool_logs() {
     let (recorder, _here) = Recorder::begin();
-    let (room, joined) = (Room::new(), Joined::default());
+    let (room, joined) = (MemoryRoom::new(), Joined::default());
     let client = Client::builder().tool("double", "Twice", double).propagate(joined.clone());
     let _phone = client.join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().propagate(joined.clone());
@@ -203,7 +203,7 @@ async fn each_call_has_a_span_at_its_caller_and_one_in_which_its_tool_logs() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_says_its_code_in_both_spans_and_our_own_tools_run_inside_their_call() {
     let (recorder, _here) = Recorder::begin();
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _phone = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
     let assistant =
         Assistant::builder().tool("own", "", double).join_over(room.assistant("a")).await.unwrap();
@@ -226,7 +226,7 @@ async fn a_failure_says_its_code_in_both_spans_and_our_own_tools_run_inside_thei
 
 #[tokio::test(start_paused = true)]
 async fn a_trace_that_the_author_names_reaches_the_tool_through_every_hop() {
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _phone = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
     let assistant =
         Assistant::builder().tool("own", "", double).join_over(room.assistant("a")).await.unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use toolbridge::{
     Assistant, BargeIn, CallError, CallState, Client, Event, State, StopError, ToolError, ToolOptions, Tools,
-    memory::Room, participant::chat,
+    memory::MemoryRoom, participant::chat,
 };
 
 /// How many tools run, and how many have ended by themselves.
@@ -70,7 +70,7 @@ async fn collect(calls: &mut JoinSet<Value>, messages: &mut Vec<Value>) {
 
 #[tokio::test(start_paused = true)]
 async fn alicia_a21_an_interrupted_answer_leaves_no_call_open_and_late_results_wait_for_the_next_turn() {
-    let (room, seen) = (Room::new(), Seen::default());
+    let (room, seen) = (MemoryRoom::new(), Seen::default());
     let _phone = Client::builder().tools(tools(&seen)).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let turn = assistant.turn();
@@ -126,7 +126,7 @@ async fn alicia_a21_an_interrupted_answer_leaves_no_call_open_and_late_results_w
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_dropped_interrupts_nothing() {
-    let (room, seen) = (Room::new(), Seen::default());
+    let (room, seen) = (MemoryRoom::new(), Seen::default());
     let phone = Client::builder().tools(tools(&seen)).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let unsent = assistant.turn().call("cancel", ()); // it holds its turn
@@ -142,7 +142,7 @@ async fn the_same_question_over_and_over_ends_with_an_answer_that_says_so() {
     async fn now() -> Result<u32, ToolError> {
         Ok(1)
     }
-    let room = Room::new();
+    let room = MemoryRoom::new();
     let _phone = Client::builder().tool("now", "", now).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let turn = assistant.turn();
@@ -157,7 +157,7 @@ async fn the_same_question_over_and_over_ends_with_an_answer_that_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_stops_what_it_is_allowed_to_stop() {
-    let (room, seen) = (Room::new(), Seen::default());
+    let (room, seen) = (MemoryRoom::new(), Seen::default());
     let phone = Client::builder().tools(tools(&seen)).join_over(room.client("phone")).await.unwrap();
     assert!(matches!(phone.stop_all(), Err(StopError::NoAssistant)));
     let assistant = Assistant::builder().allow_stop(|_| true);

@@ -352,7 +352,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use toolbridge::{BargeIn, Client, ToolContext, ToolError, ToolOptions, Value, memory::Room};
+    use toolbridge::{BargeIn, Client, ToolContext, ToolError, ToolOptions, Value, memory::MemoryRoom};
 
     /// A controlling program and its assistant in an in-memory room.
     struct Driver {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     impl Driver {
-        async fn new(room: &Room, waiting: usize) -> Self {
+        async fn new(room: &MemoryRoom, waiting: usize) -> Self {
             async fn ours() -> Result<&'static str, ToolError> {
                 Ok("ours")
             }
@@ -411,14 +411,14 @@ mod tests {
         Ok(Value::from_json(r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#)?)
     }
 
-    async fn phone(room: &Room) -> Client {
+    async fn phone(room: &MemoryRoom) -> Client {
         let client = Client::builder().assistant("brain").tool("sleep", "", sleep).tool("odd", "", odd);
         client.join_over(room.client("phone")).await.unwrap()
     }
 
     #[tokio::test(start_paused = true)]
     async fn every_call_has_one_result_and_non_json_values_survive() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let _phone = phone(&room).await;
         let mut driver = Driver::new(&room, 64).await;
         let hello = driver.until(json!({"type": "hello"})).await;
@@ -451,7 +451,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn client_that_offers_tools_is_ready_once_until_it_leaves() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let mut driver = Driver::new(&room, 64).await;
         for _ in 0..2 {
             let phone = phone(&room).await;
@@ -465,7 +465,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn invalid_command_has_an_error_code_of_its_own() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let _phone = phone(&room).await;
         let mut driver = Driver::new(&room, 64).await;
         driver.write(&json!({"type": "call", "id": 1, "tool": "odd", "args": {}})).await;
@@ -481,7 +481,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn cancelled_call_frees_its_id() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let _phone = phone(&room).await;
         let mut driver = Driver::new(&room, 64).await;
         for _ in 0..2 {
@@ -510,7 +510,7 @@ mod tests {
             tokio::time::sleep(cx.time_left() / 2).await;
             Ok(12)
         }
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let reports = ToolOptions::default().barge_in(BargeIn::Report);
         let client = Client::builder().assistant("brain").tool("sleep", "", sleep);
         let client = client.tool_with("export", "", reports, export);
@@ -541,7 +541,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn input_is_not_read_while_too_many_calls_are_open() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let mut driver = Driver::new(&room, 4096).await;
         for id in 0..OPEN_CALLS + 1 {
             // No participant offers the tool, so each call waits for an owner.
@@ -563,7 +563,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn closed_output_ends_the_conversation() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let mut driver = Driver::new(&room, 1).await;
         driver.write(&json!({"type": "call", "id": 0, "tool": "ours"})).await;
         driver.until(json!({"type": "result", "id": 0})).await;
@@ -575,7 +575,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn present_participants_and_tools_are_reported_once() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let phone = phone(&room).await;
         let mut driver = Driver::new(&room, 64).await;
         driver.write(&json!({"type": "call", "id": 1, "tool": "odd"})).await;
@@ -602,7 +602,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn interrupt_cancels_open_calls_and_reports_their_results() {
-        let room = Room::new();
+        let room = MemoryRoom::new();
         let _phone = phone(&room).await;
         let assistant =
             Assistant::builder().client("phone").join_over(room.assistant("brain")).await.unwrap();

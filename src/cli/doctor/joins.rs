@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use toolbridge::{
-    AccessKey, ConnectError, Identity, Lane, Packet, Role, Room, RoomOptions,
+    AccessKey, ConnectError, ConnectOptions, Identity, Lane, LiveKitTransport, Packet, Role,
     transport::{Transport, TransportEvent},
 };
 
@@ -21,7 +21,7 @@ const LOSSY: Duration = Duration::from_millis(500);
 /// The credentials and options of doctor's joins.
 pub(super) struct Joiner {
     pub(super) url: String,
-    pub(super) options: RoomOptions,
+    pub(super) options: ConnectOptions,
     pub(super) room: String,
     /// The given token, if any.
     pub(super) token: Option<String>,
@@ -49,7 +49,11 @@ pub(super) struct EchoResults {
 
 impl Joiner {
     /// Joins with the given token, or as a new participant.
-    pub(super) async fn join(&self, word: &str, options: RoomOptions) -> Result<Room, ConnectError> {
+    pub(super) async fn join(
+        &self,
+        word: &str,
+        options: ConnectOptions,
+    ) -> Result<LiveKitTransport, ConnectError> {
         match (&self.token, &self.key) {
             (Some(token), _) => self.enter(token, options).await,
             (None, Some(key)) => self.enter(&self.signed(key, word)?, options).await,
@@ -63,7 +67,7 @@ impl Joiner {
     }
 
     /// Joins over one kind of path only, and leaves.
-    pub(super) async fn try_path(&self, word: &str, options: RoomOptions) -> Result<(), ConnectError> {
+    pub(super) async fn try_path(&self, word: &str, options: ConnectOptions) -> Result<(), ConnectError> {
         self.join(word, options).await?.close().await;
         Ok(())
     }
@@ -84,18 +88,22 @@ impl Joiner {
         key.participant(&*self.room, identity).sign().map_err(|error| ConnectError::Transport(error.into()))
     }
 
-    async fn enter(&self, token: &str, options: RoomOptions) -> Result<Room, ConnectError> {
+    async fn enter(&self, token: &str, options: ConnectOptions) -> Result<LiveKitTransport, ConnectError> {
         options.join_timeout(self.limit).rejoin_limit(Duration::ZERO).join(&self.url, token).await
     }
 }
 
 /// Returns what the server allows the participant to do.
-pub(super) fn permissions(room: &Room) -> Permissions {
+pub(super) fn permissions(room: &LiveKitTransport) -> Permissions {
     let local = room.local();
     Permissions { may_send: room.can_publish_data(), role: local.token_role(), is_agent: local.is_agent() }
 }
 
-async fn there_and_back(one: &mut Room, two: &mut Room, until: Instant) -> EchoResults {
+async fn there_and_back(
+    one: &mut LiveKitTransport,
+    two: &mut LiveKitTransport,
+    until: Instant,
+) -> EchoResults {
     let mut echoes = EchoResults::default();
     for number in 0..ROUNDS {
         if Instant::now() >= until {
@@ -117,8 +125,8 @@ async fn there_and_back(one: &mut Room, two: &mut Room, until: Instant) -> EchoR
 
 /// Sends one packet to the other participant, which sends it back.
 async fn round(
-    one: &mut Room,
-    two: &mut Room,
+    one: &mut LiveKitTransport,
+    two: &mut LiveKitTransport,
     lane: Lane,
     number: usize,
     until: Instant,

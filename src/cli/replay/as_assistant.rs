@@ -70,7 +70,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<LiveReport, Failure> {
     let target = arguments.room_arguments.target("replay", Role::Assistant)?;
-    let mut builder = Assistant::builder().room_options(target.options.clone()).drain(DRAIN);
+    let mut builder = Assistant::builder().connect_options(target.options.clone()).drain(DRAIN);
     if let Some(client) = &arguments.to {
         builder = builder.client(client.as_str());
     }

@@ -30,15 +30,17 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let target = arguments.room_arguments.target("replay", Role::Client)?;
     let joining = async {
-        builder.room_options(target.options.clone()).join(&target.url, &target.token).await.map_err(|error| {
-            match error {
-                // The recording may contain more tools than a client may offer.
-                JoinError::Register(error) => {
-                    Failure::Failed(format!("{}: {error}", arguments.file.display()))
+        builder.connect_options(target.options.clone()).join(&target.url, &target.token).await.map_err(
+            |error| {
+                match error {
+                    // The recording may contain more tools than a client may offer.
+                    JoinError::Register(error) => {
+                        Failure::Failed(format!("{}: {error}", arguments.file.display()))
+                    }
+                    other => file::not_joined(other),
                 }
-                other => file::not_joined(other),
-            }
-        })
+            },
+        )
     };
     let client = unless_interrupted(joining).await?;
     let shown = tokio::select! {

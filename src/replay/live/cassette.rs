@@ -45,7 +45,7 @@ const MAX_MISSES: usize = 1_000;
 /// # std::fs::create_dir_all(&folder)?;
 /// # let session = folder.join("session.mcap");
 /// # {
-/// #     let room = memory::Room::new();
+/// #     let room = memory::MemoryRoom::new();
 /// #     async fn get_battery() -> Result<f32, toolbridge::ToolError> { Ok(0.8) }
 /// #     let phone = Client::builder().tool("get_battery", "Battery level, 0 to 1", get_battery).record(&session);
 /// #     let phone = phone.join_over(room.client("phone")).await?;
@@ -58,7 +58,7 @@ const MAX_MISSES: usize = 1_000;
 /// #     assistant.call("get_battery", ()).await?;
 /// #     Ok(())
 /// # }
-/// let (room, cassette) = (memory::Room::new(), Cassette::open(&session)?.fast());
+/// let (room, cassette) = (memory::MemoryRoom::new(), Cassette::open(&session)?.fast());
 /// let _phone = Client::builder().tools(cassette.clone()).join_over(room.client("phone")).await?;
 /// let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
 /// my_app(&assistant).await?; // what is to be tested

@@ -68,7 +68,7 @@ pub enum ConnectError {
     /// The server's certificate is not trusted, or the TLS handshake failed.
     #[error(
         "TLS connection to {server} failed: {reason}; for a private certificate authority, pass its root \
-         certificate (`RoomOptions::root_certificates`)"
+         certificate (`ConnectOptions::root_certificates`)"
     )]
     Tls {
         /// Host and port.
@@ -97,7 +97,7 @@ pub enum ConnectError {
     },
     /// Another part of this program has registered a WebSocket client with `livekit_net::set_ws_client`, which allows one
     /// per process. That client would not apply the limits on received data, the
-    /// [root certificates](super::RoomOptions::root_certificates) or the proxy. If a toolbridge room is joined first, it
+    /// [root certificates](super::ConnectOptions::root_certificates) or the proxy. If a toolbridge room is joined first, it
     /// registers its own client, which handles all other connections as `livekit_net`'s default does.
     #[error(
         "a WebSocket client is already registered with `livekit_net::set_ws_client`; remove that call, or join a room \
@@ -124,7 +124,7 @@ pub enum ConnectError {
     },
     /// Only relays are allowed, and none is usable.
     #[error(
-        "only relays are allowed (`RoomOptions::relay_only` or the server requires one), and {}; check the `turn` \
+        "only relays are allowed (`ConnectOptions::relay_only` or the server requires one), and {}; check the `turn` \
          section of the server's configuration, and that no firewall blocks the relay",
         relays_in_words(relays)
     )]
@@ -142,7 +142,9 @@ pub enum ConnectError {
     #[error("a room administrator removed this participant during the join")]
     Removed,
     /// The join exceeded its time limit.
-    #[error("join timed out after {limit:?} while {phase}; try again, or raise `RoomOptions::join_timeout`")]
+    #[error(
+        "join timed out after {limit:?} while {phase}; try again, or raise `ConnectOptions::join_timeout`"
+    )]
     Timeout {
         /// The time limit.
         limit: Duration,

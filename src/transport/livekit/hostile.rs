@@ -35,7 +35,7 @@ use super::{
     signal::{NotResumed, ServerEvent, Signal},
     websocket::Dial,
 };
-use crate::transport::{CloseReason, livekit::RoomOptions};
+use crate::transport::{CloseReason, livekit::ConnectOptions};
 
 mod sdp;
 
@@ -332,7 +332,7 @@ async fn thousands_of_updates_are_told_one_by_one() {
 /// What becomes of a whole join, peer connection and all.
 async fn enter(frames: Vec<Frame>, limit: Duration) -> ConnectError {
     let url = saying(frames).await;
-    let joining = RoomOptions::new().join_timeout(limit).join(url.as_str(), "a.b.c");
+    let joining = ConnectOptions::new().join_timeout(limit).join(url.as_str(), "a.b.c");
     timeout(BOUND, joining).await.expect("the join hangs").err().unwrap()
 }
 

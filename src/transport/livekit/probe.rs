@@ -6,9 +6,9 @@
 //! ```no_run
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use toolbridge::{RoomOptions, transport::livekit::probe::Probe};
+//! use toolbridge::{ConnectOptions, transport::livekit::probe::Probe};
 //!
-//! let mut probe = Probe::new("wss://example.livekit.cloud", &RoomOptions::default(), Duration::from_secs(5)).await?;
+//! let mut probe = Probe::new("wss://example.livekit.cloud", &ConnectOptions::default(), Duration::from_secs(5)).await?;
 //! let addresses = probe.resolve().await?;
 //! for (address, result) in probe.connect(&addresses).await {
 //!     println!("{address}: {result:?}");
@@ -37,7 +37,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use url::{Host, Url};
 
 use super::{
-    ConnectError, RoomOptions,
+    ConnectError, ConnectOptions,
     address::ServerUrl,
     error::NO_TLS,
     proxy::{Proxy, port_of},
@@ -188,7 +188,7 @@ impl Probe {
     ///
     /// # Cancel safety
     /// Dropping the future aborts this step.
-    pub async fn new(url: &str, options: &RoomOptions, limit: Duration) -> Result<Self, ConnectError> {
+    pub async fn new(url: &str, options: &ConnectOptions, limit: Duration) -> Result<Self, ConnectError> {
         let checked = ServerUrl::parse(url)?;
         let url =
             Url::parse(checked.as_str()).map_err(|error| ConnectError::Url { reason: error.to_string() })?;

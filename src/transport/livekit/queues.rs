@@ -1,4 +1,4 @@
-//! The queues between the participant's task and its `Room` handle. They survive reconnects.
+//! The queues between the participant's task and its `LiveKitTransport` handle. They survive reconnects.
 
 use std::{
     collections::VecDeque,

@@ -2,7 +2,7 @@
 
 use livekit_protocol::{CandidateProtocol, SimulateScenario, signal_request, simulate_scenario};
 
-/// A failure to simulate with [`Room::simulate`](super::Room::simulate).
+/// A failure to simulate with [`LiveKitTransport::simulate`](super::LiveKitTransport::simulate).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scenario {

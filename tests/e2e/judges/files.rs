@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::sleep;
 use toolbridge::{
-    Assistant, CallError, Client, Event, Packet, Room, ToolError, Transport, memory,
+    Assistant, CallError, Client, Event, LiveKitTransport, Packet, ToolError, Transport, memory,
     recording::{Entry, Happened, Recorder, RecorderOptions, Redact, RoomEvent, redact, repair},
 };
 
@@ -39,7 +39,7 @@ const DATA_END: u8 = 0x0f;
 /// A finished one of a session in memory.
 pub(super) async fn finished(folder: PathBuf) -> anyhow::Result<PathBuf> {
     let file = folder.join("session.mcap");
-    let room = memory::Room::named("kitchen");
+    let room = memory::MemoryRoom::named("kitchen");
     let join = |name| if name == "assistant" { room.assistant(name) } else { room.client(name) };
     session(&file, NAMES.map(join)).await?;
     Ok(file)
@@ -52,7 +52,7 @@ pub(super) async fn over_the_server(folder: PathBuf) -> anyhow::Result<PathBuf> 
     let join = async |name: &str| {
         let key = server.key();
         let token = if name == "assistant" { key.assistant(&room, name) } else { key.client(&room, name) };
-        anyhow::Ok(Room::join(&server.url(), &token.sign()?).await?)
+        anyhow::Ok(LiveKitTransport::join(&server.url(), &token.sign()?).await?)
     };
     let [assistant, phone, tablet, stranger] = NAMES;
     let all = tokio::try_join!(join(assistant), join(phone), join(tablet), join(stranger))?;

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::{DevServer, Key, event_loop::ServerInput, room::Rooms};
 use toolbridge::transport::{
     Identity, Incoming, Lane, Packet, Transport, TransportEvent,
-    livekit::{Room, RoomOptions, access_token::AccessKey},
+    livekit::{ConnectOptions, LiveKitTransport, access_token::AccessKey},
 };
 
 mod data;
@@ -30,13 +30,13 @@ impl DevServer {
         AccessKey::new(self.key.name(), self.key.secret())
     }
 
-    async fn join(&self, identity: &str) -> Room {
+    async fn join(&self, identity: &str) -> LiveKitTransport {
         // A fast rejoin keeps the tests short.
-        let options = RoomOptions::new().rejoin_wait(Duration::from_millis(10), Duration::from_millis(50));
+        let options = ConnectOptions::new().rejoin_wait(Duration::from_millis(10), Duration::from_millis(50));
         self.join_with(options, identity).await
     }
 
-    async fn join_with(&self, options: RoomOptions, identity: &str) -> Room {
+    async fn join_with(&self, options: ConnectOptions, identity: &str) -> LiveKitTransport {
         let token = self.access().client("kitchen", identity).sign().unwrap();
         options.join(&self.url(), &token).await.unwrap()
     }
@@ -47,7 +47,7 @@ async fn server() -> DevServer {
 }
 
 /// Waits for the first event that `wanted` accepts.
-async fn until<T>(room: &mut Room, mut wanted: impl FnMut(TransportEvent) -> Option<T>) -> T {
+async fn until<T>(room: &mut LiveKitTransport, mut wanted: impl FnMut(TransportEvent) -> Option<T>) -> T {
     let search = async {
         loop {
             let event = room.recv().await.expect("the event stream ended");
@@ -59,7 +59,7 @@ async fn until<T>(room: &mut Room, mut wanted: impl FnMut(TransportEvent) -> Opt
     timeout(BOUND, search).await.expect("no matching event in time")
 }
 
-async fn packet(room: &mut Room) -> Incoming {
+async fn packet(room: &mut LiveKitTransport) -> Incoming {
     until(room, |event| match event {
         TransportEvent::Packet(packet) => Some(packet),
         _ => None,

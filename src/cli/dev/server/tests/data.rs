@@ -20,7 +20,7 @@ async fn packets_pass_in_both_directions_on_both_channels() {
 #[tokio::test]
 async fn packets_pass_over_tcp() {
     let server = server().await;
-    let mut one = server.join_with(RoomOptions::new().tcp_only(), "one").await;
+    let mut one = server.join_with(ConnectOptions::new().tcp_only(), "one").await;
     let mut two = server.join("two").await;
     two.send(to("one", vec![1; 15_000])).await.unwrap();
     assert_eq!(packet(&mut one).await.payload.len(), 15_000);
@@ -66,7 +66,7 @@ async fn hidden_participant_receives_packets_but_is_not_listed() {
     let server = server().await;
     let mut one = server.join("one").await;
     let token = server.access().participant("kitchen", "ear").hidden().sign().unwrap();
-    let mut ear = Room::join(&server.url(), &token).await.unwrap();
+    let mut ear = LiveKitTransport::join(&server.url(), &token).await.unwrap();
     let two = server.join("two").await;
     assert_eq!(two.present().len(), 1, "{:?}", two.present());
     one.send(Packet::broadcast("for all")).await.unwrap();

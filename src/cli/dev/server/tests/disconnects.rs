@@ -3,7 +3,7 @@
 use super::*;
 use toolbridge::transport::CloseReason;
 
-async fn closed(room: &mut Room) -> CloseReason {
+async fn closed(room: &mut LiveKitTransport) -> CloseReason {
     until(room, |event| match event {
         TransportEvent::Closed(reason) => Some(reason),
         _ => None,
@@ -11,7 +11,7 @@ async fn closed(room: &mut Room) -> CloseReason {
     .await
 }
 
-async fn left(room: &mut Room, identity: &str) {
+async fn left(room: &mut LiveKitTransport, identity: &str) {
     until(room, |event| match event {
         TransportEvent::Left(who) if who.identity() == identity => Some(()),
         _ => None,
@@ -52,7 +52,7 @@ async fn close_reason_matches_the_cause() {
 async fn join_with_an_invalid_token_is_refused() {
     let server = server().await;
     let token = AccessKey::new("devkey", "another secret").client("kitchen", "one").sign().unwrap();
-    let refused = Room::join(&server.url(), &token).await.err().unwrap();
+    let refused = LiveKitTransport::join(&server.url(), &token).await.err().unwrap();
     assert!(matches!(refused, toolbridge::ConnectError::Unauthorized { status: 401, .. }), "{refused:?}");
 }
 

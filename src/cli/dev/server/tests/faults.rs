@@ -9,14 +9,14 @@ use toolbridge::{
 };
 
 /// Starts a server with two participants.
-async fn pair() -> (DevServer, Room, Room) {
+async fn pair() -> (DevServer, LiveKitTransport, LiveKitTransport) {
     let server = server().await;
     let (one, two) = (server.join("one").await, server.join("two").await);
     (server, one, two)
 }
 
 /// Waits until a participant has rejoined under another sid.
-async fn rejoined(room: &mut Room, before: &Sid) {
+async fn rejoined(room: &mut LiveKitTransport, before: &Sid) {
     let mut down = false;
     until(room, |event| match event {
         TransportEvent::ConnectionState(ConnectionState::Reconnecting) => {
@@ -38,7 +38,7 @@ async fn signaling_restored(server: &DevServer, identity: &'static str) {
 }
 
 /// Asserts that packets pass in both directions, without a connection event and under the same sid.
-async fn untouched(one: &mut Room, two: &mut Room, before: &Sid) {
+async fn untouched(one: &mut LiveKitTransport, two: &mut LiveKitTransport, before: &Sid) {
     one.send(to("two", "ping")).await.unwrap();
     assert_eq!(packet(two).await.payload, "ping");
     two.send(to("one", "pong")).await.unwrap();
@@ -128,7 +128,7 @@ async fn lost_signaling_is_resumed_silently() {
 async fn move_to_another_room_is_reported_as_a_rejoin() {
     let (server, mut one, two) = pair().await;
     let other = server.access().client("cellar", "three").sign().unwrap();
-    let mut three = RoomOptions::new().join(&server.url(), &other).await.unwrap();
+    let mut three = ConnectOptions::new().join(&server.url(), &other).await.unwrap();
     let (before, token) = (one.local().sid().clone(), one.token());
     server.look(|rooms| rooms.move_to("one", "cellar", "PA_moved")).await;
     rejoined(&mut one, &before).await;
@@ -236,7 +236,7 @@ async fn missing_sdp_answer_fails_the_join_by_timeout() {
     let server = server().await;
     server.look(|rooms| rooms.faults.max_answers = Some(0)).await;
     let token = server.access().client("kitchen", "one").sign().unwrap();
-    let options = RoomOptions::new().join_timeout(Duration::from_millis(500));
+    let options = ConnectOptions::new().join_timeout(Duration::from_millis(500));
     let error = options.join(&server.url(), &token).await.err().unwrap();
     assert!(matches!(error, ConnectError::NoNetworkPath { .. }), "{error:?}");
     let gone = async { while server.look(|rooms| rooms.list_participants("kitchen").len()).await > 0 {} };
@@ -303,7 +303,7 @@ async fn nonpositive_ping_interval_fails_the_join() {
     for ping in [[0, 15], [5, 0], [-1, -1]] {
         server.look(move |rooms| rooms.faults.ping = Some(ping)).await;
         let token = server.access().client("kitchen", "one").sign().unwrap();
-        let error = Room::join(&server.url(), &token).await.err().unwrap();
+        let error = LiveKitTransport::join(&server.url(), &token).await.err().unwrap();
         assert!(matches!(error, ConnectError::Transport(_)), "{ping:?}: {error:?}");
     }
 }
