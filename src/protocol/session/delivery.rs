@@ -1,6 +1,7 @@
 //! Frames on their way out and large ones on their way in: numbers, lanes, sizes, streams and retransmission.
 
 mod flight;
+mod frames;
 mod lane;
 mod large;
 mod retransmission;
@@ -11,17 +12,18 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-pub(super) use self::{
-    flight::Unsent as OfFlight,
-    lane::ANSWER_SOON,
-    large::{MAX_REFUSALS, STREAM_REFUSED, wait_after_refusals},
-    retransmission::{Retransmit, Unacknowledged, order_of},
-};
 use self::{
+    frames::Frames,
     lane::{FastLane, Reliable},
     large::Large,
     retransmission::Retransmission,
     streams::Streams,
+};
+pub(super) use self::{
+    frames::{NotSent, Purpose},
+    lane::ANSWER_SOON,
+    large::{MAX_REFUSALS, STREAM_REFUSED, wait_after_refusals},
+    retransmission::Retransmit,
 };
 use super::{
     Counter, Destination, Output, SendFrameError,
@@ -64,6 +66,7 @@ pub(super) struct Delivery {
     stanza: u32,
     last_packet: u64,
     links: BTreeMap<Identity, Link>,
+    frames: Frames,
     reliable: Reliable,
     /// Frames that arrive in parts.
     streams: Streams,
@@ -88,6 +91,12 @@ impl Delivery {
     #[cfg(test)]
     pub(super) fn exhaust(&mut self) {
         self.stanza = LAST_STANZA;
+    }
+
+    /// How many frames are recorded as unacknowledged.
+    #[cfg(test)]
+    pub(super) fn records(&self) -> usize {
+        self.frames.len()
     }
 
     /// Whether a packet is still worth sending.
@@ -283,6 +292,7 @@ impl Delivery {
     /// Forgets what is on its way to this peer, but not its streams.
     pub(super) fn forget_pair(&mut self, id: &Identity) {
         self.links.remove(id);
+        self.forget_lane_only(id);
     }
 
     /// Forgets what is on its way on the fast lane.
@@ -290,6 +300,7 @@ impl Delivery {
         if let Some(link) = self.links.get_mut(id) {
             link.lane = FastLane::default();
         }
+        self.forget_lane_only(id);
     }
 
     /// Ends the streams from and to a peer.
@@ -303,6 +314,7 @@ impl Delivery {
     /// Nobody can be told anything any more.
     pub(super) fn clear(&mut self) {
         self.links.clear();
+        self.frames = Frames::default();
         self.streams = Streams::default();
     }
 

@@ -15,7 +15,7 @@ use super::{
     Counter, Event,
     codec::{self, Malformed, Received, result_message},
     core::Core,
-    delivery::Unacknowledged,
+    delivery::Purpose,
     ids,
     jobs::{Ended, Held, Reported, Running, limit_of},
     peers::{Feature, Remote},
@@ -223,13 +223,16 @@ impl Incoming {
     pub(super) fn acknowledge_all(&mut self, core: &mut Core, id: &Identity) {
         if let Some(cache) = self.caches.get_mut(id) {
             cache.acknowledge_all(core.cx.now);
+            core.delivery.forget_frames(id);
         }
         self.set_expiry(core, id);
     }
 
     /// Another instance of a caller has replaced this one. Returns the last stanza of the old one, if it has asked for anything.
-    pub(super) fn replace_instance(&mut self, core: &Core, id: &Identity) -> Option<u32> {
-        self.caches.get_mut(id).map(|cache| cache.next_instance(core.cx.now))
+    pub(super) fn replace_instance(&mut self, core: &mut Core, id: &Identity) -> Option<u32> {
+        let cache = self.caches.get_mut(id)?;
+        core.delivery.forget_frames(id);
+        Some(cache.next_instance(core.cx.now))
     }
 
     /// An instance that was replaced has returned: nothing that it had asked for before runs again.
@@ -248,9 +251,7 @@ impl Incoming {
             return;
         }
         self.stop_jobs_for(core, id);
-        if let Some(cache) = self.caches.get_mut(id) {
-            cache.next_instance(core.cx.now);
-        }
+        self.replace_instance(core, id);
     }
 
     fn knows(&self, caller: &Identity, call: &CallId) -> bool {

@@ -94,7 +94,7 @@ impl Session {
             Greeting::Repeated { has_heard: false } => self.retransmit(id),
             Greeting::New { before, instance } => {
                 if before != instance {
-                    self.outgoing.stop_plain_calls_again(id);
+                    self.outgoing.stop_plain_calls_again(&mut self.core, id);
                 }
                 match before {
                     Some(before) if Some(&before) != instance.as_ref() => self.replace_instance(id, before),
@@ -118,8 +118,8 @@ impl Session {
         self.outgoing.ask_anew(&mut self.core, id);
         self.core.peers.forget_registration(&mut self.core.cx, id);
         self.incoming.stop_jobs_for(&mut self.core, id);
-        self.outgoing.forget_stops(id);
-        if let Some(last) = self.incoming.replace_instance(&self.core, id) {
+        self.outgoing.forget_stops(&mut self.core, id);
+        if let Some(last) = self.incoming.replace_instance(&mut self.core, id) {
             self.core.peers.replace_instance(id, before, last);
         }
         self.returned(id);
@@ -132,9 +132,8 @@ impl Session {
             None | Some(Retransmit::Later) => {}
             Some(Retransmit::NeverSent) => self.incoming.send_waiting_results(&mut self.core, id),
             Some(Retransmit::Now) => {
-                let mut frames = self.outgoing.unacknowledged(&self.core, id);
-                frames.extend(self.incoming.unacknowledged(id));
-                self.core.delivery.retransmit(&self.core.cx, id, frames);
+                let never_sent = self.incoming.results_never_sent(id);
+                self.core.delivery.retransmit(&self.core.cx, id, never_sent);
                 if self.core.cx.is_client() {
                     self.incoming.retransmit(&mut self.core, id);
                 } else {
@@ -161,7 +160,7 @@ impl Session {
         peers.part(cx, delivery, id);
         self.outgoing.lose_calls(&mut self.core, id, |_| true);
         self.incoming.stop_jobs_for(&mut self.core, id);
-        self.outgoing.forget_stops(id);
+        self.outgoing.forget_stops(&mut self.core, id);
         self.incoming.acknowledge_all(&mut self.core, id);
         self.forget_and_unbind(id);
     }

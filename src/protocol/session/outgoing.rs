@@ -31,7 +31,7 @@ pub use self::{stop_requests::StopError, turns::LateResult};
 use super::{
     CallKey, CallRecord, Counter, Event, JobKey, Request, TurnKey, codec,
     core::Core,
-    delivery::{MAX_REFUSALS, Sent, Unacknowledged, Unfit, order_of},
+    delivery::{Purpose, Sent, Unfit},
     ids,
     ids::Instance,
     peers::{Remote, SETTLED, Window},
@@ -114,20 +114,12 @@ pub(super) struct Asked {
     pub(super) instance: Option<Instance>,
     /// The join in which the owner was seen last.
     pub(super) sid: Sid,
+    /// The stanza of the request, by which `Delivery` knows the frame.
     pub(super) stanza: i32,
-    pub(super) packet: u64,
     pub(super) at: Instant,
     /// When the owner ends it by itself at the latest.
     pub(super) ends: Instant,
     pub(super) delivered: bool,
-    /// How many packets with the request were handed over and not given back.
-    pub(super) left: u32,
-    /// A packet of it left on the fast lane, and others may have carried the same number.
-    pub(super) fast: bool,
-    /// How often the owner had no room for the request.
-    pub(super) turned_away: u32,
-    /// It had none for the last one, which shall go again.
-    pub(super) goes_again: bool,
     /// The highest stanza, as an absolute value, under which the owner reported progress on the fast lane.
     pub(super) progress: u32,
     /// It was asked before, in the form of a plain peer: that this packet does not leave proves nothing.
@@ -142,6 +134,17 @@ impl Asked {
             None => remote.sid() == Some(&self.sid),
         };
         self.owner == *id && same
+    }
+
+    /// Whether its owner cannot know of it, since no packet with it was sent.
+    fn never_left(&self, core: &Core) -> bool {
+        !self.again && core.delivery.never_left(&self.owner, self.stanza)
+    }
+
+    /// Whether it was sent to this instance of its owner, which is here.
+    fn was_sent_to_instance(&self, id: &Identity, core: &Core) -> bool {
+        let present = core.peers.get(id).and_then(Remote::instance);
+        self.owner == *id && present.is_some() && self.instance.as_ref() == present
     }
 }
 
@@ -167,7 +170,7 @@ impl Call {
         }
     }
 
-    /// Owner, stanza and packet are indexed: nothing but [`Calls`] changes those.
+    /// The owner is indexed: nothing but [`Calls`] changes it.
     pub(super) fn asked_mut(&mut self) -> Option<&mut Asked> {
         match &mut self.stage {
             Stage::Asked(asked) => Some(asked),
@@ -216,26 +219,28 @@ impl Outgoing {
     }
 
     /// Another instance shows itself: it may be the one that was asked in the plain form.
-    pub(super) fn stop_plain_calls_again(&mut self, id: &Identity) {
-        self.settled.stop_plain_calls_again(id);
+    pub(super) fn stop_plain_calls_again(&mut self, core: &mut Core, id: &Identity) {
+        for stanza in self.settled.stop_plain_calls_again(id) {
+            core.delivery.forget_frame(id, stanza);
+        }
     }
 
-    /// Takes note that a packet was not sent. If it carried a stop, returns the owner of the stopped call.
-    pub(super) fn stop_unsent(&mut self, packet: u64) -> Option<Identity> {
-        self.settled.stop_never_left(packet)
+    /// The packet with the stop of a call was not sent: the stop waits until its owner can be reached.
+    pub(super) fn stop_unsent(&mut self, call: &CallId, stanza: i32) {
+        self.settled.stop_never_left(call, stanza);
     }
 
     /// Sends again the requests of which no packet was sent.
     pub(super) fn ask_unsent(&mut self, core: &mut Core, id: &Identity) {
-        for key in self.requests_that_never_left(id) {
-            self.ask_again(core, key);
+        for call in core.delivery.requests_never_sent(id) {
+            self.ask_again(core, &call);
         }
     }
 
     /// Sends again the requests that this owner had no room for.
     pub(super) fn ask_refused(&mut self, core: &mut Core, id: &Identity) {
-        for key in self.requests_turned_away(id) {
-            self.ask_again(core, key);
+        for call in core.delivery.requests_refused(id) {
+            self.ask_again(core, &call);
         }
     }
 
@@ -383,33 +388,13 @@ impl Outgoing {
         asked.is_of(id, core.peers.get(id)?).then_some(key)
     }
 
-    /// The call whose only request was sent in this packet, and its limit. A frame of the fast lane has several
-    /// packets under one number: of those it must be proven that none left.
-    pub(super) fn call_sent_in(&self, packet: u64, proven: bool) -> Option<(CallKey, Duration)> {
-        let key = self.calls.sent_in(packet)?;
-        let call = self.calls.get(&key)?;
-        let only = |asked: &Asked| asked.left == 1 && !asked.again && (proven || !asked.fast);
-        call.asked().is_some_and(only).then_some((key, call.limit))
-    }
-
-    /// A request came. What names its call means no other one: our predecessor may have used the same stanza.
-    pub(super) fn request_delivered(
-        &mut self,
-        core: &mut Core,
-        id: &Identity,
-        stanza: i32,
-        named: Option<&str>,
-    ) {
-        let is_it = |asked: &Asked| asked.owner == *id;
-        let means = |call: &Call| codec::may_mean(named, &call.id) && call.asked().is_some_and(is_it);
-        let found = self.calls.asked_as(stanza).and_then(|key| self.calls.get_mut(&key));
-        if let Some(call) = found.filter(|call| means(call)) {
-            let name = call.id.clone();
-            if call.asked_mut().is_some_and(|asked| !std::mem::replace(&mut asked.delivered, true)) {
-                core.cx.event(Event::Delivered { call: name, owner: id.clone() });
-            }
-        } else {
-            self.stop_what_was_delivered(core, id, stanza, named);
+    /// A request has arrived at its owner.
+    pub(super) fn request_delivered(&mut self, core: &mut Core, key: CallKey) {
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        let name = call.id.clone();
+        if let Some(asked) = call.asked_mut().filter(|asked| !asked.delivered) {
+            asked.delivered = true;
+            core.cx.event(Event::Delivered { call: name, owner: asked.owner.clone() });
         }
     }
 
@@ -446,56 +431,16 @@ impl Outgoing {
         open > 0 && open + arguments.as_bytes().len() > core.cx.config.caps.open_bytes
     }
 
-    /// The requests that this instance has not acknowledged, by stanza.
-    pub(super) fn requests_kept_for(&self, id: &Identity, instance: &Instance) -> Vec<(u32, Unacknowledged)> {
-        let is_it = |asked: &&Asked| asked.instance.as_ref() == Some(instance) && !asked.delivered;
-        let kept = self.calls.of_owner(id).filter_map(|(key, call)| Some((key, call.asked().filter(is_it)?)));
-        kept.map(|(key, asked)| (order_of(Some(asked.stanza)), Unacknowledged::Request(key))).collect()
-    }
-
-    /// The requests to this owner of which no packet left.
-    pub(super) fn requests_that_never_left(&self, id: &Identity) -> Vec<CallKey> {
-        let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.left == 0);
-        self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect()
-    }
-
-    /// The owner had no room for the request in this packet, which shall go again unless that was so too often. Returns how
-    /// often it had none.
-    pub(super) fn request_refused(&mut self, id: &Identity, packet: u64) -> Option<u32> {
-        let key = self.calls.sent_in(packet)?;
-        let asked = self.calls.get_mut(&key)?.asked_mut().filter(|asked| asked.owner == *id)?;
-        asked.turned_away = asked.turned_away.saturating_add(1);
-        asked.goes_again = asked.turned_away < MAX_REFUSALS;
-        Some(asked.turned_away)
-    }
-
-    /// The requests that this owner had no room for.
-    pub(super) fn requests_turned_away(&self, id: &Identity) -> Vec<CallKey> {
-        let is_it = |call: &Call| call.asked().is_some_and(|asked| asked.goes_again);
-        self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect()
-    }
-
     /// Sends a request again as it was, with the budget that is left. None if it need not be.
-    pub(super) fn ask_again(&mut self, core: &mut Core, key: CallKey) -> Option<Sent> {
-        let call = self.calls.get(&key)?;
+    pub(super) fn ask_again(&mut self, core: &mut Core, id: &CallId) -> Option<Sent> {
+        let call = self.calls.get(&self.calls.key_of(id)?)?;
         let asked = call.asked().filter(|asked| !asked.delivered)?;
         let (owner, stanza) = (asked.owner.clone(), asked.stanza);
         let (meta, message) = request(core, call, asked.instance.as_ref());
         let sent = core.post_again(&owner, stanza, &meta, &message);
         let sent = sent.inspect_err(|error| tracing::warn!(?error, "a request cannot be sent again")).ok()?;
-        self.calls.sent_again(key, &sent);
+        core.delivery.await_acknowledgement(&owner, &sent, Purpose::Request(id.clone()));
         Some(sent)
-    }
-
-    /// Whether this packet carried a request; it did not leave. As with [`Self::call_sent_in`], that may prove
-    /// nothing.
-    pub(super) fn request_never_left(&mut self, packet: u64, proven: bool) -> bool {
-        let call = self.calls.sent_in(packet).and_then(|key| self.calls.get_mut(&key));
-        let Some(asked) = call.and_then(Call::asked_mut) else { return false };
-        if proven || !asked.fast {
-            asked.left = asked.left.saturating_sub(1);
-        }
-        true
     }
 
     pub(super) fn requested(&mut self, core: &mut Core, key: CallKey) {
@@ -549,20 +494,19 @@ impl Outgoing {
             Unfit::Encode(error) => CallError::Arguments(error),
         })?;
         core.copy(&call.meta, &for_observers(message));
+        if let Some(before) = call.asked() {
+            core.delivery.forget_frame(&before.owner, before.stanza);
+        }
+        core.delivery.await_acknowledgement(owner, &sent, Purpose::Request(call.id.clone()));
         let owner = owner.clone();
         Ok(Asked {
             owner,
             instance,
             sid,
             stanza: sent.stanza,
-            packet: sent.packet,
             at: core.cx.now,
             ends: later(call.began, call.limit),
             delivered: false,
-            left: 1,
-            fast: sent.is_fast,
-            turned_away: 0,
-            goes_again: false,
             progress: 0,
             again: call.asked().is_some(),
         })

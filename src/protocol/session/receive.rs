@@ -4,7 +4,7 @@
 use super::{
     Core, Counter, Event, SendFailure, Session,
     codec::{self, Malformed, Received},
-    delivery::{MAX_REFUSALS, OfFlight, STREAM_REFUSED, wait_after_refusals},
+    delivery::{MAX_REFUSALS, NotSent, Purpose, STREAM_REFUSED, wait_after_refusals},
     incoming::InboundRequest,
     outgoing::{observe_progress, peer_error},
     peers::{Place, Remote},
@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     protocol::frame::{Acknowledgement, ErrorMessage, Message},
-    tool::CallError,
     transport::{Identity, Lane, Peer, StreamPart},
 };
 
@@ -78,59 +77,41 @@ impl Session {
         }
     }
 
-    /// A packet was not sent: whatever depends on it is told.
+    /// A packet was not sent: the call, stop or result in it takes note of that.
     pub(super) fn unsent(&mut self, packet: u64, why: &SendFailure) {
         let Core { cx, delivery, .. } = &mut self.core;
         cx.count(Counter::Unsent);
-        // The transport may take it later. Without permission it will not, until others receive packets again.
-        let may_go_later =
-            matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_));
-        let flight = delivery.lane_unsent(cx, packet, why);
-        if let Some(assistant) = self.outgoing.stop_request_unsent(packet).filter(|_| may_go_later) {
-            self.try_again_soon(assistant);
-        }
-        let is_proven = flight == OfFlight::Proven;
         if *why == SendFailure::NotAllowed {
-            self.core.cx.local.is_muted = true;
-            self.core.cx.event(Event::NotAllowed);
+            cx.local.is_muted = true;
+            cx.event(Event::NotAllowed);
         }
-        if flight == OfFlight::Covered {
+        let Some(NotSent { to, stanza, purpose, never_left }) = delivery.unsent(cx, packet, why) else {
             return;
-        }
-        if *why == SendFailure::Interrupted {
-            let is_request = self.outgoing.request_never_left(packet, is_proven);
-            if !is_request
-                && self.outgoing.stop_unsent(packet).is_none()
-                && let Some((caller, call)) = self.incoming.result_sent_in(packet)
-            {
-                self.incoming.result_unsent(&caller, &call);
+        };
+        match purpose {
+            Purpose::Request(call) => {
+                if never_left && *why != SendFailure::Interrupted {
+                    self.outgoing.request_unsent(&mut self.core, &call, why);
+                }
+                return;
             }
-            return;
+            Purpose::Claim(_) | Purpose::LaneOnly(_) => return,
+            Purpose::Stop(call) => self.outgoing.stop_unsent(&call, stanza),
+            Purpose::StopRequest => self.outgoing.stop_request_unsent(stanza),
+            Purpose::Result(call) => match why {
+                SendFailure::TooLarge { size, limit } => {
+                    return self.incoming.replace_result(&mut self.core, &to, &call, *size, *limit);
+                }
+                SendFailure::Interrupted => self.incoming.result_unsent(&to, &call),
+                _ => {
+                    self.incoming.result_unsent(&to, &call);
+                    self.incoming.release_window(&mut self.core, &to, stanza);
+                }
+            },
         }
-        if let Some((key, limit)) = self.outgoing.call_sent_in(packet, is_proven) {
-            let error = match why {
-                SendFailure::TooLarge { size, limit } => CallError::TooLarge { size: *size, limit: *limit },
-                SendFailure::NotAllowed => CallError::NotAllowed,
-                _ => CallError::NotDelivered { limit },
-            };
-            return self.outgoing.never_left(&mut self.core, key, error);
-        }
-        if let Some(owner) = self.outgoing.stop_unsent(packet) {
-            if may_go_later {
-                self.try_again_soon(owner);
-            }
-            return;
-        }
-        let Some((caller, call)) = self.incoming.result_sent_in(packet) else { return };
-        if let SendFailure::TooLarge { size, limit } = why {
-            return self.incoming.replace_result(&mut self.core, &caller, &call, *size, *limit);
-        }
-        // It is sent again when its caller is heard of again.
-        if let Some(stanza) = self.incoming.result_unsent(&caller, &call) {
-            self.incoming.release_window(&mut self.core, &caller, stanza);
-        }
-        if may_go_later {
-            self.try_again_soon(caller);
+        // The transport may take it later. Without permission it will not, until others receive packets again.
+        if matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_)) {
+            self.try_again_soon(to);
         }
     }
 
@@ -197,10 +178,9 @@ impl Session {
             }
             Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
             Message::Acknowledgement(it) => {
-                if let Some(stanza) = it.acknowledged_stanza_id {
-                    self.outgoing.stop_request_acknowledged(id, stanza);
+                if let Some(stanza) = self.incoming.handle_acknowledgement(core, id, &it) {
+                    self.outgoing.stop_request_acknowledged(stanza);
                 }
-                self.incoming.handle_acknowledgement(core, id, &it);
             }
             Message::ToolsRegisterAck(answer) => {
                 core.peers.handle_registration_answer(&mut core.cx, id, answer);
@@ -280,9 +260,12 @@ impl Session {
             return true; // it was sent again since, or is not wanted any more
         }
         delivery.withdraw(packet);
-        let times = match self.incoming.result_sent_in(packet).filter(|(caller, _)| caller == id) {
-            Some((_, call)) => self.incoming.result_refused(&mut self.core, id, &call, MAX_REFUSALS),
-            None => self.outgoing.request_refused(id, packet).filter(|times| *times < MAX_REFUSALS),
+        let times = match delivery.refused(id, packet) {
+            Some((Purpose::Result(call), _)) => {
+                self.incoming.result_refused(&mut self.core, id, &call, MAX_REFUSALS)
+            }
+            Some((Purpose::Request(_), times)) => Some(times).filter(|times| *times < MAX_REFUSALS),
+            _ => None,
         };
         // Else nothing is kept of it, or its call ends by its own deadline.
         let Some(times) = times else { return true };

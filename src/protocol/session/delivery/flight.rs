@@ -9,11 +9,7 @@ use bytes::Bytes;
 
 use super::rtt::RoundTrip;
 use crate::{
-    protocol::{
-        frame::Kind,
-        session::{SendFailure as Why, codec, timers::later},
-    },
-    tool::CallId,
+    protocol::session::{SendFailure as Why, timers::later},
     transport::Lane,
 };
 
@@ -40,8 +36,6 @@ pub(super) struct Flight {
 /// A frame on its way.
 #[derive(Debug)]
 pub(super) struct Flying {
-    kind: Kind,
-    call: Option<CallId>,
     payload: Bytes,
     /// The id under which all its packets go.
     packet: u64,
@@ -91,18 +85,9 @@ impl Flight {
     }
 
     /// A frame has gone out once.
-    pub(super) fn begin(
-        &mut self,
-        now: Instant,
-        trip: &RoundTrip,
-        (stanza, kind, call): (i32, Kind, Option<CallId>),
-        packet: u64,
-        payload: Bytes,
-    ) {
+    pub(super) fn begin(&mut self, now: Instant, trip: &RoundTrip, stanza: i32, packet: u64, payload: Bytes) {
         let wait = trip.wait();
         let frame = Flying {
-            kind,
-            call,
             payload,
             packet,
             sent_at: now,
@@ -116,56 +101,31 @@ impl Flight {
         self.frames.insert(stanza.unsigned_abs(), frame);
     }
 
-    /// The frame of this stanza, and of this call if one is named, has arrived. Only a lossy acknowledgement of a
-    /// frame that went once is a sample.
-    pub(super) fn acknowledged(
-        &mut self,
-        now: Instant,
-        (stanza, named): (i32, Option<&str>),
-        by: Lane,
-        trip: &mut RoundTrip,
-    ) {
-        let stanza = stanza.unsigned_abs();
-        let is_it = |frame: &Flying| frame.call.as_ref().is_none_or(|call| codec::may_mean(named, call));
-        if self.frames.get(&stanza).is_some_and(is_it)
-            && let Some(frame) = self.frames.remove(&stanza)
-        {
+    /// The frame of this stanza has arrived. Only a lossy answer to a frame that was sent once is a sample.
+    pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane, trip: &mut RoundTrip) {
+        if let Some(frame) = self.frames.remove(&stanza.unsigned_abs()) {
             frame.measure(now, by, trip);
         }
     }
 
-    /// A call was answered: its request has arrived, and a stop of it is needed no more.
-    pub(super) fn answered(&mut self, now: Instant, call: &CallId, by: Lane, trip: &mut RoundTrip) {
-        self.frames.retain(|_, frame| {
-            let arrived = frame.is_of_caller() && frame.call.as_ref() == Some(call);
-            if arrived && frame.kind == Kind::TOOL_USE_REQUEST {
-                frame.measure(now, by, trip);
-            }
-            !arrived
-        });
+    /// A frame is not sent any more.
+    pub(super) fn forget(&mut self, stanza: i32) {
+        self.frames.remove(&stanza.unsigned_abs());
     }
 
-    /// A call has ended: its request goes no more.
-    pub(super) fn forget_request(&mut self, call: &CallId) {
-        self.frames
-            .retain(|_, frame| frame.kind != Kind::TOOL_USE_REQUEST || frame.call.as_ref() != Some(call));
+    /// The stanzas of the frames on their way, as absolute values.
+    pub(super) fn stanzas(&self) -> impl Iterator<Item = u32> {
+        self.frames.keys().copied()
     }
 
-    /// The result of this call once more, in answer to a request that was repeated.
-    pub(super) fn repeat_result(&mut self, now: Instant, call: &CallId, half: Duration) -> Option<Due> {
-        let is_it =
-            |frame: &&mut Flying| frame.kind == Kind::TOOL_USE_RESULT && frame.call.as_ref() == Some(call);
-        let frame = self.frames.values_mut().find(is_it)?;
+    /// A frame once more, in answer to a request that was repeated.
+    pub(super) fn repeat(&mut self, now: Instant, stanza: u32, half: Duration) -> Option<Due> {
+        let frame = self.frames.get_mut(&stanza)?;
         if now.saturating_duration_since(frame.sent_at) < half {
             return None;
         }
         frame.repeated = true;
         Some(frame.again(now))
-    }
-
-    pub(super) fn has_result_of(&self, call: &CallId) -> bool {
-        let is_it = |frame: &Flying| frame.kind == Kind::TOOL_USE_RESULT && frame.call.as_ref() == Some(call);
-        self.frames.values().any(is_it)
     }
 
     /// What goes now: retries, and copies as long as `reliable_has_room` for one more of so many bytes.
@@ -205,11 +165,10 @@ impl Flight {
         due
     }
 
-    /// The results that have no reliable copy yet: before a goodbye they go whatever waits there.
-    pub(super) fn last_results(&mut self) -> Vec<Due> {
-        let is_it =
-            |frame: &&mut Flying| frame.kind == Kind::TOOL_USE_RESULT && frame.copy != ReliableCopy::Sent;
-        self.frames.values_mut().filter(is_it).map(Flying::copy).collect()
+    /// The reliable copy of a frame that has none yet, whatever waits there.
+    pub(super) fn last_copy(&mut self, stanza: u32) -> Option<Due> {
+        let frame = self.frames.get_mut(&stanza).filter(|frame| frame.copy != ReliableCopy::Sent)?;
+        Some(frame.copy())
     }
 
     /// When something is due next.
@@ -231,11 +190,10 @@ impl Flight {
     }
 
     /// A packet was not handed to the room.
-    pub(super) fn unsent(&mut self, now: Instant, packet: u64, why: &Why) -> Unsent {
-        let Some((stanza, frame)) = self.frames.iter_mut().find(|(_, frame)| frame.packet == packet) else {
-            return Unsent::Unknown;
-        };
-        let stanza = *stanza;
+    pub(super) fn unsent(&mut self, now: Instant, stanza: i32, packet: u64, why: &Why) -> Unsent {
+        let stanza = stanza.unsigned_abs();
+        let frame = self.frames.get_mut(&stanza).filter(|frame| frame.packet == packet);
+        let Some(frame) = frame else { return Unsent::Unknown };
         frame.out = frame.out.saturating_sub(1);
         let may_go_later = matches!(why, Why::QueueFull | Why::Interrupted);
         if frame.out > 0 {
@@ -256,10 +214,6 @@ impl Flight {
 }
 
 impl Flying {
-    fn is_of_caller(&self) -> bool {
-        matches!(self.kind, Kind::TOOL_USE_REQUEST | Kind::CONTROL_STOP)
-    }
-
     fn measure(&self, now: Instant, by: Lane, trip: &mut RoundTrip) {
         let took = now.saturating_duration_since(self.sent_at);
         if by != Lane::Lossy {

@@ -116,6 +116,21 @@ impl FastLane {
         self.last
     }
 
+    /// The frame of this stanza has arrived, as a frame says that arrived by this lane.
+    pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane) {
+        self.flight.arrived(now, stanza, by, &mut self.trip);
+    }
+
+    /// A frame is sent no more.
+    pub(super) fn forget(&mut self, stanza: i32) {
+        self.flight.forget(stanza);
+    }
+
+    /// A packet was not sent: what that proves of its frame.
+    pub(super) fn unsent(&mut self, now: Instant, stanza: i32, packet: u64, why: &SendFailure) -> Unsent {
+        self.flight.unsent(now, stanza, packet, why)
+    }
+
     /// An acknowledgement that has waited for its result for long enough.
     fn next_deferred(&mut self, now: Instant) -> Option<Deferred> {
         self.deferred.front().filter(|it| it.until <= now)?;
@@ -141,7 +156,7 @@ enum Route {
     /// On `_reliable` alone, as without a fast lane.
     Reliable,
     /// On `_lossy` first, and again until it is acknowledged.
-    Fast(Option<CallId>),
+    Fast,
     /// On `_lossy` once: the peer asks again if it is lost.
     Once,
     /// On both at once.
@@ -165,7 +180,7 @@ impl Delivery {
         if let Message::ToolUseResult(result) = message {
             self.settle_deferred(cx, peers, to, &result.id, &route);
         }
-        let is_fast = matches!(route, Route::Fast(_));
+        let is_fast = matches!(route, Route::Fast);
         if matches!(route, Route::Reliable | Route::Both) {
             if matches!(route, Route::Both) {
                 self.transmit_as(cx, packet, to, Lane::Lossy, payload.clone());
@@ -173,11 +188,11 @@ impl Delivery {
             let packet = self.packet_of(cx, peers, packet, vec![to.clone()], payload, stanza, message);
             self.hand_out(cx, packet);
         } else {
-            if let Route::Fast(call) = route {
+            if is_fast {
                 cx.count(Counter::FastFrames);
                 if let Some(link) = self.links.get_mut(to) {
                     let FastLane { flight, trip, .. } = &mut link.lane;
-                    flight.begin(cx.now, trip, (stanza, message.kind(), call), packet, payload.clone());
+                    flight.begin(cx.now, trip, stanza, packet, payload.clone());
                 }
             }
             self.transmit_as(cx, packet, to, Lane::Lossy, payload);
@@ -207,31 +222,19 @@ impl Delivery {
         match &incoming.message {
             Message::Acknowledgement(it) => {
                 if let Some(known) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
-                    let known = (known, it.acknowledged_message_id.as_deref());
-                    lane.flight.acknowledged(cx.now, known, incoming.lane, &mut lane.trip);
+                    let named = it.acknowledged_message_id.as_deref();
+                    if self.frames.may_mean(id, known, named) {
+                        lane.arrived(cx.now, known, incoming.lane);
+                    }
                 }
                 if it.is_claim() {
                     lane.receive(stanza, incoming.lane);
                 }
             }
-            Message::ToolUseResult(result) => {
-                lane.flight.answered(cx.now, &result.id, incoming.lane, &mut lane.trip);
+            Message::ToolUseRequest(_) | Message::ToolUseResult(_) | Message::ControlStop(_) => {
                 lane.receive(stanza, incoming.lane);
             }
-            Message::Error(error) => {
-                if let Some(call) = &error.originating_id {
-                    lane.flight.forget_request(&call.as_str().into());
-                }
-            }
-            Message::ToolUseRequest(_) | Message::ControlStop(_) => lane.receive(stanza, incoming.lane),
             _ => {}
-        }
-    }
-
-    /// A call has ended: its request is sent no more.
-    pub(crate) fn lane_forget_request(&mut self, owner: &Identity, call: &CallId) {
-        if let Some(link) = self.links.get_mut(owner) {
-            link.lane.flight.forget_request(call);
         }
     }
 
@@ -254,7 +257,8 @@ impl Delivery {
             return false;
         }
         let now = cx.now;
-        let Some(link) = self.links.get_mut(to) else { return false };
+        let Self { links, frames, .. } = self;
+        let Some(link) = links.get_mut(to) else { return false };
         let FastLane { received, flight, deferred, trip, .. } = &mut link.lane;
         let Some(it) = received.get_mut(&stanza.unsigned_abs()) else { return false };
         if it.by == Lane::Reliable {
@@ -265,8 +269,9 @@ impl Delivery {
             Some(at) if now.saturating_duration_since(at) < trip.half() => true,
             Some(_) => {
                 it.answered_at = Some(now);
-                let Some(call) = call.filter(|call| flight.has_result_of(call)) else { return false };
-                if let Some(due) = flight.repeat_result(now, call, trip.half()) {
+                let is_result = |stanza: &u32| frames.is_result_of(to, *stanza, call);
+                let Some(result) = flight.stanzas().find(is_result) else { return false };
+                if let Some(due) = flight.repeat(now, result, trip.half()) {
                     self.transmit_due(cx, to, due);
                 }
                 true
@@ -325,25 +330,13 @@ impl Delivery {
         }
     }
 
-    /// What a packet that was not sent proves of its frame, if that is on its way on the fast lane.
-    pub(crate) fn lane_unsent(&mut self, cx: &mut Context, packet: u64, why: &SendFailure) -> Unsent {
-        let mut links = self.links.iter_mut();
-        let found = links.find_map(|(id, link)| match link.lane.flight.unsent(cx.now, packet, why) {
-            Unsent::Unknown => None,
-            known => Some((id.clone(), known)),
-        });
-        let Some((id, known)) = found else { return Unsent::Unknown };
-        if known == Unsent::Covered {
-            self.set_lane_timer(cx, &id);
-        }
-        known
-    }
-
     /// Sends results that may have been lost on the reliable lane. Nothing is sent again after the goodbye that follows.
     pub(crate) fn flush_results(&mut self, cx: &mut Context, to: &Identity) {
-        let Some(link) = self.links.get_mut(to) else { return };
-        for due in link.lane.flight.last_results() {
-            self.transmit_due(cx, to, due);
+        for stanza in self.frames.results_to(to) {
+            let copy = self.links.get_mut(to).and_then(|link| link.lane.flight.last_copy(stanza));
+            if let Some(due) = copy {
+                self.transmit_due(cx, to, due);
+            }
         }
     }
 
@@ -362,14 +355,10 @@ impl Delivery {
         let is_full = lane.flight.is_full();
         match message {
             _ if is_full && message.kind() != Kind::ACKNOWLEDGEMENT => Route::Reliable,
-            Message::ToolUseRequest(it) => Route::Fast(Some(it.id.clone())),
-            Message::ToolUseResult(it) => Route::Fast(Some(it.id.clone())),
-            Message::ControlStop(it) => match &it.target_id {
-                Some(call) => Route::Fast(Some(call.as_str().into())),
-                None => Route::Reliable,
-            },
+            Message::ToolUseRequest(_) | Message::ToolUseResult(_) => Route::Fast,
+            Message::ControlStop(it) if it.target_id.is_some() => Route::Fast,
             Message::Acknowledgement(it) if it.is_claim() && is_full => Route::Reliable,
-            Message::Acknowledgement(it) if it.is_claim() => Route::Fast(None),
+            Message::Acknowledgement(it) if it.is_claim() => Route::Fast,
             Message::Acknowledgement(it) => {
                 let stanza = it.acknowledged_stanza_id.map_or(0, i32::unsigned_abs);
                 match lane.received.get(&stanza).map(|it| it.by) {
@@ -395,7 +384,7 @@ impl Delivery {
         let Some(lane) = self.links.get_mut(to).map(|link| &mut link.lane) else { return };
         let Some(at) = lane.deferred.iter().position(|it| it.call == *call) else { return };
         let Some(deferred) = lane.deferred.remove(at) else { return };
-        if !matches!(route, Route::Fast(_)) {
+        if !matches!(route, Route::Fast) {
             self.acknowledge_now(cx, peers, to, deferred.stanza, Some(&deferred.call));
         }
     }
@@ -417,7 +406,7 @@ impl Delivery {
         self.hand_out(cx, packet);
     }
 
-    fn set_lane_timer(&mut self, cx: &mut Context, id: &Identity) {
+    pub(super) fn set_lane_timer(&mut self, cx: &mut Context, id: &Identity) {
         let Some(lane) = self.links.get(id).map(|link| &link.lane) else { return };
         let deferred = lane.deferred.front().map(|it| it.until);
         match [deferred, lane.flight.next(cx.now)].into_iter().flatten().min() {

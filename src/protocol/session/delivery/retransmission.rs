@@ -8,33 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Context, Delivery, Feature, Peers, Sent};
+use super::{Context, Delivery, Feature, Peers, Purpose, Sent};
 use crate::{
-    protocol::session::{CallKey, stats::Counter, timers::Timer},
-    tool::CallId,
+    protocol::session::{stats::Counter, timers::Timer},
     transport::Identity,
 };
 
 /// The shortest time between two retransmissions to one peer: the frames of the first may still be on their way.
 const INTERVAL: Duration = Duration::from_millis(900);
 
-/// A frame that its peer has not acknowledged.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Unacknowledged {
-    /// The request of an open call.
-    Request(CallKey),
-    /// The stop of a settled call.
-    Stop(CallId),
-    /// The result of a request.
-    Answer(CallId),
-    /// The claim of a call that its caller may run as well.
-    Claim(CallId),
-}
-
 /// The frames that are sent again to one peer, under one pair of sids.
 #[derive(Debug, Default)]
 pub(super) struct Retransmission {
-    next: VecDeque<Unacknowledged>,
+    next: VecDeque<Purpose>,
     /// The bytes of frames that were sent again and are not acknowledged, by their stanzas.
     in_flight: BTreeMap<i32, usize>,
     bytes: usize,
@@ -75,10 +61,10 @@ impl Delivery {
         }
     }
 
-    /// Begins a retransmission of these frames, each with its place in the order.
-    pub(crate) fn retransmit(&mut self, cx: &Context, id: &Identity, mut frames: Vec<(u32, Unacknowledged)>) {
-        frames.sort_by_key(|(place, _)| *place); // stable: frames that were never sent stay in the order of their making
-        let next = frames.into_iter().map(|(_, frame)| frame).collect();
+    /// Begins a retransmission of all unacknowledged frames, and then of these, which were never sent.
+    pub(crate) fn retransmit(&mut self, cx: &Context, id: &Identity, never_sent: Vec<Purpose>) {
+        let mut next = VecDeque::from(self.unacknowledged(id));
+        next.extend(never_sent);
         self.links.entry(id.clone()).or_default().retransmission =
             Retransmission { next, began: Some(cx.now), ..Retransmission::default() };
     }
@@ -89,7 +75,7 @@ impl Delivery {
         cx: &Context,
         peers: &Peers,
         id: &Identity,
-    ) -> Option<Unacknowledged> {
+    ) -> Option<Purpose> {
         if !peers.is_reachable(id) {
             return None;
         }
@@ -119,9 +105,4 @@ impl Delivery {
         window.bytes -= bytes.unwrap_or(0);
         bytes.is_some()
     }
-}
-
-/// A frame's place in the order of a retransmission. One that has no stanza yet comes last.
-pub(crate) fn order_of(stanza: Option<i32>) -> u32 {
-    stanza.map_or(u32::MAX, i32::unsigned_abs)
 }

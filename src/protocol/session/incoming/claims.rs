@@ -5,14 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Core, InboundRequest, Incoming, RequestCache, Timer, codec, judge, requested};
+use super::{Core, InboundRequest, Incoming, Purpose, Timer, judge, requested};
 use crate::{
     protocol::{
         frame::{Acknowledgement, Message, Meta},
-        session::{
-            JobKey,
-            delivery::{Sent, order_of},
-        },
+        session::{JobKey, delivery::Sent},
     },
     tool::{CallId, ErrorCode, Outcome, ToolError, ToolName},
     transport::Identity,
@@ -35,18 +32,6 @@ impl Claim {
     /// The size of the arguments in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.inbound.request.parameters.as_bytes().len()
-    }
-}
-
-impl RequestCache {
-    /// The claims that were not answered, each with its place in the order of frames.
-    pub(super) fn claims_kept(&self) -> Vec<(u32, CallId)> {
-        self.claims.iter().map(|(call, claim)| (order_of(Some(claim.stanza)), call.clone())).collect()
-    }
-
-    /// The call that was claimed under this stanza. Claims count among the caller's 64 open calls, so they are few.
-    fn claimed_as(&self, stanza: i32) -> Option<CallId> {
-        self.claims.iter().find(|(_, claim)| claim.stanza == stanza).map(|(call, _)| call.clone())
     }
 }
 
@@ -79,6 +64,7 @@ impl Incoming {
         let job = core.cx.next_job_key();
         let keep = limit.saturating_add(core.cx.config.times.memory);
         core.cx.set_timer(Timer::ClaimDeadline(job), limit);
+        core.delivery.await_acknowledgement(&inbound.caller, &sent, Purpose::Claim(call.clone()));
         let cache = self.caches.entry(inbound.caller.clone()).or_default();
         cache.begin(&inbound.request, inbound.stanza, keep, job);
         cache.claim(&call, Claim { job, stanza: sent.stanza, inbound, tool, began: core.cx.now, limit });
@@ -89,30 +75,29 @@ impl Incoming {
         let claim = self.caches.get(id)?.claims.get(call)?;
         let (stanza, message) = (claim.stanza, claim_message(core, claim.inbound.stanza, call));
         let sent = core.post_again(id, stanza, &Meta::default(), &message);
-        sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again")).ok()
+        let sent =
+            sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again")).ok()?;
+        core.delivery.await_acknowledgement(id, &sent, Purpose::Claim(call.clone()));
+        Some(sent)
     }
 
-    /// An acknowledgement may be the answer to a claim. Nothing but a plain yes starts the call. Returns whether it was one.
+    /// The caller answers a claim. Nothing but a plain yes starts the call.
     pub(super) fn handle_claim_answer(
         &mut self,
         core: &mut Core,
         id: &Identity,
-        stanza: i32,
-        it: &Acknowledgement,
-    ) -> bool {
-        let Some(cache) = self.caches.get_mut(id) else { return false };
-        let named = it.acknowledged_message_id.as_deref();
-        let claimed = cache.claimed_as(stanza).filter(|call| codec::may_mean(named, call));
-        let Some(call) = claimed else { return false };
-        if it.success != Some(true) {
-            if let Some(claim) = cache.denied(core.cx.now, &call) {
+        call: &CallId,
+        success: Option<bool>,
+    ) {
+        let Some(cache) = self.caches.get_mut(id) else { return };
+        if success != Some(true) {
+            if let Some(claim) = cache.denied(core.cx.now, call) {
                 core.cx.timers.cancel(&Timer::ClaimDeadline(claim.job));
             }
             self.set_expiry(core, id);
-        } else if let Some(claim) = cache.granted(&call) {
+        } else if let Some(claim) = cache.granted(call) {
             self.start_claimed(core, claim);
         }
-        true
     }
 
     /// A caller has gone: nothing that was claimed starts.
@@ -136,6 +121,7 @@ impl Incoming {
     pub(super) fn end_claim(&mut self, core: &mut Core, id: &Identity, call: &CallId, outcome: Outcome) {
         let Some(claim) = self.caches.get_mut(id).and_then(|cache| cache.claims.remove(call)) else { return };
         core.cx.timers.cancel(&Timer::ClaimDeadline(claim.job));
+        core.delivery.forget_frame(id, claim.stanza);
         self.answer(core, id, call, outcome, false);
     }
 

@@ -12,7 +12,7 @@ use super::claims::Claim;
 use crate::{
     protocol::{
         frame::{Message, ToolUseRequest},
-        session::{JobKey, config::Caps, delivery::order_of, timers::later},
+        session::{JobKey, config::Caps, timers::later},
     },
     tool::{CallId, ErrorCode},
     value::Value,
@@ -24,10 +24,6 @@ pub(super) struct RequestCache {
     entries: BTreeMap<CallId, Entry>,
     /// Those whose answers are not acknowledged.
     answered: BTreeSet<CallId>,
-    /// Of those the ones that were sent, by stanza: all that acknowledgements are looked up in.
-    sent: BTreeMap<i32, CallId>,
-    /// The same ones, by the packet that carried the answer last.
-    packets: BTreeMap<u64, CallId>,
     /// Entries that may be dropped, by the time at which they must be.
     droppable: BTreeSet<(Instant, CallId)>,
     /// The same entries, by the stanza of their request.
@@ -86,8 +82,8 @@ pub(super) struct Answer {
     pub(super) size: usize,
     /// Its place among the caller's answers.
     order: u64,
-    /// The stanza and packet under which it was sent; none if it waits for its caller to be reachable.
-    sent: Option<(i32, u64)>,
+    /// The stanza under which it was sent; none if it waits for its caller to be reachable.
+    sent: Option<i32>,
     /// How often its caller had no room for it.
     turned_away: u32,
     /// Its code would prove that nothing ran, and its tool began: it says so itself, since nobody keeps progress.
@@ -105,7 +101,7 @@ impl Answer {
         self
     }
 
-    pub(super) fn sent(&self) -> Option<(i32, u64)> {
+    pub(super) fn sent(&self) -> Option<i32> {
         self.sent
     }
 }
@@ -322,55 +318,21 @@ impl RequestCache {
         answer.turned_away
     }
 
-    /// The answer of a call was sent under this stanza and in this packet, or, with none, it shall be sent anew. Gives
-    /// what was so before.
-    pub(super) fn note_sent(&mut self, id: &CallId, sent: Option<(i32, u64)>) -> Option<(i32, u64)> {
-        let answer = self.answer_of(id)?;
-        let before = std::mem::replace(&mut answer.sent, sent);
-        if let Some((stanza, packet)) = before {
-            self.sent.remove(&stanza);
-            self.packets.remove(&packet);
-        }
-        if let Some((stanza, packet)) = sent {
-            self.sent.insert(stanza, id.clone());
-            self.packets.insert(packet, id.clone());
-        }
-        before
-    }
-
-    /// The calls whose answers were not acknowledged, by the order in which they were given.
-    pub(super) fn answers_kept(&self) -> Vec<(u32, CallId)> {
-        let kept = self.answers_in_order().into_iter();
-        kept.map(|(id, answer)| (order_of(answer.sent.map(|sent| sent.0)), id.clone())).collect()
+    /// The answer of a call was sent under this stanza or, with none, it shall be sent again under another one. Returns the stanza
+    /// before.
+    pub(super) fn note_sent(&mut self, id: &CallId, sent: Option<i32>) -> Option<i32> {
+        std::mem::replace(&mut self.answer_of(id)?.sent, sent)
     }
 
     /// The calls whose answers were never sent, by the order in which they were given.
     pub(super) fn answers_not_sent(&self) -> Vec<CallId> {
-        let kept = self.answers_in_order().into_iter();
-        kept.filter(|(_, answer)| answer.sent.is_none()).map(|(id, _)| id.clone()).collect()
-    }
-
-    fn answers_in_order(&self) -> Vec<(&CallId, &Answer)> {
-        let mut kept: Vec<_> = self.answers().collect();
-        kept.sort_by_key(|(_, answer)| answer.order);
-        kept
-    }
-
-    fn answers(&self) -> impl Iterator<Item = (&CallId, &Answer)> {
-        self.answered.iter().filter_map(|id| match &self.entries.get(id)?.state {
-            State::Answered(answer) => Some((id, answer)),
+        let answers = self.answered.iter().filter_map(|id| match &self.entries.get(id)?.state {
+            State::Answered(answer) if answer.sent.is_none() => Some((answer.order, id)),
             _ => None,
-        })
-    }
-
-    /// The call whose answer was sent under this stanza.
-    pub(super) fn sent_as(&self, stanza: i32) -> Option<CallId> {
-        self.sent.get(&stanza).cloned()
-    }
-
-    /// The call whose answer was sent in this packet.
-    pub(super) fn sent_in(&self, packet: u64) -> Option<CallId> {
-        self.packets.get(&packet).cloned()
+        });
+        let mut answers: Vec<_> = answers.collect();
+        answers.sort();
+        answers.into_iter().map(|(_, id)| id.clone()).collect()
     }
 
     /// The caller has the answer, or will not have it: the bytes go.
@@ -379,10 +341,6 @@ impl RequestCache {
         if let State::Answered(answer) = &entry.state {
             self.bytes = self.bytes.saturating_sub(answer.size);
             self.answered.remove(id);
-            if let Some((stanza, packet)) = answer.sent {
-                self.sent.remove(&stanza);
-                self.packets.remove(&packet);
-            }
             entry.state = State::Done;
             self.may_drop(now, id);
         }
@@ -412,14 +370,16 @@ impl RequestCache {
         droppable.into_iter().chain(self.until).min()
     }
 
-    /// Forgets what has been remembered long enough.
-    pub(super) fn expire(&mut self, now: Instant) {
-        if self.until.take_if(|until| *until <= now).is_some() {
+    /// Forgets what has been remembered long enough. Returns whether that ended the wait for all acknowledgements.
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
+        let has_waited = self.until.take_if(|until| *until <= now).is_some();
+        if has_waited {
             self.acknowledge_all(now);
         }
         while let Some((_, id)) = self.droppable.first().filter(|(at, _)| *at <= now).cloned() {
             self.forget(&id);
         }
+        has_waited
     }
 
     /// An entry has settled: from now on it may be dropped.

@@ -1,8 +1,6 @@
 //! Results on their way back: sent once, and kept until they are acknowledged.
 
-use super::{
-    Core, Feature, Incoming, RequestCache, Timer, Unacknowledged, request_cache::Answer, result_message,
-};
+use super::{Core, Feature, Incoming, Purpose, RequestCache, Timer, request_cache::Answer, result_message};
 use crate::{
     protocol::{
         frame::{Acknowledgement, Message, Meta},
@@ -16,38 +14,42 @@ use crate::{
 };
 
 impl Incoming {
-    /// The assistant acknowledges a result or a claim.
-    pub(crate) fn handle_acknowledgement(&mut self, core: &mut Core, id: &Identity, it: &Acknowledgement) {
-        let Some(stanza) = it.acknowledged_stanza_id else { return };
+    /// The assistant acknowledges a result, a claim or a wish to stop. Returns the stanza of the wish.
+    pub(crate) fn handle_acknowledgement(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        it: &Acknowledgement,
+    ) -> Option<i32> {
+        let stanza = it.acknowledged_stanza_id?;
         self.release_window(core, id, stanza);
-        if self.handle_claim_answer(core, id, stanza, it) {
-            return;
+        match core.delivery.acknowledged(id, stanza, it.acknowledged_message_id.as_deref()) {
+            Some(Purpose::Claim(call)) => self.handle_claim_answer(core, id, &call, it.success),
+            Some(Purpose::Result(call)) => {
+                if let Some(cache) = self.caches.get_mut(id) {
+                    cache.acknowledged(core.cx.now, &call);
+                }
+                self.set_expiry(core, id);
+            }
+            Some(Purpose::StopRequest) => return Some(stanza),
+            _ => {}
         }
-        let Some(cache) = self.caches.get_mut(id) else { return };
-        let named = it.acknowledged_message_id.as_deref();
-        if let Some(call) = cache.sent_as(stanza).filter(|call| codec::may_mean(named, call)) {
-            cache.acknowledged(core.cx.now, &call);
-            self.set_expiry(core, id);
-        }
+        None
     }
 
-    /// The frames that this peer has not acknowledged, each with its place in the order.
-    pub(crate) fn unacknowledged(&self, id: &Identity) -> Vec<(u32, Unacknowledged)> {
-        let Some(cache) = self.caches.get(id) else { return Vec::new() };
-        let claims =
-            cache.claims_kept().into_iter().map(|(place, call)| (place, Unacknowledged::Claim(call)));
-        let answers =
-            cache.answers_kept().into_iter().map(|(place, call)| (place, Unacknowledged::Answer(call)));
-        claims.chain(answers).collect()
+    /// The results for this caller that were never sent.
+    pub(crate) fn results_never_sent(&self, id: &Identity) -> Vec<Purpose> {
+        let calls = self.caches.get(id).map(RequestCache::answers_not_sent).unwrap_or_default();
+        calls.into_iter().map(Purpose::Result).collect()
     }
 
     /// Sends unacknowledged frames again as long as the peer's window has room.
     pub(crate) fn retransmit(&mut self, core: &mut Core, id: &Identity) {
         while let Some(frame) = core.delivery.next_retransmission(&core.cx, &core.peers, id) {
             let sent = match frame {
-                Unacknowledged::Answer(call) => self.send_result(core, id, &call),
-                Unacknowledged::Claim(call) => self.claim_again(core, id, &call),
-                Unacknowledged::Request(_) | Unacknowledged::Stop(_) => None,
+                Purpose::Result(call) => self.send_result(core, id, &call),
+                Purpose::Claim(call) => self.claim_again(core, id, &call),
+                _ => None,
             };
             if let Some(sent) = sent {
                 core.delivery.note_retransmitted(&mut core.cx, id, &sent);
@@ -70,15 +72,11 @@ impl Incoming {
         }
     }
 
-    /// The caller and call whose result was sent in this packet. A client has one caller at a time.
-    pub(crate) fn result_sent_in(&self, packet: u64) -> Option<(Identity, CallId)> {
-        self.caches.iter().find_map(|(caller, cache)| Some((caller.clone(), cache.sent_in(packet)?)))
-    }
-
-    /// The packet with a result was not sent. The result is kept, and sent again when its caller can be reached. Returns the stanza
-    /// under which it was sent.
-    pub(crate) fn result_unsent(&mut self, caller: &Identity, call: &CallId) -> Option<i32> {
-        self.caches.get_mut(caller)?.note_sent(call, None).map(|(stanza, _)| stanza)
+    /// The packet with a result was not sent. The result is kept, and sent again when its caller can be reached.
+    pub(crate) fn result_unsent(&mut self, caller: &Identity, call: &CallId) {
+        if let Some(cache) = self.caches.get_mut(caller) {
+            cache.note_sent(call, None);
+        }
     }
 
     /// A result is too large for the transport: its caller is told so instead.
@@ -108,7 +106,9 @@ impl Incoming {
             self.put_error_in_place(core, caller, call, error);
             return None;
         }
-        if let Some(stanza) = self.result_unsent(caller, call) {
+        let sent = self.caches.get_mut(caller).and_then(|cache| cache.note_sent(call, None));
+        if let Some(stanza) = sent {
+            core.delivery.forget_frame(caller, stanza);
             self.release_window(core, caller, stanza);
         }
         Some(times)
@@ -117,7 +117,9 @@ impl Incoming {
     /// Handles the timer of a caller's memory.
     pub(crate) fn expire(&mut self, core: &mut Core, caller: &Identity) {
         let Some(cache) = self.caches.get_mut(caller) else { return };
-        cache.expire(core.cx.now);
+        if cache.expire(core.cx.now) {
+            core.delivery.forget_frames(caller);
+        }
         if cache.is_empty() && core.peers.get(caller).is_none() {
             self.caches.remove(caller);
         }
@@ -151,11 +153,12 @@ impl Incoming {
     pub(super) fn withdraw_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) {
         let Some(cache) = self.caches.get_mut(caller) else { return };
         let sent = cache.answer_of(call).and_then(|answer| answer.sent());
-        if let Some((stanza, packet)) = sent.filter(|(_, packet)| core.delivery.withdraw(*packet)) {
-            tracing::debug!(%call, packet, "the result of a stopped call is withdrawn");
-            cache.acknowledged(core.cx.now, call);
-            self.set_expiry(core, caller);
-            self.release_window(core, caller, stanza);
+        let Some(stanza) = sent.filter(|stanza| core.delivery.is_large(caller, *stanza)) else { return };
+        tracing::debug!(%call, stanza, "the result of a stopped call is withdrawn");
+        cache.acknowledged(core.cx.now, call);
+        self.set_expiry(core, caller);
+        if core.delivery.withdraw_frame(caller, stanza) {
+            self.retransmit(core, caller);
         }
     }
 
@@ -174,7 +177,9 @@ impl Incoming {
         let Some(answer) = cache.answer_of(call) else { return };
         let is_second = size_of_answer(&answer.message) <= size_of_answer(&message);
         answer.message = message;
-        cache.note_sent(call, None);
+        if let Some(stanza) = cache.note_sent(call, None) {
+            core.delivery.forget_frame(caller, stanza);
+        }
         if !is_second {
             self.send_result(core, caller, call);
         }
@@ -188,7 +193,7 @@ impl Incoming {
         let (mut message, before) = (answer.message.clone(), answer.sent());
         let meta = if answer.says_it_began { codec::begun() } else { Meta::default() };
         let sent = match before {
-            Some((stanza, _)) => core.post_again(caller, stanza, &meta, &message),
+            Some(stanza) => core.post_again(caller, stanza, &meta, &message),
             None => core.post(caller, &meta, &message),
         };
         let sent = match sent {
@@ -202,12 +207,16 @@ impl Incoming {
             core.copy(&meta, &message);
         }
         let cache = self.caches.get_mut(caller)?;
+        if let Some(stanza) = before.filter(|before| !matches!(&sent, Ok(sent) if sent.stanza == *before)) {
+            core.delivery.forget_frame(caller, stanza);
+        }
         match &sent {
             Ok(sent) if acknowledges => {
                 if let Some(answer) = cache.answer_of(call) {
                     answer.message = message;
                 }
-                cache.note_sent(call, Some((sent.stanza, sent.packet)));
+                cache.note_sent(call, Some(sent.stanza));
+                core.delivery.await_acknowledgement(caller, sent, Purpose::Result(call.clone()));
             }
             Ok(_) => cache.acknowledged(core.cx.now, call), // the caller acknowledges nothing, so sending it must suffice
             Err(error) => {

@@ -3,11 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Call, Stage};
-use crate::{
-    protocol::session::{CallKey, delivery::Sent},
-    tool::CallId,
-    transport::Identity,
-};
+use crate::{protocol::session::CallKey, tool::CallId, transport::Identity};
 
 /// All open calls. Every lookup takes a time that grows with the logarithm of their number.
 #[derive(Debug, Default)]
@@ -16,10 +12,6 @@ pub(super) struct Calls {
     by_id: BTreeMap<CallId, CallKey>,
     /// Calls for which nobody was asked.
     waiting: BTreeSet<CallKey>,
-    /// Calls for which a peer was asked, by the stanza of the request. The session never uses a stanza twice.
-    by_stanza: BTreeMap<i32, CallKey>,
-    /// The same calls, by the last packet of the request.
-    by_packet: BTreeMap<u64, CallKey>,
     by_owner: BTreeMap<Identity, AtOwner>,
 }
 
@@ -77,16 +69,6 @@ impl Calls {
         self.by_owner.get(owner).map_or(0, |at| at.bytes)
     }
 
-    /// The call whose request has this stanza.
-    pub(super) fn asked_as(&self, stanza: i32) -> Option<CallKey> {
-        self.by_stanza.get(&stanza).copied()
-    }
-
-    /// The call whose request was sent last in this packet.
-    pub(super) fn sent_in(&self, packet: u64) -> Option<CallKey> {
-        self.by_packet.get(&packet).copied()
-    }
-
     pub(super) fn insert(&mut self, key: CallKey, call: Call) {
         self.by_id.insert(call.id.clone(), key);
         self.index(key, &call);
@@ -110,25 +92,12 @@ impl Calls {
         Some(before)
     }
 
-    /// The request of a call was sent again, in another packet.
-    pub(super) fn sent_again(&mut self, key: CallKey, sent: &Sent) {
-        let Some(asked) = self.open.get_mut(&key).and_then(Call::asked_mut) else { return };
-        self.by_packet.remove(&asked.packet);
-        self.by_packet.insert(sent.packet, key);
-        asked.packet = sent.packet;
-        asked.goes_again = false;
-        asked.fast = sent.is_fast || (asked.fast && asked.left > 0);
-        asked.left += 1;
-    }
-
     fn index(&mut self, key: CallKey, call: &Call) {
         match &call.stage {
             Stage::Waiting => {
                 self.waiting.insert(key);
             }
             Stage::Asked(asked) => {
-                self.by_stanza.insert(asked.stanza, key);
-                self.by_packet.insert(asked.packet, key);
                 let at = self.by_owner.entry(asked.owner.clone()).or_default();
                 at.calls.insert(key);
                 at.bytes += call.arguments.as_bytes().len();
@@ -143,8 +112,6 @@ impl Calls {
                 self.waiting.remove(&key);
             }
             Stage::Asked(asked) => {
-                self.by_stanza.remove(&asked.stanza);
-                self.by_packet.remove(&asked.packet);
                 if let Some(at) = self.by_owner.get_mut(&asked.owner) {
                     at.calls.remove(&key);
                     at.bytes = at.bytes.saturating_sub(call.arguments.as_bytes().len());

@@ -87,8 +87,7 @@ impl Outgoing {
         };
         let call = CallId::from(call);
         if let Some(of) = it.acknowledged_stanza_id.filter(|of| *of != 0) {
-            self.release_window(core, id, of);
-            self.request_delivered(core, id, of, Some(call.as_str()));
+            self.frame_acknowledged(core, id, of, Some(call.as_str()));
         }
         let granted = self.call_owned_by(core, &call, id);
         if let Some(key) = granted {
@@ -195,9 +194,10 @@ impl Outgoing {
         call.fallback = Fallback::Never;
         let Some(Stage::Asked(asked)) = self.calls.set_stage(key, Stage::Waiting) else { return };
         core.cx.timers.cancel(&Timer::ClaimWindow(key));
-        self.stop_sending(core, &id, &asked);
+        let never_left = asked.never_left(core);
+        self.stop_sending(core, &asked);
         match instead {
-            Instead::Withdrawn if asked.left == 0 && !asked.again => {} // it never heard of it
+            Instead::Withdrawn if never_left => {} // it never heard of it
             Instead::Withdrawn => {
                 self.remember(core, id.clone(), Gone::unanswered(&asked, core.cx.now));
                 self.stop_owner(core, &id);

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     protocol::{
         frame::{ErrorMessage, ToolUseResult},
-        session::{Output, codec::Received},
+        session::{Output, SendFailure, codec::Received},
     },
     tool::{CallError, CallId, ErrorCode, NotOffered, Progress, Tool, ToolError},
     transport::Identity,
@@ -29,6 +29,9 @@ impl Outgoing {
             let Some(call) = self.calls.get_mut(&key) else { return };
             call.began_at_owner |= incoming.has_begun();
             let read = read_result(result, call, id);
+            if let Some(asked) = call.asked() {
+                core.delivery.answered(&core.cx, id, asked.stanza, incoming.lane);
+            }
             if core.delivery.lane_is_open(&core.cx, &core.peers, id) {
                 self.answer_says_more(core, key, result.success);
             }
@@ -38,6 +41,7 @@ impl Outgoing {
         } else if core.peers.get(id).is_some_and(|it| self.settled.is_owned_by(&result.id, id, it)) {
             let repeated = self.settled.answered(&result.id);
             if let Some(stanza) = self.settled.get(&result.id).and_then(Gone::stop_sent_as) {
+                core.delivery.stop_repeating(id, stanza);
                 self.release_window(core, id, stanza); // its stop need not be acknowledged any more
             }
             core.cx.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
@@ -60,9 +64,7 @@ impl Outgoing {
         let Some(call) = self.calls.get(&key) else { return };
         let began = success && !call.began_at_owner;
         let id = call.id.clone();
-        if let Some((owner, stanza)) = call.asked().map(|asked| (asked.owner.clone(), asked.stanza)) {
-            self.request_delivered(core, &owner, stanza, Some(id.as_str()));
-        }
+        self.request_delivered(core, key);
         if began {
             core.cx.event(Event::Progress { key: Some(key), call: id, progress: Progress::started() });
         }
@@ -77,6 +79,9 @@ impl Outgoing {
     ) {
         let originating = error.originating_id.as_deref().map(CallId::from);
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(core, call, id)) {
+            if let Some(asked) = self.calls.get(&key).and_then(Call::asked) {
+                core.delivery.stop_repeating(id, asked.stanza);
+            }
             // It may be the answer to what another instance was asked before, even if this one has acknowledged the
             // new request meanwhile. Should it mean the new request after all, a further instance is there, whose
             // Configuration says so.
@@ -118,7 +123,7 @@ impl Outgoing {
         if let Stage::Own(job) = *call.stage() {
             return self.end_own(core, key, job, result);
         }
-        if call.asked().is_some_and(|asked| asked.left == 0 && !asked.again) {
+        if call.asked().is_some_and(|asked| asked.never_left(core)) {
             let limit = call.limit;
             let result = result.map_err(|error| match error {
                 CallError::Timeout { .. } | CallError::Lost { .. } => CallError::NotDelivered { limit },
@@ -141,13 +146,23 @@ impl Outgoing {
         }
     }
 
-    /// The packet with the request did not leave this process: nobody has to be told.
-    pub(in crate::protocol::session) fn never_left(
+    /// No packet with the request was sent, for this reason: the owner need not be stopped.
+    pub(in crate::protocol::session) fn request_unsent(
         &mut self,
         core: &mut Core,
-        key: CallKey,
-        error: CallError,
+        call: &CallId,
+        why: &SendFailure,
     ) {
+        let Some(key) = self.calls.key_of(call) else { return };
+        let Some(call) = self.calls.get(&key).filter(|call| call.asked().is_some_and(|asked| !asked.again))
+        else {
+            return;
+        };
+        let error = match why {
+            SendFailure::TooLarge { size, limit } => CallError::TooLarge { size: *size, limit: *limit },
+            SendFailure::NotAllowed => CallError::NotAllowed,
+            _ => CallError::NotDelivered { limit: call.limit },
+        };
         if !self.run_what_never_left(core, key) {
             self.conclude(core, key, Err(error));
         }
@@ -190,10 +205,9 @@ impl Outgoing {
         for key in anew {
             let wait = core.cx.config.times.owner_wait;
             let asked = self.calls.set_stage(key, Stage::Waiting);
-            let call = self.calls.get(&key).map(|call| call.id.clone());
             let mut instance = None;
-            if let (Some(call), Some(Stage::Asked(asked))) = (call, asked) {
-                self.stop_sending(core, &call, &asked);
+            if let Some(Stage::Asked(asked)) = asked {
+                self.stop_sending(core, &asked);
                 instance = asked.instance;
             }
             if let Some(call) = self.calls.get_mut(&key) {
@@ -223,11 +237,11 @@ impl Outgoing {
         }
     }
 
-    /// Its owner need not have a request any more: what is left of it is not sent.
-    pub(super) fn stop_sending(&mut self, core: &mut Core, call: &CallId, asked: &Asked) {
-        core.delivery.withdraw(asked.packet);
-        core.delivery.lane_forget_request(&asked.owner, call);
-        self.release_window(core, &asked.owner, asked.stanza);
+    /// The owner need not have a request any more: it is not sent again.
+    pub(super) fn stop_sending(&mut self, core: &mut Core, asked: &Asked) {
+        if core.delivery.withdraw_frame(&asked.owner, asked.stanza) {
+            self.retransmit(core, &asked.owner);
+        }
     }
 
     /// The one place where a call ends.
@@ -235,7 +249,7 @@ impl Outgoing {
         let Some(call) = self.calls.remove(&key) else { return };
         let result = result.map_err(|error| unproven(error, call.asked_before.as_ref()));
         if let Some(asked) = call.asked() {
-            self.stop_sending(core, &call.id, asked);
+            self.stop_sending(core, asked);
         }
         for (owner, instance) in &call.replaced {
             let ends = later(call.began, call.limit);

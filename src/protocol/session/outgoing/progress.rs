@@ -1,12 +1,12 @@
 //! What owners report of open calls, and the frames that they have not acknowledged.
 
-use super::{Call, Core, Counter, Event, Outgoing, Unacknowledged};
+use super::{Call, Core, Counter, Event, Outgoing, Purpose};
 use crate::{
     protocol::{
         frame::{Acknowledgement, ToolProgress},
         session::{CallKey, jobs::fitted, peers::Feature},
     },
-    tool::Progress,
+    tool::{CallId, Progress},
     transport::Identity,
 };
 
@@ -17,9 +17,27 @@ impl Outgoing {
     /// An owner acknowledges a request or a stop.
     pub(crate) fn handle_acknowledgement(&mut self, core: &mut Core, id: &Identity, it: &Acknowledgement) {
         if let Some(stanza) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
-            self.release_window(core, id, stanza);
-            self.request_delivered(core, id, stanza, it.acknowledged_message_id.as_deref());
-            self.settled.stop_known(id, stanza);
+            self.frame_acknowledged(core, id, stanza, it.acknowledged_message_id.as_deref());
+        }
+    }
+
+    /// An owner acknowledges the frame of this stanza, by an acknowledgement or a claim.
+    pub(super) fn frame_acknowledged(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        stanza: i32,
+        named: Option<&str>,
+    ) {
+        self.release_window(core, id, stanza);
+        match core.delivery.acknowledged(id, stanza, named) {
+            Some(Purpose::Request(call)) => {
+                if let Some(key) = self.calls.key_of(&call) {
+                    self.request_delivered(core, key);
+                }
+            }
+            Some(Purpose::Stop(call)) => self.settled.stop_known(&call, stanza),
+            _ => self.stop_what_was_delivered(core, id, stanza, named),
         }
     }
 
@@ -43,9 +61,7 @@ impl Outgoing {
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.began_at_owner = true;
         // A call that has begun was delivered, though the acknowledgement may arrive later.
-        if let Some(stanza) = call.asked().map(|asked| asked.stanza) {
-            self.request_delivered(core, id, stanza, Some(it.id.as_str()));
-        }
+        self.request_delivered(core, key);
         let most = core.cx.config.caps.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
         let Some(call) = self.calls.get_mut(&key) else { return };
         if !call.rate.admits(core.cx.now, most) {
@@ -56,28 +72,33 @@ impl Outgoing {
         core.cx.event(Event::Progress { key: Some(key), call, progress });
     }
 
-    /// The frames that this peer has not acknowledged, each with its place in the order.
-    pub(crate) fn unacknowledged(&self, core: &Core, id: &Identity) -> Vec<(u32, Unacknowledged)> {
-        let Some(instance) = core.peers.get(id).and_then(|remote| remote.instance()) else {
-            return Vec::new();
-        };
-        let stops = self.settled.stops_kept_for(id, instance).into_iter();
-        let stops = stops.map(|(place, call)| (place, Unacknowledged::Stop(call)));
-        self.requests_kept_for(id, instance).into_iter().chain(stops).collect()
-    }
-
     /// Sends unacknowledged frames again as long as the peer's window has room.
     pub(crate) fn retransmit(&mut self, core: &mut Core, id: &Identity) {
         while let Some(frame) = core.delivery.next_retransmission(&core.cx, &core.peers, id) {
             let sent = match frame {
-                Unacknowledged::Request(key) => self.ask_again(core, key),
-                Unacknowledged::Stop(call) => self.stop_again(core, &call),
-                Unacknowledged::Answer(_) | Unacknowledged::Claim(_) => None,
+                Purpose::Request(call) if self.asked_this_instance(core, id, &call) => {
+                    self.ask_again(core, &call)
+                }
+                Purpose::Stop(call) if self.stopped_this_instance(core, id, &call) => {
+                    self.stop_again(core, &call)
+                }
+                _ => None,
             };
             if let Some(sent) = sent {
                 core.delivery.note_retransmitted(&mut core.cx, id, &sent);
             }
         }
+    }
+
+    /// Whether an open call was sent to the owner's present instance.
+    fn asked_this_instance(&self, core: &Core, id: &Identity, call: &CallId) -> bool {
+        let asked = self.calls.key_of(call).and_then(|key| self.calls.get(&key)?.asked());
+        asked.is_some_and(|asked| asked.was_sent_to_instance(id, core))
+    }
+
+    /// Whether a settled call was sent to the owner's present instance.
+    fn stopped_this_instance(&self, core: &Core, id: &Identity, call: &CallId) -> bool {
+        self.settled.get(call).is_some_and(|gone| gone.asked().was_sent_to_instance(id, core))
     }
 
     /// A frame was acknowledged, or is not wanted any more: the next ones may be sent again.

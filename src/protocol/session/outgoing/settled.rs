@@ -8,7 +8,6 @@ use std::{
 use super::{Asked, Core, Outgoing};
 use crate::{
     protocol::session::{
-        delivery::order_of,
         ids::Instance,
         peers::Remote,
         timers::{Timer, later},
@@ -35,10 +34,6 @@ pub(super) struct Settled {
     places: BTreeMap<(Identity, Instance), usize>,
     /// Calls whose stops wait to be sent, by the stanza of the request. The session never uses a stanza twice.
     waiting: BTreeMap<i32, CallId>,
-    /// Calls whose stops were sent, by the stanza of the stop.
-    by_stanza: BTreeMap<i32, CallId>,
-    /// The same calls, by the last packet of the stop.
-    by_packet: BTreeMap<u64, CallId>,
     /// Instances that were replaced while a call of theirs was open, so that their replacements were sent the request.
     replaced: VecDeque<Replaced>,
 }
@@ -81,8 +76,8 @@ pub(super) enum Stop {
     Unwanted,
     /// It shall be, when it can be reached.
     Waiting,
-    /// It was, under this stanza, last in this packet.
-    Sent { stanza: i32, packet: u64 },
+    /// It was, under this stanza.
+    Sent(i32),
     /// It knows, or is gone.
     Known,
 }
@@ -109,7 +104,7 @@ impl Gone {
     /// The stanza of a stop that was sent and not acknowledged.
     pub(super) fn stop_sent_as(&self) -> Option<i32> {
         match self.stop {
-            Stop::Sent { stanza, .. } => Some(stanza),
+            Stop::Sent(stanza) => Some(stanza),
             Stop::Unwanted | Stop::Waiting | Stop::Known => None,
         }
     }
@@ -118,7 +113,7 @@ impl Gone {
     /// that shows itself later, whichever of them acknowledged the stop.
     fn is_stopping(&self) -> bool {
         match self.stop {
-            Stop::Waiting | Stop::Sent { .. } => true,
+            Stop::Waiting | Stop::Sent(_) => true,
             Stop::Known => self.asked.instance.is_none() && !self.answered,
             Stop::Unwanted => false,
         }
@@ -161,35 +156,22 @@ impl Settled {
         before
     }
 
-    /// The stop of this call was sent under this stanza, in this packet.
-    pub(super) fn stop_sent(&mut self, call: &CallId, stanza: i32, packet: u64) {
-        self.change(call, |gone| gone.stop = Stop::Sent { stanza, packet });
+    /// The stop of this call was sent under this stanza.
+    pub(super) fn stop_sent(&mut self, call: &CallId, stanza: i32) {
+        self.change(call, |gone| gone.stop = Stop::Sent(stanza));
     }
 
-    /// The stops that this instance has not acknowledged, by the order in which they were sent.
-    pub(super) fn stops_kept_for(&self, owner: &Identity, instance: &Instance) -> Vec<(u32, CallId)> {
-        let kept = self.stopping_at(owner).filter_map(|(call, gone)| match gone.stop {
-            Stop::Sent { stanza, .. } if gone.asked.instance.as_ref() == Some(instance) => {
-                Some((order_of(Some(stanza)), call.clone()))
-            }
-            _ => None,
-        });
-        kept.collect()
-    }
-
-    /// The owner for whom this packet carried a stop; it did not leave.
-    pub(super) fn stop_never_left(&mut self, packet: u64) -> Option<Identity> {
-        let call = self.by_packet.get(&packet)?.clone();
-        self.change(&call, |gone| gone.stop = Stop::Waiting);
-        self.calls.get(&call).map(|gone| gone.asked.owner.clone())
+    /// The stop that was sent under this stanza did not reach the owner.
+    pub(super) fn stop_never_left(&mut self, call: &CallId, stanza: i32) {
+        if self.calls.get(call).is_some_and(|gone| gone.stop == Stop::Sent(stanza)) {
+            self.change(call, |gone| gone.stop = Stop::Waiting);
+        }
     }
 
     /// The owner knows of the stop that was sent under this stanza.
-    pub(super) fn stop_known(&mut self, owner: &Identity, stanza: i32) {
-        let call = self.by_stanza.get(&stanza);
-        let is_its = |call: &&CallId| self.calls.get(*call).is_some_and(|gone| gone.asked.owner == *owner);
-        if let Some(call) = call.filter(is_its).cloned() {
-            self.known(&call);
+    pub(super) fn stop_known(&mut self, call: &CallId, stanza: i32) {
+        if self.calls.get(call).is_some_and(|gone| gone.stop == Stop::Sent(stanza)) {
+            self.change(call, |gone| gone.stop = Stop::Known);
         }
     }
 
@@ -206,17 +188,20 @@ impl Settled {
         is_its.then(|| call.clone())
     }
 
-    /// Another instance shows itself: it may be the one that was asked in the plain form, so the stops of that go to it too.
-    pub(super) fn stop_plain_calls_again(&mut self, owner: &Identity) {
+    /// Another instance shows itself: it may be the one that was asked in the plain form, so the stops of that are sent to it too. Returns
+    /// the stanzas under which stops were sent and not acknowledged.
+    pub(super) fn stop_plain_calls_again(&mut self, owner: &Identity) -> Vec<i32> {
         let is_plain = |gone: &Gone| gone.asked.instance.is_none() && gone.stop != Stop::Waiting;
         let again: Vec<_> = self
             .stopping_at(owner)
             .filter(|(_, gone)| is_plain(gone))
             .map(|(call, _)| call.clone())
             .collect();
+        let stanzas = again.iter().filter_map(|call| self.get(call)?.stop_sent_as()).collect();
         for call in again {
             self.change(&call, |gone| gone.stop = Stop::Waiting);
         }
+        stanzas
     }
 
     /// A call has ended that this instance was asked for before another one: it may run it until then.
@@ -244,31 +229,23 @@ impl Settled {
         calls.filter_map(|call| Some((call, self.calls.get(call)?)))
     }
 
-    fn known(&mut self, call: &CallId) {
-        self.change(call, |gone| gone.stop = Stop::Known);
-    }
-
     fn insert(&mut self, call: CallId, gone: Gone) {
-        if self.order.len() >= MAX_SETTLED {
-            self.forget_first();
-        }
-        self.forget(&call);
         self.order.insert((gone.until, call.clone()));
         self.index(&call, &gone);
         self.calls.insert(call, gone);
     }
 
-    fn forget_first(&mut self) {
-        if let Some((_, first)) = self.order.pop_first() {
-            self.forget(&first);
-        }
+    fn forget(&mut self, call: &CallId) -> Option<Gone> {
+        let gone = self.calls.remove(call)?;
+        self.unindex(call, &gone);
+        self.order.remove(&(gone.until, call.clone()));
+        Some(gone)
     }
 
-    fn forget(&mut self, call: &CallId) {
-        if let Some(gone) = self.calls.remove(call) {
-            self.unindex(call, &gone);
-            self.order.remove(&(gone.until, call.clone()));
-        }
+    /// The call that was settled first, if it may be forgotten by then.
+    fn first(&self, until: Option<Instant>) -> Option<CallId> {
+        let (at, call) = self.order.first()?;
+        until.is_none_or(|until| *at <= until).then(|| call.clone())
     }
 
     fn change(&mut self, call: &CallId, change: impl FnOnce(&mut Gone)) {
@@ -292,11 +269,7 @@ impl Settled {
             Stop::Waiting => {
                 self.waiting.insert(gone.asked.stanza, call.clone());
             }
-            Stop::Sent { stanza, packet } => {
-                self.by_stanza.insert(stanza, call.clone());
-                self.by_packet.insert(packet, call.clone());
-            }
-            Stop::Unwanted | Stop::Known => {}
+            Stop::Sent(_) | Stop::Unwanted | Stop::Known => {}
         }
     }
 
@@ -320,11 +293,7 @@ impl Settled {
             Stop::Waiting => {
                 self.waiting.remove(&gone.asked.stanza);
             }
-            Stop::Sent { stanza, packet } => {
-                self.by_stanza.remove(&stanza);
-                self.by_packet.remove(&packet);
-            }
-            Stop::Unwanted | Stop::Known => {}
+            Stop::Sent(_) | Stop::Unwanted | Stop::Known => {}
         }
     }
 }
@@ -335,15 +304,29 @@ impl Outgoing {
         let working = gone.asked.ends.saturating_duration_since(core.cx.now);
         let still = if gone.stop == Stop::Waiting { working } else { Duration::ZERO };
         gone.until = later(core.cx.now, still.saturating_add(core.cx.config.times.memory));
+        if self.settled.order.len() >= MAX_SETTLED
+            && let Some(first) = self.settled.first(None)
+        {
+            self.forget_settled(core, &first);
+        }
+        self.forget_settled(core, &call);
         self.settled.insert(call, gone);
         self.set_settled_timer(core);
     }
 
     pub(in crate::protocol::session) fn expire_settled(&mut self, core: &mut Core) {
-        while self.settled.order.first().is_some_and(|(until, _)| *until <= core.cx.now) {
-            self.settled.forget_first();
+        while let Some(first) = self.settled.first(Some(core.cx.now)) {
+            self.forget_settled(core, &first);
         }
         self.set_settled_timer(core);
+    }
+
+    fn forget_settled(&mut self, core: &mut Core, call: &CallId) {
+        if let Some(gone) = self.settled.forget(call)
+            && let Some(stanza) = gone.stop_sent_as()
+        {
+            core.delivery.forget_frame(&gone.asked.owner, stanza);
+        }
     }
 
     fn set_settled_timer(&mut self, core: &mut Core) {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Core, Outgoing};
+use super::{Core, Outgoing, Purpose};
 use crate::{
     protocol::frame::{ControlStop, Message, Meta},
     tool::CallId,
@@ -37,8 +37,8 @@ pub(super) struct StopRequests(VecDeque<StopRequest>);
 #[derive(Debug)]
 struct StopRequest {
     assistant: Identity,
-    /// The stanza and packet under which it went; none while it waits for the assistant to be reachable.
-    sent: Option<(i32, u64)>,
+    /// The stanza under which it was sent; none while it waits for the assistant to be reachable.
+    sent: Option<i32>,
     target: Option<CallId>,
     at: Instant,
 }
@@ -47,11 +47,11 @@ impl Outgoing {
     /// Client: asks the bound assistant to stop a call, or every call that a barge-in would stop.
     pub(crate) fn request_stop(&mut self, core: &mut Core, call: Option<&CallId>) -> Result<(), StopError> {
         let assistant = core.peers.bound().cloned().ok_or(StopError::NoAssistant)?;
-        let stops = &mut self.stop_requests.0;
-        if stops.len() >= MAX_STOPS {
-            stops.pop_front();
+        if self.stop_requests.0.len() >= MAX_STOPS {
+            let oldest = self.stop_requests.0.pop_front();
+            oldest.inspect(|stop| stop.forget_frame(core));
         }
-        stops.push_back(StopRequest {
+        self.stop_requests.0.push_back(StopRequest {
             assistant: assistant.clone(),
             sent: None,
             target: call.cloned(),
@@ -67,48 +67,63 @@ impl Outgoing {
         if !core.peers.is_reachable(to) {
             return;
         }
+        let now = core.cx.now;
+        self.retain_stops(core, |stop| now.saturating_duration_since(stop.at) < STOP_KEPT);
         let mut stops = std::mem::take(&mut self.stop_requests.0);
-        stops.retain(|stop| core.cx.now.saturating_duration_since(stop.at) < STOP_KEPT);
         for stop in stops.iter_mut().filter(|stop| stop.assistant == *to) {
             let message = Message::ControlStop(ControlStop {
                 conversation_id: Some(core.cx.config.room.clone()),
                 target_id: stop.target.as_ref().map(|call| call.as_str().to_owned()),
                 ..ControlStop::default()
             });
-            match stop.sent {
-                Some(_) if !again => {}
-                Some((stanza, _)) => {
-                    if let Err(error) = core.post_again(to, stanza, &Meta::default(), &message) {
-                        tracing::warn!(%to, ?error, "a stop cannot be sent again");
-                    }
-                }
-                None => {
-                    let sent = core.post_small(to, &message);
-                    stop.sent = sent.map(|sent| (sent.stanza, sent.packet));
-                }
+            let sent = match stop.sent {
+                Some(_) if !again => continue,
+                Some(stanza) => core
+                    .post_again(to, stanza, &Meta::default(), &message)
+                    .inspect_err(|error| tracing::warn!(%to, ?error, "a stop cannot be sent again"))
+                    .ok(),
+                None => core.post_small(to, &message),
+            };
+            if let Some(sent) = sent {
+                stop.sent = Some(sent.stanza);
+                core.delivery.await_acknowledgement(to, &sent, Purpose::StopRequest);
             }
         }
         self.stop_requests.0 = stops;
     }
 
     /// The assistant has heard a stop of ours.
-    pub(in crate::protocol::session) fn stop_request_acknowledged(&mut self, by: &Identity, stanza: i32) {
-        self.stop_requests
-            .0
-            .retain(|stop| stop.assistant != *by || stop.sent.is_none_or(|(sent, _)| sent != stanza));
+    pub(in crate::protocol::session) fn stop_request_acknowledged(&mut self, stanza: i32) {
+        self.stop_requests.0.retain(|stop| stop.sent != Some(stanza));
     }
 
-    /// A packet did not leave: a stop in it goes when its assistant can be reached again.
-    /// Returns the assistant that it was for.
-    pub(in crate::protocol::session) fn stop_request_unsent(&mut self, packet: u64) -> Option<Identity> {
-        let mut stops = self.stop_requests.0.iter_mut();
-        let stop = stops.find(|stop| stop.sent.is_some_and(|(_, it)| it == packet))?;
-        stop.sent = None;
-        Some(stop.assistant.clone())
+    /// The packet with a stop was not sent: the stop is sent when its assistant can be reached.
+    pub(in crate::protocol::session) fn stop_request_unsent(&mut self, stanza: i32) {
+        for stop in self.stop_requests.0.iter_mut().filter(|stop| stop.sent == Some(stanza)) {
+            stop.sent = None;
+        }
     }
 
     /// This assistant, or this run of it, is gone: nothing of it is left to stop.
-    pub(in crate::protocol::session) fn forget_stops(&mut self, of: &Identity) {
-        self.stop_requests.0.retain(|stop| stop.assistant != *of);
+    pub(in crate::protocol::session) fn forget_stops(&mut self, core: &mut Core, of: &Identity) {
+        self.retain_stops(core, |stop| stop.assistant != *of);
+    }
+
+    fn retain_stops(&mut self, core: &mut Core, keeps: impl Fn(&StopRequest) -> bool) {
+        self.stop_requests.0.retain(|stop| {
+            let is_kept = keeps(stop);
+            if !is_kept {
+                stop.forget_frame(core);
+            }
+            is_kept
+        });
+    }
+}
+
+impl StopRequest {
+    fn forget_frame(&self, core: &mut Core) {
+        if let Some(stanza) = self.sent {
+            core.delivery.forget_frame(&self.assistant, stanza);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Stops of calls that have ended without their owner's answer (type 10).
 
-use super::{Core, Counter, Outgoing, Remote, Sent, codec, settled::Stop};
+use super::{Core, Counter, Outgoing, Purpose, Remote, Sent, codec, settled::Stop};
 use crate::{
     protocol::{
         frame::{ControlStop, Message, Meta},
@@ -29,21 +29,18 @@ impl Outgoing {
         let sent = core.post_small(&owner, &message);
         core.copy(&Meta::default(), &message);
         if let Some(sent) = sent {
-            self.settled.stop_sent(call, sent.stanza, sent.packet);
+            self.settled.stop_sent(call, sent.stanza);
+            core.delivery.await_acknowledgement(&owner, &sent, Purpose::Stop(call.clone()));
         }
     }
 
     /// Sends a stop again, under the stanza that it had. None if its owner knows of it.
     pub(super) fn stop_again(&mut self, core: &mut Core, call: &CallId) -> Option<Sent> {
         let gone = self.settled.get(call)?;
-        let owner = gone.asked().owner.clone();
-        let Stop::Sent { stanza, .. } = *gone.stop() else {
-            self.stop_owner(core, call);
-            return None;
-        };
+        let (owner, stanza) = (gone.asked().owner.clone(), gone.stop_sent_as()?);
         let message = stop_message(core, call);
         let sent = core.post_again(&owner, stanza, &Meta::default(), &message).ok()?;
-        self.settled.stop_sent(call, stanza, sent.packet);
+        core.delivery.await_acknowledgement(&owner, &sent, Purpose::Stop(call.clone()));
         Some(sent)
     }
 
@@ -64,7 +61,9 @@ impl Outgoing {
         let Some(instance) = remote.instance().cloned() else { return };
         for call in self.settled.may_be_run_by(core.cx.now, owner, &instance) {
             let message = stop_message(core, &call);
-            core.post_small(owner, &message);
+            if let Some(sent) = core.post_small(owner, &message).filter(|sent| sent.is_fast) {
+                core.delivery.await_acknowledgement(owner, &sent, Purpose::LaneOnly(call));
+            }
         }
     }
 

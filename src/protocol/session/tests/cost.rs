@@ -87,6 +87,11 @@ impl Pair {
         self.client.handle_timeout(self.now);
     }
 
+    /// The frames that either end keeps a record of.
+    fn records(&self) -> usize {
+        self.assistant.core.delivery.records() + self.client.core.delivery.records()
+    }
+
     fn call(&mut self) -> CallKey {
         self.assistant.call(self.now, Request::new("t", Value::empty())).unwrap()
     }
@@ -177,4 +182,28 @@ fn packets_given_back_cost_no_more_with_many_calls_open() {
     pair.calls(1_800);
     let late = pair.cost_of_calls(100);
     assert!(late <= 3 * early, "{early} comparisons of 100 packets became {late}");
+}
+
+#[test]
+fn records_of_frames_end_with_their_calls() {
+    for lossy in [false, true] {
+        let mut pair = Pair::new(unlimited().lossy(lossy));
+        pair.calls(10);
+        assert_eq!(pair.records(), 0, "each frame was acknowledged");
+        pair.answers = false;
+        pair.calls(10);
+        pair.cut = true;
+        for _ in 0..10 {
+            let key = pair.call(); // neither the request nor its stop arrives
+            pair.assistant.cancel(pair.now, key);
+            pair.exchange();
+        }
+        assert!(pair.records() >= 10);
+        for _ in 0..10 {
+            pair.now += Duration::from_secs(100);
+            pair.exchange();
+        }
+        // The client keeps the results that nothing acknowledges while its caller is in the room.
+        assert_eq!((pair.assistant.open_calls(), pair.assistant.core.delivery.records()), (0, 0));
+    }
 }

@@ -1,0 +1,290 @@
+//! The frames that peers have not acknowledged, one record each.
+//!
+//! A record says what its frame is for. Acknowledgements, packets that were not sent, streams that a peer refused and retransmissions all
+//! find the frame here, by its stanza or by its last packet. Records outlive a pair of sids; those who sent the frames remove them.
+
+use std::collections::BTreeMap;
+
+use super::{Delivery, MAX_REFUSALS, Sent, flight::Unsent};
+use crate::{
+    protocol::session::{SendFailure, codec, context::Context},
+    tool::CallId,
+    transport::{Identity, Lane},
+};
+
+/// What a frame is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The request of an open call.
+    Request(CallId),
+    /// The stop of a settled call.
+    Stop(CallId),
+    /// The result of a request.
+    Result(CallId),
+    /// The claim of a call that its caller may run as well.
+    Claim(CallId),
+    /// A client's wish that its assistant stops calls.
+    StopRequest,
+    /// A stop that only the fast lane sends again, under one pair of sids.
+    LaneOnly(CallId),
+}
+
+/// A packet that was not sent, and the frame that nothing else has carried to its peer since.
+#[derive(Debug)]
+pub(crate) struct NotSent {
+    pub(crate) to: Identity,
+    pub(crate) stanza: i32,
+    pub(crate) purpose: Purpose,
+    /// It is proven that no packet of the frame was ever sent.
+    pub(crate) never_left: bool,
+}
+
+/// All unacknowledged frames. A stanza is never used twice, so its absolute value identifies the frame.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    by_peer: BTreeMap<Identity, BTreeMap<u32, Frame>>,
+    by_packet: BTreeMap<u64, (Identity, i32)>,
+}
+
+#[derive(Debug)]
+struct Frame {
+    purpose: Purpose,
+    /// The last packet that carried it.
+    packet: u64,
+    /// How often it was handed over and not given back.
+    left: u32,
+    /// It was sent on the fast lane, where several packets carry one number.
+    is_fast: bool,
+    /// How often its peer had no room for it.
+    refusals: u32,
+    /// Its peer had no room for it, so it is sent again later.
+    must_wait: bool,
+}
+
+impl Purpose {
+    fn call(&self) -> Option<&CallId> {
+        match self {
+            Self::Request(call)
+            | Self::Stop(call)
+            | Self::Result(call)
+            | Self::Claim(call)
+            | Self::LaneOnly(call) => Some(call),
+            Self::StopRequest => None,
+        }
+    }
+}
+
+impl Frames {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        assert_eq!(self.by_packet.len(), self.by_peer.values().map(BTreeMap::len).sum::<usize>());
+        self.by_packet.len()
+    }
+
+    /// Whether an acknowledgement that names this call may mean the frame of this stanza.
+    pub(super) fn may_mean(&self, to: &Identity, stanza: i32, named: Option<&str>) -> bool {
+        let call = self.frame(to, stanza).and_then(|frame| frame.purpose.call());
+        call.is_none_or(|call| codec::may_mean(named, call))
+    }
+
+    /// Whether this is the result of this call. The stanza is an absolute value.
+    pub(super) fn is_result_of(&self, to: &Identity, stanza: u32, call: Option<&CallId>) -> bool {
+        let frame = self.by_peer.get(to).and_then(|frames| frames.get(&stanza));
+        let is_it = |frame: &Frame| matches!(&frame.purpose, Purpose::Result(its) if Some(its) == call);
+        frame.is_some_and(is_it)
+    }
+
+    /// The absolute stanzas of the results for this peer.
+    pub(super) fn results_to(&self, to: &Identity) -> Vec<u32> {
+        let frames = self.by_peer.get(to).into_iter().flatten();
+        let results = frames.filter(|(_, frame)| matches!(frame.purpose, Purpose::Result(_)));
+        results.map(|(stanza, _)| *stanza).collect()
+    }
+
+    fn frame(&self, to: &Identity, stanza: i32) -> Option<&Frame> {
+        self.by_peer.get(to)?.get(&stanza.unsigned_abs())
+    }
+
+    fn frame_mut(&mut self, to: &Identity, stanza: i32) -> Option<&mut Frame> {
+        self.by_peer.get_mut(to)?.get_mut(&stanza.unsigned_abs())
+    }
+
+    fn of_peer(&self, id: &Identity) -> impl Iterator<Item = &Frame> {
+        self.by_peer.get(id).into_iter().flat_map(BTreeMap::values)
+    }
+
+    fn note(&mut self, to: &Identity, sent: &Sent, purpose: Purpose) {
+        self.by_packet.insert(sent.packet, (to.clone(), sent.stanza));
+        let frames = self.by_peer.entry(to.clone()).or_default();
+        if let Some(frame) = frames.get_mut(&sent.stanza.unsigned_abs()) {
+            self.by_packet.remove(&frame.packet);
+            frame.packet = sent.packet;
+            frame.is_fast = sent.is_fast || (frame.is_fast && frame.left > 0);
+            frame.left += 1;
+            frame.must_wait = false;
+            return;
+        }
+        let frame = Frame {
+            purpose,
+            packet: sent.packet,
+            left: 1,
+            is_fast: sent.is_fast,
+            refusals: 0,
+            must_wait: false,
+        };
+        frames.insert(sent.stanza.unsigned_abs(), frame);
+    }
+
+    fn remove(&mut self, to: &Identity, stanza: i32) -> Option<Frame> {
+        let frames = self.by_peer.get_mut(to)?;
+        let frame = frames.remove(&stanza.unsigned_abs())?;
+        if frames.is_empty() {
+            self.by_peer.remove(to);
+        }
+        self.by_packet.remove(&frame.packet);
+        Some(frame)
+    }
+
+    fn retain(&mut self, to: &Identity, keeps: impl Fn(&Frame) -> bool) {
+        let Some(frames) = self.by_peer.get_mut(to) else { return };
+        let by_packet = &mut self.by_packet;
+        frames.retain(|_, frame| {
+            let is_kept = keeps(frame);
+            if !is_kept {
+                by_packet.remove(&frame.packet);
+            }
+            is_kept
+        });
+        if frames.is_empty() {
+            self.by_peer.remove(to);
+        }
+    }
+}
+
+impl Delivery {
+    /// A frame was sent, or sent again under its stanza: its peer shall acknowledge it.
+    pub(crate) fn await_acknowledgement(&mut self, to: &Identity, sent: &Sent, purpose: Purpose) {
+        self.frames.note(to, sent, purpose);
+    }
+
+    /// A peer acknowledges a frame, naming a call or none. Returns what the frame was for.
+    pub(crate) fn acknowledged(
+        &mut self,
+        by: &Identity,
+        stanza: i32,
+        named: Option<&str>,
+    ) -> Option<Purpose> {
+        if !self.frames.may_mean(by, stanza, named) {
+            return None;
+        }
+        self.frames.remove(by, stanza).map(|frame| frame.purpose)
+    }
+
+    /// A call was answered, so its request has arrived.
+    pub(crate) fn answered(&mut self, cx: &Context, by: &Identity, stanza: i32, lane: Lane) {
+        if let Some(link) = self.links.get_mut(by) {
+            link.lane.arrived(cx.now, stanza, lane);
+        }
+    }
+
+    /// The fast lane sends this frame no more.
+    pub(crate) fn stop_repeating(&mut self, to: &Identity, stanza: i32) {
+        if let Some(link) = self.links.get_mut(to) {
+            link.lane.forget(stanza);
+        }
+    }
+
+    /// A frame is not wanted any more: nothing of it is sent again. Returns whether its window has room for another one.
+    pub(crate) fn withdraw_frame(&mut self, to: &Identity, stanza: i32) -> bool {
+        self.stop_repeating(to, stanza);
+        if let Some(frame) = self.frames.remove(to, stanza) {
+            self.withdraw(frame.packet);
+        }
+        self.release_window(to, stanza)
+    }
+
+    /// Forgets a frame, which may still be on its way.
+    pub(crate) fn forget_frame(&mut self, to: &Identity, stanza: i32) {
+        self.frames.remove(to, stanza);
+    }
+
+    /// Forgets all frames to a peer that acknowledges nothing any more.
+    pub(crate) fn forget_frames(&mut self, to: &Identity) {
+        self.frames.retain(to, |_| false);
+    }
+
+    /// Forgets the frames that only the fast lane would send again.
+    pub(super) fn forget_lane_only(&mut self, to: &Identity) {
+        self.frames.retain(to, |frame| !matches!(frame.purpose, Purpose::LaneOnly(_)));
+    }
+
+    /// Whether no packet with this frame was sent.
+    pub(crate) fn never_left(&self, to: &Identity, stanza: i32) -> bool {
+        self.frames.frame(to, stanza).is_some_and(|frame| frame.left == 0)
+    }
+
+    /// Whether a frame was sent as a large packet, which may still be on its way.
+    pub(crate) fn is_large(&self, to: &Identity, stanza: i32) -> bool {
+        self.frames.frame(to, stanza).is_some_and(|frame| self.is_large_to(frame.packet, to))
+    }
+
+    /// The requests to this peer of which no packet was sent, in the order of their stanzas.
+    pub(crate) fn requests_never_sent(&self, to: &Identity) -> Vec<CallId> {
+        self.requests_to(to, |frame| frame.left == 0)
+    }
+
+    /// The requests that this peer had no room for, in the order of their stanzas.
+    pub(crate) fn requests_refused(&self, to: &Identity) -> Vec<CallId> {
+        self.requests_to(to, |frame| frame.must_wait)
+    }
+
+    /// What this peer has not acknowledged, in the order of the stanzas.
+    pub(crate) fn unacknowledged(&self, id: &Identity) -> Vec<Purpose> {
+        let is_sent_again = |purpose: &Purpose| {
+            matches!(purpose, Purpose::Request(_) | Purpose::Stop(_) | Purpose::Result(_) | Purpose::Claim(_))
+        };
+        let purposes = self.frames.of_peer(id).map(|frame| &frame.purpose);
+        purposes.filter(|purpose| is_sent_again(purpose)).cloned().collect()
+    }
+
+    /// A packet was not sent. None if that says nothing of its frame: another packet carries it, or nobody waits for it. A request or claim
+    /// keeps its record.
+    pub(crate) fn unsent(&mut self, cx: &mut Context, packet: u64, why: &SendFailure) -> Option<NotSent> {
+        let (to, stanza) = self.frames.by_packet.get(&packet)?.clone();
+        let link = self.links.get_mut(&to);
+        let on_lane = link.map_or(Unsent::Unknown, |link| link.lane.unsent(cx.now, stanza, packet, why));
+        if on_lane == Unsent::Covered {
+            self.set_lane_timer(cx, &to);
+            return None;
+        }
+        let frame = self.frames.frame_mut(&to, stanza)?;
+        let is_proven = on_lane == Unsent::Proven || !frame.is_fast;
+        let never_left = is_proven && frame.left == 1;
+        if is_proven && *why == SendFailure::Interrupted {
+            frame.left = frame.left.saturating_sub(1);
+        }
+        let purpose = frame.purpose.clone();
+        if !matches!(purpose, Purpose::Request(_) | Purpose::Claim(_)) {
+            self.frames.remove(&to, stanza);
+        }
+        Some(NotSent { to, stanza, purpose, never_left })
+    }
+
+    /// A peer had no room for the stream in this packet. Returns what it carried, and how often the peer had no room for it. A request is sent
+    /// again unless that was too often.
+    pub(crate) fn refused(&mut self, by: &Identity, packet: u64) -> Option<(Purpose, u32)> {
+        let (to, stanza) = self.frames.by_packet.get(&packet).filter(|(to, _)| to == by)?.clone();
+        let frame = self.frames.frame_mut(&to, stanza)?;
+        frame.refusals = frame.refusals.saturating_add(1);
+        frame.must_wait = frame.refusals < MAX_REFUSALS;
+        Some((frame.purpose.clone(), frame.refusals))
+    }
+
+    fn requests_to(&self, to: &Identity, which: impl Fn(&Frame) -> bool) -> Vec<CallId> {
+        let call = |frame: &Frame| match &frame.purpose {
+            Purpose::Request(call) => Some(call.clone()),
+            _ => None,
+        };
+        self.frames.of_peer(to).filter(|frame| which(frame)).filter_map(call).collect()
+    }
+}
