@@ -54,6 +54,7 @@
 //! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
 //! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
 //! | `livekit` | the LiveKit participant in pure Rust, and tokens |
+//! | `livekit-sdk` | other users of `livekit-net` in the same process keep its native client |
 //! | `cli` (default) | the command line tool `toolbridge` |
 
 #[cfg(feature = "runtime")]

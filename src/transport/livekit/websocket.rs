@@ -141,8 +141,16 @@ pub(super) async fn scope<F: Future>(dial: Arc<Dial>, join: F) -> F::Output {
     DIAL.scope(dial, join).await
 }
 
-/// The process's client: ours within a scope, the library's own outside.
+/// The process's client. Connections outside a scope belong to other parts of the program.
 struct ScopedClient;
+
+#[cfg(not(feature = "livekit-sdk"))]
+fn refused() -> TransportError {
+    TransportError::Other(
+        "toolbridge has registered the WebSocket client of this process; enable its feature `livekit-sdk`"
+            .into(),
+    )
+}
 
 #[async_trait]
 impl WsClient for ScopedClient {
@@ -155,11 +163,13 @@ impl WsClient for ScopedClient {
         let url = Url::parse(&url).map_err(|_| TransportError::Other("malformed address".into()))?;
         let dial = match DIAL.try_with(Arc::clone) {
             Ok(dial) => dial,
+            #[cfg(feature = "livekit-sdk")]
             Err(_) => {
-                return livekit_net::testing::native_ws_client()
-                    .connect(url.into(), headers, timeout_ms)
-                    .await;
+                let native = livekit_net::testing::native_ws_client();
+                return native.connect(url.into(), headers, timeout_ms).await;
             }
+            #[cfg(not(feature = "livekit-sdk"))]
+            Err(_) => return Err(refused()),
         };
         let limit = Duration::from_millis(timeout_ms);
         let opened = tokio::select! {
@@ -199,7 +209,13 @@ impl HttpClient for ScopedClient {
         if DIAL.try_with(|_| ()).is_ok() {
             return Err(TransportError::Other("not asked".into()));
         }
-        livekit_net::testing::native_http_client().request(method, url, headers, body).await
+        #[cfg(feature = "livekit-sdk")]
+        return livekit_net::testing::native_http_client().request(method, url, headers, body).await;
+        #[cfg(not(feature = "livekit-sdk"))]
+        {
+            let _ = (method, url, headers, body);
+            Err(refused())
+        }
     }
 }
 
