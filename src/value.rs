@@ -2,6 +2,13 @@
 //!
 //! Bytes from outside pass one scan ([`Limits`]) and are then read without fear: by path without
 //! allocation, as a type by serde, or as canonical JSON (`wire.md`, section 9), which loses nothing.
+//!
+//! Types are written and read by serializers of this module, not by `rmp-serde`, which changes what peers see:
+//!
+//! - Its reader refuses a whole float where an integer is wanted, and an empty map where nothing is wanted. JavaScript, Go and
+//!   Lua peers send these. Adapting it means wrapping each of its access types, which is a reader again.
+//! - Its writer has one switch for text forms. With it, `bin` and extension values inside a [`Value`] become text; without it,
+//!   an address becomes an array, though its JSON Schema says string. Integers of 128 bits become `bin` in either case.
 
 mod de;
 mod embed;
