@@ -36,6 +36,7 @@ mod address;
 mod backlog;
 mod connect;
 mod connection;
+mod crypto;
 mod dial;
 mod error;
 pub(crate) mod host;

@@ -16,6 +16,7 @@ use str0m::{
 };
 
 use super::{
+    crypto,
     ice_tcp::TcpEvent,
     liveness::CHECK,
     sockets::{MAX_DATAGRAM, Readable, Sockets},
@@ -117,6 +118,7 @@ impl PeerConnection {
         tcp: bool,
     ) -> Result<(Self, String), Error> {
         let mut config = Rtc::builder()
+            .set_crypto_provider(crypto::provider())
             .clear_codecs()
             .set_sctp_max_buffered_amount(BUDGET)
             .set_stats_interval(Some(CHOICE));

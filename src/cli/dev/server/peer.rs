@@ -15,6 +15,8 @@ use str0m::{
 
 use toolbridge::transport::Lane;
 
+use crate::crypto;
+
 /// The maximum number of unacknowledged bytes of both channels.
 const BUDGET: usize = 144 * 1024;
 /// The part of [`BUDGET`] reserved for lossy packets, in bytes.
@@ -64,7 +66,11 @@ impl Peer {
     /// Creates a peer connection that waits for an offer. The addresses are the server's over UDP and TCP.
     pub(super) fn new(now: Instant, addresses: [SocketAddr; 2]) -> Self {
         Self {
-            rtc: Rtc::builder().clear_codecs().set_sctp_max_buffered_amount(BUDGET).build(now),
+            rtc: Rtc::builder()
+                .set_crypto_provider(crypto::provider())
+                .clear_codecs()
+                .set_sctp_max_buffered_amount(BUDGET)
+                .build(now),
             addresses,
             candidates: 0,
             heard: None,
@@ -360,7 +366,7 @@ mod tests {
 
     impl Client {
         fn new(now: Instant, peer: &mut Peer, at: SocketAddr) -> Self {
-            let mut rtc = Rtc::builder().clear_codecs().build(now);
+            let mut rtc = Rtc::builder().set_crypto_provider(crypto::provider()).clear_codecs().build(now);
             let mut api = rtc.sdp_api();
             api.add_channel("_reliable".into());
             let (offer, pending) = api.apply().unwrap();

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use str0m::{Rtc, change::SdpOffer};
 
-use crate::transport::livekit::peer_connection::PeerConnection;
+use crate::transport::livekit::{crypto, peer_connection::PeerConnection};
 
 /// How many changed answers are tried. Each costs a peer connection.
 const ROUNDS: u64 = 600;
@@ -58,7 +58,7 @@ async fn changed_answers_and_candidates_are_taken_or_refused() {
     for _ in 0..ROUNDS {
         let now = Instant::now();
         let (mut connection, offer) = PeerConnection::new(now, None, true, true).unwrap();
-        let mut remote = Rtc::builder().clear_codecs().build(now);
+        let mut remote = Rtc::builder().set_crypto_provider(crypto::provider()).clear_codecs().build(now);
         let answer = remote.sdp_api().accept_offer(SdpOffer::from_sdp_string(&offer).unwrap()).unwrap();
         match connection.handle_answer(&changed(&answer.to_sdp_string(), &mut random), 1) {
             Ok(()) => taken += 1,

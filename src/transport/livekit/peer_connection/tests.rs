@@ -108,7 +108,8 @@ impl Remote {
     async fn answer(offer: &str) -> (Self, String) {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let local = socket.local_addr().unwrap();
-        let mut rtc = Rtc::builder().clear_codecs().build(Instant::now());
+        let mut rtc =
+            Rtc::builder().set_crypto_provider(crypto::provider()).clear_codecs().build(Instant::now());
         rtc.add_local_candidate(Candidate::host(local, Protocol::Udp).unwrap());
         let offer = SdpOffer::from_sdp_string(offer).unwrap();
         let answer = rtc.sdp_api().accept_offer(offer).unwrap().to_sdp_string();
