@@ -52,10 +52,13 @@
 //! | --- | --- |
 //! | none | the core, without an async crate: [`Frame`](protocol::frame::Frame), [`Value`], [`Session`] |
 //! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
-//! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
 //! | `livekit` | the LiveKit participant in pure Rust, and tokens |
 //! | `livekit-sdk` | other users of `livekit-net` in the same process keep its native client |
-//! | `cli` (default) | the command line tool `toolbridge` |
+//! | `schema-validation` | arguments are checked against the tool's JSON Schema before the tool runs; without it they are only decoded |
+//! | `programs` | tools that are programs, described by a `tools.toml`; Unix only |
+//! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
+//! | `report` | a recording as an HTML page |
+//! | `cli` (default) | the command line tool `toolbridge`, with all of the above but `livekit-sdk` |
 
 #[cfg(feature = "runtime")]
 pub mod participant;
@@ -80,7 +83,7 @@ pub use protocol::session::{
 };
 #[cfg(feature = "runtime")]
 pub use tool::functions::{Handler, State, Tools, check_tool};
-#[cfg(all(feature = "runtime", unix))]
+#[cfg(all(feature = "programs", unix))]
 pub use tool::programs::{ProgramTools, ProgramsError};
 #[cfg(feature = "runtime")]
 pub use tool::source::{Prefixed, ToolContext, ToolSource};

@@ -32,6 +32,7 @@ mod recorder;
 mod records;
 mod redact;
 mod redactor;
+#[cfg(feature = "report")]
 mod report;
 mod rewrite;
 mod streams;
@@ -57,6 +58,7 @@ pub use recorder::{Recorder, RecorderOptions};
 pub use records::Damage;
 pub use redact::Redact;
 pub(crate) use redactor::MARK as REDACTED;
+#[cfg(feature = "report")]
 pub use report::{report, report_with_notes, write_report};
 pub use rewrite::{Repaired, redact, repair};
 pub use tap::Tap;

@@ -17,7 +17,7 @@ mod failure;
 pub mod functions;
 mod name;
 pub(crate) mod not_offered;
-#[cfg(all(feature = "runtime", unix))]
+#[cfg(all(feature = "programs", unix))]
 pub mod programs;
 mod progress;
 mod prompt;

@@ -4,23 +4,30 @@
 //! schema of a few hundred bytes can take minutes to compile or to evaluate.
 
 mod bounds;
+#[cfg(feature = "schema-validation")]
+mod validator;
 
+#[cfg(feature = "schema-validation")]
 use std::sync::Arc;
 
-use jsonschema::{PatternOptions, Validator, error::TypeKind, error::ValidationErrorKind};
 use serde_json::Value as Json;
+
+#[cfg(feature = "schema-validation")]
+use validator::Validator;
 
 use crate::{
     tool::{ErrorCode, RegisterError, Tool, ToolError},
     value::Value,
 };
 
-/// The longest text that a message takes over from a schema or a path, in characters: it is read by a model.
-const MAX_QUOTED: usize = 200;
-
-/// What checks one tool's arguments. Compiled once for each definition of a tool.
-#[derive(Clone, Debug)]
-pub(crate) struct ArgumentCheck(Option<Arc<Validator>>);
+/// Checks one tool's arguments. Compiled once for each definition of a tool.
+///
+/// Without the feature `schema-validation` it accepts any map.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ArgumentCheck {
+    #[cfg(feature = "schema-validation")]
+    validator: Option<Arc<Validator>>,
+}
 
 impl ArgumentCheck {
     /// The check that the tool's schema asks for; a tool without one takes any map.
@@ -29,20 +36,18 @@ impl ArgumentCheck {
     /// `Schema` when the schema is invalid, refers to anything outside itself, needs a backtracking regular
     /// expression, or is larger than the bounds allow.
     pub(crate) fn compile(tool: &Tool) -> Result<Self, RegisterError> {
-        let Some(schema) = tool.input_schema() else { return Ok(Self(None)) };
+        let Some(schema) = tool.input_schema() else { return Ok(Self::default()) };
         let refuse = |reason: String| RegisterError::Schema { name: tool.name().clone(), reason };
         bounds::check(schema).map_err(|error| refuse(error.to_string()))?;
-        let validator = jsonschema::options()
-            .offline()
-            .with_pattern_options(PatternOptions::regex())
-            .build(schema)
-            .map_err(|error| refuse(quoted(&error.to_string())))?;
-        Ok(Self(Some(Arc::new(validator))))
+        Ok(Self {
+            #[cfg(feature = "schema-validation")]
+            validator: Some(Arc::new(Validator::compile(schema).map_err(refuse)?)),
+        })
     }
 
     /// Takes any map, whatever the schema says: it is not looked at.
     pub(crate) fn any_map() -> Self {
-        Self(None)
+        Self::default()
     }
 
     /// The arguments as the tool gets them: no arguments at all are an empty map.
@@ -58,62 +63,15 @@ impl ArgumentCheck {
         if !json.is_object() {
             return Err(ToolError::new(ErrorCode::INVALID_PARAMETERS, "the parameters must be a map"));
         }
-        match self.0.as_ref().map(|validator| validator.validate(&json)) {
-            Some(Err(error)) => Err(refusal(&error)),
-            _ => Ok(arguments),
+        #[cfg(feature = "schema-validation")]
+        if let Some(validator) = &self.validator {
+            validator.check(&json)?;
         }
+        Ok(arguments)
     }
 }
 
-fn refusal(error: &jsonschema::ValidationError<'_>) -> ToolError {
-    let mut path = error.instance_path().to_string();
-    if let ValidationErrorKind::Required { property } = error.kind() {
-        let property = property.as_str().unwrap_or_default().replace('~', "~0").replace('/', "~1");
-        path = format!("{path}/{property}");
-    }
-    let place = if path.is_empty() { "as a whole".to_owned() } else { format!("at {}", quoted(&path)) };
-    let rule = rule(error.kind());
-    ToolError::new(ErrorCode::INVALID_PARAMETERS, format!("the parameters do not fit {place}: {rule}"))
-}
-
-/// The rule that was broken, in the schema's words alone.
-fn rule(kind: &ValidationErrorKind) -> String {
-    use ValidationErrorKind as Kind;
-    match kind {
-        Kind::Required { .. } => "it is required".to_owned(),
-        Kind::Type { kind: TypeKind::Single(one) } => format!("its type must be {one}"),
-        Kind::Type { kind: TypeKind::Multiple(some) } => {
-            let names: Vec<_> = some.iter().map(|it| it.as_str()).collect();
-            format!("its type must be one of {}", names.join(", "))
-        }
-        Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
-            let names: Vec<_> = unexpected.iter().map(|name| format!("{name:?}")).collect();
-            quoted(&format!("the schema has no property {}", names.join(", ")))
-        }
-        Kind::Enum { options } => quoted(&format!("it must be one of {options}")),
-        Kind::Constant { expected_value } => quoted(&format!("it must be {expected_value}")),
-        Kind::Minimum { limit } => format!("it must be at least {limit}"),
-        Kind::Maximum { limit } => format!("it must be at most {limit}"),
-        Kind::ExclusiveMinimum { limit } => format!("it must be more than {limit}"),
-        Kind::ExclusiveMaximum { limit } => format!("it must be less than {limit}"),
-        Kind::MinLength { limit } => format!("it must have at least {limit} characters"),
-        Kind::MaxLength { limit } => format!("it must have at most {limit} characters"),
-        Kind::MinItems { limit } => format!("it must have at least {limit} items"),
-        Kind::MaxItems { limit } => format!("it must have at most {limit} items"),
-        Kind::Pattern { pattern } => quoted(&format!("it must match the pattern {pattern:?}")),
-        Kind::Format { format } => quoted(&format!("it must have the format {format:?}")),
-        other => format!("it breaks the rule `{}`", other.keyword()),
-    }
-}
-
-fn quoted(text: &str) -> String {
-    let mut clean: String = text.chars().filter(|it| !it.is_control()).take(MAX_QUOTED).collect();
-    if clean.len() < text.len() {
-        clean.push('…');
-    }
-    clean
-}
-
+#[cfg(feature = "schema-validation")]
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -74,9 +74,9 @@ mod replay_ahead;
 mod replay_cassette;
 #[cfg(feature = "record")]
 mod replay_live;
-#[cfg(feature = "record")]
+#[cfg(feature = "report")]
 mod report;
-#[cfg(feature = "record")]
+#[cfg(feature = "report")]
 mod report_sample;
 mod session_admission;
 mod session_alicia;
