@@ -242,7 +242,7 @@ fn an_hour(path: &Path) {
 }
 
 fn frames_of(n: u64) -> [(u64, Direction, Bytes); 4] {
-    let id = CallId::from(format!("V1StGXR8_Z5jdHi{n:06}").as_str());
+    let id = CallId::try_from(format!("V1StGXR8_Z5jdHi{n:06}")).expect("not empty");
     let stanza = i32::try_from(2 * n + 2).unwrap();
     let frame =
         |stanza: i32, message: Message| Frame::write(stanza, "bench", &Meta::new(), &message).unwrap();

@@ -89,9 +89,10 @@ pub use tool::programs::{ProgramTools, ProgramsError};
 pub use tool::source::{Prefixed, ToolContext, ToolSource};
 pub use tool::{
     AuthorizePrompt, BargeIn, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT, Decision, ErrorCode,
-    Execution, FormPrompt, InvalidToolName, InvalidTraceContext, MAX_TOOL_NAME, NotAdmitted, NotOffered,
-    Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer,
-    PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext, Visibility,
+    Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, MAX_TOOL_NAME, NotAdmitted,
+    NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt,
+    PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
+    Visibility,
 };
 #[cfg(feature = "livekit")]
 pub use transport::livekit::{

@@ -34,7 +34,7 @@ mod lock;
 mod prompt;
 mod ready;
 mod setup;
-mod trace;
+mod spans;
 mod turn;
 
 pub use assistant::{Assistant, AssistantBuilder};
@@ -44,10 +44,10 @@ pub use consent::ConsentRequest;
 pub use events::Events;
 pub use prompt::PromptRequest;
 pub use ready::{Ready, ReadyError};
-pub use trace::Propagate;
+pub use spans::Propagate;
 pub use turn::Turn;
 
-use call::Slot;
+use call::OpenCall;
 
 /// How many events a reader may be behind before it misses the oldest.
 const EVENTS_KEPT: usize = 256;
@@ -67,13 +67,13 @@ struct Shared {
     registrations: watch::Sender<u64>,
     closed: watch::Sender<Option<CloseReason>>,
     /// What joins our spans to the traces of others.
-    propagation: trace::Propagation,
+    propagation: spans::Propagation,
 }
 
 #[derive(Debug)]
 struct Inner {
     session: Session,
-    calls: HashMap<CallKey, Slot>,
+    calls: HashMap<CallKey, OpenCall>,
     closing: Closing,
     /// None when nothing will ever happen again.
     events: Option<broadcast::Sender<Event>>,
@@ -91,7 +91,7 @@ enum Closing {
 }
 
 impl Shared {
-    fn new(session: Session, propagation: trace::Propagation) -> Arc<Self> {
+    fn new(session: Session, propagation: spans::Propagation) -> Arc<Self> {
         Arc::new(Self {
             identity: session.local().identity().clone(),
             inner: Mutex::new(Inner {
@@ -268,7 +268,7 @@ macro_rules! setup_methods {
             /// [`Propagate`](crate::Propagate). Default: a trace context that a request brings is read, and
             /// none is made.
             pub fn propagate(mut self, propagate: impl crate::participant::Propagate) -> Self {
-                self.setup.propagation = crate::participant::trace::Propagation::new(propagate);
+                self.setup.propagation = crate::participant::spans::Propagation::new(propagate);
                 self
             }
 

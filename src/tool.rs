@@ -25,13 +25,13 @@ mod prompt;
 mod schema;
 #[cfg(feature = "runtime")]
 pub mod source;
-mod trace;
+mod trace_context;
 
 pub use barge_in::BargeIn;
 pub use definition::{Consent, Execution, Offer, Tool, ToolOptions, Visibility};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
-pub use name::{CallId, InvalidToolName, MAX_TOOL_NAME, ToolName};
+pub use name::{CallId, InvalidCallId, InvalidToolName, MAX_TOOL_NAME, ToolName};
 pub use not_offered::{NotAdmitted, NotOffered};
 pub use progress::{Progress, ProgressStatus};
 pub use prompt::{
@@ -39,7 +39,7 @@ pub use prompt::{
     MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, PermissionOption, PermissionPrompt, Prompt,
     PromptAnswer, PromptedCall,
 };
-pub use trace::{InvalidTraceContext, TraceContext};
+pub use trace_context::{InvalidTraceContext, TraceContext};
 
 /// The timeout of a call that names none (`wire.md`, section 3.1).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);

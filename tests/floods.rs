@@ -90,7 +90,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         (
             "6",
             Message::ToolUseRequest(ToolUseRequest {
-                id: "1".into(),
+                id: "1".parse().unwrap(),
                 tool_name: "t".into(),
                 parameters: Value::empty(),
                 execution: Ok(Execution::Client),
@@ -102,7 +102,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         (
             "7",
             Message::ToolUseResult(ToolUseResult {
-                id: "1".into(),
+                id: "1".parse().unwrap(),
                 success: true,
                 result: None,
                 error_code: None,
@@ -133,7 +133,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         (
             "1000",
             Message::ToolProgress(ToolProgress {
-                id: "1".into(),
+                id: "1".parse().unwrap(),
                 status: toolbridge::ProgressStatus::InProgress,
                 content: None,
                 message: None,

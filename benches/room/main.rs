@@ -211,7 +211,7 @@ async fn flood(
 fn frames(room: &str) -> Vec<bytes::Bytes> {
     let messages = [
         Message::ToolUseRequest(ToolUseRequest {
-            id: "1".into(),
+            id: "1".parse().expect("not empty"),
             tool_name: "get_battery".into(),
             parameters: Value::empty(),
             execution: Ok(Execution::Client),
@@ -220,7 +220,7 @@ fn frames(room: &str) -> Vec<bytes::Bytes> {
             message_id: None,
         }),
         Message::ToolUseResult(ToolUseResult {
-            id: "1".into(),
+            id: "1".parse().expect("not empty"),
             success: true,
             result: None,
             error_code: None,
@@ -230,7 +230,7 @@ fn frames(room: &str) -> Vec<bytes::Bytes> {
         }),
         Message::ControlStop(ControlStop { target_id: Some("1".into()), ..ControlStop::default() }),
         Message::ToolProgress(ToolProgress {
-            id: "1".into(),
+            id: "1".parse().expect("not empty"),
             status: toolbridge::ProgressStatus::InProgress,
             content: None,
             message: None,

@@ -11,7 +11,7 @@ use toolbridge::{
 
 pub(crate) fn request() -> Bytes {
     let request = Message::ToolUseRequest(ToolUseRequest {
-        id: CallId::from("V1StGXR8_Z5jdHi6B-myT"),
+        id: CallId::try_from("V1StGXR8_Z5jdHi6B-myT").unwrap(),
         tool_name: "find_contact".into(),
         parameters: json!({"name": "Ada Lovelace", "limit": 3, "fuzzy": true, "fields": ["mobile", "mail"]})
             .into(),
@@ -25,7 +25,7 @@ pub(crate) fn request() -> Bytes {
 
 pub(crate) fn result() -> Bytes {
     let result = Message::ToolUseResult(ToolUseResult {
-        id: CallId::from("V1StGXR8_Z5jdHi6B-myT"),
+        id: CallId::try_from("V1StGXR8_Z5jdHi6B-myT").unwrap(),
         success: true,
         result: Some(records().into()),
         error_code: None,

@@ -19,7 +19,8 @@ use super::{
     text, tool_failed,
 };
 use toolbridge::{
-    Client, CloseReason, ErrorCode, ProgramTools, ProgramsError, Role, ToolName, protocol::session::Event,
+    Client, CloseReason, ErrorCode, Identity, ProgramTools, ProgramsError, Role, ToolName,
+    protocol::session::Event,
 };
 
 #[derive(Debug, Args)]
@@ -131,7 +132,7 @@ pub(super) fn line(event: &Event) -> Option<String> {
         Event::Bound(Some(assistant)) => format!("bound to the assistant {assistant}"),
         Event::Bound(None) => "not bound to an assistant".to_owned(),
         Event::AmbiguousAssistant { candidates } => {
-            let names: Vec<_> = candidates.iter().map(toolbridge::Identity::as_str).collect();
+            let names: Vec<_> = candidates.iter().map(Identity::as_str).collect();
             format!("not bound: several participants could be the assistant; choose one of {} with --assistant", names.join(", "))
         }
         Event::Registered { by, refused: Some(why), .. } => {
@@ -149,7 +150,10 @@ pub(super) fn line(event: &Event) -> Option<String> {
         Event::NotAllowed => {
             "the token does not allow sending data: no assistant can see this client; have `canPublishData` granted".to_owned()
         }
-        Event::Misbehaved { by, what, times } => format!("{by} violated the protocol: {what} ({times} times)"),
+        Event::Violation { by, what, times } => {
+            let by = by.as_ref().map_or("a participant without an identity", Identity::as_str);
+            format!("{by} violated the protocol: {what} ({times} times)")
+        }
         Event::Closed(reason) => format!("left: {reason}"),
         _ => return None,
     })

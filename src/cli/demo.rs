@@ -236,13 +236,13 @@ impl Demo {
                 )?;
             }
         }
-        let id = call.id().clone();
+        let id = call.id().cloned();
         let outcome = outcome(call.await);
         let took = began.elapsed();
         let (mut who, mut execution) = ("-".to_owned(), "-");
         while let Some(event) = events.recv().await {
             if let Event::Settled { call, owner, execution: by, .. } = event
-                && call == id
+                && Some(call) == id
             {
                 who = owner.map_or(who, |owner| owner.to_string());
                 execution = if who == "-" { "-" } else { by.as_str() };

@@ -164,7 +164,7 @@ impl AssistantBuilder {
     /// It runs while the session is locked, and often: it must be quick, and must not use a handle of this
     /// participant, which panics. A rule that panics says no.
     pub fn admit(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
-        self.setup.config = self.setup.config.admit_rule(rule);
+        self.setup.config = self.setup.config.admit_if(rule);
         self
     }
 

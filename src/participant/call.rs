@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tracing::Span;
 
-use super::{Handle, Reply, Shared, now, trace, turn::OpenTurn};
+use super::{Handle, Reply, Shared, now, spans, turn::OpenTurn};
 use crate::{
     protocol::session::{CallKey, Request},
     tool::{CallError, CallId, Progress, TraceContext},
@@ -88,17 +88,17 @@ impl CallBuilder {
             Err(EncodeError::TooLarge { size, limit }) => Err(CallError::TooLarge { size, limit }),
             Err(error) => Err(CallError::Arguments(error)),
             Ok(mut request) => {
-                let span = trace::call_span(&request.tool, Some(&request.arguments));
+                let span = spans::call_span(&request.tool, Some(&request.arguments));
                 let context = self.trace.or_else(|| shared.propagation.context(&span));
                 if let Some(context) = context {
                     request = request.trace(&context);
                 }
-                begin(shared, request, Slot { id: CallId::from(""), reply, steps: Arc::clone(&steps), span })
+                begin(shared, request, Reporting { reply, steps: Arc::clone(&steps), span })
             }
         };
         let (state, id) = match started {
             Ok((key, id)) => (State::Open { key, outcome }, id),
-            Err(error) => (State::Refused(Some(error)), CallId::from("")),
+            Err(error) => (State::Refused(Some(error)), None),
         };
         drop(turn);
         shared.wake.notify_one();
@@ -111,15 +111,24 @@ impl CallBuilder {
     }
 }
 
-fn begin(shared: &Shared, request: Request, mut slot: Slot) -> Result<(CallKey, CallId), CallError> {
+/// Where a call's outcome, progress and span go.
+struct Reporting {
+    reply: Reply,
+    steps: Arc<Steps>,
+    span: Span,
+}
+
+fn begin(shared: &Shared, request: Request, to: Reporting) -> Result<(CallKey, Option<CallId>), CallError> {
     let mut inner = shared.lock();
     let refusal = shared.refusal(&inner).map_or(Ok(()), Err);
     let begun = refusal.and_then(|()| inner.session.call(now(), request));
-    let key = begun.inspect_err(|error| trace::failed(&slot.span, error))?;
-    let id = inner.session.call_id(key).cloned().unwrap_or_else(|| CallId::from(""));
-    trace::asked(&slot.span, id.as_str(), inner.session.room());
-    slot.id = id.clone();
-    inner.calls.insert(key, slot);
+    let Reporting { reply, steps, span } = to;
+    let key = begun.inspect_err(|error| spans::failed(&span, error))?;
+    let id = inner.session.call_id(key).cloned();
+    if let Some(id) = &id {
+        spans::asked(&span, id.as_str(), inner.session.room());
+    }
+    inner.calls.insert(key, OpenCall { id: id.clone(), span, reply, steps });
     Ok((key, id))
 }
 
@@ -147,13 +156,16 @@ impl fmt::Debug for CallBuilder {
     }
 }
 
-/// A call under way: a future of its one outcome.
+/// An open call: a future of its one outcome.
 ///
-/// Dropping it cancels the call: the owner is told to stop. [`detach`](Call::detach) lets it finish unseen.
+/// Dropping it cancels the call: the owner is asked to stop. [`detach`](Call::detach) lets it finish without a reader.
+///
+/// Polling it again after it has returned its outcome does not panic. It returns [`CallError::Cancelled`], which says
+/// nothing about the call.
 #[must_use = "dropping a call cancels it"]
 pub struct Call {
     shared: Arc<Shared>,
-    id: CallId,
+    id: Option<CallId>,
     state: State,
     steps: Arc<Steps>,
 }
@@ -169,14 +181,14 @@ enum State {
 }
 
 impl Call {
-    /// Its id; empty for a call that was refused before it had one.
-    pub fn id(&self) -> &CallId {
-        &self.id
+    /// Returns its id, or `None` if the call was refused before it got one.
+    pub fn id(&self) -> Option<&CallId> {
+        self.id.as_ref()
     }
 
     /// Who runs it, once somebody was asked: the owner, or ourselves.
     pub fn owner(&self) -> Option<Identity> {
-        self.shared.lock().session.record(&self.id).and_then(|record| record.owner.clone())
+        self.shared.lock().session.record(self.id.as_ref()?).and_then(|record| record.owner.clone())
     }
 
     /// How far the tool has come: first that it began, then what it tells. `None` when the call has ended.
@@ -252,18 +264,18 @@ impl fmt::Debug for Call {
 
 /// Where the driver puts a call's outcome and progress.
 #[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) id: CallId,
+pub(super) struct OpenCall {
+    pub(super) id: Option<CallId>,
     /// Open as long as the call is.
     pub(super) span: Span,
     pub(super) reply: Reply,
     pub(super) steps: Arc<Steps>,
 }
 
-impl Slot {
+impl OpenCall {
     pub(super) fn settle(self, result: Result<Value, CallError>) {
         if let Err(error) = &result {
-            trace::failed(&self.span, error);
+            spans::failed(&self.span, error);
         }
         // A caller that is gone does not want it.
         let _ = self.reply.send(result);

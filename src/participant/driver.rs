@@ -11,7 +11,7 @@ use tracing::Span;
 use super::{
     Closing, Shared,
     consent::{AskPerson, ConsentRequest},
-    now, trace,
+    now, spans,
 };
 use crate::{
     protocol::session::{CallRecord, Event, Job, JobKey, Output, Question, SendFailure, Session, later},
@@ -203,7 +203,7 @@ impl<T: Transport> Driver<T> {
                     let own = Some(&job).filter(|job| job.caller == shared.identity);
                     let own = own.and_then(|job| inner.session.call_key(&job.call));
                     let own = own.and_then(|key| inner.calls.get(&key));
-                    let span = trace::tool_span(&job, inner.session.room(), own.map(|slot| &slot.span));
+                    let span = spans::tool_span(&job, inner.session.room(), own.map(|slot| &slot.span));
                     self.execute(job, span);
                 }
                 Output::Abort(key) => {
@@ -213,8 +213,8 @@ impl<T: Transport> Driver<T> {
                 }
                 Output::Settled { key, result } => {
                     if let Some(slot) = inner.calls.remove(&key) {
-                        let record = inner.session.record(&slot.id);
-                        trace::ended(&slot.span, record);
+                        let record = slot.id.as_ref().and_then(|id| inner.session.record(id));
+                        spans::ended(&slot.span, record);
                         if let (Some(unasked), Some(record), Err(error)) = (&self.unasked, record, &result)
                             && record.owner.is_none()
                         {

@@ -8,7 +8,7 @@ use super::{
     driver::{Driver, Offering, Unasked},
     joint::run_both,
     now,
-    trace::Propagation,
+    spans::Propagation,
 };
 use crate::{
     protocol::session::{Config, JobKey, Session},
@@ -96,7 +96,7 @@ impl Setup {
             .max_packet(capabilities.max_packet)
             .streams(capabilities.streams)
             .lossy(capabilities.lossy);
-        let config = config.asks(self.consent.is_some());
+        let config = config.consent_available(self.consent.is_some());
         let mut session = match role {
             Role::Assistant => Session::assistant(now(), transport.local(), config, seed),
             Role::Client | Role::Observer => Session::client(now(), transport.local(), config, seed),

@@ -75,7 +75,7 @@ use std::{
 pub(crate) use self::timers::later;
 pub use self::{
     call_log::{CallRecord, CallState},
-    config::{Caps, Config, Rule, Times},
+    config::{Caps, Config, ParticipantFilter, Times},
     context::COMPLAINT_INTERVAL,
     event::{
         CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFailure, SendFrameError,
@@ -83,7 +83,7 @@ pub use self::{
     },
     jobs::{CONSENT_MARGIN, Question},
     outgoing::{LateResult, StopError},
-    peers::{Candidate, Chooser, SelectionPolicy},
+    peers::{Candidate, SelectionFn, SelectionPolicy},
     ready::Readiness,
     stats::{Counter, Stats},
 };

@@ -46,9 +46,9 @@ pub struct RecordedCall {
 
 impl RecordedCall {
     /// Creates a call with no other data.
-    pub fn new(id: impl Into<CallId>, caller: impl Into<Identity>) -> Self {
+    pub fn new(id: CallId, caller: impl Into<Identity>) -> Self {
         Self {
-            id: id.into(),
+            id,
             tool: String::new(),
             execution: None,
             caller: caller.into(),

@@ -204,7 +204,7 @@ impl CallsBuilder {
     ) -> Option<(u64, CallUpdate)> {
         let packet = match &entry.what {
             Happened::Event(RoomEvent::Unasked { call, tool, code, message, took_ms }) => {
-                let call = &CallId::from(call.as_str());
+                let call = &call.parse().ok()?;
                 let serial = self.unasked(entry.at, call, tool, (code, message), *took_ms)?;
                 self.note(serial, index);
                 return Some((serial, CallUpdate::Other));

@@ -38,7 +38,7 @@ struct OpenStream {
 
 impl std::fmt::Debug for OpenStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inflow").field("bytes", &self.bytes.len()).field("next", &self.next).finish()
+        f.debug_struct("OpenStream").field("bytes", &self.bytes.len()).field("next", &self.next).finish()
     }
 }
 

@@ -296,7 +296,7 @@ impl<'a> Checked<'a> {
         spans: &Spans,
     ) -> Option<Skipped> {
         let greeted = || self.greeted.iter().any(|it| it == to);
-        let has_call = |call: &str| self.end.calls.contains_key(&CallId::from(call));
+        let has_call = |call: &str| self.end.calls.contains_key(&CallId::known(call));
         match &decoded.message {
             Message::Configuration(_) if greeted() => return Some(Skipped::Greeting),
             Message::ToolsRegister(it) if it.tools == self.end.offered => return Some(Skipped::Greeting),
@@ -345,7 +345,7 @@ impl<'a> Checked<'a> {
             // Its own limit was over a moment before the owner's word of the same came.
             Message::ControlStop(it)
                 if it.target_id.as_deref().is_some_and(|call| {
-                    let answered = self.end.ended_there.get(&CallId::from(call));
+                    let answered = self.end.ended_there.get(&CallId::known(call));
                     answered
                         .is_some_and(|at| at.checked_duration_since(said.clock).is_some_and(|it| it < EARLY))
                 }) =>

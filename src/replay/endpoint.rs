@@ -178,7 +178,7 @@ impl Endpoint {
         if let Some(decoded) = &line.decoded
             && let Message::ControlStop(it) = &decoded.message
         {
-            self.stopped.extend(it.target_id.as_deref().map(CallId::from));
+            self.stopped.extend(it.target_id.as_deref().map(CallId::known));
             self.heard_goodbye |= decoded.is_goodbye();
         }
         if let Some(Message::ToolUseResult(it)) = line.decoded.as_ref().map(|decoded| &decoded.message)

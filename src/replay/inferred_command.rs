@@ -102,7 +102,7 @@ impl Endpoint {
         if decoded.is_goodbye() {
             return self.act(crate::protocol::session::Session::close);
         }
-        let call = it.target_id.as_deref().map(CallId::from);
+        let call = it.target_id.as_deref().map(CallId::known);
         match (self.role, call) {
             (Role::Assistant, Some(call)) => {
                 if let Some(key) = self.calls.get(&call).copied() {

@@ -221,7 +221,7 @@ impl Shown {
                 let (admitted, stoppers) = (self.greeted.clone(), self.stoppers.clone());
                 config.admitted = named().collect();
                 config
-                    .admit_rule(move |who| admitted.contains_key(who.identity()))
+                    .admit_if(move |who| admitted.contains_key(who.identity()))
                     .allow_stop(move |who| stoppers.contains(who.identity()))
             }
             _ => {

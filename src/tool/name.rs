@@ -59,6 +59,28 @@ impl fmt::Debug for ToolName {
     }
 }
 
+impl AsRef<str> for ToolName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<&str> for ToolName {
+    type Error = InvalidToolName;
+
+    fn try_from(text: &str) -> Result<Self, InvalidToolName> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for ToolName {
+    type Error = InvalidToolName;
+
+    fn try_from(text: String) -> Result<Self, InvalidToolName> {
+        text.parse()
+    }
+}
+
 impl Borrow<str> for ToolName {
     fn borrow(&self) -> &str {
         &self.0
@@ -70,7 +92,9 @@ impl Borrow<str> for ToolName {
 #[error("{0:?} is no tool name: 1 to {MAX_TOOL_NAME} of A-Z a-z 0-9 _ . -")]
 pub struct InvalidToolName(String);
 
-/// A call's id: a NanoID of ours, or whatever text a peer chose.
+/// A call's id: a NanoID that toolbridge generated, or any text that another implementation chose. Never empty.
+///
+/// [`Caps::id_bytes`](crate::protocol::session::Caps::id_bytes) limits the length of the ids that a session accepts.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct CallId(Arc<str>);
 
@@ -90,23 +114,51 @@ impl PartialOrd for CallId {
 }
 
 impl CallId {
-    /// The id itself.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Creates the id from a text that is not empty: the decoder treats an empty id as absent.
+    pub(crate) fn known(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl AsRef<str> for CallId {
+    fn as_ref(&self) -> &str {
         &self.0
     }
 }
 
-impl From<&str> for CallId {
-    fn from(text: &str) -> Self {
-        Self(text.into())
+impl FromStr for CallId {
+    type Err = InvalidCallId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCallId> {
+        if text.is_empty() { Err(InvalidCallId(())) } else { Ok(Self::known(text)) }
     }
 }
 
-impl From<String> for CallId {
-    fn from(text: String) -> Self {
-        Self(text.into())
+impl TryFrom<&str> for CallId {
+    type Error = InvalidCallId;
+
+    fn try_from(text: &str) -> Result<Self, InvalidCallId> {
+        text.parse()
     }
 }
+
+impl TryFrom<String> for CallId {
+    type Error = InvalidCallId;
+
+    fn try_from(text: String) -> Result<Self, InvalidCallId> {
+        text.parse()
+    }
+}
+
+/// An empty text, which is not a call id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a call id must not be empty")]
+pub struct InvalidCallId(());
 
 impl fmt::Display for CallId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -132,5 +184,11 @@ mod tests {
         for bad in ["", "a b", "а", "a/b", "a\n", &"x".repeat(65)] {
             assert!(bad.parse::<ToolName>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn empty_call_id_is_refused() {
+        assert_eq!("c1".parse::<CallId>().unwrap().as_str(), "c1");
+        assert_eq!(CallId::try_from(String::new()).unwrap_err().to_string(), "a call id must not be empty");
     }
 }

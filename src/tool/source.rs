@@ -185,7 +185,7 @@ impl ToolContext {
         let now = Instant::now();
         Self {
             caller: caller.into(),
-            call: CallId::from("local"),
+            call: CallId::known("local"),
             deadline: now.checked_add(limit).unwrap_or_else(|| now + FAR),
             cancelled: CancellationToken::new(),
             report: None,

@@ -87,6 +87,12 @@ macro_rules! text_newtype {
             }
         }
 
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl From<&str> for $name {
             fn from(text: &str) -> Self {
                 Self(text.into())
@@ -145,6 +151,13 @@ text_newtype! {
 text_newtype! {
     /// A participant's session id. LiveKit assigns a new one at each join.
     Sid
+}
+
+impl Identity {
+    /// Returns `None` if it is unknown.
+    pub(crate) fn known(&self) -> Option<Self> {
+        (!self.is_empty()).then(|| self.clone())
+    }
 }
 
 /// An identity together with its sid: one participant during one join.

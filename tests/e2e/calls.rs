@@ -111,7 +111,7 @@ async fn a_call_of_the_assistants_own_tool_is_heard_by_the_client() -> anyhow::R
     let mut hello = brain.call("hello", ()).start();
     started(&mut hello).await?;
     let call = brain.call("search", json!({"n": 4})).start();
-    let id = call.id().clone();
+    let id = call.id().cloned().context("no id")?;
     ensure!(call.await?.decode::<u64>()? == 8);
     event(&mut events, "the request", |event| match event {
         Event::Requested { call, tool, execution: Execution::Server, owner, by } if call == id => {
@@ -353,7 +353,7 @@ async fn a_second_assistant_is_told_no_once() -> anyhow::Result<()> {
         other => bail!("{other:?}"),
     }
     event(&mut events, "the complaint", |event| match event {
-        Event::Misbehaved { by, .. } if by == "two" => Some(()),
+        Event::Violation { by: Some(by), .. } if by == "two" => Some(()),
         _ => None,
     })
     .await?;

@@ -157,7 +157,7 @@ async fn many_calls_to(program: &str) -> anyhow::Result<()> {
     ensure!(brain.open_calls() == 0 && brain.open_jobs() == 0);
     let stats = brain.stats();
     ensure!(stats.named("calls") == (MANY + STOPS + 2) as u64, "{stats:?}");
-    for kind in ["late", "foreign", "duplicate", "malformed", "stranger"] {
+    for kind in ["late", "not_permitted", "duplicate", "malformed", "unauthorized"] {
         ensure!(stats.named(kind) == 0, "{stats:?}");
     }
     Ok(())
@@ -212,7 +212,7 @@ async fn many_calls_by(program: &str) -> anyhow::Result<()> {
     ensure!(results.len() == STOPS && results.iter().all(|it| it["body"]["errorCode"] == "cancelled"));
     ensure!(phone.open_jobs() == 0 && phone.open_calls() == 0);
     let stats = phone.stats();
-    for kind in ["busy", "foreign", "duplicate", "malformed", "stranger"] {
+    for kind in ["busy", "not_permitted", "duplicate", "malformed", "unauthorized"] {
         ensure!(stats.named(kind) == 0, "{stats:?}");
     }
     Ok(())

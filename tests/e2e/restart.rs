@@ -118,7 +118,7 @@ async fn a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_m
     let mut again = brain.call("again", ()).timeout(Duration::from_secs(60)).start();
     started(&mut once).await?;
     started(&mut again).await?;
-    let id = again.id().clone();
+    let id = again.id().cloned().context("no id")?;
     // A program that was started has not noted yet that it runs.
     soon("the first runs", async {
         while (files.runs("once"), files.runs("again")) != (1, 1) {

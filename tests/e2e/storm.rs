@@ -153,13 +153,13 @@ type Ended = (u64, CallId, Result<u64, CallError>);
 
 /// Waits for the call's end in a task of its own.
 fn follow(open: &mut JoinSet<anyhow::Result<Ended>>, n: u64, call: Call) {
-    let id = call.id().clone();
+    let id = call.id().cloned();
     open.spawn(async move {
         let outcome = match call.await {
             Ok(value) => Ok(value.decode::<u64>()?),
             Err(error) => Err(error),
         };
-        Ok((n, id, outcome))
+        Ok((n, id.context("no id")?, outcome))
     });
 }
 

@@ -88,7 +88,7 @@ async fn large_frames_cross_the_server_both_ways() -> anyhow::Result<()> {
         println!("a request: {}", rate(size, began.elapsed()));
     }
     for end in [phone.stats(), brain.stats()] {
-        for kind in ["stream_broken", "stream_refused", "stream_stray", "unsent", "malformed"] {
+        for kind in ["stream_broken", "stream_refused", "stream_unknown", "send_failed", "malformed"] {
             ensure!(end.named(kind) == 0, "{end:?}");
         }
     }

@@ -30,7 +30,7 @@ fn asking(name: &str, consent: Consent) -> Tool {
 fn pair(tools: Vec<Tool>) -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
-    world.client("phone", Config::default().asks(true), &[]);
+    world.client("phone", Config::default().consent_available(true), &[]);
     offer(&mut world, "phone", tools);
     world.run(200 * MS);
     world
@@ -163,7 +163,7 @@ fn once_per_session_is_once_for_a_caller_and_a_definition() {
 #[test]
 fn a_yes_is_for_the_run_of_the_caller_that_asked() {
     let mut world = World::new();
-    world.client("phone", Config::default().asks(true), &[]);
+    world.client("phone", Config::default().consent_available(true), &[]);
     offer(&mut world, "phone", vec![asking("once", Consent::OncePerSession)]);
     for id in ["first", "second"] {
         let sid = world.sid();
@@ -254,7 +254,7 @@ fn a_driver_that_says_a_tool_ran_before_anybody_was_asked_is_not_believed() {
 #[test]
 fn an_assistants_own_tools_ask_too() {
     let mut world = World::new();
-    world.assistant("a", Config::default().asks(true));
+    world.assistant("a", Config::default().consent_available(true));
     offer(&mut world, "a", vec![asking("t", Consent::OncePerSession)]);
     world.handle("a", |_| Some(Ok(value(1))));
     let key = world.call("a", request("t")).unwrap();

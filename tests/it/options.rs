@@ -37,8 +37,8 @@ fn every_number_has_the_default_that_is_documented() {
         ("open calls of one peer", caps.open_per_peer, 64),
         ("progress in one second", caps.progress_per_second as usize, 10),
         ("one progress", caps.progress_bytes, 4 * KIB),
-        ("frames of a replay", caps.replay_frames, 256),
-        ("bytes of a replay", caps.replay_bytes, 4 * MIB),
+        ("frames of a replay", caps.retransmit_frames, 256),
+        ("bytes of a replay", caps.retransmit_bytes, 4 * MIB),
         ("remembered requests of one caller", caps.table_entries, 4_096),
         ("results of one caller that wait", caps.table_bytes, 32 * MIB),
         ("equal calls of a turn", caps.equal_calls as usize, 5),
@@ -290,7 +290,7 @@ fn how_much_progress_is_told_can_be_set() {
     let before = world.count("a", "progress_dropped");
     for _ in 0..10 {
         let progress = Message::ToolProgress(ToolProgress {
-            id: id.as_str().into(),
+            id: id.parse().unwrap(),
             status: toolbridge::ProgressStatus::InProgress,
             content: None,
             message: None,

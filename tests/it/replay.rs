@@ -545,7 +545,7 @@ fn a_result_of_a_call_that_was_never_asked_is_different() {
     let foreign = changed(&file[at], |stanza, _, message| {
         *stanza += 500;
         let Message::ToolUseResult(result) = message else { panic!() };
-        result.id = "never-asked".into();
+        result.id = "never-asked".parse().unwrap();
     });
     file.insert(at + 1, foreign);
     let found = differences(&file);

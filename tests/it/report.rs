@@ -207,7 +207,7 @@ fn calls_and_names_that_do_not_fit_are_counted_and_the_numbers_have_them() {
     let long_name = |number: usize| format!("{number}{}", "<".repeat(2_000));
     let calls: Vec<RecordedCall> = (0..20_000)
         .map(|number| {
-            let mut call = RecordedCall::new(long_name(number).as_str(), long_name(number).as_str());
+            let mut call = RecordedCall::new(long_name(number).parse().unwrap(), long_name(number).as_str());
             call.tool = long_name(number);
             call.outcome =
                 RecordedOutcome::Failed { code: long_name(number).into(), message: Some(long_name(number)) };

@@ -174,7 +174,7 @@ impl Sample {
 
 /// A call of which no more is known than who asks whom for what.
 fn recorded(id: &str, tool: &str, owner: &str, at: u64) -> RecordedCall {
-    let mut call = RecordedCall::new(id, ASSISTANT);
+    let mut call = RecordedCall::new(id.parse().unwrap(), ASSISTANT);
     call.tool = tool.to_owned();
     call.execution = Some(if owner == ASSISTANT { Execution::Server } else { Execution::Client });
     call.owner = Some(owner.into());

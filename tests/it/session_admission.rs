@@ -99,7 +99,7 @@ fn only_ordinary_participant_is_refused_when_only_roles_are_admitted() {
 
 #[test]
 fn ordinary_participant_is_refused_when_the_author_says_who_is_a_client() {
-    for config in [Config::default().admit("tv"), Config::default().admit_rule(|_| false)] {
+    for config in [Config::default().admit("tv"), Config::default().admit_if(|_| false)] {
         let mut world = World::new();
         world.assistant("a", config);
         ordinary_client(&mut world, "phone", Config::default(), &["t"]);

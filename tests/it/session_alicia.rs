@@ -16,7 +16,7 @@ use crate::session_world::{MS, SECOND, World, receivers, request, tool, value};
 /// A request as a plain assistant writes it.
 pub(crate) fn plain_request(id: &str, tool: &str) -> ToolUseRequest {
     ToolUseRequest {
-        id: id.into(),
+        id: id.parse().unwrap(),
         tool_name: tool.into(),
         parameters: Value::empty(),
         execution: Ok(Execution::Client),

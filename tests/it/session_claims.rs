@@ -222,7 +222,7 @@ fn alicia_a9_a_claim_by_another_than_who_was_asked_is_refused() {
     let stanza = world.say("tv", &["a"], &Meta::new(), &claim_of(&call));
     world.run(100 * MS);
     assert_eq!(answer_to(&world, "tv", stanza), Some(false));
-    assert_eq!(world.count("a", "foreign"), 1);
+    assert_eq!(world.count("a", "not_permitted"), 1);
     world.finish("phone", Ok(value(1)));
     world.run(SECOND);
     assert_eq!(outcome(&world, key), value(1));
@@ -241,7 +241,7 @@ fn sec_i1_a_strangers_claim_moves_a_counter_only() {
     let call = world.session("a").call_id(key).unwrap().clone();
     world.say("x", &["a"], &Meta::new(), &claim_of(&call));
     world.run(SECOND);
-    assert_eq!(world.count("a", "foreign"), 1);
+    assert_eq!(world.count("a", "not_permitted"), 1);
     world.run(5 * SECOND);
     assert_eq!(outcome(&world, key), value(HERE));
     // Nor does it let anybody start.
@@ -552,7 +552,7 @@ fn a_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_a_los
 fn a_persons_no_after_the_claim_is_the_outcome_and_the_assistant_does_not_run_it() {
     for allowed in [false, true] {
         let mut world = home(&[]);
-        world.client("phone", Config::default().asks(true), &[]);
+        world.client("phone", Config::default().consent_available(true), &[]);
         let asks = tool("lookup").options(ToolOptions::default().consent(Consent::Always));
         world.with("phone", |session, now| session.offer(now, vec![asks])).unwrap().unwrap();
         world.handle("phone", |_| Some(Ok(value(1))));

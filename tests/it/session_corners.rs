@@ -115,7 +115,7 @@ fn a_copy_that_did_not_leave_proves_nothing_after_the_owner_moved() {
 #[test]
 fn an_assistants_own_tool_has_its_own_limit_once_a_person_allowed_it() {
     let mut world = World::new();
-    world.assistant("a", Config::default().asks(true));
+    world.assistant("a", Config::default().consent_available(true));
     let options = ToolOptions::default().consent(Consent::Always).timeout(2 * SECOND);
     offer(&mut world, "a", vec![tool("t").options(options)]);
     let key = world.call("a", request("t").timeout(30 * SECOND)).unwrap();
@@ -136,7 +136,7 @@ fn a_tool_that_is_withdrawn_while_it_is_claimed_does_not_run() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     offer(&mut world, "a", vec![tool("wipe").options(ToolOptions::default().prefer_client())]);
-    world.client("phone", Config::default().asks(true), &[]);
+    world.client("phone", Config::default().consent_available(true), &[]);
     offer(&mut world, "phone", vec![tool("wipe").options(ToolOptions::destructive())]);
     world.run(200 * MS);
     let key = world.call("a", request("wipe").timeout(5 * SECOND)).unwrap();
@@ -187,12 +187,12 @@ fn a_plain_program_under_an_identity_that_showed_an_instance_inherits_nothing() 
     world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("p1", "t")));
     world.run(100 * MS);
     let job = world.ends.get_mut("phone").unwrap().jobs.pop().unwrap();
-    assert_eq!(job.call, "p1".into());
+    assert_eq!(job.call.as_str(), "p1");
     world.with("phone", |session, now| session.settle(now, job.key, Ok(value(2))));
     world.run(6 * SECOND);
     assert_eq!(world.ends["phone"].aborted.len(), 1, "its caller's grace has ended");
     let theirs = world.heard("a", Kind::TOOL_USE_RESULT).into_iter();
-    let theirs = theirs.filter(|it| !matches!(it, Message::ToolUseResult(it) if it.id == "p1".into()));
+    let theirs = theirs.filter(|it| !matches!(it, Message::ToolUseResult(it) if it.id.as_str() == "p1"));
     assert_eq!(theirs.count(), 0, "answers to another run of the program");
     assert!(world.session("phone").is_drained());
 }
@@ -330,7 +330,7 @@ fn sec_i7_a_yes_to_a_definition_that_has_changed_meanwhile_is_none() {
     for consent in [Consent::Always, Consent::OncePerSession] {
         let mut world = World::new();
         world.assistant("a", Config::default());
-        world.client("phone", Config::default().asks(true), &[]);
+        world.client("phone", Config::default().consent_available(true), &[]);
         let wipe = |what: &str| {
             Tool::new("wipe".parse().unwrap(), what).options(ToolOptions::destructive().consent(consent))
         };
@@ -376,7 +376,7 @@ fn a_tool_of_our_own_that_is_withdrawn_while_it_runs_stays_as_private_as_it_was(
 #[test]
 fn a_tool_of_our_own_that_is_withdrawn_while_a_client_is_asked_first_does_not_run() {
     let mut world = World::new();
-    world.assistant("a", Config::default().asks(true));
+    world.assistant("a", Config::default().consent_available(true));
     let wipe = tool("wipe").options(ToolOptions::destructive().prefer_client());
     offer(&mut world, "a", vec![wipe]);
     world.client("phone", Config::default(), &["wipe"]);
@@ -439,7 +439,7 @@ fn an_owner_holds_no_more_arguments_of_one_caller_than_a_caller_may_have_open() 
         let request = ToolUseRequest { parameters: body_of(bytes), ..plain_request(id, "t") };
         world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
         world.run(100 * MS);
-        world.executed.iter().any(|(_, call)| *call == id.into())
+        world.executed.iter().any(|(_, call)| call.as_str() == id)
     };
     assert!(ask(&mut world, "first", 5_000), "one of any size");
     assert!(!ask(&mut world, "second", 10));

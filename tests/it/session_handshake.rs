@@ -197,7 +197,7 @@ fn alicia_a19_an_assistant_may_answer_with_a_configuration_or_an_acknowledgement
         world.run(60 * SECOND);
         assert!(world.heard("a", Kind::CONFIGURATION).len() <= 5);
         assert_eq!(world.heard("a", Kind::ERROR).len(), 0);
-        assert_eq!(world.count("phone", "stranger") + world.count("phone", "foreign"), 0);
+        assert_eq!(world.count("phone", "unauthorized") + world.count("phone", "not_permitted"), 0);
     }
 }
 

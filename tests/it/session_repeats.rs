@@ -65,8 +65,8 @@ fn alicia_a17_repeated_frames_of_a_call_do_nothing_twice_whatever_their_stanza()
     assert_eq!(deeds(&world), before);
     assert!(world.settled("a", open).is_none());
     for end in ["a", "phone"] {
-        assert!(world.count(end, "not_rising") > 0, "it is counted");
-        assert_eq!(world.count(end, "malformed") + world.count(end, "foreign"), 0);
+        assert!(world.count(end, "out_of_order") > 0, "it is counted");
+        assert_eq!(world.count(end, "malformed") + world.count(end, "not_permitted"), 0);
     }
     assert!(world.count("phone", "duplicate") >= 12, "each request four times");
 
@@ -98,7 +98,7 @@ fn alicia_a17_a_gap_is_accepted() {
     let stanzas: Vec<_> =
         world.said("a", Kind::TOOL_USE_REQUEST).iter().map(|(_, frame)| frame.stanza_id().unwrap()).collect();
     assert!(stanzas[0] - stanzas[1] > 50, "{stanzas:?}");
-    assert_eq!(world.count("phone", "not_rising"), 0);
+    assert_eq!(world.count("phone", "out_of_order"), 0);
 }
 
 /// Each of 64 cancelled calls has its request lost on the lossy lane, so that its stop comes first.

@@ -40,7 +40,7 @@ fn alicia_a20_a_request_lost_at_a_rejoin_goes_once_more_under_its_stanza_with_th
         .collect();
     assert_eq!(budgets[0], 9_000);
     assert!((8_000..8_600).contains(&budgets[1]), "{budgets:?}");
-    assert_eq!(world.count("a", "replayed"), 1);
+    assert_eq!(world.count("a", "retransmitted"), 1);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn alicia_a20_results_of_a_client_that_was_away_arrive_in_their_order_and_run_on
     }
     let answers = world.said("phone", Kind::TOOL_USE_RESULT);
     let answered: Vec<CallId> =
-        answers.iter().skip(5).map(|(_, frame)| frame.peek_id().unwrap().into()).collect();
+        answers.iter().skip(5).map(|(_, frame)| frame.peek_id().unwrap().parse().unwrap()).collect();
     assert_eq!(answered, order, "those that never left go in the order in which they were asked");
     assert_eq!(world.executed.len(), 5);
 }
@@ -80,7 +80,7 @@ fn what_was_acknowledged_is_not_sent_again() {
     world.rejoin("a");
     world.run(SECOND);
     assert_eq!(world.said("phone", Kind::TOOL_USE_RESULT).len(), 1);
-    assert_eq!(world.count("a", "replayed") + world.count("phone", "replayed"), 0);
+    assert_eq!(world.count("a", "retransmitted") + world.count("phone", "retransmitted"), 0);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn a_request_refused_for_load_whose_answer_was_lost_is_refused_again_and_never_r
 fn a_replay_has_so_many_frames_on_its_way_at_once_and_goes_on_when_they_are_acknowledged() {
     let mut world = World::new();
     let mut config = Config::default();
-    config.caps.replay_frames = 3;
+    config.caps.retransmit_frames = 3;
     world.assistant("a", config);
     world.client("phone", Config::default(), &["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
@@ -296,13 +296,13 @@ fn a_replay_has_so_many_frames_on_its_way_at_once_and_goes_on_when_they_are_ackn
     world.run(50 * MS);
     world.rejoin("phone");
     world.run(35 * MS); // its Configuration is here, no acknowledgement yet
-    assert_eq!(world.count("a", "replayed"), 3);
+    assert_eq!(world.count("a", "retransmitted"), 3);
     world.run(SECOND);
     assert!(keys.iter().all(|key| matches!(world.settled("a", *key), Some(Ok(_)))));
     assert_eq!(world.executed.len(), 20);
     // A frame that is larger than all that is allowed at once still goes.
     let mut config = Config::default();
-    config.caps.replay_bytes = 10;
+    config.caps.retransmit_bytes = 10;
     let mut world = World::new();
     world.assistant("a", config);
     world.client("phone", Config::default(), &["t"]);

@@ -63,7 +63,7 @@ fn the_last_word_of_a_sid_that_was_replaced_moves_nobody() {
     world.with("a", |session, now| session.handle_left(now, &old));
     let here = world.session("a").participants();
     assert!(here.iter().any(|who| who.peer() == &new), "{here:?}");
-    assert_eq!(world.count("a", "dead_sid"), 1);
+    assert_eq!(world.count("a", "stale_sid"), 1);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn an_answer_waits_for_a_plain_assistant_that_comes_back() {
     plain_assistant_comes(&mut world);
     say(&mut world, "second");
     world.run(100 * MS);
-    assert_eq!(answers(&world, "a").iter().filter(|it| it.id == "first".into()).count(), 1);
+    assert_eq!(answers(&world, "a").iter().filter(|it| it.id.as_str() == "first").count(), 1);
     world.finish("phone", Ok(value(2)));
     world.run(SECOND);
     assert!(world.session("phone").is_drained());
@@ -531,7 +531,7 @@ fn instance_in_place_of_a_plain_assistant_may_ask_under_lower_stanzas() {
 fn stop_that_its_answer_made_needless_does_not_hold_up_the_next_one() {
     let mut world = World::new();
     let mut caps = Caps::default();
-    caps.replay_frames = 1;
+    caps.retransmit_frames = 1;
     world.assistant("a", Config::default().caps(caps));
     world.client("phone", Config::default(), &["t"]);
     world.run(200 * MS);

@@ -186,11 +186,11 @@ fn sid_that_the_room_lists_again_is_present() {
     let phone = world.ends["phone"].who.clone();
     world.with("a", |session, now| session.handle_left(now, phone.peer()));
     world.run(2 * SECOND);
-    let heard = world.count("a", "dead_sid");
+    let heard = world.count("a", "stale_sid");
     world.with("a", |session, now| session.handle_joined(now, phone));
     world.run(SECOND);
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
-    assert_eq!(world.count("a", "dead_sid"), heard);
+    assert_eq!(world.count("a", "stale_sid"), heard);
 }
 
 /// A Configuration under a sid that the room has not announced moves its sender; the listed one may speak meanwhile.
@@ -204,7 +204,7 @@ fn listed_sid_is_heard_though_a_configuration_moved_its_identity() {
     let own = world.said("phone", Kind::CONFIGURATION)[0].1.clone();
     world.throw("phone", &["a"], own.as_bytes());
     world.run(200 * MS);
-    assert_eq!(world.count("a", "dead_sid"), 0);
+    assert_eq!(world.count("a", "stale_sid"), 0);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn late_goodbye_counts_only_after_a_handshake() {
     world.say("watch", &["a"], &bye(), &goodbye());
     world.run(SECOND);
     assert!(world.settled("a", key).is_none(), "it has its grace");
-    assert_eq!(world.count("a", "dead_sid"), 1);
+    assert_eq!(world.count("a", "stale_sid"), 1);
     world.run(Config::default().times.grace);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
 }
@@ -288,7 +288,7 @@ fn stranger_leaves_no_trace_on_the_fast_lane() {
         }
     }
     world.run(SECOND);
-    assert!(world.count("phone", "stranger") >= 20);
+    assert!(world.count("phone", "unauthorized") >= 20);
     // What is known of it says so in the words of the session itself.
     assert_eq!(format!("{:?}", world.session("phone")).matches("Came {").count(), before);
 }
@@ -421,7 +421,7 @@ fn answer_of_a_plain_client_under_another_sid_is_not_taken() {
     world.say("watch", &["a"], &Meta::new(), &Message::ToolUseResult(result));
     world.run(100 * MS);
     assert!(world.settled("a", key).is_none());
-    assert_eq!(world.count("a", "foreign"), 1);
+    assert_eq!(world.count("a", "not_permitted"), 1);
 }
 
 #[test]

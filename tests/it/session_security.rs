@@ -17,7 +17,7 @@ use crate::{
 
 fn forged_result(id: &str) -> Message {
     Message::ToolUseResult(ToolUseResult {
-        id: id.into(),
+        id: id.parse().unwrap(),
         success: true,
         result: Some(value(666)),
         error_code: None,
@@ -52,7 +52,7 @@ fn under_attack() -> (World, toolbridge::CallKey, String) {
 fn sec_i1_forged_results_acknowledgements_and_progress_are_foreign() {
     let (mut world, key, id) = under_attack();
     let progress = |events: &[Event]| events.iter().filter(|it| matches!(it, Event::Progress { .. })).count();
-    let before = (world.count("a", "foreign"), progress(&world.ends["a"].events));
+    let before = (world.count("a", "not_permitted"), progress(&world.ends["a"].events));
     let none = Meta::new();
     world.say("x", &["a"], &none, &forged_result(&id));
     let acknowledgement = Acknowledgement {
@@ -63,17 +63,17 @@ fn sec_i1_forged_results_acknowledgements_and_progress_are_foreign() {
     };
     world.say("x", &["a"], &none, &Message::Acknowledgement(acknowledgement));
     let done = ToolProgress {
-        id: id.as_str().into(),
+        id: id.parse().unwrap(),
         status: toolbridge::ProgressStatus::Completed,
         content: None,
         message: Some("pay me".to_owned()),
     };
     world.say("x", &["a"], &none, &Message::ToolProgress(done));
     world.run(SECOND);
-    assert_eq!(world.count("a", "foreign"), before.0 + 3);
+    assert_eq!(world.count("a", "not_permitted"), before.0 + 3);
     assert_eq!(progress(&world.ends["a"].events), before.1);
     assert!(world.settled("a", key).is_none());
-    let told = |event: &&Event| matches!(event, Event::Misbehaved { by, .. } if *by == "x");
+    let told = |event: &&Event| matches!(event, Event::Violation { by: Some(by), .. } if *by == "x");
     assert_eq!(world.ends["a"].events.iter().filter(told).count(), 1);
     world.finish("phone", Ok(value(1)));
     world.run(100 * MS);
@@ -110,7 +110,7 @@ fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
     assert_eq!(world.heard("x", Kind::TOOLS_REGISTER_ACK).len(), 1, "not admitted, once a minute");
     assert!(world.ends["x"].inbox.len() <= 2);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
-    assert!(world.count("phone", "nameless") >= 180);
+    assert!(world.count("phone", "no_sender") >= 180);
     world.handle("phone", |_| Some(Ok(value(1))));
     assert!(world.ask("a", request("t")).is_ok());
 }
@@ -126,7 +126,7 @@ fn sec_i3_a_takeover_of_an_identity_inherits_nothing() {
     world.say("phone", &["a"], &Meta::new(), &forged_result(&id));
     world.run(100 * MS);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
-    assert_eq!(world.count("a", "foreign"), 1);
+    assert_eq!(world.count("a", "not_permitted"), 1);
     assert!(world.session("a").tools().is_empty());
     assert!(
         world.heard("phone", Kind::TOOL_USE_REQUEST).is_empty()
@@ -145,7 +145,7 @@ fn sec_i4_a_role_that_its_bearer_could_have_set_gives_no_right() {
     world.say("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
     world.run(SECOND);
     assert!(world.ends["phone"].jobs.is_empty());
-    let told = |event: &&Event| matches!(event, Event::Misbehaved { what: Counter::DoubtfulRole, .. });
+    let told = |event: &&Event| matches!(event, Event::Violation { what: Counter::UntrustedRole, .. });
     assert_eq!(world.ends["phone"].events.iter().filter(told).count(), 2, "an event for each");
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
@@ -190,7 +190,7 @@ fn sec_i5_a_stranger_ends_no_session_and_leaves_no_tombstone() {
     world.throw_as(&a, &["phone"], &bytes);
     world.run(SECOND);
     assert_eq!(world.ends["phone"].jobs.len(), 2);
-    let told = |event: &&Event| matches!(event, Event::Misbehaved { by, .. } if *by == "x");
+    let told = |event: &&Event| matches!(event, Event::Violation { by: Some(by), .. } if *by == "x");
     assert!(world.ends["phone"].events.iter().filter(told).count() <= 4, "told rarely");
 }
 
@@ -418,7 +418,7 @@ fn a_flood_of_a_stranger_costs_counters_only() {
 fn sec_r1_progress_is_cut_to_what_is_for_eyes() {
     let (mut world, key, id) = under_attack();
     let large = Message::ToolProgress(ToolProgress {
-        id: id.as_str().into(),
+        id: id.parse().unwrap(),
         status: toolbridge::ProgressStatus::InProgress,
         content: Some(Value::encode(&"x".repeat(60_000)).unwrap()),
         message: Some("y".repeat(60_000)),

@@ -134,7 +134,7 @@ fn stream_that_takes_longer_than_60_s_ends() {
     assert_eq!(world.count("a", "stream_refused"), 1);
     add_to_stream(&mut world, &evil, "1.1.1", next, 1);
     world.run(SECOND);
-    assert_eq!(world.count("a", "stream_stray"), 1, "nothing of it is left");
+    assert_eq!(world.count("a", "stream_unknown"), 1, "nothing of it is left");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn with_played_assistant() -> World {
     let configuration = Configuration { features: Some(features), ..Configuration::default() };
     world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
     let request = ToolUseRequest {
-        id: "call".into(),
+        id: "call".parse().unwrap(),
         tool_name: "t".into(),
         parameters: Value::empty(),
         execution: Ok(Execution::Client),

@@ -221,7 +221,7 @@ fn sec_i8_nobody_continues_another_ones_stream() {
     }
     let answer = world.settled("a", key).unwrap().as_ref().unwrap();
     assert_eq!(answer.to_json()["text"].as_str().unwrap().len(), 3 * STREAM_CHUNK);
-    assert!(world.count("a", "stream_refused") > 0 && world.count("a", "stream_stray") > 0);
+    assert!(world.count("a", "stream_refused") > 0 && world.count("a", "stream_unknown") > 0);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn sec_r3_a_hundred_thousand_headers_open_nothing() {
     // What the phone opened is given up when nothing follows.
     world.run(11 * SECOND);
     assert_eq!(world.count("a", "stream_broken"), 4);
-    let heard = world.ends["a"].events.iter().filter(|it| matches!(it, Event::Misbehaved { .. })).count();
+    let heard = world.ends["a"].events.iter().filter(|it| matches!(it, Event::Violation { .. })).count();
     assert!(heard < 10, "it was told {heard} times");
     world.handle("phone", |_| Some(Ok(value(1))));
     assert!(world.ask("a", request("t")).is_ok());
@@ -253,7 +253,7 @@ fn sec_r3_a_length_is_no_reason_to_take_memory_and_no_right_to_more() {
     let phone = peer(&world, "phone");
     // Whoever owes no answer may send 256 KiB.
     throw(&mut world, &phone, &[header("long", 262_145), chunk("long", 0, b"x")]);
-    assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_stray")), (1, 1));
+    assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_unknown")), (1, 1));
     world.call("a", request("t")).unwrap();
     throw(&mut world, &phone, &[header("longer", 17 * MIB as u64)]);
     assert_eq!(world.count("a", "stream_refused"), 2);
@@ -296,8 +296,8 @@ fn a_stream_on_another_topic_is_not_looked_at() {
     let file = StreamPart::Header(StreamHeader::new("f", "files", 5_000_000_u64));
     throw(&mut world, &phone, &[file, chunk("f", 0, b"x"), trailer("f")]);
     assert_eq!(world.count("a", "stream_refused") + world.count("a", "stream_broken"), 0);
-    assert_eq!(world.count("a", "stream_stray"), 2);
-    assert!(!world.ends["a"].events.iter().any(|it| matches!(it, Event::Misbehaved { .. })));
+    assert_eq!(world.count("a", "stream_unknown"), 2);
+    assert!(!world.ends["a"].events.iter().any(|it| matches!(it, Event::Violation { .. })));
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn a_stream_ends_with_its_senders_join() {
     world.leave("phone");
     world.run(100 * MS);
     throw(&mut world, &phone, end);
-    assert_eq!(world.count("a", "stream_stray"), end.len() as u64);
+    assert_eq!(world.count("a", "stream_unknown"), end.len() as u64);
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn sec_r4_an_answer_that_found_the_queue_full_goes_when_there_is_room() {
     assert!(world.settled("a", key).is_none());
     world.run(SECOND);
     assert!(matches!(world.settled("a", key), Some(Ok(_))));
-    assert_eq!(world.session("phone").stats().count(Counter::Unsent), 1);
+    assert_eq!(world.session("phone").stats().count(Counter::SendFailed), 1);
 }
 
 #[test]

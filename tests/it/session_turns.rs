@@ -254,7 +254,7 @@ fn a_stop_without_a_target_stops_what_says_cancel_on_both_sides() {
     world.run(100 * MS);
     for (n, tool) in ["cancel", "finish", "report"].into_iter().enumerate() {
         let request = toolbridge::protocol::frame::ToolUseRequest {
-            id: format!("call-{n}").as_str().into(),
+            id: format!("call-{n}").parse().unwrap(),
             tool_name: tool.to_owned(),
             parameters: Value::empty(),
             execution: Ok(toolbridge::Execution::Client),
@@ -304,7 +304,7 @@ fn the_ledger_follows_each_call_from_the_request_to_its_one_outcome() {
 fn the_ledger_is_bounded_and_closes_with_the_session() {
     let mut world = World::new();
     let mut config = Config::default();
-    config.caps.ledger = 4;
+    config.caps.call_log = 4;
     world.assistant("a", config);
     offer(&mut world, "a");
     world.handle("a", |job| (job.tool.as_str() == "cancel").then(|| Ok(value(1))));
@@ -356,5 +356,5 @@ fn a_client_asks_its_assistant_to_stop_and_asks_again_until_it_is_heard() {
     world.rejoin("tv");
     world.run(SECOND);
     assert_eq!(stops(&world, "tv"), 3, "one, one that was lost, and that again");
-    assert_eq!(world.count("a", "foreign"), 0);
+    assert_eq!(world.count("a", "not_permitted"), 0);
 }

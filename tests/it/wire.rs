@@ -11,7 +11,7 @@ use toolbridge::{
 
 fn request() -> ToolUseRequest {
     ToolUseRequest {
-        id: "V1StGXR8_Z5jdHi6B-myT".into(),
+        id: "V1StGXR8_Z5jdHi6B-myT".parse().unwrap(),
         tool_name: "find_contact".into(),
         parameters: json!({"name": "Ada", "limit": 3}).into(),
         execution: Ok(Execution::Client),
@@ -23,7 +23,7 @@ fn request() -> ToolUseRequest {
 
 fn result() -> ToolUseResult {
     ToolUseResult {
-        id: "V1StGXR8_Z5jdHi6B-myT".into(),
+        id: "V1StGXR8_Z5jdHi6B-myT".parse().unwrap(),
         success: true,
         result: Some(json!({"number": "+39 06"}).into()),
         error_code: None,
@@ -87,7 +87,7 @@ fn messages() -> Vec<Message> {
         }),
         Message::Heartbeat,
         Message::ToolProgress(ToolProgress {
-            id: "call".into(),
+            id: "call".parse().unwrap(),
             status: ProgressStatus::InProgress,
             content: Some(json!([1, 2.5, null]).into()),
             message: Some("2 of 3".into()),
@@ -283,7 +283,7 @@ fn alicia_a22_every_alias_reads_alike() {
     ];
     for body in correlated {
         let json = json!({"stanzaId": 1, "type": 7, "body": body}).to_string();
-        assert_eq!(read_result(body.clone()).unwrap().id, CallId::from("r"), "{body}");
+        assert_eq!(read_result(body.clone()).unwrap().id, CallId::try_from("r").unwrap(), "{body}");
         assert_eq!(Frame::from_json(&json).unwrap().peek_id(), Some("r"), "{body}");
     }
     let own = json!({"stanzaId": 1, "type": 7, "body": {"requestId": "r", "id": "own", "success": true, "data": 5}});

@@ -230,13 +230,13 @@ impl World<'_> {
             }
         }
         let replayed = self.drive(process, |session, now| {
-            let before = session.stats().count(Counter::Replayed);
+            let before = session.stats().count(Counter::Retransmitted);
             match load {
                 Load::Packet(Lane::Reliable, bytes) => session.handle_packet(now, peer, &bytes),
                 Load::Packet(Lane::Lossy, bytes) => session.handle_lossy_packet(now, peer, &bytes),
                 Load::Part(part) => session.handle_stream(now, peer, part),
             }
-            session.stats().count(Counter::Replayed) - before
+            session.stats().count(Counter::Retransmitted) - before
         });
         self.judge_replay(process, replayed.unwrap_or(0));
         self.judge_goodbye(process, peer);

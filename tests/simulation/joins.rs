@@ -144,14 +144,14 @@ impl World<'_> {
         caps.table_bytes = 4_000;
         caps.held_frames = 12;
         caps.equal_calls = 12;
-        caps.replay_frames = REPLAY as usize;
+        caps.retransmit_frames = REPLAY as usize;
         // An assistant allows itself more than a client takes: both limits are reached.
         caps.open_bytes = if let Who::C(_) = who { 4_000 } else { 6_000 };
         let mut times = Times::default();
         times.memory = Duration::from_secs(10);
         let config = Config::default().room("room").caps(caps).times(times);
         let config = config.lossy(cast.has_fast_lane(who)).streams(cast.has_streams(who));
-        let mut config = config.asks(cast.asks).prompts(cast.asks);
+        let mut config = config.consent_available(cast.asks).prompts(cast.asks);
         if self.admits_only_roles() {
             config = config.admit_only_roles();
         }

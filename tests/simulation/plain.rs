@@ -185,7 +185,7 @@ impl World<'_> {
         if self.processes[process].join.is_none_or(|join| !self.room.joins[join].open) {
             return;
         }
-        let id = CallId::from(format!("plain-{}", self.ledger.calls.len()));
+        let id = CallId::try_from(format!("plain-{}", self.ledger.calls.len())).unwrap();
         let call = self.ledger.asked(Asked {
             caller: process,
             who: Who::A,

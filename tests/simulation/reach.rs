@@ -79,7 +79,7 @@ impl Reach {
 
 /// The counters that no run moves, with the reason.
 const OUT_OF_REACH: &[(Counter, &str)] = &[
-    (Counter::DoubtfulRole, "no participant of a run may change its own attributes"),
+    (Counter::UntrustedRole, "no participant of a run may change its own attributes"),
     (Counter::UnknownType, "no application sends frames of its own in a run"),
     (Counter::FrameTooLarge, "no application sends frames of its own in a run"),
     (Counter::RegistrationRefused, "clients of a run offer what can be taken"),

@@ -304,12 +304,13 @@ impl Ledger {
             Kind::TOOL_USE_REQUEST => {
                 let Some(id) = frame.peek_id() else { return };
                 if let Some(address) = frame.meta_str("bridge.to") {
-                    let first = self.addresses.entry(id.into()).or_insert_with(|| address.to_owned());
+                    let first =
+                        self.addresses.entry(id.parse().unwrap()).or_insert_with(|| address.to_owned());
                     if first != address {
                         self.reached.note(Reach::AskedAgain);
                     }
                 }
-                if let (Some(call), Some(to)) = (self.by_id.get(&CallId::from(id)), to) {
+                if let (Some(call), Some(to)) = (self.by_id.get(&CallId::try_from(id).unwrap()), to) {
                     let call = &mut self.calls[*call];
                     call.owners.extend(to.iter().cloned());
                     call.plainly |= frame.meta_str("bridge.to").is_none()
@@ -323,14 +324,14 @@ impl Ledger {
                     self.reached.note(Reach::ResultTooLarge);
                 }
                 if let Some(id) = frame.peek_id() {
-                    self.answers(process, CallId::from(id), to);
+                    self.answers(process, CallId::try_from(id).unwrap(), to);
                 }
             }
             Kind::ERROR => {
                 if let Ok(Message::Error(error)) = frame.message()
                     && let (301 | 304, Some(id)) = (error.code, error.originating_id)
                 {
-                    let id = CallId::from(id);
+                    let id = CallId::try_from(id).unwrap();
                     // It may have been for another instance, and be asked anew of this one.
                     let anew = self.by_id.get(&id).is_some_and(|at| self.calls[*at].again);
                     self.refused.insert(id.clone());
@@ -393,13 +394,14 @@ impl Ledger {
         }
         match frame.kind() {
             Kind::TOOL_USE_RESULT => {
-                let taken_as = frame.peek_id().and_then(|id| self.taken_as.get(&CallId::from(id)));
+                let taken_as =
+                    frame.peek_id().and_then(|id| self.taken_as.get(&CallId::try_from(id).unwrap()));
                 if taken_as.is_some_and(|taken_as| taken_as != sid) {
                     self.reached.note(Reach::PlainOwnerMoved);
                 }
             }
             Kind::TOOL_USE_REQUEST => {
-                let Some(id) = frame.peek_id().map(CallId::from) else { return };
+                let Some(id) = frame.peek_id().map(|id| CallId::try_from(id).unwrap()) else { return };
                 let asked = self.by_id.get(&id).map(|call| self.calls[*call].who.to_string());
                 if asked.as_deref() == Some(from.identity().as_str()) {
                     self.requests.entry((process, id)).or_insert_with(|| sid.clone());

@@ -197,8 +197,8 @@ impl Conversation {
             // Forget detached calls that never reported an end.
             self.names.retain(|_, name| self.open.contains_key(name));
         }
-        if !call.id().as_str().is_empty() {
-            self.names.insert(call.id().clone(), id.clone());
+        if let Some(call) = call.id() {
+            self.names.insert(call.clone(), id.clone());
         }
         let stop = CancellationToken::new();
         self.open.insert(id.clone(), stop.clone());
@@ -298,7 +298,7 @@ impl Conversation {
             Event::Settled { call, tool, owner, outcome, took, .. } => {
                 messages::settled(&call, &tool, owner.as_ref(), &outcome, took)
             }
-            Event::Misbehaved { by, what, times } => messages::misbehaved(&by, what.as_str(), times),
+            Event::Violation { by, what, times } => messages::violation(by.as_ref(), what.as_str(), times),
             Event::PeerError { by, code, message, recoverable } => {
                 messages::peer_error(&by, code, &message, recoverable)
             }

@@ -220,9 +220,9 @@ pub(super) fn settled(
     line
 }
 
-pub(super) fn misbehaved(by: &Identity, what: &str, times: u64) -> Json {
-    let mut line = event("misbehaved");
-    line["by"] = by.as_str().into();
+pub(super) fn violation(by: Option<&Identity>, what: &str, times: u64) -> Json {
+    let mut line = event("violation");
+    line["by"] = by.map(Identity::as_str).into();
     line["what"] = what.into();
     line["times"] = times.into();
     line

@@ -107,7 +107,7 @@ fn result(fields: &Fields<'_>) -> Result<ToolUseResult, DecodeError> {
     let ids = ResultIds::of(fields)?;
     let failure = Failure::of(fields)?;
     Ok(ToolUseResult {
-        id: ids.call.into(),
+        id: CallId::known(ids.call),
         success: required("success", fields.bool("success")?)?,
         result: fields.body("result"),
         error_code: failure.code,
@@ -267,7 +267,7 @@ fn progress(fields: &Fields<'_>) -> Result<ToolProgress, DecodeError> {
 }
 
 fn call_id(fields: &Fields<'_>) -> Result<CallId, DecodeError> {
-    required("id", fields.text("id")?).map(CallId::from)
+    required("id", fields.text("id")?).map(CallId::known)
 }
 
 /// Where the values of a list stand.

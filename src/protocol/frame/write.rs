@@ -308,7 +308,7 @@ mod tests {
 
     fn request(parameters: Value, tool: &str) -> Message {
         Message::ToolUseRequest(ToolUseRequest {
-            id: CallId::from("id"),
+            id: CallId::known("id"),
             tool_name: tool.into(),
             parameters,
             execution: Ok(crate::Execution::Client),
@@ -360,7 +360,7 @@ mod tests {
             let messages = [
                 request(json!({"value": value}).into(), &name),
                 Message::ToolUseResult(ToolUseResult {
-                    id: CallId::from("id"),
+                    id: CallId::known("id"),
                     success: true,
                     result: Some(value.clone().into()),
                     error_code: None,

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A rule that judges a participant.
-pub type Rule = Arc<dyn Fn(&Participant) -> bool + Send + Sync>;
+pub type ParticipantFilter = Arc<dyn Fn(&Participant) -> bool + Send + Sync>;
 
 /// How a session behaves. The defaults are those of `wire.md`.
 #[derive(Clone)]
@@ -27,12 +27,12 @@ pub struct Config {
     /// Assistant: the clients that are admitted by name, and greeted before they are announced.
     pub admitted: BTreeSet<Identity>,
     /// Assistant: a further rule for whom to admit. Default: none; a token's role `client` always counts.
-    pub admit_rule: Option<Rule>,
+    pub admit_filter: Option<ParticipantFilter>,
     /// Assistant: admits nobody whose token names no role. Default: no, and the only ordinary participant without a
-    /// role is admitted, if [`admitted`](Self::admitted) is empty and [`admit_rule`](Self::admit_rule) is not set.
+    /// role is admitted, if [`admitted`](Self::admitted) is empty and [`admit_filter`](Self::admit_filter) is not set.
     pub only_roles: bool,
     /// Assistant: which clients may stop calls. Default: none.
-    pub stop_rule: Option<Rule>,
+    pub stop_filter: Option<ParticipantFilter>,
     /// Assistant: tools that only one identity may run.
     pub pins: BTreeMap<ToolName, Identity>,
     /// Which of several is meant: the clients that offer a tool, or who may be the assistant. Default: nobody.
@@ -43,7 +43,7 @@ pub struct Config {
     /// Whether a person can be asked before a tool runs: see
     /// [`Session::poll_question`](super::Session::poll_question). Default: no, and a tool that needs it is not
     /// offered.
-    pub asks: bool,
+    pub consent_available: bool,
     /// The program and version that we tell peers.
     pub version: String,
     /// Whether the transport carries byte streams, so that frames larger than a packet can pass. Default: no.
@@ -94,8 +94,8 @@ impl Config {
 
     /// Assistant: admits the participants that this rule likes.
     #[must_use]
-    pub fn admit_rule(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
-        self.admit_rule = Some(Arc::new(rule));
+    pub fn admit_if(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
+        self.admit_filter = Some(Arc::new(rule));
         self
     }
 
@@ -109,7 +109,7 @@ impl Config {
     /// Assistant: lets the clients that this rule likes stop calls.
     #[must_use]
     pub fn allow_stop(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
-        self.stop_rule = Some(Arc::new(rule));
+        self.stop_filter = Some(Arc::new(rule));
         self
     }
 
@@ -136,8 +136,8 @@ impl Config {
 
     /// A person can be asked before a tool runs: the driver takes the questions and brings the answers.
     #[must_use]
-    pub fn asks(mut self, asks: bool) -> Self {
-        self.asks = asks;
+    pub fn consent_available(mut self, available: bool) -> Self {
+        self.consent_available = available;
         self
     }
 
@@ -190,13 +190,13 @@ impl Default for Config {
             room: String::new(),
             assistant: None,
             admitted: BTreeSet::new(),
-            admit_rule: None,
+            admit_filter: None,
             only_roles: false,
-            stop_rule: None,
+            stop_filter: None,
             pins: BTreeMap::new(),
             choose: SelectionPolicy::default(),
             prompts: false,
-            asks: false,
+            consent_available: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
             streams: false,
             times: Times::default(),
@@ -213,13 +213,13 @@ impl fmt::Debug for Config {
             .field("room", &self.room)
             .field("assistant", &self.assistant)
             .field("admitted", &self.admitted)
-            .field("admit_rule", &self.admit_rule.is_some())
+            .field("admit_filter", &self.admit_filter.is_some())
             .field("only_roles", &self.only_roles)
-            .field("stop_rule", &self.stop_rule.is_some())
+            .field("stop_filter", &self.stop_filter.is_some())
             .field("pins", &self.pins)
             .field("choose", &self.choose)
             .field("prompts", &self.prompts)
-            .field("asks", &self.asks)
+            .field("consent_available", &self.consent_available)
             .field("version", &self.version)
             .field("streams", &self.streams)
             .field("times", &self.times)
@@ -307,9 +307,9 @@ pub struct Caps {
     pub table_bytes: usize,
     /// Frames that are on their way again at once to a peer that came back; the next go when they are
     /// acknowledged. Default: 256.
-    pub replay_frames: usize,
+    pub retransmit_frames: usize,
     /// Bytes of those frames; one frame of any size is let through. Default: 4 MiB.
-    pub replay_bytes: usize,
+    pub retransmit_bytes: usize,
     /// Tools that one participant offers. Default: 128.
     pub tools: usize,
     /// A tool's description, in bytes. Default: 1 KiB.
@@ -354,7 +354,7 @@ pub struct Caps {
     pub equal_calls: u32,
     /// Calls and jobs that have ended and that [`Session::records`](super::Session::records) still shows.
     /// Default: 256.
-    pub ledger: usize,
+    pub call_log: usize,
     /// Questions to a person that are open at once; beyond it a call is refused as `busy`. Default: 8.
     pub open_questions: usize,
     /// Prompts that one assistant may have open with us; beyond it a prompt is refused as `busy`. Default: 8; a person
@@ -380,8 +380,8 @@ impl Default for Caps {
             calls_per_second: 50,
             table_entries: 4096,
             table_bytes: 32 * 1024 * 1024,
-            replay_frames: 256,
-            replay_bytes: 4 * 1024 * 1024,
+            retransmit_frames: 256,
+            retransmit_bytes: 4 * 1024 * 1024,
             tools: 128,
             description_bytes: 1024,
             schema_bytes: 16 * 1024,
@@ -400,7 +400,7 @@ impl Default for Caps {
             late_results: 32,
             late_bytes: 256 * 1024,
             equal_calls: 5,
-            ledger: 256,
+            call_log: 256,
             open_questions: 8,
             open_prompts: 8,
             held_frames_of_all: 256,

@@ -114,7 +114,7 @@ impl Context {
 
     /// Emits an event. The call log takes note of it.
     pub(super) fn event(&mut self, event: Event) {
-        self.log.note(self.now, &event, self.local.participant.identity(), self.config.caps.ledger);
+        self.log.note(self.now, &event, self.local.participant.identity(), self.config.caps.call_log);
         self.outputs.push_back(Output::Event(event));
     }
 
@@ -151,7 +151,7 @@ impl Context {
                 if !self.timers.is_set(&Timer::Complaints) {
                     self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
                 }
-                self.event(Event::Misbehaved { by: by.clone(), what, times: 1 });
+                self.event(Event::Violation { by: by.known(), what, times: 1 });
             }
         }
     }
@@ -161,7 +161,7 @@ impl Context {
         for ((by, what), times) in std::mem::take(&mut self.complaints) {
             if times > 0 {
                 self.complaints.insert((by.clone(), what), 0);
-                self.event(Event::Misbehaved { by, what, times });
+                self.event(Event::Violation { by: by.known(), what, times });
             }
         }
         if !self.complaints.is_empty() {

@@ -322,14 +322,14 @@ pub enum Event {
         /// Whether it can go on.
         recoverable: bool,
     },
-    /// A participant did what it has no right to do. It had no effect. Told at most once in
+    /// A participant violated the protocol; what it sent had no effect. Reported at most once in
     /// [10 s](super::COMPLAINT_INTERVAL) for each participant and kind.
-    Misbehaved {
-        /// Who; empty if the room withheld it.
-        by: Identity,
-        /// What.
+    Violation {
+        /// The participant, or `None` if the server did not report the sender.
+        by: Option<Identity>,
+        /// The kind of violation.
         what: Counter,
-        /// How often since it was last told.
+        /// How often it happened since the last report.
         times: u64,
     },
     /// A call that a barge-in had left running has ended: see

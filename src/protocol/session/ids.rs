@@ -53,7 +53,7 @@ impl Ids {
 
     /// The id of a new call.
     pub(super) fn next_call(&mut self) -> CallId {
-        self.given.take().unwrap_or_else(|| CallId::from(self.next()))
+        self.given.take().unwrap_or_else(|| CallId::known(self.next()))
     }
 
     /// Gives the next call this id, or takes it back.

@@ -87,7 +87,7 @@ impl Incoming {
                 // It came before, while its sender was bound: the answer of then stands.
                 return self.take(core, inbound);
             }
-            core.cx.complain(caller, Counter::Stranger);
+            core.cx.complain(caller, Counter::Unauthorized);
             if !inbound.is_broadcast() && core.peers.may_deny(&core.cx, caller) {
                 self.deny(core, &inbound, may_be_bound);
             }
@@ -125,7 +125,7 @@ impl Incoming {
         core.acknowledge_always(id, stanza, None);
         match &stop.target_id {
             Some(target) if target.len() <= core.cx.config.caps.id_bytes => {
-                self.stop_one(core, id, stanza, &target.as_str().into());
+                self.stop_one(core, id, stanza, &CallId::known(target.as_str()));
             }
             Some(_) => core.cx.complain(id, Counter::Malformed),
             None => {

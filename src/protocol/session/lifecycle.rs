@@ -303,7 +303,7 @@ impl Session {
         if self.core.peers.get(id).is_some_and(knows) {
             self.part_with(id);
         } else {
-            self.core.cx.complain(id, Counter::Foreign);
+            self.core.cx.complain(id, Counter::NotPermitted);
         }
     }
 

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-pub use self::selection::{Candidate, Chooser, SelectionPolicy};
+pub use self::selection::{Candidate, SelectionFn, SelectionPolicy};
 use self::{admission::Admission, held::Held};
 pub(super) use self::{
     contact::Signal,

@@ -22,7 +22,7 @@ impl Session {
         cx.stats.add(Counter::BytesIn, payload.len());
         let id = from.identity();
         if id.is_empty() || id == cx.local.identity() {
-            return cx.complain(id, Counter::Nameless);
+            return cx.complain(id, Counter::NoSender);
         }
         if payload.len() > cx.config.caps.max_incoming {
             return peers.malformed(cx, delivery, id, Malformed::default());
@@ -66,7 +66,7 @@ impl Session {
                 self.take(id, received);
             }
             Place::Early => peers.hold(cx, delivery, from, received),
-            Place::Dead => cx.count(Counter::DeadSid),
+            Place::Dead => cx.count(Counter::StaleSid),
         }
     }
 
@@ -80,7 +80,7 @@ impl Session {
     /// A packet was not sent: the call, stop or result in it takes note of that.
     pub(super) fn unsent(&mut self, packet: u64, why: &SendFailure) {
         let Core { cx, delivery, .. } = &mut self.core;
-        cx.count(Counter::Unsent);
+        cx.count(Counter::SendFailed);
         if *why == SendFailure::NotAllowed {
             cx.local.is_muted = true;
             cx.event(Event::NotAllowed);
@@ -135,7 +135,7 @@ impl Session {
             return peers.wait(cx, delivery, id, received);
         }
         if !peers.note_stanza(id, received.stanza()) {
-            cx.count(Counter::NotRising);
+            cx.count(Counter::OutOfOrder);
         }
         self.dispatch(id, received);
     }
@@ -170,11 +170,13 @@ impl Session {
                 }
                 self.incoming.handle_request(&mut self.core, inbound, may_be_bound);
             }
-            Message::ControlStop(_) if !may_be_assistant(core, id) => core.cx.complain(id, Counter::Stranger),
+            Message::ControlStop(_) if !may_be_assistant(core, id) => {
+                core.cx.complain(id, Counter::Unauthorized)
+            }
             Message::ControlStop(_) if received.is_goodbye() => self.goodbye(id),
             Message::ControlStop(stop) => self.incoming.handle_stop(core, id, received.stanza(), &stop),
             Message::Acknowledgement(_) if !may_be_assistant(core, id) => {
-                core.cx.complain(id, Counter::Foreign)
+                core.cx.complain(id, Counter::NotPermitted)
             }
             Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
             Message::Acknowledgement(it) => {
@@ -196,7 +198,7 @@ impl Session {
                     self.part_with(id);
                 }
             }
-            _ => core.cx.complain(id, Counter::Foreign),
+            _ => core.cx.complain(id, Counter::NotPermitted),
         }
     }
 
@@ -205,7 +207,7 @@ impl Session {
         match message {
             Message::ToolUseResult(result) => self.outgoing.handle_result(core, id, received, &result),
             Message::Acknowledgement(_) if !is_counterpart(core, id) => {
-                core.cx.complain(id, Counter::Foreign)
+                core.cx.complain(id, Counter::NotPermitted)
             }
             Message::Acknowledgement(it) if it.is_claim() => {
                 self.outgoing.handle_claim(core, id, received, &it)
@@ -219,14 +221,14 @@ impl Session {
                     self.outgoing.look_for_owners(core);
                 }
             }
-            Message::Heartbeat if !is_counterpart(core, id) => core.cx.complain(id, Counter::Stranger),
+            Message::Heartbeat if !is_counterpart(core, id) => core.cx.complain(id, Counter::Unauthorized),
             Message::Heartbeat => {
                 core.cx.set_timer(Timer::Heartbeat(id.clone()), core.cx.config.times.heartbeat);
             }
             Message::ControlStop(_) if received.is_goodbye() && is_counterpart(core, id) => self.goodbye(id),
             Message::ControlStop(stop) => self.outgoing.handle_stop(core, id, received, &stop),
             Message::Error(error) => self.outgoing.handle_error(core, id, error),
-            _ => core.cx.complain(id, Counter::Stranger),
+            _ => core.cx.complain(id, Counter::Unauthorized),
         }
     }
 
@@ -282,7 +284,7 @@ impl Session {
         cx.count(Counter::UnknownType);
         let Some(remote) = peers.get(id) else { return };
         if !peers.is_counterpart(cx, id, remote) {
-            return cx.complain(id, Counter::Stranger);
+            return cx.complain(id, Counter::Unauthorized);
         }
         if received.size > cx.config.caps.max_frame_of_others {
             return cx.count(Counter::FrameTooLarge);

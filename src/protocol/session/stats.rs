@@ -35,7 +35,7 @@ counters! {
     /// Bytes of the packets that went out.
     BytesOut = "bytes_out",
     /// Packets that the transport would not take.
-    Unsent = "unsent",
+    SendFailed = "send_failed",
     /// Calls that we asked for.
     Calls = "calls",
     /// Jobs that we began.
@@ -43,23 +43,23 @@ counters! {
     /// Bytes that are no frame, or a frame without what its type needs.
     Malformed = "malformed",
     /// Frames from a sender without an identity.
-    Nameless = "nameless",
+    NoSender = "no_sender",
     /// Frames from somebody who has no part in what we do.
-    Stranger = "stranger",
+    Unauthorized = "unauthorized",
     /// Frames from a known peer that had no right to send them.
-    Foreign = "foreign",
+    NotPermitted = "not_permitted",
     /// Results of calls that were settled before.
     Late = "late",
     /// Frames that repeat what was taken before.
     Duplicate = "duplicate",
     /// Participants with a role that they could have given themselves: it is not believed.
-    DoubtfulRole = "doubtful_role",
+    UntrustedRole = "untrusted_role",
     /// Frames of types that are not ours.
     UnknownType = "unknown_type",
     /// Such frames that were too large to be handed to the application.
     FrameTooLarge = "frame_too_large",
     /// Frames from a sid that was replaced or left.
-    DeadSid = "dead_sid",
+    StaleSid = "stale_sid",
     /// Frames that came after their sender's goodbye.
     AfterGoodbye = "after_goodbye",
     /// Frames that waited for their sender's announcement or Configuration.
@@ -85,7 +85,7 @@ counters! {
     /// Byte streams that their sender abandoned.
     StreamAbandoned = "stream_abandoned",
     /// Chunks and trailers of no stream that was taken.
-    StreamStray = "stream_stray",
+    StreamUnknown = "stream_unknown",
     /// Frames that went out on the fast lane.
     FastFrames = "fast_frames",
     /// Packets on the fast lane that repeat a frame.
@@ -97,10 +97,10 @@ counters! {
     /// Late results that nobody took in time.
     LateDropped = "late_dropped",
     /// Frames that were sent again because their peer came back and had not acknowledged them.
-    Replayed = "replayed",
+    Retransmitted = "retransmitted",
     /// Frames whose stanza was not higher than all before under this pair of sids: repeated, replayed or overtaken.
     /// They are judged by what they say, not by their stanza.
-    NotRising = "not_rising",
+    OutOfOrder = "out_of_order",
 }
 
 /// The counters of one session. All begin at 0 and only rise.
@@ -154,12 +154,12 @@ mod tests {
     #[test]
     fn counters_have_names_and_begin_at_zero() {
         let mut stats = Stats::default();
-        stats.add(Counter::Foreign, 3);
+        stats.add(Counter::NotPermitted, 3);
         assert_eq!(
-            (stats.count(Counter::Foreign), stats.named("foreign"), stats.named("nothing")),
+            (stats.count(Counter::NotPermitted), stats.named("not_permitted"), stats.named("nothing")),
             (3, 3, 0)
         );
-        assert_eq!(format!("{stats:?}"), r#"{"foreign": 3}"#);
+        assert_eq!(format!("{stats:?}"), r#"{"not_permitted": 3}"#);
         assert_eq!(stats.iter().count(), Counter::ALL.len());
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 impl CallsBuilder {
     /// Finds the call for a frame with this id. If several callers used the id, picks the call that fits.
     pub(super) fn find(&self, packet: &Recorded, id: &str) -> Option<u64> {
-        let id = CallId::from(id);
+        let id = CallId::known(id);
         let serials = self.ids.get(&id)?;
         let from = packet.from.identity();
         if serials.len() == MAX_ALIKE {

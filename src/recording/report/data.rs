@@ -22,7 +22,7 @@ use crate::{
     protocol::frame::{Frame, Kind},
     transport::Lane,
 };
-use room::Room;
+use room::RoomTimeline;
 
 mod room;
 
@@ -64,7 +64,7 @@ pub(super) fn block(
     let times = calls.iter().flat_map(moments);
     let base = times.chain(entries.peek().map(|entry| entry.at)).min().unwrap_or_default();
     let mut block = Block::new(base);
-    let mut room = Room::new(EVENTS_SHARE);
+    let mut room = RoomTimeline::new(EVENTS_SHARE);
     block.calls(calls, &mut room);
     for (place, entry) in entries.enumerate() {
         let at = block.at(entry.at);
@@ -202,7 +202,7 @@ impl Block {
         at
     }
 
-    fn calls(&mut self, calls: &[RecordedCall], room: &mut Room) {
+    fn calls(&mut self, calls: &[RecordedCall], room: &mut RoomTimeline) {
         for call in calls {
             room.call(call);
         }
@@ -295,7 +295,7 @@ impl Block {
         }
     }
 
-    fn finish(self, room: Room, calls: &[RecordedCall], title: &str, notes: &[String]) -> Data {
+    fn finish(self, room: RoomTimeline, calls: &[RecordedCall], title: &str, notes: &[String]) -> Data {
         let notes: Vec<String> = notes.iter().take(MAX_NOTES).map(|note| shown(note, 4 * MAX_TEXT)).collect();
         let (all, by_tool) = numbers(calls);
         let mut tools = Rows::within(TOOLS_SHARE);

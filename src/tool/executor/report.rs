@@ -70,16 +70,16 @@ fn read<K>(notice: Notice<K>) -> Option<Done<K>> {
 
 /// The last progress that nobody took yet: a tool that reports faster than anybody listens fills no memory.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Latest(Arc<Mutex<Slot>>);
+pub(super) struct Latest(Arc<Mutex<Unread>>);
 
 #[derive(Debug, Default)]
-struct Slot {
+struct Unread {
     waiting: Option<Progress>,
     settled: bool,
 }
 
 impl Latest {
-    fn lock(&self) -> MutexGuard<'_, Slot> {
+    fn lock(&self) -> MutexGuard<'_, Unread> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -112,7 +112,7 @@ fn job_with(key: u32, tool: &str, arguments: &serde_json::Value) -> Job<u32> {
         tool: tool.parse().unwrap(),
         arguments: Value::encode(arguments).unwrap(),
         caller: "assistant".into(),
-        call: CallId::from("c1"),
+        call: CallId::known("c1"),
         limit,
         deadline: Instant::now() + limit,
         span: Span::none(),

@@ -23,7 +23,7 @@ use tokio::{
     signal::unix::{self, SignalKind},
 };
 
-use super::supervise::{Report, send_streams};
+use super::supervise::{HelperReport, send_streams};
 
 /// A running program and the process group that it is in. Dropping it kills and reaps them.
 ///
@@ -184,13 +184,13 @@ impl Supervised {
     /// Safe: what has been read is kept.
     async fn ended(&mut self) {
         while self.end.is_none() {
-            if let Some(report) = Report::read(&self.heard) {
-                self.heard.drain(..Report::LENGTH);
+            if let Some(report) = HelperReport::read(&self.heard) {
+                self.heard.drain(..HelperReport::LENGTH);
                 self.end = Some(match report {
-                    Report::NotStarted(error) => End::NotStarted(error),
-                    Report::Ended(status) => End::Ended(status),
+                    HelperReport::NotStarted(error) => End::NotStarted(error),
+                    HelperReport::Ended(status) => End::Ended(status),
                 });
-            } else if self.heard.len() >= Report::LENGTH {
+            } else if self.heard.len() >= HelperReport::LENGTH {
                 self.end = Some(End::Garbage);
             } else if !matches!(self.reports.read_buf(&mut self.heard).await, Ok(bytes) if bytes > 0) {
                 self.end = Some(End::Unknown);

@@ -48,14 +48,14 @@ const USAGE: u8 = 2;
 
 /// What a helper writes to its standard output, as a byte and four bytes of a number (little endian).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Report {
+pub(super) enum HelperReport {
     /// It could not be started: the number of the system's error.
     NotStarted(i32),
     /// It ended with this status, as `wait` gives it.
     Ended(i32),
 }
 
-impl Report {
+impl HelperReport {
     /// The length of a report in bytes.
     pub(super) const LENGTH: usize = 5;
 
@@ -167,12 +167,12 @@ fn run(
     let (_signals, watch, mut child) = match started {
         Ok(started) => started,
         Err(error) => {
-            report(Report::NotStarted(error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error())));
+            report(HelperReport::NotStarted(error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error())));
             return ExitCode::FAILURE;
         }
     };
     if let Ok(status) = child.wait() {
-        report(Report::Ended(status.into_raw()));
+        report(HelperReport::Ended(status.into_raw()));
     }
     // Children of the program may still run. The client ends the group, or its death does.
     let _ = watch.join();
@@ -214,7 +214,7 @@ fn end_with(mut client: UnixStream) {
 }
 
 /// Reports to the client. If it is gone, nobody needs the report.
-fn report(report: Report) {
+fn report(report: HelperReport) {
     if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned() {
         let _ = File::from(stdout).write_all(&report.to_bytes());
     }

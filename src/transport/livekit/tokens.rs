@@ -27,11 +27,11 @@ pub(super) fn has_expired(token: &str) -> bool {
     u64::try_from(claims.exp).is_ok_and(|exp| exp <= now.as_secs())
 }
 
-type Asked = Pin<Box<dyn Future<Output = Result<String, Box<dyn Error + Send + Sync>>> + Send>>;
+type TokenFuture = Pin<Box<dyn Future<Output = Result<String, Box<dyn Error + Send + Sync>>> + Send>>;
 
 /// The application's source of tokens.
 #[derive(Clone)]
-pub(super) struct TokenSource(Arc<dyn Fn() -> Asked + Send + Sync>);
+pub(super) struct TokenSource(Arc<dyn Fn() -> TokenFuture + Send + Sync>);
 
 impl TokenSource {
     pub(super) fn new<F, Fut, E>(ask: F) -> Self

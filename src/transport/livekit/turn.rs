@@ -27,7 +27,7 @@ pub(super) use stun_client::StunClient;
 
 use allocation::MAX_PEERS;
 use credentials::Credentials;
-use relay::{Command, Place, Report, Reported, Reports};
+use relay::{Command, Place, RelayReport, Reported, Reports};
 use url::{IceUrl, Kind};
 
 /// How many relays are asked for an address in one join.
@@ -274,17 +274,17 @@ impl Relays {
             return RelayEvent::Noted;
         }
         match report {
-            Report::Opened(mut relayed, ours) => {
+            RelayReport::Opened(mut relayed, ours) => {
                 // A relay that claims the address of another would be used in its place.
                 relayed.retain(|it| !self.gave(*it));
                 self.relays[number].state = State::Open { relayed: relayed.clone(), ours, denied: None };
                 RelayEvent::Opened(relayed, ours)
             }
-            Report::Datagram(from, datagram) => match self.relays[number].towards(from) {
+            RelayReport::Datagram(from, datagram) => match self.relays[number].towards(from) {
                 Some(relayed) => RelayEvent::Datagram { relayed, from, datagram },
                 None => RelayEvent::Noted,
             },
-            Report::Denied(peer, error) => {
+            RelayReport::Denied(peer, error) => {
                 let relay = &mut self.relays[number];
                 tracing::debug!(relay = %relay.place.url, %peer, %error, "a relay will not reach an address");
                 if let State::Open { denied, .. } = &mut relay.state {
@@ -292,7 +292,7 @@ impl Relays {
                 }
                 RelayEvent::Noted
             }
-            Report::Failed(error) => {
+            RelayReport::Failed(error) => {
                 let gone = self.relays[number].relayed().to_vec();
                 let relay = &mut self.relays[number];
                 // One that was there may be there again: a connection ends for many reasons.

@@ -80,7 +80,7 @@ impl Delivery {
             return None;
         }
         let window = &mut self.links.get_mut(id)?.retransmission;
-        let (frames, bytes) = (cx.config.caps.replay_frames, cx.config.caps.replay_bytes);
+        let (frames, bytes) = (cx.config.caps.retransmit_frames, cx.config.caps.retransmit_bytes);
         let is_idle = window.in_flight.is_empty(); // one frame of any size is always let through
         if !is_idle && (window.in_flight.len() >= frames || window.bytes >= bytes) {
             return None;
@@ -90,7 +90,7 @@ impl Delivery {
 
     /// A frame was sent again.
     pub(crate) fn note_retransmitted(&mut self, cx: &mut Context, id: &Identity, sent: &Sent) {
-        cx.count(Counter::Replayed);
+        cx.count(Counter::Retransmitted);
         if let Some(link) = self.links.get_mut(id) {
             link.retransmission.in_flight.insert(sent.stanza, sent.size);
             link.retransmission.bytes += sent.size;

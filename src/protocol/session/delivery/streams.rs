@@ -168,7 +168,7 @@ impl Delivery {
 
     fn extend_stream(&mut self, cx: &mut Context, peers: &mut Peers, key: &Key, index: u64, bytes: &[u8]) {
         let Some(inflow) = self.streams.open.get_mut(key) else {
-            return cx.count(Counter::StreamStray);
+            return cx.count(Counter::StreamUnknown);
         };
         if index < inflow.next {
             return cx.count(Counter::Duplicate);
@@ -193,7 +193,7 @@ impl Delivery {
 
     fn end_stream(&mut self, cx: &mut Context, peers: &mut Peers, key: &Key, reason: &str) -> Option<Bytes> {
         let Some(inflow) = self.streams.open.get(key) else {
-            cx.count(Counter::StreamStray);
+            cx.count(Counter::StreamUnknown);
             return None;
         };
         if !reason.is_empty() {

@@ -433,7 +433,7 @@ mod tests {
 
     fn request(id: &str) -> ToolUseRequest {
         ToolUseRequest {
-            id: id.into(),
+            id: CallId::known(id),
             tool_name: "t".into(),
             parameters: Value::empty(),
             execution: Ok(Execution::Client),
@@ -458,15 +458,15 @@ mod tests {
         let limits = Caps { table_entries: 2, ..Caps::default() };
         for (n, id) in ["a", "b"].into_iter().enumerate() {
             table.begin(&request(id), Some(-(n as i32) - 5), KEEP, JobKey(n as u64));
-            table.answer(&id.into(), answer(1));
+            table.answer(&CallId::known(id), answer(1));
         }
         assert_eq!(table.make_room(&limits), Err(Full), "an answer that is not acknowledged stays");
-        table.acknowledged(now, &"a".into());
+        table.acknowledged(now, &CallId::known("a"));
         assert!(!table.is_below_floor(Some(-5)));
         assert_eq!(table.make_room(&limits), Ok(()));
-        assert!(table.find(&"a".into()).is_none());
+        assert!(table.find(&CallId::known("a")).is_none());
         assert!(table.is_below_floor(Some(-5)) && !table.is_below_floor(Some(-6)));
-        table.acknowledged(now, &"b".into());
+        table.acknowledged(now, &CallId::known("b"));
         table.expire(now + KEEP);
         assert!(table.is_empty() && table.next_expiry().is_none());
     }
@@ -477,12 +477,12 @@ mod tests {
         let limits = Caps { table_entries: 2, ..Caps::default() };
         for (stanza, id, keep) in [(-1, "a", 10 * KEEP), (-3, "b", KEEP)] {
             table.begin(&request(id), Some(stanza), keep, JobKey(0));
-            table.answer(&id.into(), answer(1));
-            table.acknowledged(now, &id.into());
+            table.answer(&CallId::known(id), answer(1));
+            table.acknowledged(now, &CallId::known(id));
         }
         assert_eq!(table.make_room(&limits), Ok(()));
         assert!(
-            table.find(&"b".into()).is_some() && !table.is_below_floor(Some(-2)),
+            table.find(&CallId::known("b")).is_some() && !table.is_below_floor(Some(-2)),
             "the second may still come"
         );
     }
@@ -492,9 +492,9 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = Caps { table_bytes: 100, ..Caps::default() };
         table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
-        table.answer(&"a".into(), answer(100));
+        table.answer(&CallId::known("a"), answer(100));
         assert_eq!(table.make_room(&limits), Err(Full));
-        table.acknowledged(now, &"a".into());
+        table.acknowledged(now, &CallId::known("a"));
         assert_eq!(table.make_room(&limits), Ok(()));
     }
 
@@ -504,7 +504,7 @@ mod tests {
         let limits = Caps { table_entries: 1, ..Caps::default() };
         table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
         table.refuse(now, &request("b"), Some(-2), KEEP, ErrorCode::BUSY, &limits);
-        assert!(table.find(&"b".into()).is_none() && table.is_below_floor(Some(-2)));
+        assert!(table.find(&CallId::known("b")).is_none() && table.is_below_floor(Some(-2)));
     }
 
     #[test]
@@ -512,7 +512,7 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = Caps::default();
         for n in 0..200 {
-            table.bury(now, &CallId::from(format!("c{n}")), Some(-n), KEEP, &limits);
+            table.bury(now, &CallId::known(format!("c{n}")), Some(-n), KEEP, &limits);
         }
         assert_eq!(table.tombstones.len(), limits.open_per_peer);
         table.expire(now + KEEP);

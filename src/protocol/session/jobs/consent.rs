@@ -43,7 +43,7 @@ pub struct Question {
 /// Open questions, and what was allowed for the session.
 #[derive(Debug, Default)]
 pub(super) struct Consents {
-    open: BTreeMap<JobKey, Asked>,
+    open: BTreeMap<JobKey, OpenQuestion>,
     /// Questions that were not polled.
     questions: VecDeque<Question>,
     granted: BTreeMap<(ToolName, Identity), Grant>,
@@ -62,7 +62,7 @@ pub(crate) enum Verdict {
 
 /// A job that waits for a person's answer.
 #[derive(Debug)]
-struct Asked {
+struct OpenQuestion {
     job: Job,
     /// The tool that the person was shown.
     shown: Tool,
@@ -195,7 +195,7 @@ impl Jobs {
             let error = ToolError::new(ErrorCode::BUSY, "too many questions are open; nothing ran");
             return self.forget(cx, key).map(|job| Ended { job, outcome: Err(error) });
         }
-        self.consents.open.insert(key, Asked { job, shown: tool, run });
+        self.consents.open.insert(key, OpenQuestion { job, shown: tool, run });
         cx.timers.set(now, Timer::Consent(key), left);
         self.consents.questions.push_back(question);
         None
@@ -203,7 +203,7 @@ impl Jobs {
 
     fn allow(&mut self, cx: &mut Context, peers: &Peers, delivery: &mut Delivery, key: JobKey) -> Verdict {
         cx.timers.cancel(&Timer::Consent(key));
-        let Some(Asked { mut job, shown, run }) = self.consents.open.remove(&key) else {
+        let Some(OpenQuestion { mut job, shown, run }) = self.consents.open.remove(&key) else {
             return Verdict::Nothing;
         };
         let Some(tool) = cx.local.tool(job.tool.as_str()).cloned() else {

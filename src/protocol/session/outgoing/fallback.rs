@@ -79,13 +79,13 @@ impl Outgoing {
         it: &Acknowledgement,
     ) {
         if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
-            return core.cx.complain(id, Counter::Foreign);
+            return core.cx.complain(id, Counter::NotPermitted);
         }
         let stanza = incoming.stanza().filter(|stanza| *stanza != 0);
         let (Some(stanza), Some(call)) = (stanza, it.acknowledged_message_id.as_deref()) else {
             return core.cx.complain(id, Counter::Malformed);
         };
-        let call = CallId::from(call);
+        let call = CallId::known(call);
         if let Some(of) = it.acknowledged_stanza_id.filter(|of| *of != 0) {
             self.frame_acknowledged(core, id, of, Some(call.as_str()));
         }
@@ -95,7 +95,7 @@ impl Outgoing {
         } else if core.peers.get(id).is_some_and(|it| self.settled.is_owned_by(&call, id, it)) {
             core.cx.count(Counter::Late);
         } else {
-            core.cx.complain(id, Counter::Foreign);
+            core.cx.complain(id, Counter::NotPermitted);
             if call.as_str().len() > core.cx.config.caps.id_bytes {
                 return;
             }

@@ -49,7 +49,7 @@ impl Outgoing {
                 core.cx.log.late(&result.id, core.cx.now);
             }
         } else {
-            core.cx.complain(id, Counter::Foreign);
+            core.cx.complain(id, Counter::NotPermitted);
             if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
                 return;
             }
@@ -77,7 +77,7 @@ impl Outgoing {
         id: &Identity,
         error: ErrorMessage,
     ) {
-        let originating = error.originating_id.as_deref().map(CallId::from);
+        let originating = error.originating_id.as_deref().map(CallId::known);
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(core, call, id)) {
             if let Some(asked) = self.calls.get(&key).and_then(Call::asked) {
                 core.delivery.stop_repeating(id, asked.stanza);
@@ -96,7 +96,7 @@ impl Outgoing {
                 return;
             }
         } else if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
-            return core.cx.complain(id, Counter::Foreign);
+            return core.cx.complain(id, Counter::NotPermitted);
         }
         peer_error(core, id, error);
     }

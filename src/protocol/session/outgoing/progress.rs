@@ -53,7 +53,7 @@ impl Outgoing {
             if core.peers.get(id).is_some_and(|remote| self.settled.is_owned_by(&it.id, id, remote)) {
                 return core.cx.count(Counter::Late);
             }
-            return core.cx.complain(id, Counter::Foreign);
+            return core.cx.complain(id, Counter::NotPermitted);
         };
         if self.is_old_progress(core, id, key, stanza) {
             return core.cx.count(Counter::Duplicate);

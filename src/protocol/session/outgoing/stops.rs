@@ -93,11 +93,13 @@ impl Outgoing {
         let Some(remote) = core.peers.get(id) else { return };
         if !core.peers.may_stop(&core.cx, remote) {
             let is_counterpart = core.peers.is_counterpart(&core.cx, id, remote);
-            return core.cx.complain(id, if is_counterpart { Counter::Foreign } else { Counter::Stranger });
+            return core
+                .cx
+                .complain(id, if is_counterpart { Counter::NotPermitted } else { Counter::Unauthorized });
         }
         core.acknowledge_always(id, incoming.stanza(), None);
         let Some(target) = &stop.target_id else { return self.stop_all(core) };
-        if let Some(key) = self.calls.key_of(&CallId::from(target.as_str())) {
+        if let Some(key) = self.calls.key_of(&CallId::known(target.as_str())) {
             self.settle_call(core, key, Err(CallError::Cancelled));
         }
     }

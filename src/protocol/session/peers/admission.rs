@@ -154,7 +154,7 @@ impl Peers {
         let config = &cx.config;
         !config.only_roles
             && config.admitted.is_empty()
-            && config.admit_rule.is_none()
+            && config.admit_filter.is_none()
             && !self.admission.roles_seen
     }
 

@@ -237,7 +237,7 @@ impl Peers {
     ) -> Greeting {
         if !self.has_counterpart(cx, id) {
             if self.remotes.contains_key(id) {
-                cx.complain(id, Counter::Stranger);
+                cx.complain(id, Counter::Unauthorized);
                 self.decline(cx, delivery, id, incoming);
                 self.deny_registration(cx, delivery, id);
             }

@@ -56,7 +56,7 @@ impl Peers {
             cx.event(Event::Joined(who));
         }
         if is_doubtful {
-            cx.complain(&id, Counter::DoubtfulRole);
+            cx.complain(&id, Counter::UntrustedRole);
         }
         self.judge_newcomer(cx, delivery, &id);
         self.look_for_assistant(cx);

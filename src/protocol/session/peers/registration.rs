@@ -94,7 +94,7 @@ impl Peers {
             let is_candidate = self.get(id).is_some_and(|remote| self.is_candidate(cx, id, remote));
             // An assistant that does not admit the client says so without a handshake, which is worth a report and no more.
             if !is_candidate || answer.success {
-                return cx.complain(id, Counter::Stranger);
+                return cx.complain(id, Counter::Unauthorized);
             }
         }
         let Some(remote) = self.remotes.get_mut(id) else { return };
@@ -130,7 +130,7 @@ impl Peers {
     ) -> bool {
         let is_admitted = self.get(id).is_some_and(|remote| self.is_admitted(cx, id, remote));
         if !is_admitted {
-            cx.complain(id, Counter::Stranger);
+            cx.complain(id, Counter::Unauthorized);
             self.note_refused_tools(id, &offered.tools);
             self.deny_registration(cx, delivery, id);
             return false;
@@ -229,7 +229,7 @@ impl Peers {
             if !names.insert(tool.name()) {
                 return Err(RegisterError::Duplicate { name });
             }
-            if tool.tool_options().effective_consent() != Consent::Never && !cx.config.asks {
+            if tool.tool_options().effective_consent() != Consent::Never && !cx.config.consent_available {
                 return Err(RegisterError::NoConsent { name });
             }
             let schema = tool.input_schema().map_or(0, |schema| schema.to_string().len());

@@ -7,7 +7,7 @@ use super::{
     remote::{Presence, Standing},
 };
 use crate::{
-    protocol::session::{Event, Rule},
+    protocol::session::{Event, ParticipantFilter},
     transport::{Identity, Participant, Role},
 };
 
@@ -41,7 +41,7 @@ impl Peers {
         }
         let by_rule = |participant: &Participant| {
             participant.token_role() == Some(Role::Client)
-                || cx.config.admit_rule.as_ref().is_some_and(|rule| allows(rule, participant))
+                || cx.config.admit_filter.as_ref().is_some_and(|rule| allows(rule, participant))
         };
         cx.config.admitted.contains(id)
             || remote.participant.as_ref().is_some_and(by_rule)
@@ -50,7 +50,7 @@ impl Peers {
 
     /// Assistant: whether it may stop the assistant's calls.
     pub(crate) fn may_stop(&self, cx: &Context, remote: &Remote) -> bool {
-        match (&cx.config.stop_rule, &remote.participant) {
+        match (&cx.config.stop_filter, &remote.participant) {
             (Some(rule), Some(participant)) => allows(rule, participant),
             _ => false,
         }
@@ -161,7 +161,7 @@ impl Peers {
 }
 
 /// Asks an author's rule. The session must be whole whatever the rule does: a panic is a no.
-fn allows(rule: &Rule, participant: &Participant) -> bool {
+fn allows(rule: &ParticipantFilter, participant: &Participant) -> bool {
     catch_unwind(AssertUnwindSafe(|| rule(participant))).unwrap_or_else(|_| {
         tracing::error!(participant = %participant.identity(), "the rule for a participant panicked; the answer is no");
         false

@@ -33,11 +33,11 @@ pub enum SelectionPolicy {
     /// The participant that sent the latest frame.
     LastHeard,
     /// The participant that a function names; see [`by`](SelectionPolicy::by).
-    By(Chooser),
+    By(SelectionFn),
 }
 
 /// Chooses one of several for a tool, or an assistant if there is no tool: see [`SelectionPolicy::by`].
-pub type Chooser = Arc<dyn Fn(Option<&str>, &[Candidate]) -> Option<Identity> + Send + Sync>;
+pub type SelectionFn = Arc<dyn Fn(Option<&str>, &[Candidate]) -> Option<Identity> + Send + Sync>;
 
 impl SelectionPolicy {
     /// Selects with a function. It receives the name of the tool, or `None` when a client selects its assistant, and the
@@ -105,7 +105,7 @@ impl Peers {
     }
 }
 
-fn named_by(chooser: &Chooser, tool: Option<&str>, known: &[(&Identity, &Remote)]) -> Option<Identity> {
+fn named_by(chooser: &SelectionFn, tool: Option<&str>, known: &[(&Identity, &Remote)]) -> Option<Identity> {
     let registered =
         |remote: &Remote| remote.tools.iter().find(|it| Some(it.name().as_str()) == tool).cloned();
     let candidates: Vec<_> = known

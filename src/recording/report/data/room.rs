@@ -36,7 +36,7 @@ struct Person {
     owned: u64,
 }
 
-pub(super) struct Room {
+pub(super) struct RoomTimeline {
     name: Option<String>,
     recorder: Option<Identity>,
     people: BTreeMap<Identity, Person>,
@@ -51,7 +51,7 @@ pub(super) struct Room {
     unrecorded: u64,
 }
 
-impl Room {
+impl RoomTimeline {
     pub(super) fn new(events_share: usize) -> Self {
         Self {
             name: None,

@@ -44,7 +44,7 @@ pub(super) enum Command {
 
 /// What a relay tells.
 #[derive(Debug)]
-pub(super) enum Report {
+pub(super) enum RelayReport {
     /// It gave us addresses. Ours towards it is the second.
     Opened(Vec<SocketAddr>, SocketAddr),
     /// A datagram came through it from there.
@@ -60,7 +60,7 @@ pub(super) enum Report {
 pub(super) struct Reported {
     pub(super) number: usize,
     pub(super) attempt: u64,
-    pub(super) report: Report,
+    pub(super) report: RelayReport,
 }
 
 /// Where reports of a relay go: all of them share one queue.
@@ -71,7 +71,7 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    fn signed(&self, report: Report) -> Reported {
+    fn signed(&self, report: RelayReport) -> Reported {
         Reported { number: self.number, attempt: self.attempt, report }
     }
 }
@@ -87,7 +87,7 @@ pub(super) async fn run(place: Place, mut commands: mpsc::Receiver<Command>, rep
     };
     if let Some(error) = ended {
         tracing::debug!(relay = %place.url, %error, "a relay cannot be used");
-        let _ = reports.queue.send(reports.signed(Report::Failed(error))).await;
+        let _ = reports.queue.send(reports.signed(RelayReport::Failed(error))).await;
     }
 }
 
@@ -199,7 +199,7 @@ async fn carry(
             };
             report = relay
                 .handle(Instant::now(), &frame)
-                .map(|(peer, datagram)| Report::Datagram(peer, datagram.to_vec()));
+                .map(|(peer, datagram)| RelayReport::Datagram(peer, datagram.to_vec()));
         }
         while let Some(frame) = relay.poll_transmit() {
             writer.push(&frame);
@@ -211,11 +211,11 @@ async fn carry(
                     return Carried::Nothing(error);
                 }
                 Some(Event::Failed(error)) => return Carried::Ended(error),
-                Some(Event::Denied(peer, error)) => Some(Report::Denied(peer, error)),
+                Some(Event::Denied(peer, error)) => Some(RelayReport::Denied(peer, error)),
                 Some(Event::Opened(relayed)) => {
                     tracing::debug!(relay = %place.url, %remote, ?relayed, "a relay gave an address");
                     is_open = true;
-                    Some(Report::Opened(relayed, local))
+                    Some(RelayReport::Opened(relayed, local))
                 }
             };
         }

@@ -331,7 +331,7 @@ async fn an_address_that_says_nothing_is_followed_by_the_next() {
             good.send_to(&answer(&buffer[..size]).unwrap(), from).await.unwrap();
         }
         let opened = reports.recv().await.unwrap().report;
-        assert!(matches!(opened, Report::Opened(relayed, _) if relayed == [address(RELAYED)]));
+        assert!(matches!(opened, RelayReport::Opened(relayed, _) if relayed == [address(RELAYED)]));
     };
     tokio::select! {
         ended = trying => panic!("{ended:?}"),
