@@ -31,6 +31,7 @@ fn client(link: &Link) -> anyhow::Result<()> {
                 // exhaustive on purpose: a driver must do all of it
                 Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
                 Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
+                Output::Ask(question) => session.consent(Instant::now(), question.key, false), // nobody can be asked
                 Output::Abort(_) | Output::Settled { .. } => {} // our jobs are done at once; we call nobody
                 Output::Event(event) => eprintln!("{event:?}"),
             }
@@ -68,7 +69,7 @@ fn ask(link: &Link) -> anyhow::Result<f64> {
             match output {
                 Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
                 Output::Settled { result, .. } => return Ok(result?.decode()?),
-                Output::Execute(_) | Output::Abort(_) => {} // we offer nothing
+                Output::Execute(_) | Output::Ask(_) | Output::Abort(_) => {} // we offer nothing
                 Output::Event(event) => eprintln!("{event:?}"),
             }
         }

@@ -172,19 +172,16 @@ impl<T: Transport> Driver<T> {
 
     /// Does all that the session asks for.
     fn carry_out(&mut self) {
-        self.take_outputs();
-        let asked = {
-            let mut inner = self.shared.lock();
-            std::iter::from_fn(|| inner.session.poll_question()).collect::<Vec<_>>()
-        };
-        for question in asked {
+        for question in self.take_outputs() {
             self.ask(question);
         }
         self.sending.start(&self.transport);
     }
 
-    /// Does what the session asks for, what is due first: no flood of packets stops the clock. Packets wait.
-    fn take_outputs(&mut self) {
+    /// Does what the session asks for, what is due first: no flood of packets stops the clock. Packets wait. Returns the questions to a
+    /// person, which are asked without the session's lock.
+    fn take_outputs(&mut self) -> Vec<Question> {
+        let mut questions = Vec::new();
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.lock();
         let now = now();
@@ -206,7 +203,9 @@ impl<T: Transport> Driver<T> {
                     let span = spans::tool_span(&job, inner.session.room(), own.map(|slot| &slot.span));
                     self.execute(job, span);
                 }
+                Output::Ask(question) => questions.push(question),
                 Output::Abort(key) => {
+                    questions.retain(|question| question.key != key);
                     if !self.questions.withdraw(key) {
                         self.executor.abort(key);
                     }
@@ -245,6 +244,7 @@ impl<T: Transport> Driver<T> {
         {
             self.sending.cancel(id);
         }
+        questions
     }
 
     /// Asks a person, unless the call would be refused anyway.

@@ -8,8 +8,8 @@
 //! 3. hand that to the `handle_*` method of its name, with the time;
 //! 4. begin again.
 //!
-//! Where tools need a person's consent ([`Config::asks`]), step 1 also takes the questions of
-//! [`poll_question`](Session::poll_question), whose answers are brought with [`consent`](Session::consent).
+//! Where tools need a person's consent ([`Config::asks`]), the outputs include questions, which are answered with
+//! [`consent`](Session::consent).
 //!
 //! Bytes from outside can neither panic it nor make it grow past the caps in [`Caps`]. A panic in here
 //! is a bug in here.
@@ -35,6 +35,7 @@
 //!         match output {
 //!             Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
 //!             Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
+//!             Output::Ask(question) => session.consent(Instant::now(), question.key, false), // nobody can be asked
 //!             Output::Abort(_) | Output::Settled { .. } => {} // jobs end at once, and nothing is called
 //!             Output::Event(event) => eprintln!("{event:?}"),
 //!         }
@@ -63,6 +64,7 @@ mod outgoing;
 mod peers;
 mod ready;
 mod receive;
+mod recipients;
 mod stats;
 mod timers;
 mod trace;
@@ -78,10 +80,10 @@ pub use self::{
     config::{Caps, Config, ParticipantFilter, Times},
     context::COMPLAINT_INTERVAL,
     event::{
-        CallKey, Destination, Event, Job, JobKey, LocalText, Output, Request, SendFailure, SendFrameError,
-        TurnKey, Unaccepted,
+        CallKey, Destination, Event, Job, JobKey, LocalText, Output, Question, Request, SendFailure,
+        SendFrameError, TurnKey, Unaccepted,
     },
-    jobs::{CONSENT_MARGIN, Question},
+    jobs::CONSENT_MARGIN,
     outgoing::{LateResult, StopError},
     peers::{Candidate, SelectionFn, SelectionPolicy},
     ready::Readiness,
@@ -256,7 +258,8 @@ impl Session {
     /// A participant left.
     pub fn handle_left(&mut self, now: Instant, who: &Peer) {
         if self.begin(now) {
-            self.left(who);
+            let Core { cx, peers, delivery, .. } = &mut self.core;
+            peers.handle_left(cx, delivery, who);
         }
     }
 
@@ -500,11 +503,6 @@ impl Session {
 
 /// Consent, turns and stops.
 impl Session {
-    /// The next question to a person, until there is none. Answer each with [`consent`](Session::consent).
-    pub fn poll_question(&mut self) -> Option<Question> {
-        self.core.jobs.next_question()
-    }
-
     /// Brings the answer to a question. After a yes the job is given out as [`Output::Execute`]; after a no its caller reads
     /// `permission_denied`, and nothing ran. A question that was taken back is ignored.
     pub fn consent(&mut self, now: Instant, key: JobKey, is_allowed: bool) {
@@ -642,14 +640,18 @@ impl Session {
         match timer {
             Timer::Greet(id) => peers.greet_again(cx, delivery, &id),
             Timer::Ask(id) => peers.ask_again_for_configuration(cx, delivery, &id),
-            Timer::Provisional(id) => self.check_provisional(&id),
+            Timer::Provisional(id) => {
+                if let Some(listed) = peers.check_provisional(cx, delivery, &id) {
+                    self.joined(listed);
+                }
+            }
             Timer::Hold(id) => peers.expire_waiting(cx, &id),
             Timer::Unannounced => peers.expire_held(cx),
             Timer::Grace(id) => self.grace_over(&id),
             Timer::Silent(id) => outgoing.handle_silence(core, &id),
             Timer::Register(id) => peers.register_again(cx, delivery, &id),
             Timer::Replay(id) => self.retransmit(&id),
-            Timer::Heartbeat(id) => self.heartbeat_stopped(&id),
+            Timer::Heartbeat(id) => outgoing.handle_heartbeat_timeout(core, &id),
             Timer::Ping(id) => outgoing.check_owner(core, &id),
             Timer::OwnerWait(key) => outgoing.no_owner(core, key),
             Timer::Deadline(key) => outgoing.deadline(core, key),
@@ -662,8 +664,15 @@ impl Session {
             Timer::Table(id) => incoming.expire(core, &id),
             Timer::Past => outgoing.expire_settled(core),
             Timer::Complaints => cx.report_complaints(),
-            Timer::Streams => delivery.expire_streams(cx, peers),
-            Timer::Queue(id) => self.queue_has_room(&id),
+            Timer::Streams => {
+                for (id, part) in delivery.expire_streams(cx) {
+                    peers.handle_stream_part(cx, delivery, &id, part);
+                }
+            }
+            Timer::Queue(id) => {
+                incoming.send_waiting_results(core, &id);
+                outgoing.send_refused(core, &id);
+            }
             Timer::Lane(id) => delivery.lane_due(cx, peers, &id),
             Timer::ClaimWindow(key) => outgoing.nobody_claimed(core, key),
             Timer::ClaimDeadline(key) => incoming.handle_claim_deadline(core, key),

@@ -224,16 +224,13 @@ impl Endpoint {
 
     /// Collects the session's outputs.
     fn listen(&mut self) {
-        loop {
-            while let Some(question) = self.session.poll_question() {
-                self.session.consent(self.clock, question.key, true);
-            }
-            let Some(output) = self.session.poll_output() else { return };
+        while let Some(output) = self.session.poll_output() {
             match output {
                 Output::Transmit(packet) => self.says(packet),
                 Output::Execute(job) => {
                     self.jobs.insert((job.caller, job.call), job.key);
                 }
+                Output::Ask(question) => self.session.consent(self.clock, question.key, true),
                 Output::Abort(key) => {
                     let job = self.jobs.iter().find(|(_, job)| **job == key).map(|(job, _)| job.clone());
                     if let Some(job) = job {

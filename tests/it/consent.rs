@@ -41,7 +41,7 @@ fn offer(world: &mut World, name: &str, tools: Vec<Tool>) {
 }
 
 fn question(world: &mut World, name: &str) -> Option<Question> {
-    world.with(name, |session, _| session.poll_question()).unwrap()
+    world.question(name)
 }
 
 fn answer(world: &mut World, name: &str, allowed: bool) {

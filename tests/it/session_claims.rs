@@ -560,7 +560,7 @@ fn a_persons_no_after_the_claim_is_the_outcome_and_the_assistant_does_not_run_it
         let key = world.call("a", request("lookup").timeout(60 * SECOND)).unwrap();
         world.run(10 * SECOND); // a person takes longer than the claim window
         assert!(world.settled("a", key).is_none() && ran(&world).is_empty());
-        let question = world.with("phone", |session, _| session.poll_question()).unwrap().unwrap();
+        let question = world.question("phone").unwrap();
         world.with("phone", |session, now| session.consent(now, question.key, allowed));
         world.run(SECOND);
         match world.settled("a", key).unwrap() {

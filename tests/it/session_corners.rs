@@ -120,7 +120,7 @@ fn an_assistants_own_tool_has_its_own_limit_once_a_person_allowed_it() {
     offer(&mut world, "a", vec![tool("t").options(options)]);
     let key = world.call("a", request("t").timeout(30 * SECOND)).unwrap();
     world.run(10 * SECOND);
-    let question = world.with("a", |session, _| session.poll_question()).unwrap().unwrap();
+    let question = world.question("a").unwrap();
     world.with("a", |session, now| session.consent(now, question.key, true));
     world.run(SECOND);
     assert!(world.settled("a", key).is_none());
@@ -339,7 +339,7 @@ fn sec_i7_a_yes_to_a_definition_that_has_changed_meanwhile_is_none() {
         world.call("a", request("wipe").timeout(60 * SECOND)).unwrap();
         world.run(100 * MS);
         let answer = |world: &mut World, what: &str| {
-            let question = world.with("phone", |session, _| session.poll_question()).unwrap().unwrap();
+            let question = world.question("phone").unwrap();
             assert_eq!(question.tool.description(), what);
             question.key
         };

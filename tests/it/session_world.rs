@@ -3,14 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
 use toolbridge::{
     CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
-    Participant, Peer, Progress, Request, Role, STREAM_CHUNK, SendFailure, Session, StreamPart, StreamParts,
-    Tool, Value,
+    Participant, Peer, Progress, Question, Request, Role, STREAM_CHUNK, SendFailure, Session, StreamPart,
+    StreamParts, Tool, Value,
     protocol::frame::{Frame, Kind, Message, Meta},
 };
 
@@ -108,6 +108,8 @@ pub(crate) struct End {
     pub(crate) session: Option<Session>,
     pub(crate) settled: Vec<(CallKey, Result<Value, CallError>)>,
     pub(crate) jobs: Vec<Job>,
+    /// What its person was asked and has not answered.
+    pub(crate) questions: VecDeque<Question>,
     pub(crate) aborted: Vec<JobKey>,
     pub(crate) events: Vec<Event>,
     /// What it was sent, if the test plays it, or sent itself.
@@ -208,6 +210,7 @@ impl World {
             session,
             settled: Vec::new(),
             jobs: Vec::new(),
+            questions: VecDeque::new(),
             aborted: Vec::new(),
             events: Vec::new(),
             inbox: Vec::new(),
@@ -285,6 +288,11 @@ impl World {
         let result = self.ends.get_mut(name)?.session.as_mut().map(|session| act(session, now));
         self.flush(name);
         result
+    }
+
+    /// The next question that its person was asked.
+    pub(crate) fn question(&mut self, name: &str) -> Option<Question> {
+        self.ends.get_mut(name)?.questions.pop_front()
     }
 
     pub(crate) fn session(&self, name: &str) -> &Session {
@@ -561,7 +569,11 @@ impl World {
                         None => end.jobs.push(job),
                     }
                 }
-                Output::Abort(key) => end.aborted.push(key),
+                Output::Ask(question) => end.questions.push_back(question),
+                Output::Abort(key) => {
+                    end.questions.retain(|question| question.key != key);
+                    end.aborted.push(key);
+                }
                 Output::Settled { key, result } => end.settled.push((key, result)),
                 Output::Event(event) => end.events.push(event),
             }

@@ -309,10 +309,6 @@ impl<'a> World<'a> {
             let it = &mut self.processes[process];
             let Program::Bridge(session) = &mut it.program else { return };
             let Some(output) = session.poll_output() else {
-                if let Some(question) = session.poll_question() {
-                    self.person_is_asked(process, &question);
-                    continue;
-                }
                 if std::mem::replace(&mut told, true) || !self.tells_backlog(process) {
                     break;
                 }
@@ -328,6 +324,7 @@ impl<'a> World<'a> {
                     self.transmit(process, packet);
                 }
                 Output::Execute(job) => self.execute(process, &job),
+                Output::Ask(question) => self.person_is_asked(process, &question),
                 Output::Abort(key) => self.aborts(process, key),
                 Output::Settled { key, result } => {
                     let call = self.processes[process].calls.get(&key).copied();

@@ -40,9 +40,8 @@ pub struct Config {
     /// Client: prompts to a person are answered, as jobs that the driver is given
     /// ([`Prompt::read`](crate::Prompt::read)). Default: no.
     pub prompts: bool,
-    /// Whether a person can be asked before a tool runs: see
-    /// [`Session::poll_question`](super::Session::poll_question). Default: no, and a tool that needs it is not
-    /// offered.
+    /// Whether a person can be asked before a tool runs, with [`Output::Ask`](super::Output::Ask). Default: no, and a tool that needs it is
+    /// not offered.
     pub consent_available: bool,
     /// The program and version that we tell peers.
     pub version: String,

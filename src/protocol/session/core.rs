@@ -1,13 +1,16 @@
 //! What calls and requests share: the context, the peers, the delivery of frames and the jobs.
 
 use super::{
+    codec::{self, Received},
     context::Context,
     delivery::{Delivery, Sent, Unfit},
+    event::Event,
     jobs::Jobs,
-    peers::Peers,
+    peers::{Peers, Remote},
+    stats::Counter,
 };
 use crate::{
-    protocol::frame::{Message, Meta},
+    protocol::frame::{ControlStop, Message, Meta},
     tool::CallId,
     transport::Identity,
 };
@@ -56,5 +59,38 @@ impl Core {
     /// Acknowledges a frame, unless the lane's own rules make that unnecessary.
     pub(super) fn acknowledge_always(&mut self, to: &Identity, stanza: Option<i32>, call: Option<&CallId>) {
         self.delivery.acknowledge_always(&mut self.cx, &self.peers, to, stanza, call);
+    }
+
+    /// Tells every peer that has shaken hands that the local participant leaves.
+    pub(super) fn say_goodbye(&mut self) {
+        let knows = |remote: &Remote| remote.is_crossed() && !remote.is_plain();
+        let peers = self.peers.iter().filter(|(_, remote)| knows(remote));
+        let known: Vec<_> = peers.map(|(id, _)| id.clone()).collect();
+        for id in known {
+            self.delivery.flush_results(&mut self.cx, &id);
+            let message = Message::ControlStop(ControlStop {
+                conversation_id: Some(self.cx.config.room.clone()),
+                stop_type: Some("all".to_owned()),
+                ..ControlStop::default()
+            });
+            if let Err(error) = self.post(&id, &codec::goodbye(), &message) {
+                tracing::warn!(peer = %id, ?error, "a goodbye cannot be sent");
+            }
+            self.peers.said_goodbye(&mut self.delivery, &id);
+        }
+    }
+
+    /// Reports a frame of a type that is not the session's.
+    pub(super) fn handle_other_frame(&mut self, id: &Identity, received: Received) {
+        let Self { cx, peers, .. } = self;
+        cx.count(Counter::UnknownType);
+        let Some(remote) = peers.get(id) else { return };
+        if !peers.is_counterpart(cx, id, remote) {
+            return cx.complain(id, Counter::Unauthorized);
+        }
+        if received.size > cx.config.caps.max_frame_of_others {
+            return cx.count(Counter::FrameTooLarge);
+        }
+        cx.event(Event::Frame { from: remote.peer(id), frame: received.frame });
     }
 }

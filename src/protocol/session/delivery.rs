@@ -24,12 +24,13 @@ pub(super) use self::{
     lane::ANSWER_SOON,
     large::{MAX_REFUSALS, STREAM_REFUSED, wait_after_refusals},
     retransmission::Retransmit,
+    streams::Part,
 };
 use super::{
     Counter, Destination, Output, SendFrameError,
     codec::{self, floor_char},
     context::Context,
-    peers::{Feature, Peers, Remote},
+    recipients::{Feature, Recipients},
 };
 use crate::{
     protocol::frame::{Acknowledgement, ErrorMessage, Kind, Message, Meta},
@@ -108,7 +109,7 @@ impl Delivery {
     pub(super) fn post(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         meta: &Meta,
         message: &Message,
@@ -122,7 +123,7 @@ impl Delivery {
     pub(super) fn post_again(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         stanza: i32,
         meta: &Meta,
@@ -136,7 +137,7 @@ impl Delivery {
     pub(super) fn post_small(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         message: &Message,
     ) -> Option<Sent> {
@@ -145,7 +146,7 @@ impl Delivery {
     }
 
     /// Sends each observer a copy of a frame.
-    pub(super) fn copy(&mut self, cx: &mut Context, peers: &Peers, meta: &Meta, message: &Message) {
+    pub(super) fn copy(&mut self, cx: &mut Context, peers: &impl Recipients, meta: &Meta, message: &Message) {
         let observers = peers.observers();
         if observers.is_empty() {
             return;
@@ -172,7 +173,7 @@ impl Delivery {
     pub(super) fn send_frame(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: Destination,
         kind: Kind,
         meta: &Meta,
@@ -198,12 +199,12 @@ impl Delivery {
     pub(super) fn acknowledge(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         stanza: Option<i32>,
         call: Option<&CallId>,
     ) {
-        if peers.get(to).is_some_and(|remote| remote.lists(Feature::Ack) && remote.is_reachable()) {
+        if peers.lists(to, Feature::Ack) && peers.is_reachable(to) {
             self.acknowledge_always(cx, peers, to, stanza, call);
         }
     }
@@ -212,7 +213,7 @@ impl Delivery {
     pub(super) fn acknowledge_always(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         stanza: Option<i32>,
         call: Option<&CallId>,
@@ -224,7 +225,7 @@ impl Delivery {
     }
 
     /// Pings a peer on both lanes.
-    pub(super) fn ping(&mut self, cx: &mut Context, peers: &Peers, to: &Identity) {
+    pub(super) fn ping(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity) {
         cx.count(Counter::Pings);
         let Some(mut packet) = self.keepalive(cx, peers, to, "ping") else { return };
         self.transmit(cx, packet.clone());
@@ -235,7 +236,7 @@ impl Delivery {
     }
 
     /// Answers a ping on the lane on which it arrived.
-    pub(super) fn pong(&mut self, cx: &mut Context, peers: &Peers, to: &Identity) {
+    pub(super) fn pong(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity) {
         let Some(mut packet) = self.keepalive(cx, peers, to, "pong") else { return };
         if lane_is_open(cx, peers, &self.links, to) {
             packet.lane = self.links.get(to).map_or(Lane::Reliable, |link| link.lane.last());
@@ -247,7 +248,7 @@ impl Delivery {
     pub(super) fn refuse_frame(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         code: i32,
         message: &str,
@@ -264,7 +265,7 @@ impl Delivery {
     pub(super) fn report_error(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         code: i32,
         message: &str,
@@ -321,7 +322,7 @@ impl Delivery {
     fn acknowledge_now(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         stanza: i32,
         call: Option<&CallId>,
@@ -337,7 +338,13 @@ impl Delivery {
     }
 
     /// The packet of a ping or pong, which has no stanza.
-    fn keepalive(&mut self, cx: &Context, peers: &Peers, to: &Identity, notes: &str) -> Option<Packet> {
+    fn keepalive(
+        &mut self,
+        cx: &Context,
+        peers: &impl Recipients,
+        to: &Identity,
+        notes: &str,
+    ) -> Option<Packet> {
         let message = Message::Acknowledgement(Acknowledgement {
             conversation_id: Some(cx.config.room.clone()),
             acknowledged_stanza_id: Some(0),
@@ -356,7 +363,7 @@ impl Delivery {
     fn post_to(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: Vec<Identity>,
         meta: &Meta,
         message: &Message,
@@ -417,7 +424,7 @@ impl Delivery {
     fn packet_of(
         &mut self,
         cx: &Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         id: u64,
         to: Vec<Identity>,
         payload: Bytes,
@@ -436,11 +443,9 @@ impl Delivery {
 }
 
 /// The largest frame that may be sent to these participants, in bytes.
-fn limit_to(cx: &Context, peers: &Peers, to: &[Identity], message: &Message) -> usize {
+fn limit_to(cx: &Context, peers: &impl Recipients, to: &[Identity], message: &Message) -> usize {
     let caps = &cx.config.caps;
-    let takes_streams =
-        |id: &Identity| peers.get(id).is_some_and(|it| it.takes_streams() || it.is_observer());
-    if !cx.config.streams || !to.iter().all(takes_streams) {
+    if !cx.config.streams || !to.iter().all(|id| peers.takes_large_frames(id)) {
         return caps.max_packet;
     }
     // A client's answers are awaited; its other frames are those of one of many.
@@ -451,8 +456,8 @@ fn limit_to(cx: &Context, peers: &Peers, to: &[Identity], message: &Message) -> 
 
 /// Whether a frame may overtake large ones: acknowledgements, and stops that their receiver remembers if they arrive before their
 /// request. A goodbye must not overtake the frames before it.
-fn may_overtake(peers: &Peers, to: &[Identity], message: &Message) -> bool {
-    let remembers = |id: &Identity| peers.get(id).is_some_and(|it| it.lists(Feature::Cancel));
+fn may_overtake(peers: &impl Recipients, to: &[Identity], message: &Message) -> bool {
+    let remembers = |id: &Identity| peers.lists(id, Feature::Cancel);
     match message {
         Message::Acknowledgement(_) => true,
         Message::ControlStop(stop) => stop.stop_type.is_none() && to.iter().all(remembers),
@@ -461,9 +466,14 @@ fn may_overtake(peers: &Peers, to: &[Identity], message: &Message) -> bool {
 }
 
 /// Whether frames to this peer may be sent on the lossy lane.
-fn lane_is_open(cx: &Context, peers: &Peers, links: &BTreeMap<Identity, Link>, to: &Identity) -> bool {
-    let lists = |it: &Remote| it.is_crossed() && it.lists(Feature::FastLane);
+fn lane_is_open(
+    cx: &Context,
+    peers: &impl Recipients,
+    links: &BTreeMap<Identity, Link>,
+    to: &Identity,
+) -> bool {
     cx.config.has_fast_lane()
         && links.get(to).is_some_and(|link| link.lane.has_met())
-        && peers.get(to).is_some_and(lists)
+        && peers.is_crossed(to)
+        && peers.lists(to, Feature::FastLane)
 }

@@ -9,7 +9,7 @@ use std::{
 use super::stats::Counter;
 use crate::{
     protocol::frame::{Frame, Meta},
-    tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, ToolName},
+    tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, Tool, ToolName},
     transport::{CloseReason, ConnectionState, Identity, Packet, Participant, Peer},
     value::Value,
 };
@@ -22,7 +22,9 @@ pub enum Output {
     /// Run this tool, and bring its outcome with `settle`. Once it runs, say so with `progress` and
     /// [`Progress::started`]: a job that was refused before, by its schema, never began.
     Execute(Job),
-    /// Stop running this job: its outcome is not wanted any more.
+    /// Ask a person whether this job may run, and bring the answer with `consent`. The job is held back until then; no answer is a no.
+    Ask(Question),
+    /// Stop running this job, or take its question back: its outcome is not wanted any more.
     Abort(JobKey),
     /// A call of ours has ended; nothing follows for this key.
     Settled {
@@ -46,6 +48,24 @@ pub struct JobKey(pub(super) u64);
 /// Names one turn, within one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TurnKey(pub(super) u64);
+
+/// A question to a person: may this tool run with these arguments?
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Question {
+    /// Names it in [`Session::consent`](crate::Session::consent), and in [`Output::Abort`] if it is taken back.
+    pub key: JobKey,
+    /// The call's id on the wire.
+    pub call: CallId,
+    /// Who wants it.
+    pub caller: Identity,
+    /// The tool, as it is offered now.
+    pub tool: Tool,
+    /// What it will be given: a map, not checked against the schema.
+    pub arguments: Value,
+    /// When silence is a no.
+    pub until: Instant,
+}
 
 /// A tool to run.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use super::{
     delivery::Purpose,
     ids,
     jobs::{Ended, Held, Reported, Running, limit_of},
-    peers::{Feature, Remote},
+    peers::Remote,
     timers::{Timer, later},
 };
 use crate::{
@@ -174,6 +174,12 @@ impl Incoming {
         }
     }
 
+    /// Sends a caller the claims and results that were never sent to it.
+    pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity) {
+        self.claims_again(core, id);
+        self.send_waiting_results(core, id);
+    }
+
     /// Takes no more requests, and gives claims back.
     pub(super) fn drain(&mut self, core: &mut Core) {
         self.is_draining = true;
@@ -236,8 +242,9 @@ impl Incoming {
     }
 
     /// An instance that was replaced has returned: nothing that it had asked for before runs again.
-    pub(super) fn raise_floor(&mut self, core: &mut Core, id: &Identity, last_stanza: Option<u32>) {
-        if let (Some(cache), Some(last)) = (self.caches.get_mut(id), last_stanza) {
+    pub(super) fn raise_floor(&mut self, core: &mut Core, id: &Identity) {
+        let last = core.peers.returned_at(id);
+        if let (Some(cache), Some(last)) = (self.caches.get_mut(id), last) {
             cache.raise_floor(last);
         }
         self.set_expiry(core, id);

@@ -7,15 +7,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use self::consent::CONSENT_MARGIN;
 use self::consent::Consents;
 pub(super) use self::consent::Verdict;
-pub use self::consent::{CONSENT_MARGIN, Question};
 use super::{
-    CallKey, Counter, Event, Job, JobKey, LocalText, Output,
+    CallKey, Counter, Event, Job, JobKey, LocalText, Output, Question,
     codec::floor_char,
     context::Context,
     delivery::{ANSWER_SOON, Delivery},
-    peers::{Feature, Peers},
+    peers::Peers,
+    recipients::Feature,
     timers::{Timer, later},
 };
 use crate::{

@@ -1,17 +1,17 @@
 //! What happens to a peer as a whole: it joins, shakes hands, is replaced, leaves; and the end of the session.
 
 use super::{
-    Core, Counter, Event, Phase, Session, codec,
+    Core, Counter, Event, Phase, Session,
     codec::Received,
     delivery::Retransmit,
     ids::Instance,
     peers::{Greeting, Remote},
-    timers::Timer,
+    recipients::Recipients,
 };
 use crate::{
-    protocol::frame::{Configuration, ControlStop, Message},
+    protocol::frame::Configuration,
     tool::{CallError, ErrorCode, ToolError},
-    transport::{CloseReason, ConnectionState, Identity, Participant, Peer},
+    transport::{CloseReason, ConnectionState, Identity, Participant},
 };
 
 impl Session {
@@ -36,11 +36,6 @@ impl Session {
         for (from, received) in self.core.peers.release(&id, &sid) {
             self.accept(&from, received);
         }
-    }
-
-    pub(super) fn left(&mut self, who: &Peer) {
-        let Core { cx, peers, delivery, .. } = &mut self.core;
-        peers.handle_left(cx, delivery, who);
     }
 
     pub(super) fn connection_state_changed(&mut self, state: ConnectionState) {
@@ -76,8 +71,9 @@ impl Session {
         } else if has_moved {
             self.send_all_unsent();
         }
-        for peer in self.core.peers.missing_from(&present) {
-            self.left(&peer);
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        for peer in peers.missing_from(&present) {
+            peers.handle_left(cx, delivery, &peer);
         }
         for who in present {
             self.joined(who);
@@ -101,7 +97,7 @@ impl Session {
                     Some(_) => {}
                     None => {
                         self.incoming.forget_plain_run(&mut self.core, id, received.stanza());
-                        self.returned(id);
+                        self.incoming.raise_floor(&mut self.core, id);
                     }
                 }
                 let Core { cx, peers, delivery, .. } = &mut self.core;
@@ -122,16 +118,16 @@ impl Session {
         if let Some(last) = self.incoming.replace_instance(&mut self.core, id) {
             self.core.peers.replace_instance(id, before, last);
         }
-        self.returned(id);
+        self.incoming.raise_floor(&mut self.core, id);
     }
 
     /// Sends the frames again that a peer has not acknowledged.
     pub(super) fn retransmit(&mut self, id: &Identity) {
         let Core { cx, peers, delivery, .. } = &mut self.core;
         match delivery.may_retransmit(cx, peers, id) {
-            None | Some(Retransmit::Later) => {}
-            Some(Retransmit::NeverSent) => self.incoming.send_waiting_results(&mut self.core, id),
-            Some(Retransmit::Now) => {
+            Retransmit::Later => {}
+            Retransmit::NeverSent => self.incoming.send_waiting_results(&mut self.core, id),
+            Retransmit::Now => {
                 let never_sent = self.incoming.results_never_sent(id);
                 self.core.delivery.retransmit(&self.core.cx, id, never_sent);
                 if self.core.cx.is_client() {
@@ -141,14 +137,6 @@ impl Session {
                 }
             }
         }
-    }
-
-    /// Sends frames again that the transport, or this peer, had no room for.
-    pub(super) fn queue_has_room(&mut self, id: &Identity) {
-        self.outgoing.ask_refused(&mut self.core, id);
-        self.incoming.send_waiting_results(&mut self.core, id);
-        self.outgoing.send_waiting_stops(&mut self.core, id);
-        self.outgoing.send_stops(&mut self.core, id, false);
     }
 
     /// A peer is done with the local participant in this join: everything between them ends now.
@@ -162,7 +150,8 @@ impl Session {
         self.incoming.stop_jobs_for(&mut self.core, id);
         self.outgoing.forget_stops(&mut self.core, id);
         self.incoming.acknowledge_all(&mut self.core, id);
-        self.forget_and_unbind(id);
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        peers.forget_and_unbind(cx, delivery, id);
     }
 
     /// The timer of a peer that left, or came back under another sid, is due.
@@ -175,7 +164,8 @@ impl Session {
             self.incoming.stop_jobs_for(&mut self.core, id);
             self.incoming.abandon(&mut self.core, id);
             // In the room or not: the instance that was known did not come back.
-            self.forget_and_unbind(id);
+            let Core { cx, peers, delivery, .. } = &mut self.core;
+            peers.forget_and_unbind(cx, delivery, id);
         } else if let Some(join) = remote.sid().filter(|_| remote.instance().is_none()).cloned() {
             self.incoming.stop_jobs_of_other_joins(&mut self.core, id, &join);
         }
@@ -197,7 +187,7 @@ impl Session {
     /// The session is over. `is_orderly` says whether peers are told goodbye.
     pub(super) fn end(&mut self, reason: CloseReason, is_orderly: bool) {
         if is_orderly {
-            self.say_goodbye();
+            self.core.say_goodbye();
         } else {
             self.core.peers.clear(); // nobody can be told anything
         }
@@ -246,55 +236,14 @@ impl Session {
         }
     }
 
-    /// If this instance was here before, nothing that it had asked for then runs again.
-    fn returned(&mut self, id: &Identity) {
-        let last = self.core.peers.returned_at(id);
-        self.incoming.raise_floor(&mut self.core, id, last);
-    }
-
-    fn forget_and_unbind(&mut self, id: &Identity) {
-        let Core { cx, peers, delivery, .. } = &mut self.core;
-        peers.forget_registration(cx, id);
-        peers.unbind(cx, delivery, id);
-    }
-
     /// Sends every peer the frames that were never sent to it.
     fn send_all_unsent(&mut self) {
         for id in self.core.peers.ids() {
             if self.core.peers.is_reachable(&id) {
-                self.outgoing.ask_unsent(&mut self.core, &id);
-                self.incoming.claims_again(&mut self.core, &id);
-                self.outgoing.grants_again(&mut self.core, &id);
-                self.incoming.send_waiting_results(&mut self.core, &id);
-                self.outgoing.send_waiting_stops(&mut self.core, &id);
-                self.outgoing.send_stops(&mut self.core, &id, false);
+                self.incoming.send_unsent(&mut self.core, &id);
+                self.outgoing.send_unsent(&mut self.core, &id);
             }
         }
-    }
-
-    fn say_goodbye(&mut self) {
-        let knows = |remote: &Remote| remote.is_crossed() && !remote.is_plain();
-        let peers = self.core.peers.iter().filter(|(_, remote)| knows(remote));
-        let known: Vec<_> = peers.map(|(id, _)| id.clone()).collect();
-        for id in known {
-            self.core.delivery.flush_results(&mut self.core.cx, &id);
-            let message = Message::ControlStop(ControlStop {
-                conversation_id: Some(self.core.cx.config.room.clone()),
-                stop_type: Some("all".to_owned()),
-                ..ControlStop::default()
-            });
-            if let Err(error) = self.core.post(&id, &codec::goodbye(), &message) {
-                tracing::warn!(peer = %id, ?error, "a goodbye cannot be sent");
-            }
-            self.core.peers.said_goodbye(&mut self.core.delivery, &id);
-        }
-    }
-
-    /// The heartbeat of a client stopped.
-    pub(super) fn heartbeat_stopped(&mut self, id: &Identity) {
-        tracing::info!(peer = %id, "its heartbeat stopped");
-        self.outgoing.lose_calls(&mut self.core, id, |_| true);
-        self.core.peers.silence(&mut self.core.cx, id);
     }
 
     /// A peer says goodbye.
@@ -305,18 +254,5 @@ impl Session {
         } else {
             self.core.cx.complain(id, Counter::NotPermitted);
         }
-    }
-
-    /// Looks at the timers of a provisional sid.
-    pub(super) fn check_provisional(&mut self, id: &Identity) {
-        let Core { cx, peers, delivery, .. } = &mut self.core;
-        if let Some(listed) = peers.check_provisional(cx, delivery, id) {
-            self.joined(listed);
-        }
-    }
-
-    /// The driver, the transport or a peer had no room for a frame: it may have in a second.
-    pub(super) fn try_again_soon(&mut self, peer: Identity) {
-        self.core.cx.set_timer(Timer::Queue(peer), super::QUEUE_WAIT);
     }
 }

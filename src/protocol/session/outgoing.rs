@@ -230,18 +230,30 @@ impl Outgoing {
         self.settled.stop_never_left(call, stanza);
     }
 
-    /// Sends again the requests of which no packet was sent.
-    pub(super) fn ask_unsent(&mut self, core: &mut Core, id: &Identity) {
+    /// Sends a peer the frames of which no packet was sent to it.
+    pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity) {
         for call in core.delivery.requests_never_sent(id) {
             self.ask_again(core, &call);
         }
+        self.grants_again(core, id);
+        self.send_waiting_stops(core, id);
+        self.send_stops(core, id, false);
     }
 
-    /// Sends again the requests that this owner had no room for.
-    pub(super) fn ask_refused(&mut self, core: &mut Core, id: &Identity) {
+    /// Sends a peer the frames that it, or the transport, had no room for.
+    pub(super) fn send_refused(&mut self, core: &mut Core, id: &Identity) {
         for call in core.delivery.requests_refused(id) {
             self.ask_again(core, &call);
         }
+        self.send_waiting_stops(core, id);
+        self.send_stops(core, id, false);
+    }
+
+    /// The heartbeat of a client stopped.
+    pub(super) fn handle_heartbeat_timeout(&mut self, core: &mut Core, id: &Identity) {
+        tracing::info!(peer = %id, "its heartbeat stopped");
+        self.lose_calls(core, id, |_| true);
+        core.peers.silence(&mut core.cx, id);
     }
 
     /// A person has allowed a call of a tool with a limit of its own.

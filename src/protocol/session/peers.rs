@@ -21,13 +21,14 @@ pub(super) use self::{
     contact::Signal,
     handshake::Greeting,
     presence::Place,
-    remote::{Feature, Remote, SETTLED, Window},
+    remote::{Remote, SETTLED, Window},
 };
 use super::{
     codec::{Malformed, Received},
     context::Context,
-    delivery::Delivery,
+    delivery::{Delivery, Part, STREAM_REFUSED},
     ids::Instance,
+    recipients::{Feature, Recipients},
     stats::Counter,
     timers::Timer,
 };
@@ -38,6 +39,9 @@ use crate::{
 
 /// The interval between two reports to one peer that a frame of it was malformed: 1 s.
 const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often in a second one sender is told that there is no room for a stream.
+const REFUSALS_PER_SECOND: u32 = 8;
 
 /// All remote participants that the session knows.
 #[derive(Debug, Default)]
@@ -59,6 +63,32 @@ pub(super) struct Peers {
     last_rank: u64,
     /// Counts what may have changed who can be asked.
     changes: u64,
+}
+
+impl Recipients for Peers {
+    fn is_reachable(&self, id: &Identity) -> bool {
+        self.get(id).is_some_and(Remote::is_reachable)
+    }
+
+    fn is_crossed(&self, id: &Identity) -> bool {
+        self.get(id).is_some_and(Remote::is_crossed)
+    }
+
+    fn shows_instance(&self, id: &Identity) -> bool {
+        self.get(id).is_some_and(|remote| remote.instance().is_some())
+    }
+
+    fn lists(&self, id: &Identity, feature: Feature) -> bool {
+        self.get(id).is_some_and(|remote| remote.lists(feature))
+    }
+
+    fn takes_large_frames(&self, id: &Identity) -> bool {
+        self.get(id).is_some_and(|remote| remote.takes_streams() || remote.is_observer())
+    }
+
+    fn observers(&self) -> Vec<Identity> {
+        self.observers.iter().cloned().collect()
+    }
 }
 
 impl Peers {
@@ -94,10 +124,6 @@ impl Peers {
         self.bound.as_ref() == Some(id)
     }
 
-    pub(super) fn observers(&self) -> Vec<Identity> {
-        self.observers.iter().cloned().collect()
-    }
-
     /// Counts what may have changed who can be asked.
     #[cfg(feature = "runtime")]
     pub(super) fn changes(&self) -> u64 {
@@ -109,26 +135,36 @@ impl Peers {
         self.changes += 1;
     }
 
-    /// Whether anything but a Configuration may be sent to this peer.
-    pub(super) fn is_reachable(&self, id: &Identity) -> bool {
-        self.get(id).is_some_and(Remote::is_reachable)
-    }
-
-    /// Takes note that a part of a stream arrived: its sender is alive, however long the frame takes.
-    pub(super) fn hear_part(&mut self, cx: &Context, id: &Identity) {
-        if let Some(remote) = self.remotes.get_mut(id) {
-            remote.heard_at = cx.now;
+    /// A part of a stream arrived: its sender is alive, however long the frame takes, or must learn what is wrong with the stream. It is told
+    /// so a few times a second. An honest one sends one frame at a time, so it always learns.
+    pub(super) fn handle_stream_part(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        part: Part,
+    ) {
+        let remote = self.remotes.get_mut(id);
+        match part {
+            Part::Ignored | Part::Whole(_) => {}
+            Part::Taken => {
+                if let Some(remote) = remote {
+                    remote.heard_at = cx.now;
+                }
+            }
+            Part::Broken => self.correct(cx, delivery, id, Malformed::default()),
+            Part::Refused(stream, why) => {
+                let admits = |it: &mut Remote| it.limits.streams.admits(cx.now, REFUSALS_PER_SECOND);
+                if remote.is_some_and(admits) {
+                    delivery.report_error(cx, self, id, STREAM_REFUSED, why, Some(stream.to_string()));
+                }
+            }
         }
     }
 
     /// Whether one more request of this peer is allowed in this second.
     pub(super) fn admits_request(&mut self, cx: &Context, id: &Identity, limit: u32) -> bool {
         self.remotes.get_mut(id).is_some_and(|remote| remote.limits.requests.admits(cx.now, limit))
-    }
-
-    /// Whether this peer may be told once more in this second that there is no room for a stream of it.
-    pub(super) fn admits_stream_report(&mut self, cx: &Context, id: &Identity, limit: u32) -> bool {
-        self.remotes.get_mut(id).is_some_and(|remote| remote.limits.streams.admits(cx.now, limit))
     }
 
     /// Whether a participant without rights may be told so now.

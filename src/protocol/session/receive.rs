@@ -2,9 +2,9 @@
 //! sent.
 
 use super::{
-    Core, Counter, Event, SendFailure, Session,
+    Core, Counter, Event, QUEUE_WAIT, SendFailure, Session,
     codec::{self, Malformed, Received},
-    delivery::{MAX_REFUSALS, NotSent, Purpose, STREAM_REFUSED, wait_after_refusals},
+    delivery::{MAX_REFUSALS, NotSent, Part, Purpose, STREAM_REFUSED, wait_after_refusals},
     incoming::InboundRequest,
     outgoing::{observe_progress, peer_error},
     peers::{Place, Remote},
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     protocol::frame::{Acknowledgement, ErrorMessage, Message},
-    transport::{Identity, Lane, Peer, StreamPart},
+    transport::{Identity, Lane, Peer, STREAM_TOPIC, StreamPart},
 };
 
 impl Session {
@@ -41,7 +41,12 @@ impl Session {
             self.outgoing.awaits_answers_of(&self.core, id)
         };
         let Core { cx, peers, delivery, .. } = &mut self.core;
-        let Some(frame) = delivery.handle_stream(cx, peers, from, part, is_trusted) else { return };
+        let is_ours = matches!(&part, StreamPart::Header(header) if header.topic == STREAM_TOPIC);
+        let may_begin = is_ours && peers.may_stream(cx, from);
+        let frame = match delivery.handle_stream(cx, from, part, may_begin, is_trusted) {
+            Part::Whole(frame) => frame,
+            part => return peers.handle_stream_part(cx, delivery, id, part),
+        };
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, frame.len());
         match codec::decode_whole(frame) {
@@ -111,7 +116,7 @@ impl Session {
         }
         // The transport may take it later. Without permission it will not, until others receive packets again.
         if matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_)) {
-            self.try_again_soon(to);
+            self.core.cx.set_timer(Timer::Queue(to), QUEUE_WAIT);
         }
     }
 
@@ -151,7 +156,7 @@ impl Session {
         }
         match message {
             Message::Configuration(its) => self.configured(id, &received, &its),
-            Message::Other(..) => self.other_frame(id, received),
+            Message::Other(..) => self.core.handle_other_frame(id, received),
             message if self.core.cx.is_client() => self.dispatch_to_client(id, message, &received),
             message => self.dispatch_to_assistant(id, message, &received),
         }
@@ -277,19 +282,6 @@ impl Session {
             self.core.cx.set_timer(Timer::Queue(id.clone()), wait);
         }
         true
-    }
-
-    fn other_frame(&mut self, id: &Identity, received: Received) {
-        let Core { cx, peers, .. } = &mut self.core;
-        cx.count(Counter::UnknownType);
-        let Some(remote) = peers.get(id) else { return };
-        if !peers.is_counterpart(cx, id, remote) {
-            return cx.complain(id, Counter::Unauthorized);
-        }
-        if received.size > cx.config.caps.max_frame_of_others {
-            return cx.count(Counter::FrameTooLarge);
-        }
-        cx.event(Event::Frame { from: remote.peer(id), frame: received.frame });
     }
 }
 

@@ -315,6 +315,7 @@ impl Run {
                         "{of_caller} tools run for one caller"
                     );
                 }
+                Output::Ask(question) => panic!("nobody can be asked: {question:?}"),
                 Output::Abort(key) => {
                     assert!(self.jobs.remove(&key).is_some(), "a job ends that does not run")
                 }

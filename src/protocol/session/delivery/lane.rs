@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    Context, Counter, Delivery, Link, Peers, Sent,
+    Context, Counter, Delivery, Link, Recipients, Sent,
     flight::{Due, Flight, Unsent},
     lane_is_open,
     rtt::RoundTrip,
@@ -168,7 +168,7 @@ impl Delivery {
     pub(super) fn transmit_to(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         stanza: i32,
         message: &Message,
@@ -204,8 +204,13 @@ impl Delivery {
     }
 
     /// Takes note of a frame that arrived: what it acknowledges, and on which lane it wants its answer.
-    pub(crate) fn lane_heard(&mut self, cx: &mut Context, peers: &Peers, id: &Identity, incoming: &Received) {
-        let Some(remote) = peers.get(id) else { return };
+    pub(crate) fn lane_heard(
+        &mut self,
+        cx: &mut Context,
+        peers: &impl Recipients,
+        id: &Identity,
+        incoming: &Received,
+    ) {
         let lane = &mut self.links.entry(id.clone()).or_default().lane;
         lane.last = incoming.lane;
         match &incoming.message {
@@ -215,7 +220,7 @@ impl Delivery {
             Message::ToolsRegister(_) | Message::ControlStop(_) => {}
             _ => lane.has_met = true,
         }
-        if !cx.config.has_fast_lane() || !remote.is_crossed() {
+        if !cx.config.has_fast_lane() || !peers.is_crossed(id) {
             return; // a participant without a part in the protocol leaves no trace
         }
         let stanza = incoming.stanza().filter(|stanza| *stanza != 0);
@@ -239,7 +244,7 @@ impl Delivery {
     }
 
     /// Whether frames to this peer may be sent on the lossy lane.
-    pub(crate) fn lane_is_open(&self, cx: &Context, peers: &Peers, to: &Identity) -> bool {
+    pub(crate) fn lane_is_open(&self, cx: &Context, peers: &impl Recipients, to: &Identity) -> bool {
         lane_is_open(cx, peers, &self.links, to)
     }
 
@@ -248,7 +253,7 @@ impl Delivery {
     pub(super) fn lane_answers(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         stanza: i32,
         call: Option<&CallId>,
@@ -288,7 +293,7 @@ impl Delivery {
     }
 
     /// Handles the timer of one peer's lane.
-    pub(crate) fn lane_due(&mut self, cx: &mut Context, peers: &Peers, id: &Identity) {
+    pub(crate) fn lane_due(&mut self, cx: &mut Context, peers: &impl Recipients, id: &Identity) {
         let next = |links: &mut BTreeMap<Identity, Link>| links.get_mut(id)?.lane.next_deferred(cx.now);
         let mut acknowledgements = Vec::new();
         while let Some(deferred) = next(&mut self.links) {
@@ -317,7 +322,7 @@ impl Delivery {
     }
 
     /// The driver reports what waits on the reliable lane: copies that were held back may be sent.
-    pub(crate) fn handle_backlog(&mut self, cx: &mut Context, peers: &Peers, bytes: usize) {
+    pub(crate) fn handle_backlog(&mut self, cx: &mut Context, peers: &impl Recipients, bytes: usize) {
         self.reliable.backlog = Some(bytes);
         self.reliable.added = 0;
         if !self.reliable.has_room_beside(0) {
@@ -343,7 +348,7 @@ impl Delivery {
     fn route_of(
         &self,
         cx: &Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         message: &Message,
         payload: &Bytes,
@@ -376,7 +381,7 @@ impl Delivery {
     fn settle_deferred(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         to: &Identity,
         call: &CallId,
         route: &Route,

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Context, Delivery, Feature, Peers, Purpose, Sent};
+use super::{Context, Delivery, Feature, Purpose, Recipients, Sent};
 use crate::{
     protocol::session::{stats::Counter, timers::Timer},
     transport::Identity,
@@ -43,21 +43,20 @@ impl Delivery {
     pub(crate) fn may_retransmit(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         id: &Identity,
-    ) -> Option<Retransmit> {
-        let remote = peers.get(id)?;
-        if remote.instance().is_none() || !remote.lists(Feature::Ack) || !remote.is_crossed() {
-            return Some(Retransmit::NeverSent);
+    ) -> Retransmit {
+        if !peers.shows_instance(id) || !peers.lists(id, Feature::Ack) || !peers.is_crossed(id) {
+            return Retransmit::NeverSent;
         }
         let began = self.links.get(id).and_then(|link| link.retransmission.began);
         let since = began.map(|began| cx.now.saturating_duration_since(began));
         match since.and_then(|since| INTERVAL.checked_sub(since)).filter(|wait| !wait.is_zero()) {
             Some(wait) => {
                 cx.set_timer(Timer::Replay(id.clone()), wait);
-                Some(Retransmit::Later)
+                Retransmit::Later
             }
-            None => Some(Retransmit::Now),
+            None => Retransmit::Now,
         }
     }
 
@@ -73,7 +72,7 @@ impl Delivery {
     pub(crate) fn next_retransmission(
         &mut self,
         cx: &Context,
-        peers: &Peers,
+        peers: &impl Recipients,
         id: &Identity,
     ) -> Option<Purpose> {
         if !peers.is_reachable(id) {

@@ -4,20 +4,29 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 
-use super::{Context, Counter, Delivery, Peers, STREAM_REFUSED};
+use super::{Context, Counter, Delivery};
 use crate::{
-    protocol::session::{
-        codec::Malformed,
-        timers::{Timer, later},
-    },
+    protocol::session::timers::{Timer, later},
     transport::{Identity, Peer, STREAM_TOPIC, StreamHeader, StreamPart},
 };
 
 /// The longest id of a stream, in bytes: a call's id and two numbers, with room for those of other programs.
 const MAX_ID: usize = 256;
 
-/// How often in a second one sender is told that there is no room for a stream.
-const REFUSALS_PER_SECOND: u32 = 8;
+/// What a part of a stream came to.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// It is of no stream, or arrived before.
+    Ignored,
+    /// It was taken, so its sender is alive.
+    Taken,
+    /// It was the last one: this is the frame.
+    Whole(Bytes),
+    /// Its stream breaks the rules and is given up.
+    Broken,
+    /// There is no room for the stream of this id, which is given up. Its sender may try again.
+    Refused(Arc<str>, &'static str),
+}
 
 /// A stream's sender, in its join, and id. Nobody else can change the stream.
 type Key = (Peer, Arc<str>);
@@ -54,31 +63,32 @@ struct Inflow {
 }
 
 impl Delivery {
-    /// Handles a part of a stream. Returns the frame if it is whole. `is_trusted` says whether its sender may send large frames: it is
-    /// the assistant, or owes an answer.
+    /// Handles a part of a stream. `may_begin` says whether its sender may begin streams, `is_trusted` whether it may send large frames: it
+    /// is the assistant, or owes an answer.
     pub(crate) fn handle_stream(
         &mut self,
         cx: &mut Context,
-        peers: &mut Peers,
         from: &Peer,
         part: StreamPart,
+        may_begin: bool,
         is_trusted: bool,
-    ) -> Option<Bytes> {
+    ) -> Part {
         match part {
-            StreamPart::Header(header) => {
-                self.begin_stream(cx, peers, from, header, is_trusted);
-                None
+            StreamPart::Header(header) if header.topic != STREAM_TOPIC => Part::Ignored, // an app's own
+            StreamPart::Header(header) if !may_begin || header.id.len() > MAX_ID => {
+                cx.complain(from.identity(), Counter::StreamRefused);
+                Part::Ignored
             }
+            StreamPart::Header(header) => self.streams.begin(cx, from, header, is_trusted),
             StreamPart::Chunk { id, index, bytes } => {
-                self.extend_stream(cx, peers, &(from.clone(), id), index, &bytes);
-                None
+                self.streams.extend(cx, &(from.clone(), id), index, &bytes)
             }
-            StreamPart::Trailer { id, reason } => self.end_stream(cx, peers, &(from.clone(), id), &reason),
+            StreamPart::Trailer { id, reason } => self.streams.end(cx, &(from.clone(), id), &reason),
         }
     }
 
     /// Gives up streams of which nothing arrived for too long, and those that take too long as a whole.
-    pub(crate) fn expire_streams(&mut self, cx: &mut Context, peers: &mut Peers) {
+    pub(crate) fn expire_streams(&mut self, cx: &mut Context) -> Vec<(Identity, Part)> {
         let (idle, whole) = (cx.config.times.stream_idle, cx.config.times.stream);
         let (mut silent, mut slow, mut next) = (Vec::new(), Vec::new(), None);
         for (key, it) in &self.streams.open {
@@ -91,129 +101,118 @@ impl Delivery {
                 slow.push(key.clone());
             }
         }
-        for key in silent {
-            self.break_stream(cx, peers, &key, "it does not go on");
-        }
-        for key in slow {
-            self.refuse_stream(cx, peers, &key, "it takes too long");
-        }
         if let Some(next) = next {
             cx.set_timer(Timer::Streams, next.saturating_duration_since(cx.now));
         }
+        let mut expired = Vec::new();
+        for key in silent {
+            let part = self.streams.break_off(cx, &key, "it does not go on");
+            expired.push((key.0.identity().clone(), part));
+        }
+        for key in slow {
+            let part = self.streams.refuse(cx, &key, "it takes too long");
+            expired.push((key.0.identity().clone(), part));
+        }
+        expired
     }
 
     /// The connection is back: silence during the outage proves nothing.
     pub(crate) fn forgive_streams(&mut self, now: Instant) {
         self.streams.forgive(now);
     }
+}
 
-    /// Gives up a stream for which there is no room. Its sender may try again.
-    ///
-    /// A sender is told so a few times a second. It can send one frame at a time, so that an honest one is always told.
-    fn refuse_stream(&mut self, cx: &mut Context, peers: &mut Peers, key: &Key, why: &str) {
-        let id = key.0.identity();
-        self.streams.close(key);
-        tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is refused");
-        cx.complain(id, Counter::StreamRefused);
-        if peers.admits_stream_report(cx, id, REFUSALS_PER_SECOND) {
-            self.report_error(cx, peers, id, STREAM_REFUSED, why, Some(key.1.to_string()));
-        }
-    }
-
-    fn begin_stream(
-        &mut self,
-        cx: &mut Context,
-        peers: &mut Peers,
-        from: &Peer,
-        header: StreamHeader,
-        is_trusted: bool,
-    ) {
+impl Streams {
+    fn begin(&mut self, cx: &mut Context, from: &Peer, header: StreamHeader, is_trusted: bool) -> Part {
         let id = from.identity();
-        if header.topic != STREAM_TOPIC {
-            return; // an app's own: its chunks will find nothing here
-        }
-        if !peers.may_stream(cx, from) || header.id.len() > MAX_ID {
-            return cx.complain(id, Counter::StreamRefused);
-        }
         let key = (from.clone(), header.id);
-        if self.streams.open.contains_key(&key) {
-            return self.break_stream(cx, peers, &key, "it begins twice");
+        if self.open.contains_key(&key) {
+            return self.break_off(cx, &key, "it begins twice");
         }
         let caps = &cx.config.caps;
-        let sender = self.streams.senders.get(id).copied().unwrap_or_default();
+        let sender = self.senders.get(id).copied().unwrap_or_default();
         let share = caps.stream_bytes / 2;
         let frame = if is_trusted { caps.max_frame } else { caps.max_frame_of_others.min(caps.max_frame) };
         let limit = frame.min(share);
         if sender.open >= caps.streams_per_peer {
-            return self.refuse_stream(cx, peers, &key, "too many at once");
+            return self.refuse(cx, &key, "too many at once");
         }
         if header.length.is_some_and(|length| length > limit as u64) {
             tracing::debug!(%from, length = header.length, limit, "a stream too long is refused");
             cx.complain(id, Counter::StreamRefused);
-            return peers.correct(cx, self, id, Malformed::default());
+            return Part::Broken;
         }
         let expected = header.length.map_or(0, |length| length as usize);
         if sender.expected.saturating_add(expected) > share {
-            return self.refuse_stream(cx, peers, &key, "the sender's share is taken");
+            return self.refuse(cx, &key, "the sender's share is taken");
         }
         let limit = header.length.map_or(limit, |length| length as usize);
         let (length, now) = (header.length, cx.now);
         let inflow = Inflow { bytes: Vec::new(), limit, length, next: 0, began: now, heard_at: now };
-        self.streams.begin(key, inflow);
-        peers.hear_part(cx, id);
+        self.insert(key, inflow);
         if !cx.timers.is_set(&Timer::Streams) {
             cx.set_timer(Timer::Streams, cx.config.times.stream_idle.min(cx.config.times.stream));
         }
+        Part::Taken
     }
 
-    fn extend_stream(&mut self, cx: &mut Context, peers: &mut Peers, key: &Key, index: u64, bytes: &[u8]) {
-        let Some(inflow) = self.streams.open.get_mut(key) else {
-            return cx.count(Counter::StreamUnknown);
+    fn extend(&mut self, cx: &mut Context, key: &Key, index: u64, bytes: &[u8]) -> Part {
+        let Some(inflow) = self.open.get_mut(key) else {
+            cx.count(Counter::StreamUnknown);
+            return Part::Ignored;
         };
         if index < inflow.next {
-            return cx.count(Counter::Duplicate);
+            cx.count(Counter::Duplicate);
+            return Part::Ignored;
         }
         if index > inflow.next {
-            return self.break_stream(cx, peers, key, "a chunk is missing");
+            return self.break_off(cx, key, "a chunk is missing");
         }
         if inflow.bytes.len() + bytes.len() > inflow.limit {
-            return self.break_stream(cx, peers, key, "it is longer than it may be");
+            return self.break_off(cx, key, "it is longer than it may be");
         }
         let cap = cx.config.caps.stream_bytes;
-        if self.streams.bytes + bytes.len() > cap {
-            return self.refuse_stream(cx, peers, key, "all streams together are too many bytes");
+        if self.bytes + bytes.len() > cap {
+            return self.refuse(cx, key, "all streams together are too many bytes");
         }
         inflow.take(cx.now, bytes);
         let is_open_ended = inflow.length.is_none();
-        if self.streams.grow(key.0.identity(), bytes.len(), is_open_ended) > cap / 2 {
-            return self.refuse_stream(cx, peers, key, "the sender's share is taken");
+        if self.grow(key.0.identity(), bytes.len(), is_open_ended) > cap / 2 {
+            return self.refuse(cx, key, "the sender's share is taken");
         }
-        peers.hear_part(cx, key.0.identity());
+        Part::Taken
     }
 
-    fn end_stream(&mut self, cx: &mut Context, peers: &mut Peers, key: &Key, reason: &str) -> Option<Bytes> {
-        let Some(inflow) = self.streams.open.get(key) else {
+    fn end(&mut self, cx: &mut Context, key: &Key, reason: &str) -> Part {
+        let Some(inflow) = self.open.get(key) else {
             cx.count(Counter::StreamUnknown);
-            return None;
+            return Part::Ignored;
         };
         if !reason.is_empty() {
-            self.streams.close(key);
-            peers.hear_part(cx, key.0.identity());
+            self.close(key);
             cx.count(Counter::StreamAbandoned);
-            return None;
+            return Part::Taken;
         }
         if inflow.length.is_some_and(|length| length != inflow.bytes.len() as u64) {
-            self.break_stream(cx, peers, key, "it is shorter than its header says");
-            return None;
+            return self.break_off(cx, key, "it is shorter than its header says");
         }
-        self.streams.close(key)
+        self.close(key).map_or(Part::Ignored, Part::Whole)
     }
 
-    fn break_stream(&mut self, cx: &mut Context, peers: &mut Peers, key: &Key, why: &str) {
-        self.streams.close(key);
+    /// Gives up a stream for which there is no room.
+    fn refuse(&mut self, cx: &mut Context, key: &Key, why: &'static str) -> Part {
+        self.close(key);
+        tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is refused");
+        cx.complain(key.0.identity(), Counter::StreamRefused);
+        Part::Refused(Arc::clone(&key.1), why)
+    }
+
+    /// Gives up a stream that breaks the rules.
+    fn break_off(&mut self, cx: &mut Context, key: &Key, why: &str) -> Part {
+        self.close(key);
         tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is given up");
         cx.complain(key.0.identity(), Counter::StreamBroken);
-        peers.correct(cx, self, key.0.identity(), Malformed::default());
+        Part::Broken
     }
 }
 
@@ -233,7 +232,7 @@ impl Streams {
         }
     }
 
-    fn begin(&mut self, key: (Peer, Arc<str>), inflow: Inflow) {
+    fn insert(&mut self, key: (Peer, Arc<str>), inflow: Inflow) {
         let sender = self.senders.entry(key.0.identity().clone()).or_default();
         sender.open += 1;
         sender.expected += inflow.expected();

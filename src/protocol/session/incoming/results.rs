@@ -1,12 +1,13 @@
 //! Results on their way back: sent once, and kept until they are acknowledged.
 
-use super::{Core, Feature, Incoming, Purpose, RequestCache, Timer, request_cache::Answer, result_message};
+use super::{Core, Incoming, Purpose, RequestCache, Timer, request_cache::Answer, result_message};
 use crate::{
     protocol::{
         frame::{Acknowledgement, Message, Meta},
         session::{
             codec::{self, floor_char},
             delivery::{Sent, Unfit},
+            recipients::Feature,
         },
     },
     tool::{CallId, ErrorCode, Outcome, ToolError},

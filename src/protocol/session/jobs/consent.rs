@@ -1,19 +1,18 @@
 //! The question to a person before a tool runs. The side that runs the tool asks it.
 //!
-//! A job that needs consent is held back between its request and [`Output::Execute`]. It comes out of
-//! [`Session::poll_question`](crate::Session::poll_question), and runs only after [`Session::consent`](crate::Session::consent) allowed it. A driver that asks nobody runs nothing: silence is a no.
+//! A job that needs consent is held back between its request and [`Output::Execute`]. The session emits [`Output::Ask`], and the job runs
+//! only after [`Session::consent`](crate::Session::consent) allowed it. A driver that asks nobody runs nothing: no answer is a no.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-use super::{Context, Delivery, Ended, Event, Job, JobKey, Jobs, Output, Peers, Timer};
+use super::{Context, Delivery, Ended, Event, Job, JobKey, Jobs, Output, Peers, Question, Timer};
 use crate::{
     protocol::session::{CallKey, ids::Instance},
-    tool::{CallId, Consent, ErrorCode, Outcome, Tool, ToolError, ToolName},
+    tool::{Consent, ErrorCode, Outcome, Tool, ToolError, ToolName},
     transport::{Identity, Sid},
-    value::Value,
 };
 
 /// How long before the end of a call's budget silence is a no, since the result still has to travel: 500 ms.
@@ -22,30 +21,10 @@ pub const CONSENT_MARGIN: Duration = Duration::from_millis(500);
 /// Consents for a session that are remembered at once. Beyond it the person is asked again.
 const MAX_GRANTS: usize = 1024;
 
-/// A question to a person: may this tool run with these arguments?
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Question {
-    /// Names it in [`Session::consent`](crate::Session::consent), and in [`Output::Abort`] if it is taken back.
-    pub key: JobKey,
-    /// The call's id on the wire.
-    pub call: CallId,
-    /// Who wants it.
-    pub caller: Identity,
-    /// The tool, as it is offered now.
-    pub tool: Tool,
-    /// What it will be given: a map, not checked against the schema.
-    pub arguments: Value,
-    /// When silence is a no.
-    pub until: Instant,
-}
-
-/// Open questions, and what was allowed for the session.
+/// Unanswered questions, and what was allowed for the session.
 #[derive(Debug, Default)]
 pub(super) struct Consents {
     open: BTreeMap<JobKey, OpenQuestion>,
-    /// Questions that were not polled.
-    questions: VecDeque<Question>,
     granted: BTreeMap<(ToolName, Identity), Grant>,
 }
 
@@ -81,11 +60,6 @@ struct Grant {
 }
 
 impl Jobs {
-    /// The next question to a person.
-    pub(crate) fn next_question(&mut self) -> Option<Question> {
-        self.consents.questions.pop_front()
-    }
-
     /// Whether a job waits for a person's consent.
     pub(crate) fn awaits_consent(&self, key: JobKey) -> bool {
         self.consents.open.contains_key(&key)
@@ -197,7 +171,7 @@ impl Jobs {
         }
         self.consents.open.insert(key, OpenQuestion { job, shown: tool, run });
         cx.timers.set(now, Timer::Consent(key), left);
-        self.consents.questions.push_back(question);
+        cx.output(Output::Ask(question));
         None
     }
 
@@ -253,9 +227,7 @@ impl Consents {
     /// A job is over: its question, if it is open, is taken back.
     pub(super) fn forget(&mut self, cx: &mut Context, key: JobKey) {
         cx.timers.cancel(&Timer::Consent(key));
-        if self.open.remove(&key).is_some() {
-            self.questions.retain(|question| question.key != key);
-        }
+        self.open.remove(&key);
     }
 
     /// Whether a tool's job needs a question for this run of the caller, now.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Core, Outgoing, Timer};
-use crate::{protocol::session::peers::Feature, transport::Identity};
+use crate::{protocol::session::recipients::Feature, transport::Identity};
 
 /// How often an owner that is pinged is looked after.
 const ROUND: Duration = Duration::from_millis(500);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Call, CallKey, Core, Outgoing, Remote, SETTLED};
 use crate::{
-    protocol::session::peers::Feature,
+    protocol::session::recipients::Feature,
     tool::{
         CallError, NotAdmitted, NotOffered, ToolName,
         not_offered::{NAMES_SHOWN, most_alike},

@@ -4,7 +4,7 @@ use super::{Call, Core, Counter, Event, Outgoing, Purpose};
 use crate::{
     protocol::{
         frame::{Acknowledgement, ToolProgress},
-        session::{CallKey, jobs::fitted, peers::Feature},
+        session::{CallKey, jobs::fitted, recipients::Feature},
     },
     tool::{CallId, Progress},
     transport::Identity,

@@ -7,7 +7,10 @@ use std::{
 
 use super::{Core, Outgoing, Purpose};
 use crate::{
-    protocol::frame::{ControlStop, Message, Meta},
+    protocol::{
+        frame::{ControlStop, Message, Meta},
+        session::recipients::Recipients,
+    },
     tool::CallId,
     transport::{CloseReason, Identity},
 };

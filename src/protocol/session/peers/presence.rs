@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Context, Counter, Delivery, Instance, Peers, Received, Remote, Timer,
+    Context, Counter, Delivery, Feature, Instance, Peers, Received, Remote, Timer,
     contact::Signal,
-    remote::{Feature, Join, Pair, Presence},
+    remote::{Join, Pair, Presence},
 };
 use crate::{
     protocol::{frame::Message, session::Event},

@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::Value as Json;
 
 use super::{
-    Context, Counter, Delivery, Peers, Remote, Timer,
+    Context, Counter, Delivery, Feature, Peers, Recipients, Remote, Timer,
     admission::report_unaccepted,
-    remote::{Feature, OfferState, Registration},
+    remote::{OfferState, Registration},
 };
 use crate::{
     protocol::{

@@ -9,7 +9,7 @@ use super::contact::{Contact, Signal};
 use crate::{
     protocol::{
         frame::Configuration,
-        session::{codec::Received, ids::Instance},
+        session::{codec::Received, ids::Instance, recipients::Feature},
     },
     tool::{Tool, ToolName},
     transport::{Identity, Participant, Peer, Role, Sid},
@@ -412,59 +412,6 @@ impl Remote {
     pub(super) fn take_waiting(&mut self) -> Vec<Received> {
         self.pair.waiting_bytes = 0;
         std::mem::take(&mut self.pair.waiting)
-    }
-}
-
-/// An extension of the protocol that a peer may list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Feature {
-    /// Types 6 and 7, as everybody has them.
-    Use = 1 << 0,
-    /// Types 70 to 72.
-    Register = 1 << 1,
-    /// Type 1000.
-    Progress = 1 << 2,
-    /// Type 10 with a `targetId`.
-    Cancel = 1 << 3,
-    /// Type 8 for 6, 7 and 10.
-    Ack = 1 << 4,
-    /// Claims of `either` calls.
-    Claim = 1 << 5,
-    /// Prompts to a person.
-    Prompt = 1 << 6,
-    /// Frames as byte streams.
-    Stream = 1 << 8,
-    /// Small frames on `_lossy` first.
-    FastLane = 1 << 7,
-}
-
-impl Feature {
-    /// All features. The local participant lists those that its configuration allows.
-    pub(crate) const ALL: &[Self] = &[
-        Self::Use,
-        Self::Register,
-        Self::Progress,
-        Self::Cancel,
-        Self::Claim,
-        Self::Ack,
-        Self::Prompt,
-        Self::Stream,
-        Self::FastLane,
-    ];
-
-    /// Its name in a Configuration.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Use => "tool_use",
-            Self::Register => "tool_register",
-            Self::Progress => "tool_progress",
-            Self::Cancel => "tool_cancel",
-            Self::Ack => "tool_ack",
-            Self::Stream => "frame_stream",
-            Self::FastLane => "fast_lane",
-            Self::Claim => "tool_claim",
-            Self::Prompt => "tool_prompt",
-        }
     }
 }
 

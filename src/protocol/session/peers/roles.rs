@@ -114,6 +114,12 @@ impl Peers {
         }
     }
 
+    /// A peer is gone for good: it offers nothing, and is the assistant no more.
+    pub(crate) fn forget_and_unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        self.forget_registration(cx, id);
+        self.unbind(cx, delivery, id);
+    }
+
     /// Client: this identity is the assistant no more. The other candidates are judged.
     pub(crate) fn unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
