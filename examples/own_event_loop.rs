@@ -38,7 +38,7 @@ fn client(link: &Link) -> anyhow::Result<()> {
         }
         match link.wait_until(session.poll_timeout()) {
             Some(Heard::Joined(who)) => session.handle_joined(Instant::now(), who),
-            Some(Heard::Packet(from, bytes)) => session.handle_packet(Instant::now(), &from, &bytes),
+            Some(Heard::Packet(from, bytes)) => session.handle_packet(Instant::now(), &from, bytes),
             Some(Heard::Nothing) => session.handle_timeout(Instant::now()),
             None => return Ok(()),
         }
@@ -75,7 +75,7 @@ fn ask(link: &Link) -> anyhow::Result<f64> {
         }
         match link.wait_until(session.poll_timeout()) {
             Some(Heard::Joined(who)) => session.handle_joined(Instant::now(), who),
-            Some(Heard::Packet(from, bytes)) => session.handle_packet(Instant::now(), &from, &bytes),
+            Some(Heard::Packet(from, bytes)) => session.handle_packet(Instant::now(), &from, bytes),
             Some(Heard::Nothing) => session.handle_timeout(Instant::now()),
             None => anyhow::bail!("the link ended"),
         }

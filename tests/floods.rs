@@ -62,7 +62,7 @@ impl Pair {
             for (from, packets) in peers.iter().zip(said) {
                 let to = if from == &peers[0] { &mut self.client } else { &mut self.assistant };
                 for packet in packets {
-                    to.handle_packet(self.now, from, &packet);
+                    to.handle_packet(self.now, from, packet);
                 }
             }
         }
@@ -156,7 +156,7 @@ fn sec_r1_a_flood_of_a_stranger_leaves_memory_flat() {
             let flood = |session: &mut Session, times| {
                 let mut answers = 0;
                 for _ in 0..times {
-                    session.handle_packet(now, stranger.peer(), &bytes);
+                    session.handle_packet(now, stranger.peer(), bytes.clone());
                     answers += outputs(session).len();
                 }
                 answers
@@ -208,7 +208,7 @@ fn sec_r1_a_flood_of_many_who_are_not_announced_is_capped_and_forgotten() {
     let flood = |session: &mut Session, now: Instant, bytes: &[u8]| {
         for n in 0..FLOOD {
             let identity = Identity::from(format!("nobody-{n}"));
-            session.handle_packet(now, &Peer::new(identity, format!("PA_{n}")), bytes);
+            session.handle_packet(now, &Peer::new(identity, format!("PA_{n}")), bytes.to_vec());
             outputs(session);
         }
         session.handle_timeout(now + hold);

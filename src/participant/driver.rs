@@ -329,8 +329,8 @@ impl<T: Transport> Driver<T> {
             TransportEvent::Left(who) => session.handle_left(now(), &who),
             TransportEvent::Packet(packet) if packet.topic.is_empty() || packet.topic == TOPIC => {
                 match packet.lane {
-                    Lane::Reliable => session.handle_packet(now(), &packet.from, &packet.payload),
-                    Lane::Lossy => session.handle_lossy_packet(now(), &packet.from, &packet.payload),
+                    Lane::Reliable => session.handle_packet(now(), &packet.from, packet.payload),
+                    Lane::Lossy => session.handle_lossy_packet(now(), &packet.from, packet.payload),
                 }
             }
             TransportEvent::Stream { from, part } => session.handle_stream(now(), &from, part),

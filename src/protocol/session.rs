@@ -42,7 +42,7 @@
 //!     }
 //!     match link.wait_until(session.poll_timeout()) {
 //!         Heard::Joined(who) => session.handle_joined(Instant::now(), who),
-//!         Heard::Packet(from, bytes) => session.handle_packet(Instant::now(), &from, &bytes),
+//!         Heard::Packet(from, bytes) => session.handle_packet(Instant::now(), &from, bytes),
 //!         Heard::Nothing => session.handle_timeout(Instant::now()),
 //!     }
 //! }
@@ -73,6 +73,8 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+
+use bytes::Bytes;
 
 pub(crate) use self::timers::later;
 pub use self::{
@@ -279,16 +281,16 @@ impl Session {
     }
 
     /// A packet came on the reliable lane, from this sender as the room says.
-    pub fn handle_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
+    pub fn handle_packet(&mut self, now: Instant, from: &Peer, payload: impl Into<Bytes>) {
         if self.begin(now) {
-            self.receive(from, Lane::Reliable, payload);
+            self.receive(from, Lane::Reliable, payload.into());
         }
     }
 
     /// A packet came on the lossy lane, from this sender as the room says.
-    pub fn handle_lossy_packet(&mut self, now: Instant, from: &Peer, payload: &[u8]) {
+    pub fn handle_lossy_packet(&mut self, now: Instant, from: &Peer, payload: impl Into<Bytes>) {
         if self.begin(now) {
-            self.receive(from, Lane::Lossy, payload);
+            self.receive(from, Lane::Lossy, payload.into());
         }
     }
 

@@ -193,8 +193,8 @@ impl Endpoint {
         packet.stream = Some(format!("recorded-{}", line.entry).into());
         self.act(|session, now| match lane {
             _ if stream => StreamParts::of(&packet).for_each(|part| session.handle_stream(now, &from, part)),
-            Lane::Reliable => session.handle_packet(now, &from, &packet.payload),
-            Lane::Lossy => session.handle_lossy_packet(now, &from, &packet.payload),
+            Lane::Reliable => session.handle_packet(now, &from, packet.payload),
+            Lane::Lossy => session.handle_lossy_packet(now, &from, packet.payload),
         });
     }
 

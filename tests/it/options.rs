@@ -326,7 +326,7 @@ fn how_many_who_are_not_announced_may_wait_can_be_set() {
             let nobody = toolbridge::Peer::new(format!("nobody-{}", n % 4), "PA_77");
             let message = Message::Heartbeat;
             let bytes = Frame::write(n + 1, "room", &Meta::new(), &message).unwrap();
-            world.with("a", |session, now| session.handle_packet(now, &nobody, &bytes));
+            world.with("a", |session, now| session.handle_packet(now, &nobody, bytes));
         }
         assert_eq!(world.count("a", "held") - before, held, "{caps:?}");
     }

@@ -213,7 +213,7 @@ fn a_refusal_of_what_another_instance_was_asked_does_not_end_the_call_that_is_as
     };
     let peer = world.ends["phone"].who.peer().clone();
     let bytes = Frame::write(7, "room", &Meta::new(), &Message::Error(refusal)).unwrap();
-    world.with("a", |session, now| session.handle_packet(now, &peer, &bytes));
+    world.with("a", |session, now| session.handle_packet(now, &peer, bytes));
     assert!(world.settled("a", key).is_none());
     world.run(SECOND);
     world.finish("phone", Ok(value(1)));

@@ -268,7 +268,7 @@ fn a_goodbye_before_the_handshake_of_a_new_join_ends_what_is_left_of_the_old_one
     let stop = ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() };
     let peer = world.ends["a"].who.peer().clone();
     let bytes = Frame::write(-99, "room", &bye, &Message::ControlStop(stop)).unwrap();
-    world.with("phone", |session, now| session.handle_packet(now, &peer, &bytes));
+    world.with("phone", |session, now| session.handle_packet(now, &peer, bytes));
     assert_eq!(world.ends["phone"].aborted.len(), 1);
 }
 

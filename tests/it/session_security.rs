@@ -373,7 +373,7 @@ fn frames_with_changed_bytes_neither_panic_nor_grow() {
             }
         }
         let from = world.ends[if to == "a" { "phone" } else { "a" }].who.peer().clone();
-        world.with(to, |session, now| session.handle_packet(now, &from, &bytes));
+        world.with(to, |session, now| session.handle_packet(now, &from, bytes));
         if random.one_in(20) {
             world.run(50 * MS);
         }
@@ -405,7 +405,7 @@ fn a_flood_of_a_stranger_costs_counters_only() {
     let first = (size(&world, "a"), size(&world, "phone"));
     for n in 0..20_000 {
         for to in ["a", "phone"] {
-            world.with(to, |session, now| session.handle_packet(now, &x, &frames[n % frames.len()]));
+            world.with(to, |session, now| session.handle_packet(now, &x, frames[n % frames.len()].clone()));
         }
     }
     let after = (world.count("a", "frames_out"), world.count("phone", "frames_out"));

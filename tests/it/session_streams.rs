@@ -393,7 +393,7 @@ fn an_answer_that_its_caller_stopped_waiting_for_is_withdrawn() {
         ..ControlStop::default()
     });
     let stop = Frame::write(-900, "room", &Meta::default(), &stop).unwrap();
-    session.handle_packet(now, &assistant, &stop);
+    session.handle_packet(now, &assistant, stop);
     assert!(!session.is_wanted(answer.id));
     assert!(session.is_drained(), "nobody waits for it");
 }

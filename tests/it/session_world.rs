@@ -494,8 +494,8 @@ impl World {
                     None => end.inbox.push((from.identity().clone(), Frame::decode(bytes).unwrap())),
                     Some(_) => {
                         self.with(&to, |session, now| match lane {
-                            Lane::Reliable => session.handle_packet(now, &from, &bytes),
-                            Lane::Lossy => session.handle_lossy_packet(now, &from, &bytes),
+                            Lane::Reliable => session.handle_packet(now, &from, bytes),
+                            Lane::Lossy => session.handle_lossy_packet(now, &from, bytes),
                         });
                     }
                 }

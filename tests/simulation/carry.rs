@@ -232,8 +232,8 @@ impl World<'_> {
         let replayed = self.drive(process, |session, now| {
             let before = session.stats().count(Counter::Retransmitted);
             match load {
-                Load::Packet(Lane::Reliable, bytes) => session.handle_packet(now, peer, &bytes),
-                Load::Packet(Lane::Lossy, bytes) => session.handle_lossy_packet(now, peer, &bytes),
+                Load::Packet(Lane::Reliable, bytes) => session.handle_packet(now, peer, bytes),
+                Load::Packet(Lane::Lossy, bytes) => session.handle_lossy_packet(now, peer, bytes),
                 Load::Part(part) => session.handle_stream(now, peer, part),
             }
             session.stats().count(Counter::Retransmitted) - before

@@ -43,12 +43,7 @@ pub(super) struct Malformed {
     pub(super) id: Option<String>,
 }
 
-pub(super) fn decode(payload: &[u8]) -> Result<Received, Malformed> {
-    decode_whole(Bytes::copy_from_slice(payload))
-}
-
-/// As [`decode`], of bytes that are ours.
-pub(super) fn decode_whole(payload: Bytes) -> Result<Received, Malformed> {
+pub(super) fn decode(payload: Bytes) -> Result<Received, Malformed> {
     let size = payload.len();
     let frame = Frame::decode(payload).map_err(|_| Malformed::default())?;
     match frame.message() {

@@ -1,6 +1,8 @@
 //! A packet's way in: who sent it, whether it can be handled now, and which part of the session handles it; and packets that were not
 //! sent.
 
+use bytes::Bytes;
+
 use super::{
     Core, Counter, Event, QUEUE_WAIT, SendFailure, Session,
     codec::{self, Malformed, Received},
@@ -16,7 +18,7 @@ use crate::{
 };
 
 impl Session {
-    pub(super) fn receive(&mut self, from: &Peer, lane: Lane, payload: &[u8]) {
+    pub(super) fn receive(&mut self, from: &Peer, lane: Lane, payload: Bytes) {
         let Core { cx, peers, delivery, .. } = &mut self.core;
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, payload.len());
@@ -49,7 +51,7 @@ impl Session {
         };
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, frame.len());
-        match codec::decode_whole(frame) {
+        match codec::decode(frame) {
             Ok(received) => self.accept(from, received),
             Err(what) => peers.malformed(cx, delivery, id, what),
         }

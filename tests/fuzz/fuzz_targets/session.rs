@@ -182,12 +182,12 @@ impl Run {
                 let length = usize::from(bytes.next()).min(bytes.0.len());
                 let (payload, rest) = bytes.0.split_at(length);
                 bytes.0 = rest;
-                self.session.handle_packet(now, &sender, payload);
+                self.session.handle_packet(now, &sender, payload.to_vec());
             }
             _ => {
                 let sender = peer(bytes);
                 let payload = self.frame(bytes);
-                self.session.handle_packet(now, &sender, &payload);
+                self.session.handle_packet(now, &sender, payload);
             }
         }
         self.flush();

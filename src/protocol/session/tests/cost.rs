@@ -112,8 +112,8 @@ impl Pair {
 fn carry(now: Instant, packet: &Packet, from: &str, to: &mut Session) {
     let from = Peer::new(from, if from == "a" { "PA_1" } else { "PA_2" });
     match packet.lane {
-        Lane::Reliable => to.handle_packet(now, &from, &packet.payload),
-        Lane::Lossy => to.handle_lossy_packet(now, &from, &packet.payload),
+        Lane::Reliable => to.handle_packet(now, &from, packet.payload.clone()),
+        Lane::Lossy => to.handle_lossy_packet(now, &from, packet.payload.clone()),
     }
 }
 
