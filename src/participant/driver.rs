@@ -1,7 +1,9 @@
 //! The one task of a participant: carries out what the session asks for, and tells it what happened.
 
 use std::{
+    future::poll_fn,
     sync::{Arc, atomic::Ordering},
+    task::Poll,
     time::Duration,
 };
 
@@ -22,7 +24,7 @@ use crate::{
     transport::{
         CloseReason, ConnectionState, Lane, SendError, Sid, TOPIC, Transport, TransportEvent,
         alarm::Alarm,
-        send_queue::{Report, SendQueue},
+        send_queue::{Failure, Pump, SendQueue, Sent},
     },
 };
 
@@ -53,7 +55,9 @@ pub(super) struct Driver<T: Transport> {
     offering: Option<Offering>,
     unasked: Option<Unasked>,
     questions: Questions<JobKey>,
-    sending: SendQueue,
+    queue: SendQueue,
+    /// `None` if the transport takes packets from the queue by itself.
+    pump: Option<Pump>,
     /// When a reliable packet was last sent or an event read.
     moved: Instant,
     alarm: Alarm,
@@ -83,7 +87,7 @@ enum Woken {
     Transport(Option<TransportEvent>),
     Done(Done<JobKey>),
     Consent(JobKey, bool),
-    Sent(Report),
+    Sent(Sent),
     Sources,
     Time,
     Command,
@@ -93,6 +97,7 @@ impl<T: Transport> Driver<T> {
     pub(super) fn new(
         shared: Arc<Shared>,
         transport: T,
+        queue: Option<SendQueue>,
         (executor, reports): (Executor<JobKey>, Reports<JobKey>),
         drain: Duration,
     ) -> Self {
@@ -107,7 +112,8 @@ impl<T: Transport> Driver<T> {
             offering: None,
             unasked: None,
             questions: Questions::new(),
-            sending: SendQueue::default(),
+            pump: queue.is_none().then(Pump::default),
+            queue: queue.unwrap_or_default(),
             moved: Instant::now(),
             alarm: Alarm::default(),
             drain,
@@ -145,7 +151,7 @@ impl<T: Transport> Driver<T> {
                 break CloseReason::Closed;
             }
             let woken = self.woken().await;
-            if matches!(woken, Woken::Transport(_) | Woken::Sent(Report { lane: Lane::Reliable, .. })) {
+            if matches!(woken, Woken::Transport(_) | Woken::Sent(Sent { is_reliable: true, .. })) {
                 self.moved = Instant::now();
             }
             match woken {
@@ -154,7 +160,7 @@ impl<T: Transport> Driver<T> {
                 Woken::Transport(Some(event)) => self.heard(event),
                 Woken::Done(done) => self.done(done),
                 Woken::Consent(key, allowed) => self.shared.lock().session.consent(now(), key, allowed),
-                Woken::Sent(report) => self.sent(report),
+                Woken::Sent(sent) => self.sent(sent),
                 Woken::Sources => self.offer_again(),
                 Woken::Time | Woken::Command => {}
             }
@@ -175,7 +181,7 @@ impl<T: Transport> Driver<T> {
         for question in self.take_outputs() {
             self.ask(question);
         }
-        self.sending.start(&self.transport);
+        self.start_sending();
     }
 
     /// Does what the session asks for, what is due first: no flood of packets stops the clock. Packets wait. Returns the questions to a
@@ -192,7 +198,7 @@ impl<T: Transport> Driver<T> {
             match output {
                 Output::Transmit(packet) => {
                     let id = packet.id;
-                    if self.sending.push(packet).is_err() {
+                    if self.queue.push(packet, &self.sid).is_err() {
                         inner.session.handle_send_failed(now, id, SendFailure::QueueFull);
                     }
                 }
@@ -239,10 +245,10 @@ impl<T: Transport> Driver<T> {
         }
         let registrations = inner.session.registrations();
         shared.registrations.send_if_modified(|seen| std::mem::replace(seen, registrations) != registrations);
-        while let Some(id) = self.sending.large()
+        while let Some(id) = self.queue.large()
             && !inner.session.is_wanted(id)
         {
-            self.sending.cancel(id);
+            self.queue.cancel(id);
         }
         questions
     }
@@ -284,14 +290,14 @@ impl<T: Transport> Driver<T> {
     /// find that something can go there.
     fn next_output(&self, session: &mut Session, now: std::time::Instant) -> Option<Output> {
         session.poll_output().or_else(|| {
-            session.handle_backlog(now, self.sending.bytes() + self.transport.backlog());
+            session.handle_backlog(now, self.queue.backlog());
             session.poll_output()
         })
     }
 
     async fn woken(&mut self) -> Woken {
         let deadline = self.deadline();
-        let stalled = self.sending.is_long().then(|| self.moved + STALLED);
+        let stalled = self.queue.is_long().then(|| self.moved + STALLED);
         let transport = &mut self.transport;
         let event = async {
             if let Some(stalled) = stalled {
@@ -301,7 +307,7 @@ impl<T: Transport> Driver<T> {
         };
         tokio::select! {
             biased;
-            report = self.sending.next(self.drain_until.is_some()) => Woken::Sent(report),
+            sent = sent(&self.queue, self.pump.as_mut(), self.drain_until.is_some()) => Woken::Sent(sent),
             event = event => Woken::Transport(event),
             Some(done) = self.reports.recv() => Woken::Done(done),
             (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
@@ -347,7 +353,7 @@ impl<T: Transport> Driver<T> {
         let local = self.transport.local();
         self.sid = local.sid().clone();
         let mut inner = self.shared.lock();
-        for packet in self.sending.cancel_queued() {
+        for packet in self.queue.cancel_queued() {
             inner.session.handle_send_failed(now(), packet, SendFailure::Interrupted);
         }
         inner.session.handle_rejoined(now(), local, self.transport.present());
@@ -362,17 +368,24 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    fn sent(&mut self, report: Report) {
-        let Report { id, result: Err(error), .. } = report else { return };
-        tracing::debug!(%error, "a packet was not handed over");
-        let why = match error {
-            SendError::TooLarge { size, limit } => SendFailure::TooLarge { size, limit },
-            SendError::NotAllowed => SendFailure::NotAllowed,
-            SendError::Closed(_) => SendFailure::Closed,
-            SendError::Interrupted => SendFailure::Interrupted,
-            other => SendFailure::Other(other.to_string()),
-        };
-        self.shared.lock().session.handle_send_failed(now(), id, why);
+    fn sent(&mut self, sent: Sent) {
+        for Failure { id, error } in sent.failed {
+            tracing::debug!(%error, "a packet was not handed over");
+            let why = match error {
+                SendError::TooLarge { size, limit } => SendFailure::TooLarge { size, limit },
+                SendError::NotAllowed => SendFailure::NotAllowed,
+                SendError::Closed(_) => SendFailure::Closed,
+                SendError::Interrupted => SendFailure::Interrupted,
+                other => SendFailure::Other(other.to_string()),
+            };
+            self.shared.lock().session.handle_send_failed(now(), id, why);
+        }
+    }
+
+    fn start_sending(&mut self) {
+        if let Some(pump) = &mut self.pump {
+            pump.start(&self.queue, &self.transport);
+        }
     }
 
     fn offer_again(&mut self) {
@@ -398,7 +411,7 @@ impl<T: Transport> Driver<T> {
                 inner.session.drain(now());
                 let until =
                     *self.drain_until.get_or_insert_with(|| Instant::from_std(later(now(), self.drain)));
-                (inner.session.is_drained() && self.sending.is_empty()) || Instant::now() >= until
+                (inner.session.is_drained() && self.queue.is_empty()) || Instant::now() >= until
             }
         }
     }
@@ -412,7 +425,7 @@ impl<T: Transport> Driver<T> {
             }
         }
         // A large packet that is left would keep the goodbye, which ends what it is about.
-        self.sending.cancel_large();
+        self.queue.cancel_large();
         self.carry_out();
         if reason == CloseReason::Closed {
             // What is not handed over by then stays behind: the goodbye is a courtesy.
@@ -432,12 +445,27 @@ impl<T: Transport> Driver<T> {
     /// Sends what is queued.
     async fn flush(&mut self) {
         loop {
-            self.sending.start(&self.transport);
-            if self.sending.is_empty() {
+            self.start_sending();
+            if self.queue.is_empty() {
                 return;
             }
-            let report = self.sending.next(true).await;
-            self.sent(report);
+            let sent = sent(&self.queue, self.pump.as_mut(), true).await;
+            self.sent(sent);
         }
     }
+}
+
+/// Waits until packets were sent or failed ([`SendQueue::poll_sent`]).
+///
+/// # Cancel safety
+/// Dropping the future loses no failure.
+async fn sent(queue: &SendQueue, mut pump: Option<&mut Pump>, all: bool) -> Sent {
+    poll_fn(|cx| {
+        let has_ended = pump.as_mut().is_some_and(|pump| pump.poll(cx, queue));
+        match queue.poll_sent(cx, all) {
+            Poll::Pending if has_ended && !queue.is_empty() => Poll::Ready(Sent::default()),
+            sent => sent,
+        }
+    })
+    .await
 }

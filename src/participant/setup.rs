@@ -107,7 +107,8 @@ impl Setup {
         }
         let shared = Shared::new(session, self.propagation);
         let background = transport.take_background();
-        let driver = Driver::new(Arc::clone(&shared), transport, (executor, reports), self.drain)
+        let queue = background.as_ref().map(|background| background.queue.clone());
+        let driver = Driver::new(Arc::clone(&shared), transport, queue, (executor, reports), self.drain)
             .asking(self.consent)
             .offering(offering)
             .noting_unasked(unasked);
@@ -116,7 +117,7 @@ impl Setup {
             reason = "the participant's one task; it ends when it has left"
         )]
         match background {
-            Some(background) => tokio::spawn(run_both(background, Box::pin(driver.run()))),
+            Some(background) => tokio::spawn(run_both(background.work, Box::pin(driver.run()))),
             None => tokio::spawn(driver.run()),
         };
         Ok(Arc::new(Handle(shared)))

@@ -133,25 +133,7 @@ impl<T: Transport> Transport for Tap<T> {
     }
 
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
-        let unsent = is_ours(&packet.topic).then(|| {
-            let stream = self.capabilities.streams
-                && packet.lane == Lane::Reliable
-                && packet.payload.len() > self.capabilities.max_packet;
-            let ticket = self.recorder.shared().tell(|at| {
-                let told = QueuedPacket {
-                    direction: Direction::Sent,
-                    from: self.local.clone(),
-                    to: packet.to.clone(),
-                    topic: if stream { STREAM_TOPIC.into() } else { packet.topic.clone() },
-                    lane: packet.lane,
-                    stream,
-                    payload: packet.payload.clone(),
-                    ticket: NO_TICKET,
-                };
-                Item::Packet(at, told)
-            });
-            Unsent { shared: Arc::clone(self.recorder.shared()), ticket, open: true }
-        });
+        let unsent = Unsent::of(self.recorder.shared(), self.capabilities, &self.local, &packet);
         let sending = self.inner.send(packet);
         async move {
             let result = sending.await;
@@ -162,12 +144,17 @@ impl<T: Transport> Transport for Tap<T> {
         }
     }
 
-    fn backlog(&self) -> usize {
-        self.inner.backlog()
-    }
-
     fn take_background(&mut self) -> Option<Background> {
-        self.inner.take_background()
+        let background = self.inner.take_background()?;
+        let (shared, capabilities) = (Arc::clone(self.recorder.shared()), self.capabilities);
+        let local = self.local.clone();
+        background.queue.observe(Box::new(move |packet, sid| {
+            let from =
+                sid.map_or_else(|| local.clone(), |sid| Peer::new(local.identity().clone(), sid.clone()));
+            let mut unsent = Unsent::of(&shared, capabilities, &from, packet)?;
+            Some(Box::new(move |error| unsent.ended(error)))
+        }));
+        Some(background)
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {
@@ -197,6 +184,30 @@ struct Unsent {
 }
 
 impl Unsent {
+    /// Records a packet that is sent from now on, if it is a frame.
+    fn of(shared: &Arc<Shared>, capabilities: Capabilities, from: &Peer, packet: &Packet) -> Option<Self> {
+        if !is_ours(&packet.topic) {
+            return None;
+        }
+        let stream = capabilities.streams
+            && packet.lane == Lane::Reliable
+            && packet.payload.len() > capabilities.max_packet;
+        let ticket = shared.tell(|at| {
+            let told = QueuedPacket {
+                direction: Direction::Sent,
+                from: from.clone(),
+                to: packet.to.clone(),
+                topic: if stream { STREAM_TOPIC.into() } else { packet.topic.clone() },
+                lane: packet.lane,
+                stream,
+                payload: packet.payload.clone(),
+                ticket: NO_TICKET,
+            };
+            Item::Packet(at, told)
+        });
+        Some(Self { shared: Arc::clone(shared), ticket, open: true })
+    }
+
     fn ended(&mut self, error: Option<&SendError>) {
         self.open = false;
         if let Some(error) = error {

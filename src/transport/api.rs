@@ -4,7 +4,10 @@ use std::{borrow::Cow, fmt, future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, StreamPart};
+use super::{
+    Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, StreamPart,
+    send_queue::SendQueue,
+};
 
 /// One participant's connection to a room.
 ///
@@ -41,15 +44,9 @@ pub trait Transport: Send + 'static {
     /// Dropping the future aborts a byte stream that was not handed over completely, and notifies its receivers.
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static;
 
-    /// Returns the payload bytes on [`Lane::Reliable`] that are queued or unacknowledged. Called often, so it must be cheap.
-    /// Default: 0; the session then sends its reliable copies of small frames as if the queue were empty.
-    fn backlog(&self) -> usize {
-        0
-    }
-
-    /// Takes the work that keeps the connection going, if the transport has a task for it. Whoever takes it polls it to its end
-    /// in place of that task; `Client` and `Assistant` poll it in the participant's own task. A transport around another one
-    /// should forward this method. Default: `None`.
+    /// Takes the work that keeps the connection going, if the transport has a task for it. `Client` and `Assistant` poll it in
+    /// the participant's own task. They then do not call [`send`](Transport::send): the work takes packets from their queue. A
+    /// transport around another one should forward this method unless it must see the packets. Default: `None`.
     fn take_background(&mut self) -> Option<Background> {
         None
     }
@@ -70,7 +67,18 @@ pub trait Transport: Send + 'static {
 }
 
 /// The work that keeps a connection going ([`Transport::take_background`]).
-pub type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
+#[must_use]
+pub struct Background {
+    pub(crate) work: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The work sends these packets.
+    pub(crate) queue: SendQueue,
+}
+
+impl fmt::Debug for Background {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Background").finish_non_exhaustive()
+    }
+}
 
 /// An event of a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]

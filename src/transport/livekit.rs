@@ -1,8 +1,8 @@
 //! A data-only LiveKit participant: no media, and no native WebRTC library.
 //!
 //! One task owns a participant: its signaling client (`livekit-signaling`), its peer connection (`str0m`), the sockets
-//! below them, and the queues to and from its [`LiveKitTransport`]. All queues are bounded: a sender waits when its queue is full, and
-//! a slow reader slows the remote sender down.
+//! below them. It takes packets from one queue and puts events into another one. Both are bounded: a sender waits when the
+//! queue is full, and a slow reader slows the remote sender down.
 //!
 //! `Client` and `Assistant` take the task's work and poll it in their own task ([`Transport::take_background`]).
 //!
@@ -22,18 +22,12 @@ use std::{
 };
 
 use rustls::pki_types::{CertificateDer, pem::PemObject};
-use tokio::sync::{
-    mpsc::{self, error::TrySendError},
-    oneshot,
-};
+use tokio::sync::oneshot;
 
-use crate::transport::{
-    Background, Capabilities, Lane, Packet, Participant, SendError, Transport, TransportEvent,
-};
+use crate::transport::{Background, Capabilities, Packet, Participant, SendError, Transport, TransportEvent};
 
 pub mod access_token;
 mod address;
-mod backlog;
 mod connect;
 mod connection;
 mod crypto;
@@ -74,10 +68,9 @@ pub use turn::{RelayError, RelayFailure};
 
 use address::ServerUrl;
 use connect::Connector;
-use queues::{Leave, Outgoing, Queues, Shared, State, UserQueues};
+use queues::{Leave, Queues, Shared, State, UserQueues};
 use rejoin::{Policy, Rejoin};
 use snapshot::Snapshot;
-use stream::Outflow;
 use task::Task;
 use tokens::{TokenSource, has_the_form_of_a_token};
 use work::Work;
@@ -349,12 +342,8 @@ impl ConnectOptions {
         let start = Instant::now();
         let joined = connector.connect(token, self.join_timeout).await?;
 
-        let (queues, ends) = Queues::new(State {
-            sid: Some(joined.local.sid().clone()),
-            can_publish_data: joined.can_publish_data,
-            token: joined.token.clone(),
-            closed: None,
-        });
+        let state = State { can_publish_data: joined.can_publish_data, token: joined.token.clone() };
+        let (queues, ends) = Queues::new(joined.local.sid().clone(), state);
         let mut room = LiveKitTransport {
             snapshot: joined.snapshot(),
             shared: queues.shared.clone(),
@@ -404,6 +393,11 @@ impl LiveKitTransport {
         self.shared.with(|state| state.can_publish_data)
     }
 
+    /// Returns the payload bytes on [`Lane::Reliable`](crate::transport::Lane::Reliable) that are queued or unacknowledged.
+    pub fn backlog(&self) -> usize {
+        self.shared.queue.backlog()
+    }
+
     /// Returns the newest token. The server refreshes it every few minutes with the participant's current permissions.
     pub fn token(&self) -> String {
         self.shared.with(|state| state.token.clone())
@@ -448,29 +442,17 @@ impl Transport for LiveKitTransport {
     /// Sends a packet. The future completes when the packet was written to its data channel; for a packet sent as a byte
     /// stream, when its last part was written. At most 128 KiB are unacknowledged at any time.
     ///
-    /// The packet is queued when this method is called. If the queue is full, it is queued when there is room, and the future
-    /// must be polled.
+    /// The packet is queued when this method is called. If the queue is full (4,096 packets or 32 MiB), it is queued when there
+    /// is room, and the future must be polled.
     ///
     /// # Errors
     /// Returns a [`SendError`]. The packet was then not sent, or not completely if it is a byte stream.
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
-        let shared = self.shared.clone();
-        let queued = self.enqueue(packet);
-        async move {
-            let (waiting, written) = queued?;
-            if let Some((queue, outgoing)) = waiting {
-                queue.send(outgoing).await.map_err(|_| shared.closed())?;
-            }
-            written.await.unwrap_or_else(|_| Err(shared.closed()))
-        }
-    }
-
-    fn backlog(&self) -> usize {
-        self.shared.backlog.bytes()
+        self.shared.queue.send(packet, self.snapshot.local().sid())
     }
 
     fn take_background(&mut self) -> Option<Background> {
-        self.work.take()
+        Some(Background { work: self.work.take()?, queue: self.shared.queue.clone() })
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {
@@ -492,61 +474,10 @@ impl Transport for LiveKitTransport {
     }
 }
 
-/// A full queue with the packet that waits for it, if any; and the receiver of the result.
-type Queued = (Option<(mpsc::Sender<Outgoing>, Outgoing)>, oneshot::Receiver<Result<(), SendError>>);
-
-impl LiveKitTransport {
-    fn enqueue(&self, packet: Packet) -> Result<Queued, SendError> {
-        let sid = self.snapshot.local().sid();
-        let (closed, joined, allowed) = self
-            .shared
-            .with(|state| (state.closed.is_some(), state.sid.as_ref() == Some(sid), state.can_publish_data));
-        if closed {
-            return Err(self.shared.closed());
-        }
-        if !packet.is_addressed() {
-            return Err(SendError::NoDestination);
-        }
-        let streamed = packet.lane == Lane::Reliable && packet.payload.len() > Capabilities::MAX_PACKET;
-        check_size(packet.payload.len(), if streamed { usize::MAX } else { Capabilities::MAX_PACKET })?;
-        // The packet was addressed using the snapshot of an earlier connection; do not send it in a later one.
-        if !joined {
-            return Err(SendError::Interrupted);
-        }
-        // The server drops such packets silently.
-        if !allowed {
-            return Err(SendError::NotAllowed);
-        }
-        let (queue, waiting) = match packet.lane {
-            Lane::Reliable if packet.overtakes => (&self.ends.urgent, packet.payload.len()),
-            Lane::Reliable => (&self.ends.reliable, packet.payload.len()),
-            Lane::Lossy => (&self.ends.lossy, 0),
-        };
-        let mut rest = streamed.then(|| Outflow::new(&packet, sid));
-        let largest = rest.as_ref().map(Outflow::largest);
-        let packet = match rest.as_mut().and_then(Outflow::next) {
-            Some(header) => header,
-            None => packet::outgoing(packet, sid),
-        };
-        check_size(packet::encoded_size(largest.as_ref().unwrap_or(&packet)), packet::MAX_ENCODED)?;
-        let (written, answer) = oneshot::channel();
-        let waits = self.shared.backlog.queue(waiting);
-        match queue.try_send(Outgoing { packet, rest, written, waits }) {
-            Ok(()) => Ok((None, answer)),
-            Err(TrySendError::Full(outgoing)) => Ok((Some((queue.clone(), outgoing)), answer)),
-            Err(TrySendError::Closed(_)) => Err(self.shared.closed()),
-        }
-    }
-}
-
 /// A random number for backoff jitter, so that participants that were disconnected together do not rejoin together.
 fn chance() -> u32 {
     // If the system has no randomness, the jitter is constant.
     getrandom::u32().unwrap_or(u32::MAX / 2)
-}
-
-fn check_size(size: usize, limit: usize) -> Result<(), SendError> {
-    if size > limit { Err(SendError::TooLarge { size, limit }) } else { Ok(()) }
 }
 
 impl fmt::Debug for LiveKitTransport {

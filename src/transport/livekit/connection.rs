@@ -15,19 +15,24 @@ use super::{
     packet::{self, Skipped},
     participants::{self, Participants},
     peer_connection::{Admit, Error, PeerConnection},
-    queues::{Inbox, Leave, Leaving, Outgoing, Queues},
+    queues::{Inbox, Leave, Leaving, Queues},
     rejoin::Policy,
     resume::Resume,
     sequence,
     signal::Signal,
     snapshot::Snapshot,
 };
-use crate::transport::{ConnectionState, Lane, Participant, SendError, TransportEvent};
+use crate::transport::{
+    ConnectionState, Lane, Participant, SendError, TransportEvent,
+    send_queue::{Priority, SendQueue},
+};
 
 mod recovery;
 mod server;
+mod writing;
 
 use recovery::Recovery;
+use writing::Writing;
 
 /// How long leaving waits for outstanding packets to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
@@ -48,6 +53,8 @@ pub(super) struct Connection {
     liveness: Liveness,
     resume: Resume,
     recovery: Recovery,
+    /// The packets that are being written, indexed by [`Priority`].
+    writing: [Option<Writing>; 3],
     numbers: sequence::Outgoing,
     heard: sequence::Incoming,
     /// The number of messages that were not user packets.
@@ -85,6 +92,7 @@ impl Connection {
             liveness: Liveness::new(now),
             resume: Resume::new(now, policy),
             recovery: Recovery::new(now, roots),
+            writing: Default::default(),
             numbers: sequence::Outgoing::default(),
             heard: sequence::Incoming::default(),
             skipped: 0,
@@ -104,7 +112,7 @@ impl Connection {
         let events = queues.events.clone();
         loop {
             self.liveness.handle_awake(Instant::now());
-            if let Err(error) = self.write_all(queues) {
+            if let Err(error) = self.write_all(&queues.shared.queue) {
                 self.liveness.handle_peer_lost(Instant::now(), &error.to_string());
             }
             self.take_messages(&mut queues.inbox);
@@ -115,7 +123,7 @@ impl Connection {
             self.recover(queues);
             queues.deliver();
             if let Some(Leaving { until, .. }) = queues.leaving
-                && (self.is_flushed(queues) || Instant::now() >= until)
+                && (self.is_flushed(&queues.shared.queue) || Instant::now() >= until)
             {
                 return Ended::Left;
             }
@@ -125,7 +133,6 @@ impl Connection {
             self.liveness.handle_asleep(self.peer.wakes_at(until));
             let (full, waiting) = (queues.inbox.is_full(), !queues.inbox.is_empty());
             let admit = admit(full);
-            let [lossy, urgent, reliable] = &mut queues.lanes;
             tokio::select! {
                 // Unread messages are queued up to a limit; then the server has to wait.
                 event = self.signal.next(), if !full => {
@@ -142,9 +149,7 @@ impl Connection {
                     Some(Leave { left }) => queues.begin_to_leave(left, Instant::now() + FLUSH_LIMIT),
                 },
                 Some(scenario) = queues.simulate.recv() => self.simulate(scenario),
-                more = urgent.queue.recv(), if urgent.is_idle() => urgent.take(more),
-                more = reliable.queue.recv(), if reliable.is_idle() => reliable.take(more),
-                more = lossy.queue.recv(), if lossy.is_idle() => lossy.take(more),
+                () = queues.shared.queue.changed() => {}
                 woken = self.peer.wait(until) => {
                     if let Err(error) = self.peer.handle(woken, admit) {
                         self.liveness.handle_peer_lost(Instant::now(), &error.to_string());
@@ -167,7 +172,7 @@ impl Connection {
     }
 
     /// Writes queued packets while the data channels have room.
-    fn write_all(&mut self, queues: &mut Queues) -> Result<(), Error> {
+    fn write_all(&mut self, queue: &SendQueue) -> Result<(), Error> {
         let unacknowledged = self.peer.unacknowledged();
         let progress = self.numbers.handle_unacknowledged(unacknowledged);
         self.liveness.handle_reliable(Instant::now(), unacknowledged > 0, progress);
@@ -175,41 +180,55 @@ impl Connection {
         if !self.write_retransmissions()? || self.recovery.is_moving() {
             return Ok(());
         }
-        for lane in &mut queues.lanes {
-            loop {
-                lane.abandon_unwanted();
-                let Some(Outgoing { packet, .. }) = &mut lane.next else { break };
-                if packet.participant_sid != self.local.sid().as_str() {
-                    lane.done(Err(SendError::Interrupted));
-                    break;
-                }
-                if lane.lane == Lane::Reliable {
-                    packet.sequence = self.numbers.next();
-                }
-                let encoded = packet.encode_to_vec();
-                match self.peer.write(lane.lane, &encoded) {
-                    Ok(false) => break,
-                    Ok(true) if lane.lane == Lane::Reliable => self.numbers.written(encoded),
-                    Ok(true) => {}
-                    Err(error) => {
-                        let text = error.to_string();
-                        lane.done(Err(SendError::Other(error.into())));
-                        return Err(text.into());
-                    }
-                }
-                lane.go_on();
-                // All queued lossy packets go before the next reliable one.
-                if lane.lane == Lane::Lossy {
-                    lane.next = lane.queue.try_recv().ok();
-                }
-            }
+        for priority in queue.order() {
+            while self.write_next(queue, priority)? {}
         }
-        queues.shared.backlog.set_unacknowledged(self.peer.unacknowledged());
+        queue.set_unacknowledged(self.peer.unacknowledged());
         Ok(())
     }
 
-    fn is_flushed(&mut self, queues: &Queues) -> bool {
-        queues.lanes.iter().all(|lane| lane.is_done()) && self.peer.unacknowledged() == 0
+    /// Writes the next packet of this priority, or the next part of one. Returns false if there is none, or no room for it.
+    fn write_next(&mut self, queue: &SendQueue, priority: Priority) -> Result<bool, Error> {
+        let writing = &mut self.writing[priority as usize];
+        if queue.is_cancelled(priority) {
+            *writing = writing.take().and_then(Writing::abandon);
+        }
+        let Some(current) = writing else {
+            queue.done(priority, Ok(())); // in case that it was cancelled
+            let Some(packet) = queue.take(priority) else { return Ok(false) };
+            match Writing::new(packet, self.local.sid(), self.can_publish_data) {
+                Ok(next) => *writing = Some(next),
+                Err(error) => queue.done(priority, Err(error)),
+            }
+            return Ok(true);
+        };
+        let (lane, packet) = (priority.lane(), current.packet());
+        if lane == Lane::Reliable {
+            packet.sequence = self.numbers.next();
+        }
+        if !self.peer.has_room(lane, packet.encoded_len()) {
+            return Ok(false);
+        }
+        let encoded = packet.encode_to_vec();
+        match self.peer.write(lane, &encoded) {
+            Ok(false) => return Ok(false),
+            Ok(true) if lane == Lane::Reliable => self.numbers.written(encoded),
+            Ok(true) => {}
+            Err(error) => {
+                let text = error.to_string();
+                queue.done(priority, Err(SendError::Other(error.into())));
+                return Err(text.into());
+            }
+        }
+        if !current.go_on() {
+            *writing = None;
+            queue.done(priority, Ok(()));
+        }
+        Ok(true)
+    }
+
+    fn is_flushed(&mut self, queue: &SendQueue) -> bool {
+        queue.is_empty() && self.peer.unacknowledged() == 0
     }
 
     /// Handles messages received on the data channels.

@@ -475,12 +475,17 @@ impl PeerConnection {
         self.lost
     }
 
+    /// Returns false if there is no room for a message of this size now.
+    pub(super) fn has_room(&mut self, lane: Lane, size: usize) -> bool {
+        lane == Lane::Lossy || self.unacknowledged() + size <= BUDGET - LOSSY_RESERVE
+    }
+
     /// Writes a message; `false` if there is no room for it now.
     pub(super) fn write(&mut self, lane: Lane, message: &[u8]) -> Result<bool, Error> {
+        if !self.has_room(lane, message.len()) {
+            return Ok(false);
+        }
         let id = match lane {
-            Lane::Reliable if self.unacknowledged() + message.len() > BUDGET - LOSSY_RESERVE => {
-                return Ok(false);
-            }
             Lane::Reliable => self.reliable,
             Lane::Lossy => self.lossy,
         };

@@ -12,18 +12,13 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    backlog::{Backlog, Queued},
-    packet::DataPacket,
     simulate::Scenario,
     snapshot::{Snapshot, TaskEvent},
-    stream::{self, Outflow},
 };
 use crate::transport::{
-    CloseReason, ConnectionState, Lane, Participant, Peer, SendError, Sid, StreamPart, TransportEvent,
+    CloseReason, ConnectionState, Participant, Peer, Sid, StreamPart, TransportEvent, send_queue::SendQueue,
 };
 
-/// The number of packets per lane that wait behind the one being written.
-const LANE_QUEUE: usize = 32;
 /// The capacity of the event channel to the handle.
 const EVENT_QUEUE: usize = 256;
 /// The size of queued events, in bytes, at which the task stops receiving.
@@ -35,25 +30,6 @@ const EVENT_BYTES: usize = 256;
 /// The size counted for a queued participant without its attributes, in bytes: identity, sid and map entries.
 const PARTICIPANT_BYTES: usize = 512;
 
-/// An outgoing packet and the sender of its result. It may only be sent in the connection whose sid it carries.
-pub(super) struct Outgoing {
-    pub(super) packet: DataPacket,
-    /// The remaining parts, if the packet is a part of a byte stream.
-    pub(super) rest: Option<Outflow>,
-    pub(super) written: oneshot::Sender<Result<(), SendError>>,
-    /// Counts the packet in the backlog until it is written.
-    pub(super) waits: Queued,
-}
-
-impl Outgoing {
-    /// Sends the result. The caller may have dropped its future.
-    fn answer(self, result: Result<(), SendError>) {
-        let Self { written, waits, .. } = self;
-        drop(waits);
-        let _ = written.send(result);
-    }
-}
-
 /// A request to leave after flushing. If its sender is dropped, the task leaves without waiting.
 pub(super) struct Leave {
     pub(super) left: oneshot::Sender<()>,
@@ -61,10 +37,6 @@ pub(super) struct Leave {
 
 /// The handle's ends of the queues.
 pub(super) struct UserQueues {
-    /// Reliable packets that may be sent between the parts of byte streams.
-    pub(super) urgent: mpsc::Sender<Outgoing>,
-    pub(super) reliable: mpsc::Sender<Outgoing>,
-    pub(super) lossy: mpsc::Sender<Outgoing>,
     pub(super) leave: mpsc::Sender<Leave>,
     pub(super) simulate: mpsc::Sender<Scenario>,
     pub(super) events: mpsc::Receiver<TaskEvent>,
@@ -73,17 +45,14 @@ pub(super) struct UserQueues {
 /// State that the task and the handle share.
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// The bytes queued or unacknowledged on the reliable lane.
-    pub(super) backlog: Backlog,
+    /// The packets to send.
+    pub(super) queue: SendQueue,
 }
 
 /// The state of [`Shared`].
 pub(super) struct State {
-    /// The local sid of the current connection; none while reconnecting.
-    pub(super) sid: Option<Sid>,
     pub(super) can_publish_data: bool,
     pub(super) token: String,
-    pub(super) closed: Option<CloseReason>,
 }
 
 impl Shared {
@@ -91,21 +60,11 @@ impl Shared {
     pub(super) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
-
-    /// Returns the error for packets sent after the connection has ended.
-    pub(super) fn closed(&self) -> SendError {
-        let reason = self.with(|state| state.closed.clone());
-        SendError::Closed(
-            reason.unwrap_or_else(|| CloseReason::ConnectionLost("the participant's task ended".into())),
-        )
-    }
 }
 
 /// The task's ends of the queues.
 pub(super) struct Queues {
     pub(super) shared: Arc<Shared>,
-    /// In order of priority.
-    pub(super) lanes: Lanes,
     pub(super) inbox: Inbox,
     /// The state emitted last.
     connection_state: ConnectionState,
@@ -128,21 +87,15 @@ pub(super) struct Leaving {
 pub(super) struct Left;
 
 impl Queues {
-    /// Creates both ends.
-    pub(super) fn new(state: State) -> (Self, UserQueues) {
-        let (urgent, urgent_queue) = mpsc::channel(LANE_QUEUE);
-        let (reliable, reliable_queue) = mpsc::channel(LANE_QUEUE);
-        let (lossy, lossy_queue) = mpsc::channel(LANE_QUEUE);
+    /// Creates both ends for a participant with this sid.
+    pub(super) fn new(sid: Sid, state: State) -> (Self, UserQueues) {
+        let queue = SendQueue::default();
+        queue.connect(sid);
         let (leave, leave_queue) = mpsc::channel(1);
         let (simulate, simulate_queue) = mpsc::channel(4);
         let (events, events_queue) = mpsc::channel(EVENT_QUEUE);
         let queues = Self {
-            shared: Arc::new(Shared { state: Mutex::new(state), backlog: Backlog::default() }),
-            lanes: [
-                LaneQueue::new(Lane::Lossy, lossy_queue),
-                LaneQueue::new(Lane::Reliable, urgent_queue),
-                LaneQueue::new(Lane::Reliable, reliable_queue),
-            ],
+            shared: Arc::new(Shared { state: Mutex::new(state), queue }),
             inbox: Inbox::default(),
             connection_state: ConnectionState::Connected,
             leave: leave_queue,
@@ -150,15 +103,12 @@ impl Queues {
             events,
             leaving: None,
         };
-        (queues, UserQueues { urgent, reliable, lossy, leave, simulate, events: events_queue })
+        (queues, UserQueues { leave, simulate, events: events_queue })
     }
 
     /// Stops accepting packets and flushes queued ones until the deadline.
     pub(super) fn begin_to_leave(&mut self, left: oneshot::Sender<()>, until: Instant) {
-        self.shared.with(|state| state.closed = Some(CloseReason::Closed));
-        for lane in &mut self.lanes {
-            lane.queue.close();
-        }
+        self.shared.queue.close(CloseReason::Closed);
         self.leaving = Some(Leaving { left, until });
     }
 
@@ -181,24 +131,15 @@ impl Queues {
 
     /// Accepts packets again after a rejoin and queues the new snapshot.
     pub(super) fn resume(&mut self, sid: Sid, can_publish_data: bool, snapshot: Snapshot) {
-        self.shared.with(|state| {
-            state.sid = Some(sid);
-            state.can_publish_data = can_publish_data;
-        });
+        self.shared.with(|state| state.can_publish_data = can_publish_data);
+        self.shared.queue.connect(sid);
         self.connection_state = ConnectionState::Connected;
         self.inbox.push(TaskEvent::Rejoined(snapshot));
     }
 
     /// Refuses packets from now on, and fails all queued ones with [`SendError::Interrupted`].
     pub(super) fn interrupt(&mut self) {
-        self.shared.with(|state| state.sid = None);
-        self.shared.backlog.set_unacknowledged(0);
-        for lane in &mut self.lanes {
-            lane.done(Err(SendError::Interrupted));
-            while let Ok(outgoing) = lane.queue.try_recv() {
-                outgoing.answer(Err(SendError::Interrupted));
-            }
-        }
+        self.shared.queue.interrupt();
     }
 
     /// Runs `work` while reconnecting, and serves the handle meanwhile.
@@ -226,10 +167,9 @@ impl Queues {
         Ok(())
     }
 
-    /// Delivers one event, or fails one packet, since there is no connection. Cancel safe.
+    /// Delivers one event. Cancel safe.
     async fn serve_once(&mut self) -> Result<(), Left> {
         let (events, waiting) = (self.events.clone(), !self.inbox.is_empty());
-        let [lossy, urgent, reliable] = &mut self.lanes;
         tokio::select! {
             permit = events.reserve(), if waiting => match permit {
                 Ok(permit) => if let Some(event) = self.inbox.pop() { permit.send(event) },
@@ -241,22 +181,24 @@ impl Queues {
                 }
                 return Err(Left);
             }
-            Some(outgoing) = urgent.queue.recv() => outgoing.answer(Err(SendError::Interrupted)),
-            Some(outgoing) = reliable.queue.recv() => outgoing.answer(Err(SendError::Interrupted)),
-            Some(outgoing) = lossy.queue.recv() => outgoing.answer(Err(SendError::Interrupted)),
         }
         Ok(())
     }
 
     /// Ends the queues. Pending sends fail now, before all events are read, because the same caller may wait for both.
-    pub(super) fn close(self, reason: CloseReason) -> Rest {
-        self.shared.with(|state| {
-            state.sid = None;
-            state.closed = Some(reason.clone());
-        });
-        let Self { mut inbox, events, leaving, .. } = self;
-        inbox.push(TaskEvent::Event(TransportEvent::Closed(reason)));
-        Rest { inbox, events, leaving }
+    pub(super) fn close(mut self, reason: CloseReason) -> Rest {
+        self.shared.queue.end(reason.clone());
+        let inbox = mem::take(&mut self.inbox);
+        let (events, leaving) = (self.events.clone(), self.leaving.take());
+        let mut rest = Rest { inbox, events, leaving };
+        rest.inbox.push(TaskEvent::Event(TransportEvent::Closed(reason)));
+        rest
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        self.shared.queue.end_if_open(CloseReason::ConnectionLost("the participant's task ended".into()));
     }
 }
 
@@ -277,63 +219,6 @@ impl Rest {
             if self.events.send(event).await.is_err() {
                 return;
             }
-        }
-    }
-}
-
-/// The queues of the lossy lane, of urgent reliable packets, and of all other reliable packets.
-pub(super) type Lanes = [LaneQueue; 3];
-
-/// The queue of one lane and the packet being written.
-pub(super) struct LaneQueue {
-    pub(super) lane: Lane,
-    pub(super) queue: mpsc::Receiver<Outgoing>,
-    pub(super) next: Option<Outgoing>,
-    ended: bool,
-}
-
-impl LaneQueue {
-    fn new(lane: Lane, queue: mpsc::Receiver<Outgoing>) -> Self {
-        Self { lane, queue, next: None, ended: false }
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        self.next.is_none() && !self.ended
-    }
-
-    pub(super) fn is_done(&self) -> bool {
-        self.next.is_none() && self.ended
-    }
-
-    pub(super) fn take(&mut self, more: Option<Outgoing>) {
-        self.ended = more.is_none();
-        self.next = more;
-    }
-
-    /// Continues after a write: with the next part of the byte stream, or with an empty slot.
-    pub(super) fn go_on(&mut self) {
-        let Some(Outgoing { packet, rest, .. }) = &mut self.next else { return };
-        match rest.as_mut().and_then(Outflow::next) {
-            Some(part) => *packet = part,
-            None => self.done(Ok(())),
-        }
-    }
-
-    /// Aborts a byte stream whose caller has dropped its future. Receivers of its header get a trailer.
-    pub(super) fn abandon_unwanted(&mut self) {
-        let Some(Outgoing { packet, rest, written, .. }) = &mut self.next else { return };
-        if let Some(stream) = rest.as_mut().filter(|_| written.is_closed()) {
-            match stream.abandon() {
-                Some(trailer) if !stream::is_header(packet) => *packet = trailer,
-                Some(_) => self.next = None, // the header was not written yet
-                None => {}                   // only the trailer is left
-            }
-        }
-    }
-
-    pub(super) fn done(&mut self, result: Result<(), SendError>) {
-        if let Some(outgoing) = self.next.take() {
-            outgoing.answer(result);
         }
     }
 }

@@ -1,27 +1,29 @@
 //! The work of a participant's task, which can be taken out of the task and polled elsewhere.
 
 use std::{
-    future::poll_fn,
+    future::{Future, poll_fn},
     mem,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::Poll,
 };
 
 use tokio::task::AbortHandle;
 
-use crate::transport::Background;
+/// The work of a participant's task.
+pub(super) type TaskWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The work, and the task that polls it until it is taken.
 #[derive(Default)]
 pub(super) struct Work {
     /// `None` once the work has ended or was taken.
-    slot: Arc<Mutex<Option<Background>>>,
+    slot: Arc<Mutex<Option<TaskWork>>>,
     task: Option<AbortHandle>,
 }
 
 impl Work {
     /// Starts a task that polls the work. The work decides when it ends: dropping this does not end it.
-    pub(super) fn spawn(&mut self, work: Background) {
+    pub(super) fn spawn(&mut self, work: TaskWork) {
         *lock(&self.slot) = Some(work);
         let slot = Arc::clone(&self.slot);
         let task = tokio::spawn(poll_fn(move |cx| {
@@ -36,7 +38,7 @@ impl Work {
     }
 
     /// Takes the work out of its task, which ends.
-    pub(super) fn take(&mut self) -> Option<Background> {
+    pub(super) fn take(&mut self) -> Option<TaskWork> {
         let work = lock(&self.slot).take();
         if let Some(task) = self.task.take() {
             task.abort();
@@ -46,7 +48,7 @@ impl Work {
 }
 
 /// A panic of the work poisons the lock and ends the task; what is left must not be polled again.
-fn lock(slot: &Mutex<Option<Background>>) -> std::sync::MutexGuard<'_, Option<Background>> {
+fn lock(slot: &Mutex<Option<TaskWork>>) -> std::sync::MutexGuard<'_, Option<TaskWork>> {
     slot.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
         let mut slot = poisoned.into_inner();
         *slot = None;
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     /// Work that returns every number that it is sent.
-    fn echo() -> (Background, mpsc::Sender<u8>, mpsc::Receiver<u8>) {
+    fn echo() -> (TaskWork, mpsc::Sender<u8>, mpsc::Receiver<u8>) {
         let (input, mut inputs) = mpsc::channel(1);
         let (output, outputs) = mpsc::channel(1);
         let work = async move {

@@ -51,7 +51,8 @@ impl Connection {
             if *self.local.sid() == *info.sid {
                 self.local = participants::participant(info);
                 self.hidden = is_hidden(info);
-                queues.shared.with(|state| state.can_publish_data = can_publish_data(info));
+                self.can_publish_data = can_publish_data(info);
+                queues.shared.with(|state| state.can_publish_data = self.can_publish_data);
                 // The server announces the participant to itself and to the others at the same time.
                 queues.inbox.push(if info.state() == participant_info::State::Active {
                     TaskEvent::Event(TransportEvent::Joined(self.local.clone()))
@@ -72,6 +73,7 @@ impl Connection {
             tracing::debug!("a room move without room or participant");
             return Some(End::Closed(CloseReason::Server("ROOM_MOVED".into())));
         };
+        self.writing = Default::default();
         queues.interrupt();
         queues.emit_connection_state(ConnectionState::Reconnecting);
         self.room = room.name;

@@ -1,7 +1,7 @@
 //! The queues while connected and while reconnecting.
 
 use super::*;
-use crate::transport::{ConnectionState, Incoming, Participant, Peer, StreamHeader};
+use crate::transport::{ConnectionState, Incoming, Lane, Packet, Participant, Peer, SendError, StreamHeader};
 
 fn packet(size: usize) -> TaskEvent {
     TaskEvent::Event(TransportEvent::Packet(Incoming::new(
@@ -13,17 +13,7 @@ fn packet(size: usize) -> TaskEvent {
 }
 
 fn new_queues() -> (Queues, UserQueues) {
-    let state =
-        State { sid: Some("PA_1".into()), can_publish_data: true, token: String::new(), closed: None };
-    Queues::new(state)
-}
-
-fn queue(sender: &mpsc::Sender<Outgoing>) -> oneshot::Receiver<Result<(), SendError>> {
-    let (written, answer) = oneshot::channel();
-    let waits = Backlog::default().queue(0);
-    let outgoing = Outgoing { packet: DataPacket::default(), rest: None, written, waits };
-    assert!(sender.try_send(outgoing).is_ok());
-    answer
+    Queues::new("PA_1".into(), State { can_publish_data: true, token: String::new() })
 }
 
 #[test]
@@ -88,35 +78,17 @@ fn attribute_changes_fill_the_inbox_by_their_size() {
 }
 
 #[tokio::test]
-async fn lane_queue_holds_one_packet_until_it_is_written() {
-    let (sender, receiver) = mpsc::channel(LANE_QUEUE);
-    let mut lane = LaneQueue::new(Lane::Reliable, receiver);
-    let answer = queue(&sender);
-    let more = lane.queue.recv().await;
-    lane.take(more);
-    assert!(!lane.is_idle() && !lane.is_done());
-    lane.done(Ok(()));
-    assert!(lane.is_idle() && answer.await.unwrap().is_ok());
-    drop(sender);
-    let more = lane.queue.recv().await;
-    lane.take(more);
-    assert!(lane.is_done(), "nothing can follow");
-}
-
-#[tokio::test]
 async fn queued_and_later_packets_are_interrupted_when_the_connection_is_lost() {
-    let (mut queues, ends) = new_queues();
-    let (first, second) = (queue(&ends.reliable), queue(&ends.lossy));
-    let more = queues.lanes[0].queue.recv().await;
-    queues.lanes[0].take(more);
+    let (mut queues, _ends) = new_queues();
+    let queue = queues.shared.queue.clone();
+    let send = || queue.send(Packet::broadcast("hello"), &"PA_1".into());
+    let first = send();
     queues.interrupt();
-    assert!(queues.shared.with(|state| state.sid.is_none()));
-    for answer in [first, second] {
-        assert!(matches!(answer.await.unwrap(), Err(SendError::Interrupted)));
+    for sent in [first, send()] {
+        assert!(matches!(sent.await, Err(SendError::Interrupted)));
     }
-    let later = queue(&ends.reliable);
-    let later = queues.serve(later).await.unwrap().unwrap();
-    assert!(matches!(later, Err(SendError::Interrupted)));
+    drop(queues);
+    assert!(matches!(send().await, Err(SendError::Closed(CloseReason::ConnectionLost(_)))));
 }
 
 #[tokio::test]
