@@ -112,7 +112,8 @@ impl Connection {
         let events = queues.events.clone();
         loop {
             self.liveness.handle_awake(Instant::now());
-            if let Err(error) = self.write_all(&queues.shared.queue) {
+            let written = self.write_all(&queues.shared.queue);
+            if let Err(error) = written.and_then(|()| self.peer.flush()) {
                 self.liveness.handle_peer_lost(Instant::now(), &error.to_string());
             }
             self.take_messages(&mut queues.inbox);

@@ -40,6 +40,8 @@ const LOSSY_RESERVE: usize = 16 * 1024;
 const LOSSY_LIFETIME: u16 = 100;
 /// How many datagrams are read before somebody else has a turn.
 const READ_BATCH: usize = 64;
+/// How many datagrams the stack is given before it processes them. It keeps at most 30.
+const MAX_BATCH: usize = 16;
 /// How many checks of one pair may fail: the stack must not give up before we do, nor stay silent behind that.
 const MAX_CHECKS: usize = 30;
 /// How often the stack is asked which path it has chosen.
@@ -73,9 +75,32 @@ pub(super) struct PeerConnection {
     messages: VecDeque<(Lane, Vec<u8>)>,
     lost: Option<&'static str>,
     buffer: Vec<u8>,
+    /// The datagrams that the stack has not processed yet.
+    batch: Option<Batch>,
+    /// True if the stack was given messages that it has not sent yet.
+    is_unsent: bool,
     /// The number of datagrams given to the stack.
     inputs: u64,
     rejected: u64,
+}
+
+/// Datagrams of one path that the stack processes together: it then acknowledges all of them with one packet.
+struct Batch {
+    path: (SocketAddr, SocketAddr),
+    /// When the first one arrived. All count as of this time, so that time alone changes nothing among them.
+    at: Instant,
+    count: usize,
+    before: Evidence,
+}
+
+/// What changes when the stack has decrypted something of the server's.
+#[derive(PartialEq)]
+struct Evidence {
+    messages: usize,
+    /// The bytes that wait to be acknowledged on each channel.
+    waits: [usize; 2],
+    open: [bool; 2],
+    lost: Option<&'static str>,
 }
 
 /// What both ends have said of themselves.
@@ -158,6 +183,8 @@ impl PeerConnection {
             messages: VecDeque::new(),
             lost: None,
             buffer: vec![0; MAX_DATAGRAM],
+            batch: None,
+            is_unsent: false,
             inputs: 0,
             rejected: 0,
         };
@@ -277,6 +304,7 @@ impl PeerConnection {
         let read = self.read(&mut buffer, admit);
         self.buffer = buffer;
         read?;
+        self.end_batch()?;
         // With each datagram the stack has let the time pass.
         if self.inputs != inputs {
             return Ok(());
@@ -301,6 +329,9 @@ impl PeerConnection {
     }
 
     fn handle_tcp(&mut self, event: TcpEvent, admit: Admit) -> Result<(), Error> {
+        if !matches!(event, TcpEvent::Datagram(..)) {
+            self.end_batch()?;
+        }
         match event {
             TcpEvent::Opened(pair, _) => {
                 self.add_local(tcp_host(pair));
@@ -329,8 +360,16 @@ impl PeerConnection {
         datagram: &[u8],
         admit: Admit,
     ) -> Result<(), Error> {
-        let now = Instant::now();
+        if self.batch.as_ref().is_some_and(|batch| batch.count >= MAX_BATCH) {
+            self.end_batch()?;
+        }
+        let path = (local, from);
+        let now = match &self.batch {
+            Some(batch) if batch.path == path => batch.at,
+            _ => Instant::now(),
+        };
         if let Some(mapped) = self.sockets.stun_client.hear(local, datagram) {
+            self.end_batch()?;
             return self.handle_reflexive(mapped, local);
         }
         let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return self.reject(from) };
@@ -343,21 +382,42 @@ impl PeerConnection {
             if !self.is_authentic(protocol, local, datagram) {
                 return self.reject(from);
             }
-            self.path.handle_received(now, (local, from), false);
-            return self.input(from, input);
+            self.end_batch()?;
+            self.path.handle_received(now, path, false);
+            self.input(from, input);
+            return self.drain();
         }
         if admit == Admit::KeepAlive {
             return Ok(());
         }
-        // What the time alone brings is no evidence: the lossy channel gives packets up after a while.
-        if now >= self.wake_at || (now >= self.lossy_expires && self.lossy_bytes() > 0) {
-            self.pass_time(now)?;
+        if self.batch.as_ref().is_some_and(|batch| batch.path != path) {
+            self.end_batch()?;
         }
-        let before = self.evidence();
-        self.stack_time = now;
-        self.input(from, input)?;
-        if self.evidence() != before {
-            self.path.handle_received(now, (local, from), true);
+        let mut batch = match self.batch.take() {
+            Some(batch) => batch,
+            None => self.begin_batch(path, now)?,
+        };
+        batch.count += 1;
+        self.batch = Some(batch);
+        self.input(from, input);
+        Ok(())
+    }
+
+    fn begin_batch(&mut self, path: (SocketAddr, SocketAddr), at: Instant) -> Result<Batch, Error> {
+        // What the time alone brings is no evidence: the lossy channel gives packets up after a while.
+        if at >= self.wake_at || (at >= self.lossy_expires && self.lossy_bytes() > 0) {
+            self.pass_time(at)?;
+        }
+        self.stack_time = at;
+        Ok(Batch { path, at, count: 0, before: self.evidence() })
+    }
+
+    /// Lets the stack process the datagrams that it was given. The path is alive if one of them was authentic.
+    fn end_batch(&mut self) -> Result<(), Error> {
+        let Some(batch) = self.batch.take() else { return Ok(()) };
+        self.drain()?;
+        if self.evidence() != batch.before {
+            self.path.handle_received(batch.at, batch.path, true);
         }
         Ok(())
     }
@@ -368,13 +428,12 @@ impl PeerConnection {
         self.drain()
     }
 
-    fn input(&mut self, from: SocketAddr, input: Input<'_>) -> Result<(), Error> {
+    fn input(&mut self, from: SocketAddr, input: Input<'_>) {
         self.inputs += 1;
         if let Err(error) = self.rtc.handle_input(input) {
             // One datagram is no reason to end a connection; if it was, the next poll says so.
             tracing::debug!(%from, %error, "a datagram was refused");
         }
-        self.drain()
     }
 
     /// Whether a STUN message carries the integrity that only the server can make. Anybody can send from its address.
@@ -385,12 +444,10 @@ impl PeerConnection {
         receive.is_ok_and(|receive| self.rtc.accepts(&Input::Receive(Instant::now(), receive)))
     }
 
-    /// What changes when the stack has decrypted something of the server's: the messages that came, the bytes that wait to be
-    /// acknowledged on each channel, and which channels are open.
-    fn evidence(&mut self) -> impl PartialEq + use<> {
+    fn evidence(&mut self) -> Evidence {
         let waits = [self.reliable, self.lossy]
             .map(|id| self.rtc.channel(id).map_or(0, |mut channel| channel.buffered_amount()));
-        (self.messages.len(), waits, self.open, self.lost)
+        Evidence { messages: self.messages.len(), waits, open: self.open, lost: self.lost }
     }
 
     fn reject(&mut self, from: SocketAddr) -> Result<(), Error> {
@@ -480,7 +537,8 @@ impl PeerConnection {
         lane == Lane::Lossy || self.unacknowledged() + size <= BUDGET - LOSSY_RESERVE
     }
 
-    /// Writes a message; `false` if there is no room for it now.
+    /// Writes a message; `false` if there is no room for it now. It is sent by [`flush`](Self::flush), so that several small
+    /// messages share a datagram.
     pub(super) fn write(&mut self, lane: Lane, message: &[u8]) -> Result<bool, Error> {
         if !self.has_room(lane, message.len()) {
             return Ok(false);
@@ -494,8 +552,13 @@ impl PeerConnection {
         }
         let Some(mut channel) = self.rtc.channel(id) else { return Ok(false) };
         let written = channel.write(true, message)?;
-        self.drain()?;
+        self.is_unsent |= written;
         Ok(written)
+    }
+
+    /// Sends the messages that were written.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        if std::mem::take(&mut self.is_unsent) { self.drain() } else { Ok(()) }
     }
 
     /// Whether anything of ours waits to be acknowledged.

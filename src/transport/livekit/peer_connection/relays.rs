@@ -46,6 +46,9 @@ impl PeerConnection {
     }
 
     pub(super) fn handle_relay(&mut self, event: RelayEvent, admit: Admit) -> Result<(), Error> {
+        if !matches!(event, RelayEvent::Datagram { .. }) {
+            self.end_batch()?;
+        }
         match event {
             RelayEvent::Opened(relayed, local) => {
                 for address in relayed {

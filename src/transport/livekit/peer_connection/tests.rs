@@ -164,6 +164,7 @@ async fn drive(
     let until = Instant::now() + Duration::from_secs(20);
     while !done(connection, remote) {
         assert!(Instant::now() < until, "it never happened");
+        connection.flush().unwrap();
         tokio::select! {
             woken = connection.wait(until) => connection.handle(woken, admit).unwrap(),
             datagram = remote.wait() => remote.handle(datagram.as_ref()),
@@ -246,6 +247,7 @@ async fn datagrams_forged_from_the_servers_address_keep_nothing_alive() {
     // Lossy packets that nobody acknowledges are given up meanwhile.
     assert!(connection.write(Lane::Lossy, b"lossy").unwrap());
     assert!(connection.write(Lane::Reliable, b"reliable").unwrap());
+    connection.flush().unwrap();
     let record = |kind: u8, epoch: u8| {
         let mut record = vec![kind, 254, 253, 0, epoch, 0, 0, 0, 0, 0, 99, 0, 64];
         record.extend([7; 64]);
@@ -433,5 +435,49 @@ async fn addresses_that_are_gone_stay_so_and_those_from_outside_are_told_again()
         connection.handle_answer(&answer, 0).unwrap();
         assert_eq!(connection.poll_candidate().is_some(), told, "{wanted:?}");
         assert_eq!(connection.sockets.have(local), told, "{wanted:?}");
+    }
+}
+
+/// Each datagram costs the server and both participants far more than its bytes.
+#[tokio::test]
+async fn small_messages_that_are_written_together_share_datagrams() {
+    const COUNT: usize = 30;
+    let (mut connection, mut remote) = connected().await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| !it.waits()).await;
+    for _ in 0..COUNT {
+        assert!(connection.write(Lane::Lossy, &[7; 100]).unwrap());
+    }
+    connection.flush().unwrap();
+    let mut datagrams = 0;
+    while remote.heard.len() < COUNT {
+        let datagram = remote.wait().await;
+        datagrams += usize::from(datagram.is_some());
+        remote.handle(datagram.as_ref());
+    }
+    assert!(datagrams < COUNT / 3, "{datagrams}");
+}
+
+#[tokio::test]
+async fn datagrams_that_are_read_together_are_acknowledged_together() {
+    let (mut connection, mut remote) = connected().await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some() && !it.waits()).await;
+    let mut buffer = [0; MAX_DATAGRAM];
+    // The first time, answers to what was before can be among them.
+    for is_first in [true, false] {
+        let (id, heard) = (remote.channels[0], connection.heard());
+        assert!(remote.rtc.channel(id).unwrap().write(true, &[7; 4_000]).unwrap());
+        remote.handle(None);
+        while connection.poll_message().is_none() {
+            let woken = connection.wait(Instant::now() + CHOICE).await;
+            connection.handle(woken, Admit::All).unwrap();
+        }
+        assert!(connection.heard() > heard);
+        remote.socket.readable().await.unwrap();
+        let mut answers = 0;
+        while let Ok((size, from)) = remote.socket.try_recv_from(&mut buffer) {
+            answers += usize::from(is_data(&buffer));
+            remote.handle(Some(&(buffer[..size].to_vec(), from)));
+        }
+        assert!(is_first || answers == 1, "{answers}");
     }
 }
