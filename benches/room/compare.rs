@@ -16,12 +16,13 @@ use toolbridge::{Assistant, Client, ToolError, transport::livekit::access_token:
 
 use super::share;
 
-/// A phase: its name, the number of calls, the bytes of text in each, how many are in flight, and whether all calls are
-/// measured or only the last quarter, when the owner's memory of requests is full.
-const PHASES: [(&str, usize, usize, usize); 3] = [
-    ("220 B, one at a time", 5_000, 40, 1),
-    ("10 KB, one at a time", 1_000, 10_000, 1),
-    ("220 B, 32 in flight", 20_000, 40, 32),
+/// A phase: its name, the number of calls, the bytes of text in each, how many are in flight, and how many different letters
+/// the text has. LiveKit's RPC compresses payloads: text of one letter to almost nothing, random text to three quarters.
+const PHASES: [(&str, usize, usize, usize, usize); 4] = [
+    ("220 B, one at a time", 5_000, 40, 1, 64),
+    ("10 KB, one at a time", 1_000, 10_000, 1, 64),
+    ("10 KB of one letter, one at a time", 1_000, 10_000, 1, 1),
+    ("220 B, 32 in flight", 20_000, 40, 32, 64),
 ];
 
 /// The calls before the first phase.
@@ -65,8 +66,8 @@ async fn caller(url: &str, token: &str) {
     let mut lines = lines();
     while let Some(line) = lines.recv().await {
         let numbers: Vec<usize> = line.split(' ').map(|number| number.parse().expect("a number")).collect();
-        let [count, bytes, in_flight] = numbers[..] else { panic!("{line}") };
-        let text = toolbridge::Value::from(json!({"data": "x".repeat(bytes)}));
+        let [count, bytes, in_flight, letters] = numbers[..] else { panic!("{line}") };
+        let text = toolbridge::Value::from(json!({"data": text(bytes, letters)}));
         let one = async || {
             let mut times = Vec::new();
             for _ in 0..count / in_flight {
@@ -81,6 +82,17 @@ async fn caller(url: &str, token: &str) {
         println!("{}", json!({"ms": times.into_iter().map(|(_, ms)| ms).collect::<Vec<_>>()}));
     }
     assistant.close().await;
+}
+
+/// Text with so many different letters.
+fn text(bytes: usize, letters: usize) -> String {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut number = 1_u32;
+    let letter = || {
+        number = number.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        char::from(ALPHABET[(number >> 16) as usize % letters])
+    };
+    std::iter::repeat_with(letter).take(bytes).collect()
 }
 
 /// The lines of standard input.
@@ -118,8 +130,9 @@ impl Peer {
         Self { child, input, output }
     }
 
-    fn run(&mut self, count: usize, bytes: usize, in_flight: usize) -> Vec<f64> {
-        writeln!(self.input.as_ref().expect("open"), "{count} {bytes} {in_flight}").expect("written");
+    fn run(&mut self, count: usize, bytes: usize, in_flight: usize, letters: usize) -> Vec<f64> {
+        let line = format!("{count} {bytes} {in_flight} {letters}");
+        writeln!(self.input.as_ref().expect("open"), "{line}").expect("written");
         let line = self.output.by_ref().map_while(Result::ok).find(|line| line.starts_with("{\"ms\""));
         let answer: Json = serde_json::from_str(&line.expect("an answer")).expect("JSON");
         answer["ms"].as_array().expect("times").iter().filter_map(Json::as_f64).collect()
@@ -143,14 +156,14 @@ struct Cost {
 }
 
 impl Pair {
-    fn measure(&mut self, count: usize, bytes: usize, in_flight: usize) -> Cost {
+    fn measure(&mut self, count: usize, bytes: usize, in_flight: usize, letters: usize) -> Cost {
         let used = |pair: &Self| {
             let all =
                 [&pair.caller, &pair.owner].map(|peer| (cpu(peer.child.id()), switches(peer.child.id())));
             (all[0].0 + all[1].0, all[0].1 + all[1].1)
         };
         let before = used(self);
-        let ms = self.caller.run(count, bytes, in_flight);
+        let ms = self.caller.run(count, bytes, in_flight, letters);
         let after = used(self);
         let each = |total: f64| total / ms.len() as f64;
         Cost {
@@ -209,12 +222,12 @@ pub(super) fn compare(key: &AccessKey) {
         let owner = Peer::start(node("owner"), &phone);
         Pair { owner, caller: Peer::start(node("caller"), &assistant) }
     });
-    ours.measure(WARM_UP, 40, 1);
-    theirs.as_mut().map(|theirs| theirs.measure(WARM_UP, 40, 1));
-    for (name, count, bytes, in_flight) in PHASES {
-        let mut costs = vec![("toolbridge", ours.measure(count, bytes, in_flight))];
+    ours.measure(WARM_UP, 40, 1, 64);
+    theirs.as_mut().map(|theirs| theirs.measure(WARM_UP, 40, 1, 64));
+    for (name, count, bytes, in_flight, letters) in PHASES {
+        let mut costs = vec![("toolbridge", ours.measure(count, bytes, in_flight, letters))];
         if let Some(theirs) = &mut theirs {
-            costs.push(("LiveKit RPC", theirs.measure(count.min(5_000), bytes, in_flight)));
+            costs.push(("LiveKit RPC", theirs.measure(count.min(5_000), bytes, in_flight, letters)));
         }
         println!("{name}");
         let rows: Vec<_> = costs.iter().map(|(who, cost)| row(who, cost)).collect();

@@ -3,8 +3,9 @@
 //     LIVEKIT_URL=ws://… LIVEKIT_TOKEN=… rpc_bench.mjs owner
 //     LIVEKIT_URL=ws://… LIVEKIT_TOKEN=… rpc_bench.mjs caller
 //
-// The owner answers `echo` with the payload. The caller reads lines "COUNT BYTES IN_FLIGHT" and makes so many calls to `phone`
-// with a payload of so many bytes, of which so many are in flight at any time. It prints {"ms": [...]}, the duration of each
+// The owner answers `echo` with the payload. The caller reads lines "COUNT BYTES IN_FLIGHT LETTERS" and makes so many calls to
+// `phone` with a payload of so many bytes, of which so many are in flight at any time. The payload has so many different letters:
+// LiveKit's RPC compresses it. The caller prints {"ms": [...]}, the duration of each
 // call. Both print {"event": "ready"} and end with standard input.
 
 import { createInterface } from "node:readline";
@@ -19,6 +20,17 @@ const arrived = new Promise((resolve) => {
 const say = (what) => process.stdout.write(`${JSON.stringify(what)}\n`);
 const [role] = process.argv.slice(2);
 
+// The same text as in benches/room/compare.rs.
+const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+function text(bytes, letters) {
+  let number = 1;
+  const letter = () => {
+    number = (Math.imul(number, 1103515245) + 12345) >>> 0;
+    return ALPHABET[(number >>> 16) % letters];
+  };
+  return Array.from({ length: bytes }, letter).join("");
+}
+
 await room.connect(process.env.LIVEKIT_URL, process.env.LIVEKIT_TOKEN, { autoSubscribe: false, dynacast: false });
 if (role === "owner") {
   room.localParticipant.registerRpcMethod("echo", async ({ payload }) => payload);
@@ -28,8 +40,8 @@ if (role === "owner") {
 say({ event: "ready" });
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const [count, bytes, inFlight] = line.split(" ").map(Number);
-  const payload = JSON.stringify({ data: "x".repeat(bytes) });
+  const [count, bytes, inFlight, letters] = line.split(" ").map(Number);
+  const payload = JSON.stringify({ data: text(bytes, letters) });
   const ms = [];
   let begun = 0;
   const run = async () => {
