@@ -35,7 +35,6 @@ mod redactor;
 #[cfg(feature = "report")]
 mod report;
 mod rewrite;
-mod streams;
 mod tap;
 mod text;
 mod trace;

@@ -19,5 +19,6 @@ pub(crate) mod types;
 pub use api::{Background, Incoming, SendError, Transport, TransportEvent};
 pub use types::{
     Capabilities, CloseReason, ConnectionState, Identity, Lane, Packet, Participant, ParticipantKind, Peer,
-    ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
+    ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamPart,
+    StreamParts, TOPIC,
 };

@@ -14,7 +14,10 @@ use super::{
     Failure, clock, connect::RoomArguments, connection_state, file, hint, interrupt::interrupted,
     recording_file::RecordingFile, text, watch,
 };
-use toolbridge::{CloseReason, Transport, transport::TransportEvent};
+use toolbridge::{
+    CloseReason, Limits, Transport,
+    transport::{StreamAssembler, TransportEvent},
+};
 
 /// How often the status line is updated.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -104,7 +107,7 @@ async fn listen(
     tokio::pin!(over);
     let mut refresh = interval(REFRESH);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut streams = watch::StreamAssembler::default();
+    let mut streams = StreamAssembler::new(Limits::BYTES);
     loop {
         let event = tokio::select! {
             biased;

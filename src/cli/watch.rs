@@ -8,18 +8,15 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-pub(super) use self::stream_assembler::StreamAssembler;
 use super::{
     Failure, clock, connect::RoomArguments, connection_state, hint, interrupt::interrupted,
     record_option::RecordOption, recording_file::RecordingFile, text,
 };
 use toolbridge::{
-    Capabilities, CloseReason, ConnectionState, Lane, Role,
+    Capabilities, CloseReason, ConnectionState, Lane, Limits, Role,
     protocol::frame::Frame,
-    transport::{Incoming, STREAM_TOPIC, Transport, TransportEvent},
+    transport::{Incoming, STREAM_TOPIC, StreamAssembler, Transport, TransportEvent},
 };
-
-mod stream_assembler;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -58,7 +55,7 @@ async fn show(
     mut recording_file: Option<&mut RecordingFile>,
 ) -> Result<(), Failure> {
     hint(&format!("watching {} as {}", room.room(), room.local().identity()));
-    let mut streams = StreamAssembler::default();
+    let mut streams = StreamAssembler::new(Limits::BYTES);
     loop {
         let event = tokio::select! {
             biased;
@@ -104,7 +101,7 @@ async fn stopped(recording_file: Option<&RecordingFile>) {
 pub(super) fn assemble(streams: &mut StreamAssembler, event: TransportEvent) -> Option<TransportEvent> {
     match event {
         TransportEvent::Stream { from, part } => {
-            let frame = streams.take(&from, part)?;
+            let frame = streams.add(&from, &part)?;
             Some(TransportEvent::Packet(Incoming::new(from, Lane::Reliable, STREAM_TOPIC, frame)))
         }
         TransportEvent::Left(who) => {

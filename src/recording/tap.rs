@@ -6,11 +6,13 @@ use super::{
     Direction, Recorder, RoomEvent,
     queue::{Item, NO_TICKET, QueuedPacket},
     recorder::Shared,
-    streams::Streams,
 };
-use crate::transport::{
-    Background, Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, Role,
-    STREAM_TOPIC, SendError, StreamPart, TOPIC, Transport, TransportEvent,
+use crate::{
+    transport::{
+        Background, Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, Role,
+        STREAM_TOPIC, SendError, StreamAssembler, StreamPart, TOPIC, Transport, TransportEvent,
+    },
+    value::Limits,
 };
 
 /// A transport whose packets and events are recorded; see [`Recorder::tap`].
@@ -24,7 +26,7 @@ pub struct Tap<T> {
     /// The local participant in the current join.
     local: Peer,
     capabilities: Capabilities,
-    streams: Streams,
+    streams: StreamAssembler,
     closed: bool,
 }
 
@@ -38,7 +40,7 @@ impl<T: Transport> Tap<T> {
             capabilities: inner.capabilities(),
             recorder,
             inner,
-            streams: Streams::default(),
+            streams: StreamAssembler::new(Limits::BYTES),
             closed: false,
         };
         tap.here();
@@ -96,7 +98,7 @@ impl<T: Transport> Tap<T> {
                 let local = self.inner.local();
                 if *state == ConnectionState::Connected && *local.peer() != self.local {
                     self.local = local.peer().clone();
-                    self.streams = Streams::default(); // a stream ends with the join in which it began
+                    self.streams = StreamAssembler::new(Limits::BYTES); // a stream ends with the join in which it began
                     self.here();
                 }
             }
@@ -106,7 +108,7 @@ impl<T: Transport> Tap<T> {
     }
 
     fn part(&mut self, from: &Peer, part: &StreamPart) {
-        if let Some(payload) = self.streams.part(from, part) {
+        if let Some(payload) = self.streams.add(from, part) {
             self.recorder.shared().tell(|at| {
                 let topic = STREAM_TOPIC.into();
                 Item::Packet(at, QueuedPacket { topic, payload, stream: true, ..heard(from) })

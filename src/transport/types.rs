@@ -8,8 +8,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 mod stream;
+mod stream_assembler;
 
 pub use stream::{STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts};
+pub use stream_assembler::StreamAssembler;
 
 /// Counts the comparisons of identities, sids and call ids on this thread. Tests use it to measure the cost of a lookup
 /// without a clock.

@@ -1,28 +1,26 @@
-//! Reassembles received byte streams for the file.
-//! The session decides who may send streams; here all senders' streams are accepted, within limits.
+//! Reassembles received byte streams.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::{
-    transport::{Peer, STREAM_TOPIC, StreamPart},
-    value::Limits,
-};
+use super::{Peer, STREAM_TOPIC, StreamPart};
 
-/// How many streams may be open at once. Beyond it, the stream that was idle longest is dropped.
+/// The maximum number of open streams. Beyond it, the stream that was idle longest is dropped.
 const OPEN: usize = 64;
 
-/// How many bytes are kept at most: two of the largest frames.
-const BYTES: usize = 2 * Limits::BYTES;
-
-/// The longest stream id, in bytes; the session accepts no longer one.
+/// The maximum length of a stream id, in bytes. A session accepts no longer one.
 const ID: usize = 256;
 
-/// The open streams.
-#[derive(Debug, Default)]
-pub(super) struct Streams {
+/// Reassembles the byte streams that carry frames, for programs that read a room's events without a
+/// [`Session`](crate::Session). A session has rules for who may send streams; this accepts those of all senders.
+///
+/// At most 64 streams are open, with twice `longest` bytes in all. Beyond that, the stream that was idle longest is dropped.
+#[derive(Debug)]
+pub struct StreamAssembler {
     open: HashMap<(Peer, Arc<str>), OpenStream>,
+    /// The maximum size of one frame, in bytes.
+    longest: usize,
     bytes: usize,
     parts: u64,
 }
@@ -36,22 +34,27 @@ struct OpenStream {
     heard: u64,
 }
 
-impl std::fmt::Debug for OpenStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for OpenStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenStream").field("bytes", &self.bytes.len()).field("next", &self.next).finish()
     }
 }
 
-impl Streams {
-    /// Takes a part, and returns the payload if it completes the stream. A stream with a gap never completes.
-    pub(super) fn part(&mut self, from: &Peer, part: &StreamPart) -> Option<Bytes> {
+impl StreamAssembler {
+    /// Creates an assembler for frames of up to `longest` bytes.
+    pub fn new(longest: usize) -> Self {
+        Self { open: HashMap::new(), longest, bytes: 0, parts: 0 }
+    }
+
+    /// Adds a part. Returns the frame if the part completes it. A stream with a gap never completes.
+    pub fn add(&mut self, from: &Peer, part: &StreamPart) -> Option<Bytes> {
         let key = (from.clone(), Arc::clone(part.id()));
         self.parts += 1;
         match part {
             StreamPart::Header(header) => {
                 self.close(&key);
                 let ours = header.topic == STREAM_TOPIC && header.id.len() <= ID;
-                if ours && header.length.is_none_or(|length| length <= Limits::BYTES as u64) {
+                if ours && header.length.is_none_or(|length| length <= self.longest as u64) {
                     if self.open.len() == OPEN {
                         self.close_oldest();
                     }
@@ -64,14 +67,14 @@ impl Streams {
                 if *index < stream.next {
                     return None; // duplicate
                 }
-                if *index > stream.next || stream.bytes.len() + bytes.len() > Limits::BYTES {
+                if *index > stream.next || stream.bytes.len() + bytes.len() > self.longest {
                     self.close(&key);
                     return None;
                 }
                 stream.bytes.extend_from_slice(bytes);
                 (stream.next, stream.heard) = (stream.next + 1, self.parts);
                 self.bytes += bytes.len();
-                while self.bytes > BYTES {
+                while self.bytes > self.longest.saturating_mul(2) {
                     self.close_oldest();
                 }
                 None
@@ -83,8 +86,8 @@ impl Streams {
         }
     }
 
-    /// Drops the streams of a peer that left.
-    pub(super) fn forget(&mut self, peer: &Peer) {
+    /// Drops the streams of a participant that left.
+    pub fn forget(&mut self, peer: &Peer) {
         let theirs: Vec<_> = self.open.keys().filter(|(from, _)| from == peer).cloned().collect();
         for key in theirs {
             self.close(&key);
@@ -110,6 +113,8 @@ mod tests {
     use super::*;
     use crate::transport::{Packet, StreamHeader, StreamParts};
 
+    const LONGEST: usize = 1 << 20;
+
     fn parts(size: usize, id: &str) -> StreamParts {
         let mut packet = Packet::new(["b".into()], vec![7; size]);
         packet.stream = Some(id.into());
@@ -119,12 +124,12 @@ mod tests {
     #[test]
     fn streams_of_two_senders_are_reassembled_separately() {
         let (a, b) = (Peer::new("a", "PA_1"), Peer::new("b", "PA_2"));
-        let mut streams = Streams::default();
+        let mut streams = StreamAssembler::new(LONGEST);
         let (mut of_a, mut of_b) = (parts(40_000, "s"), parts(20_000, "s"));
         let mut whole = Vec::new();
         for _ in 0..6 {
-            whole.extend(of_a.next().and_then(|part| streams.part(&a, &part)).map(|it| it.len()));
-            whole.extend(of_b.next().and_then(|part| streams.part(&b, &part)).map(|it| it.len()));
+            whole.extend(of_a.next().and_then(|part| streams.add(&a, &part)).map(|it| it.len()));
+            whole.extend(of_b.next().and_then(|part| streams.add(&b, &part)).map(|it| it.len()));
         }
         assert_eq!(whole, [20_000, 40_000]);
         assert_eq!((streams.bytes, streams.open.len()), (0, 0));
@@ -133,33 +138,33 @@ mod tests {
     #[test]
     fn stream_with_gap_reason_or_leave_yields_nothing_and_frees_memory() {
         let a = Peer::new("a", "PA_1");
-        let mut streams = Streams::default();
+        let mut streams = StreamAssembler::new(LONGEST);
         for (n, part) in parts(40_000, "gap").enumerate() {
-            assert!(n == 2 || streams.part(&a, &part).is_none());
+            assert!(n == 2 || streams.add(&a, &part).is_none());
         }
         let mut abandoned = parts(40_000, "abandoned");
-        streams.part(&a, &abandoned.next().unwrap());
-        assert!(abandoned.abandon().is_some_and(|trailer| streams.part(&a, &trailer).is_none()));
+        streams.add(&a, &abandoned.next().unwrap());
+        assert!(abandoned.abandon().is_some_and(|trailer| streams.add(&a, &trailer).is_none()));
         for part in parts(40_000, "left").take(3) {
-            streams.part(&a, &part);
+            streams.add(&a, &part);
         }
         streams.forget(&a);
         assert_eq!((streams.bytes, streams.open.len()), (0, 0));
     }
 
     #[test]
-    fn unfinished_streams_are_bounded() {
+    fn sec_r3_unfinished_streams_are_limited() {
         let a = Peer::new("a", "PA_1");
-        let mut streams = Streams::default();
+        let mut streams = StreamAssembler::new(LONGEST);
         for n in 0..10 * OPEN {
             for part in parts(600_000, &n.to_string()).take(41) {
-                streams.part(&a, &part);
+                streams.add(&a, &part);
             }
-            assert!(streams.open.len() <= OPEN && streams.bytes <= BYTES);
+            assert!(streams.open.len() <= OPEN && streams.bytes <= 2 * LONGEST);
         }
-        let too_long = StreamHeader::new("x", STREAM_TOPIC, Limits::BYTES as u64 + 1);
+        let too_long = StreamHeader::new("x", STREAM_TOPIC, LONGEST as u64 + 1);
         let open = streams.open.len();
-        streams.part(&a, &StreamPart::Header(too_long));
+        streams.add(&a, &StreamPart::Header(too_long));
         assert_eq!(streams.open.len(), open);
     }
 }
