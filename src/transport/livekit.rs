@@ -38,6 +38,7 @@ mod host_lookup;
 #[cfg(test)]
 mod hostile;
 mod ice_tcp;
+mod inbox;
 mod liveness;
 mod packet;
 mod participants;
@@ -457,7 +458,7 @@ impl Transport for LiveKitTransport {
 
     async fn recv(&mut self) -> Option<TransportEvent> {
         loop {
-            let event = self.ends.events.recv().await?;
+            let event = self.ends.inbox.next().await?;
             if let Some(event) = self.snapshot.read(event) {
                 return Some(event);
             }

@@ -11,11 +11,12 @@ use prost::Message;
 use rustls::pki_types::CertificateDer;
 
 use super::{
+    inbox::Inbox,
     liveness::{End, Liveness, Sign},
     packet::{self, Skipped},
     participants::{self, Participants},
     peer_connection::{Admit, Error, PeerConnection},
-    queues::{Inbox, Leave, Leaving, Queues},
+    queues::{Leave, Leaving, Queues},
     rejoin::Policy,
     resume::Resume,
     sequence,
@@ -109,20 +110,18 @@ impl Connection {
         if mem::take(&mut self.announced) {
             queues.inbox.event(TransportEvent::Joined(self.local.clone()));
         }
-        let events = queues.events.clone();
         loop {
             self.liveness.handle_awake(Instant::now());
             let written = self.write_all(&queues.shared.queue);
             if let Err(error) = written.and_then(|()| self.peer.flush()) {
                 self.liveness.handle_peer_lost(Instant::now(), &error.to_string());
             }
-            self.take_messages(&mut queues.inbox);
+            self.take_messages(&queues.inbox);
             if let Some(end) = self.poll_liveness(queues) {
-                self.take_messages(&mut queues.inbox);
+                self.take_messages(&queues.inbox);
                 return Ended::End(end);
             }
             self.recover(queues);
-            queues.deliver();
             if let Some(Leaving { until, .. }) = queues.leaving
                 && (self.is_flushed(&queues.shared.queue) || Instant::now() >= until)
             {
@@ -132,7 +131,7 @@ impl Connection {
             let due = self.liveness.poll_timeout().min(self.recovery_timeout());
             let until = queues.leaving.as_ref().map_or(due, |leaving| leaving.until.min(due));
             self.liveness.handle_asleep(self.peer.wakes_at(until));
-            let (full, waiting) = (queues.inbox.is_full(), !queues.inbox.is_empty());
+            let full = queues.inbox.is_full();
             let admit = admit(full);
             tokio::select! {
                 // Unread messages are queued up to a limit; then the server has to wait.
@@ -141,10 +140,7 @@ impl Connection {
                         return Ended::End(end);
                     }
                 }
-                permit = events.reserve(), if waiting => match permit {
-                    Ok(permit) => if let Some(event) = queues.inbox.pop() { permit.send(event) },
-                    Err(_) => return Ended::Left,
-                },
+                () = queues.inbox.has_room(), if full => {}
                 asked = queues.leave.recv(), if queues.leaving.is_none() => match asked {
                     None => return Ended::Left,
                     Some(Leave { left }) => queues.begin_to_leave(left, Instant::now() + FLUSH_LIMIT),
@@ -233,7 +229,7 @@ impl Connection {
     }
 
     /// Handles messages received on the data channels.
-    fn take_messages(&mut self, inbox: &mut Inbox) {
+    fn take_messages(&mut self, inbox: &Inbox) {
         let now = Instant::now();
         while let Some((lane, bytes)) = self.peer.poll_message() {
             self.handle_message(now, lane, bytes.into(), inbox);
@@ -243,7 +239,7 @@ impl Connection {
         }
     }
 
-    fn handle_message(&mut self, now: Instant, lane: Lane, bytes: Bytes, inbox: &mut Inbox) {
+    fn handle_message(&mut self, now: Instant, lane: Lane, bytes: Bytes, inbox: &Inbox) {
         let size = bytes.len();
         match packet::incoming(lane, bytes) {
             Ok(heard) => {

@@ -32,11 +32,13 @@ impl Task {
     pub(super) async fn run(mut self, first: Connection) {
         let (reason, last) = self.run_connections(first).await;
         tracing::debug!(%reason, "left the room");
-        let rest = self.queues.close(reason);
+        let left = self.queues.close(reason);
         if let Some(connection) = last {
             connection.leave().await;
         }
-        rest.deliver().await;
+        if let Some(left) = left {
+            let _ = left.send(()); // nobody may be waiting
+        }
     }
 
     /// Runs one connection after the other. Returns the reason of the end and the connection to leave, if any.
