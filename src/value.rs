@@ -1,14 +1,16 @@
-//! A MessagePack value that stays bytes until somebody asks for a type, a path or JSON.
+//! MessagePack values that stay in encoded form until a type, a path or JSON is requested.
 //!
-//! Bytes from outside pass one scan ([`Limits`]) and are then read without fear: by path without
-//! allocation, as a type by serde, or as canonical JSON (`wire.md`, section 9), which loses nothing.
+//! One scan checks bytes from outside against [`Limits`]. After that they can be read by path without allocation, as
+//! a type through serde, or as canonical JSON (`wire.md`, section 9), which loses nothing.
 //!
-//! Types are written and read by serializers of this module, not by `rmp-serde`, which changes what peers see:
+//! This module has its own serializers for types. `rmp-serde` would change what peers see:
 //!
-//! - Its reader refuses a whole float where an integer is wanted, and an empty map where nothing is wanted. JavaScript, Go and
-//!   Lua peers send these. Adapting it means wrapping each of its access types, which is a reader again.
-//! - Its writer has one switch for text forms. With it, `bin` and extension values inside a [`Value`] become text; without it,
-//!   an address becomes an array, though its JSON Schema says string. Integers of 128 bits become `bin` in either case.
+//! - Its reader refuses a whole float where an integer is expected, and an empty map where a unit is expected.
+//!   JavaScript, Go and Lua peers send these. Adapting it means wrapping each of its access types, which amounts to
+//!   another reader.
+//! - Its writer has one switch for text forms. With it, `bin` and extension values inside a [`Value`] become text;
+//!   without it, an address becomes an array, although its JSON Schema says string. Integers of 128 bits become `bin`
+//!   in either case.
 
 mod de;
 mod embed;
@@ -35,13 +37,13 @@ pub use scan::Limits;
 
 use token::{Token, skip};
 
-/// The name under which a `Value` inside another value is passed through serde.
+/// The name of a `Value` inside another value, as it passes through serde.
 const VALUE_TOKEN: &str = "$toolbridge::Value";
 
-/// The name under which rmp passes extension values through serde.
+/// The name that rmp gives extension values in serde.
 const EXT_TOKEN: &str = "_ExtStruct";
 
-/// One MessagePack value, kept as the bytes it travels in. Cloning it is cheap.
+/// One MessagePack value in its encoded form. Cloning it is cheap.
 ///
 /// ```
 /// use toolbridge::Value;
@@ -55,40 +57,41 @@ const EXT_TOKEN: &str = "_ExtStruct";
 pub struct Value(Bytes);
 
 impl Value {
-    /// The empty map.
+    /// Returns the empty map.
     pub fn empty() -> Self {
         Self(Bytes::from_static(&[0x80]))
     }
 
-    /// Nil.
+    /// Returns nil.
     pub fn nil() -> Self {
         Self(Bytes::from_static(&[0xc0]))
     }
 
-    /// The value that these bytes are, checked against the default [`Limits`].
+    /// Creates a value from these bytes after checking them against the default [`Limits`].
     ///
     /// # Errors
-    /// When they are not exactly one valid value, or pass a limit.
+    /// If they are not exactly one valid value, or exceed a limit.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, DecodeError> {
         Self::from_bytes_within(bytes, &Limits::default())
     }
 
-    /// The value that these bytes are, checked against limits of your own.
+    /// Creates a value from these bytes after checking them against the given limits.
     ///
     /// # Errors
-    /// When they are not exactly one valid value, or pass a limit.
+    /// If they are not exactly one valid value, or exceed a limit.
     pub fn from_bytes_within(bytes: impl Into<Bytes>, limits: &Limits) -> Result<Self, DecodeError> {
         let bytes = bytes.into();
         scan::scan(&bytes, limits, |_| {})?;
         Ok(Self(bytes))
     }
 
-    /// A value of any serializable type. Struct fields become map keys.
+    /// Encodes a serializable type. Struct fields become map keys.
     ///
-    /// Types that have a text form, such as addresses, take it: it is what their JSON Schema describes.
+    /// Types that have a text form, such as network addresses, are encoded as text, because their JSON Schema
+    /// describes that form.
     ///
     /// # Errors
-    /// When the type's `Serialize` fails, or the value passes the default [`Limits`].
+    /// If the type's `Serialize` fails, or the value exceeds the default [`Limits`].
     pub fn encode(value: &(impl Serialize + ?Sized)) -> Result<Self, EncodeError> {
         let mut writer = ser::Writer::default();
         value.serialize(&mut writer)?;
@@ -96,13 +99,14 @@ impl Value {
         Ok(Self(writer.out.into()))
     }
 
-    /// The value as a type.
+    /// Decodes the value as a type.
     ///
-    /// A whole float fits an integer, as JavaScript and Go write them. Where the type refuses a map of
-    /// the one key `value`, that value itself is tried: this is how a result that is no map travels.
+    /// A whole float is accepted for an integer, because JavaScript and Go write integers in both forms. If the type
+    /// rejects a map whose only key is `value`, that key's value is decoded instead, because a result that is not a
+    /// map is sent in this form.
     ///
     /// # Errors
-    /// When the value does not fit the type.
+    /// If the value does not match the type.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
         let refused = match T::deserialize(&mut de::Reader::new(&self.0)) {
             Ok(value) => return Ok(value),
@@ -114,17 +118,17 @@ impl Value {
         }
     }
 
-    /// The value as canonical JSON (`wire.md`, section 9): `bin`, extension values, odd floats and odd
-    /// maps are told apart by `$bin`, `$ext`, `$float` and `$map`, so that [`from_json`](Value::from_json)
-    /// gives the same value back.
+    /// Returns the value as canonical JSON (`wire.md`, section 9). `$bin`, `$ext`, `$float` and `$map` mark `bin`,
+    /// extension values, and floats and maps that JSON lacks, so that [`from_json`](Value::from_json) returns the
+    /// same value.
     pub fn to_json(&self) -> serde_json::Value {
         to_json(&self.0).unwrap_or_default()
     }
 
-    /// The value that a text in canonical JSON says. Plain JSON is canonical.
+    /// Parses canonical JSON. Plain JSON is canonical.
     ///
     /// # Errors
-    /// When the text is no JSON, misuses one of the `$` words, or passes a limit.
+    /// If the text is not JSON, misuses one of the `$` names, or exceeds a limit.
     pub fn from_json(text: &str) -> Result<Self, DecodeError> {
         let json = parse(text)?;
         let mut out = Vec::with_capacity(text.len());
@@ -132,9 +136,9 @@ impl Value {
         Self::from_bytes(out)
     }
 
-    /// The value at a path of map keys and array indices, `"contacts/0/name"`. Nothing is copied.
+    /// Returns the value at a path of map keys and array indices, such as `"contacts/0/name"`, without copying.
     ///
-    /// An empty path is the value itself. A key that has a `/` in it cannot be reached so.
+    /// An empty path returns the value itself. A key that contains `/` cannot be reached.
     pub fn get(&self, path: &str) -> Option<Self> {
         let mut at = 0;
         for step in path.split('/').filter(|_| !path.is_empty()) {
@@ -144,7 +148,7 @@ impl Value {
         Some(Self(self.0.slice(at..end)))
     }
 
-    /// What kind of value it is.
+    /// Returns the kind of the value.
     pub fn kind(&self) -> ValueKind {
         match Token::read(&self.0, 0).map(|(token, _)| token) {
             Ok(Token::Bool(_)) => ValueKind::Bool,
@@ -159,37 +163,37 @@ impl Value {
         }
     }
 
-    /// Whether it is a map.
+    /// Returns whether it is a map.
     pub fn is_map(&self) -> bool {
         self.kind() == ValueKind::Map
     }
 
-    /// Whether it is nil.
+    /// Returns whether it is nil.
     pub fn is_nil(&self) -> bool {
         self.kind() == ValueKind::Nil
     }
 
-    /// Whether it is a map without entries, or an array without values.
+    /// Returns whether it is an empty map or an empty array.
     pub fn is_empty(&self) -> bool {
         matches!(Token::read(&self.0, 0), Ok((Token::Map(0) | Token::Array(0), _)))
     }
 
-    /// The text, if it is a string.
+    /// Returns the text if it is a string.
     pub fn as_str(&self) -> Option<&str> {
         Token::read(&self.0, 0).ok()?.0.as_text()
     }
 
-    /// The bytes.
+    /// Returns the encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes, which other values may share.
+    /// Returns the encoded bytes, which other values may share.
     pub fn into_bytes(self) -> Bytes {
         self.0
     }
 
-    /// A value that stands within bytes that were scanned.
+    /// Creates a value from a part of bytes that were scanned.
     pub(crate) fn trusted(bytes: Bytes) -> Self {
         Self(bytes)
     }
@@ -204,7 +208,7 @@ impl Value {
         }
     }
 
-    /// Where the entry of this name or index begins, in the container that begins at `at`.
+    /// Returns where the entry with this key or index starts, in the container that starts at `at`.
     fn step(&self, at: usize, step: &str) -> Option<usize> {
         let (token, mut at) = Token::read(&self.0, at).ok()?;
         match token {
@@ -231,7 +235,7 @@ impl Value {
     }
 }
 
-/// What kind of value a [`Value`] is.
+/// The kind of a [`Value`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ValueKind {
@@ -256,14 +260,14 @@ pub enum ValueKind {
 }
 
 impl Default for Value {
-    /// The empty map.
+    /// Returns the empty map.
     fn default() -> Self {
         Self::empty()
     }
 }
 
 impl From<serde_json::Value> for Value {
-    /// Plain JSON, in which words like `$bin` mean nothing but themselves.
+    /// Converts plain JSON, in which names like `$bin` have no special meaning.
     fn from(json: serde_json::Value) -> Self {
         Self::from(&json)
     }
@@ -272,7 +276,7 @@ impl From<serde_json::Value> for Value {
 impl From<&serde_json::Value> for Value {
     fn from(json: &serde_json::Value) -> Self {
         let mut out = Vec::new();
-        // Without the `$` words every JSON value has a form.
+        // Without the `$` names every JSON value can be written.
         let _ = write_json(&mut out, json, false);
         Self(out.into())
     }
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn any_type_comes_back() {
+    fn any_type_round_trips() {
         let value = Everything {
             shapes: vec![
                 Shape::Point,
@@ -340,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_may_be_written_as_other_languages_do() {
+    fn numbers_of_other_languages_are_read() {
         assert_eq!(Value::encode(&5.0).unwrap().decode::<u8>().unwrap(), 5);
         assert_eq!(Value::encode(&-5.0_f32).unwrap().decode::<i64>().unwrap(), -5);
         assert_eq!(Value::encode(&-0.0).unwrap().decode::<u32>().unwrap(), 0);
@@ -355,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_value_is_unwrapped_where_the_map_is_refused() {
+    fn single_value_is_unwrapped_if_the_map_is_refused() {
         let wrapped: Value = json!({"value": 7}).into();
         assert_eq!(wrapped.decode::<u8>().unwrap(), 7);
         assert_eq!(wrapped.decode::<BTreeMap<String, u8>>().unwrap()["value"], 7);
@@ -368,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_leads_to_a_value() {
+    fn path_finds_a_value() {
         let body: Value = json!({"a": {"b": [10, {"c": "x"}]}, "": 1}).into();
         assert_eq!(body.get("a/b/0").unwrap().decode::<u8>().unwrap(), 10);
         assert_eq!(body.get("a/b/1/c").unwrap().as_str(), Some("x"));
@@ -382,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_passes_through_other_formats() {
+    fn value_passes_through_other_formats() {
         let body =
             Value::from_json(r#"{"a":{"$bin":"AA=="},"b":{"$ext":[5,"AQ=="]},"c":[1.5,-7,null]}"#).unwrap();
         let named = rmp_serde::to_vec_named(&BTreeMap::from([("body", &body)])).unwrap();
@@ -396,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_too_deep_is_no_body() {
+    fn too_deep_value_is_refused() {
         let deep = (0..64).fold(json!(1), |inner, _| json!([inner]));
         assert!(Value::encode(&deep).is_ok());
         assert!(matches!(

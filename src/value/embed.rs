@@ -1,7 +1,7 @@
 //! A `Value` inside another value, written and read by any serde format.
 //!
-//! Our own reader and writer know it by a token and lose nothing. Text formats show canonical JSON;
-//! other formats get the values one by one.
+//! This crate's reader and writer recognize it by a token and lose nothing. Text formats show canonical JSON; other
+//! formats get the values one by one.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl Serialize for Value {
     }
 }
 
-/// One value within scanned bytes, and whatever follows it.
+/// One value within scanned bytes; other bytes may follow it.
 struct Tree<'a>(&'a [u8]);
 
 impl Serialize for Tree<'_> {
@@ -82,7 +82,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// From our own reader the bytes themselves; from any other format, value by value.
+/// Reads the bytes themselves from this crate's reader; from any other format, value by value.
 struct Whole;
 
 impl<'de> Visitor<'de> for Whole {
@@ -105,16 +105,16 @@ impl<'de> Visitor<'de> for Whole {
     }
 }
 
-/// Appends whatever comes to a buffer.
+/// Appends the visited values to a buffer.
 struct Append<'a> {
     out: &'a mut Vec<u8>,
     depth: usize,
-    /// Whether the format is a text, in which binary data is said by `$bin` and the like.
+    /// Whether the format is a text, in which binary data is marked by `$bin` and the like.
     words: bool,
 }
 
 impl Append<'_> {
-    /// The depth inside the container that begins here.
+    /// Returns the depth inside the container that starts here.
     fn enter<E: de::Error>(&self) -> Result<usize, E> {
         if self.depth >= Limits::MAX_DEPTH {
             return Err(E::custom(format_args!("nested deeper than {}", Limits::MAX_DEPTH)));
@@ -187,7 +187,7 @@ impl<'de> Visitor<'de> for Append<'_> {
         deserializer.deserialize_any(self)
     }
 
-    /// Extension values come so, from rmp as from our own reader.
+    /// Both rmp and this crate's reader pass extension values in this form.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         let (kind, data) = <(i8, Bin)>::deserialize(deserializer)?;
         self.out.ext(kind, &data.0);

@@ -1,4 +1,4 @@
-//! Why bytes, JSON or a value of a type are not what they should be.
+//! Why bytes, JSON or a typed value are invalid.
 
 use std::fmt;
 
@@ -6,35 +6,35 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The type's `Serialize` failed, or it holds what MessagePack cannot.
+    /// The type's `Serialize` failed, or the value cannot be represented in MessagePack.
     #[error("{reason}")]
     Type {
-        /// What cannot be encoded.
+        /// The reason.
         reason: String,
     },
     /// The result would break a limit or a rule for values.
     #[error("not a valid value: {0}")]
     Invalid(DecodeError),
     /// A frame or value is larger than allowed.
-    #[error("{size} bytes are more than the {limit} that are allowed")]
+    #[error("{size} bytes exceed the limit of {limit}")]
     TooLarge {
         /// Its size in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
     },
-    /// A field must hold a map and holds something else.
+    /// A field must hold a map but holds another value.
     #[error("`{field}` must be a map")]
     NotAMap {
         /// The field's name on the wire.
         field: &'static str,
     },
-    /// A field has a value that may not be written.
-    #[error("`{field}` may not be written so: {reason}")]
+    /// A field's value must not be written.
+    #[error("invalid `{field}`: {reason}")]
     Field {
         /// The field's name on the wire.
         field: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
 }
@@ -54,35 +54,35 @@ impl serde::ser::Error for EncodeError {
     }
 }
 
-/// Why bytes or JSON are not what they should be. Offsets count bytes from the start of the frame or value.
+/// Why bytes or JSON are invalid. Offsets count bytes from the start of the frame or value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The value does not fit the type that was asked for.
+    /// The value does not match the requested type.
     #[error("{reason}")]
     Type {
-        /// What does not fit.
+        /// The reason.
         reason: String,
     },
-    /// More bytes than allowed.
-    #[error("{size} bytes are more than the {limit} that are allowed")]
+    /// There are more bytes than allowed.
+    #[error("{size} bytes exceed the limit of {limit}")]
     TooLarge {
         /// How many there are.
         size: usize,
         /// How many are allowed.
         limit: usize,
     },
-    /// A value claims more than is left.
+    /// A value claims more bytes than are left.
     #[error("the value at byte {offset} needs {needed} more bytes, {left} are left")]
     Truncated {
-        /// Where the value begins.
+        /// Where the value starts.
         offset: usize,
-        /// How many bytes it needs behind its head, at least.
+        /// How many bytes it needs after its head, at least.
         needed: usize,
         /// How many are left.
         left: usize,
     },
-    /// Something follows the value.
+    /// Bytes follow the value.
     #[error("{left} bytes follow the value, from byte {offset} on")]
     Trailing {
         /// Where the value ends.
@@ -91,83 +91,85 @@ pub enum DecodeError {
         left: usize,
     },
     /// The byte `0xc1`, which MessagePack never uses.
-    #[error("the reserved byte 0xc1 at byte {offset}")]
+    #[error("reserved byte 0xc1 at byte {offset}")]
     Reserved {
-        /// Where it stands.
+        /// Where the byte is.
         offset: usize,
     },
     /// A string is not UTF-8.
     #[error("invalid UTF-8 in a string at byte {offset}")]
     Utf8 {
-        /// The first byte that does not fit.
+        /// The first invalid byte.
         offset: usize,
     },
-    /// Containers inside containers, too deep.
-    #[error("the container at byte {offset} is number {depth} inside one another, {limit} are allowed")]
+    /// Containers are nested too deeply.
+    #[error("nesting depth {depth} at byte {offset} exceeds the limit of {limit}")]
     TooDeep {
-        /// Where the container begins.
+        /// Where the container starts.
         offset: usize,
-        /// How deep it stands, from 1.
+        /// Its depth, counted from 1.
         depth: usize,
-        /// How deep is allowed.
+        /// The largest depth that is allowed.
         limit: usize,
     },
-    /// More values than allowed.
-    #[error("with the container at byte {offset} there are at least {count} values, {limit} are allowed")]
+    /// There are more values than allowed.
+    #[error(
+        "the container at byte {offset} raises the number of values to at least {count}; the limit is {limit}"
+    )]
     TooManyValues {
-        /// The container that passes the limit.
+        /// The container that exceeds the limit.
         offset: usize,
-        /// How many values there are up to it, with all that it claims.
+        /// How many values there are up to this container, including the values that it claims.
         count: usize,
         /// How many are allowed.
         limit: usize,
     },
-    /// A map has one key twice.
-    #[error("the key at byte {offset} stands at byte {first} of the same map already")]
+    /// A map has a duplicate key.
+    #[error("duplicate map key at byte {offset} (first at byte {first})")]
     DuplicateKey {
         /// The second of the two.
         offset: usize,
         /// The first of the two.
         first: usize,
     },
-    /// A key of the envelope, of `meta` or of a known body is no string.
+    /// A key of the envelope, of `meta` or of a known body is not a string.
     #[error("the key at byte {offset} is {found}, and must be a string")]
     Key {
-        /// Where it stands.
+        /// Where the key is.
         offset: usize,
-        /// What it is.
+        /// What the key is.
         found: &'static str,
     },
-    /// A required field is not there.
+    /// A required field is missing.
     #[error("`{field}` is missing")]
     Missing {
         /// The field's name on the wire.
         field: &'static str,
     },
-    /// A field is not of its type.
+    /// A field has the wrong type.
     #[error("`{field}` at byte {offset} must be {expected}, and is {found}")]
     Field {
         /// The field's name on the wire.
         field: &'static str,
-        /// Where its value stands.
+        /// Where its value is.
         offset: usize,
-        /// What it must be.
+        /// The expected type.
         expected: &'static str,
-        /// What it is.
+        /// The actual type.
         found: &'static str,
     },
-    /// One field is there under two names, with two values.
-    #[error("`{field}` stands at bytes {first} and {offset} under two names, with unlike values")]
+    /// A field appears under two names with different values.
+    #[error("`{field}` appears under two names with different values, at bytes {first} and {offset}")]
     Unlike {
         /// The field's name on the wire.
         field: &'static str,
-        /// The first value.
+        /// Where the first value is.
         first: usize,
-        /// The second value.
+        /// Where the second value is.
         offset: usize,
     },
     /// A list has more entries than any peer may send.
-    #[error("`{field}` has {count} entries, {limit} are allowed")]
+    #[error("`{field}` has {count} entries; the limit is {limit}")]
     TooMany {
         /// The field's name on the wire.
         field: &'static str,
@@ -176,7 +178,7 @@ pub enum DecodeError {
         /// How many are allowed.
         limit: usize,
     },
-    /// A text is no JSON, or not the JSON that was expected.
+    /// A text is not JSON, or not the expected JSON.
     #[error("{reason}")]
     Json {
         /// What is wrong, and where.
@@ -185,7 +187,7 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// The code of the ErrorMessage (type 1) that answers a frame with this fault: malformed (`wire.md`, section 8).
+    /// The code of the ErrorMessage (type 1) that answers a malformed frame (`wire.md`, section 8).
     pub const CODE: i32 = 101;
 
     pub(crate) fn json(reason: impl Into<String>) -> Self {

@@ -1,4 +1,4 @@
-//! Canonical JSON (`wire.md`, section 9), both ways.
+//! Canonical JSON (`wire.md`, section 9), in both directions.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::Deserialize;
@@ -12,25 +12,25 @@ const BIN: &str = "$bin";
 const EXT: &str = "$ext";
 /// A float that JSON lacks: `{"$float": "NaN"}`.
 const FLOAT: &str = "$float";
-/// A map that is no JSON object: `{"$map": [[key, value], …]}`.
+/// A map that is not a JSON object: `{"$map": [[key, value], …]}`.
 const MAP: &str = "$map";
 
-/// Whether an object whose only key is this one means something else than itself.
+/// Returns whether an object whose only key is this one has a special meaning.
 pub(super) fn known_word(key: &str) -> bool {
     matches!(key, BIN | EXT | FLOAT | MAP)
 }
 
-/// The one value that these scanned bytes are.
+/// Converts scanned bytes, which are one value.
 pub(crate) fn to_json(bytes: &[u8]) -> Result<Json, DecodeError> {
     let mut at = 0;
     value(bytes, &mut at)
 }
 
-/// Brackets inside one another in a JSON text. The deepest value that the limits allow needs three for
-/// each level, as `{"$map": [[key, value]]}`, and a frame two more.
+/// The nesting depth of brackets in a JSON text. The deepest value that the limits allow needs three brackets per
+/// level, as `{"$map": [[key, value]]}`, and a frame two more.
 const MAX_JSON_DEPTH: usize = 3 * Limits::MAX_DEPTH + 2;
 
-/// A JSON text, in which canonical JSON may be deeper than a plain parser would allow.
+/// Parses a JSON text. Canonical JSON may be deeper than a plain parser would allow.
 pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
     let (mut depth, mut deepest, mut quoted, mut escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -46,7 +46,7 @@ pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
     }
     if deepest > MAX_JSON_DEPTH {
         return Err(DecodeError::json(format!(
-            "{deepest} brackets inside one another, {MAX_JSON_DEPTH} are allowed"
+            "nesting depth {deepest} exceeds the limit of {MAX_JSON_DEPTH}"
         )));
     }
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -55,7 +55,7 @@ pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
     json.map_err(|error| DecodeError::json(error.to_string()))
 }
 
-/// A string's own text; of anything else, its JSON text.
+/// Returns a string's own text; for any other value, its JSON text.
 pub(crate) fn text_of(bytes: &[u8]) -> Result<String, DecodeError> {
     Ok(match to_json(bytes)? {
         Json::String(text) => text,
@@ -104,7 +104,7 @@ fn float(value: f64) -> Json {
     }
 }
 
-/// An object of these pairs, or the `$map` that stands for what is none.
+/// Returns an object with these pairs, or a `$map` if they do not form an object.
 pub(crate) fn object(pairs: Vec<(Json, Json)>) -> Json {
     let plain = pairs.iter().all(|(key, _)| key.is_string());
     let mistakable = matches!(pairs.as_slice(), [(Json::String(key), _)] if known_word(key));
@@ -121,7 +121,7 @@ pub(crate) fn object(pairs: Vec<(Json, Json)>) -> Json {
     object.into()
 }
 
-/// Appends what the JSON says. With `words`, the four `$` words are understood; without, it cannot fail.
+/// Appends the JSON value. With `words`, the four `$` names have their meaning; without, this cannot fail.
 pub(crate) fn write_json(out: &mut Vec<u8>, json: &Json, words: bool) -> Result<(), DecodeError> {
     match json {
         Json::Null => out.nil(),
@@ -160,15 +160,16 @@ fn write_number(out: &mut Vec<u8>, number: &Number) {
     }
 }
 
-/// Appends what one of the `$` words and its value mean.
+/// Appends the value that a `$` name and its content describe.
 pub(super) fn write_word(out: &mut Vec<u8>, word: &str, value: &Json) -> Result<(), DecodeError> {
     match (word, value) {
         (BIN, Json::String(text)) => out.bin(&base64(text)?),
         (EXT, Json::Array(parts)) => match parts.as_slice() {
             [Json::Number(kind), Json::String(text)] => {
                 let kind = kind.as_i64().and_then(|kind| i8::try_from(kind).ok());
-                let kind = kind
-                    .ok_or_else(|| DecodeError::json("the type of an `$ext` is an integer, -128 to 127"))?;
+                let kind = kind.ok_or_else(|| {
+                    DecodeError::json("the type of an `$ext` must be an integer from -128 to 127")
+                })?;
                 out.ext(kind, &base64(text)?);
             }
             _ => return Err(DecodeError::json("an `$ext` is [type, \"base64\"]")),
@@ -189,13 +190,13 @@ pub(super) fn write_word(out: &mut Vec<u8>, word: &str, value: &Json) -> Result<
                 write_json(out, value, true)?;
             }
         }
-        _ => return Err(DecodeError::json(format!("`{word}` stands before a value of the wrong kind"))),
+        _ => return Err(DecodeError::json(format!("the value of `{word}` has the wrong kind"))),
     }
     Ok(())
 }
 
 fn base64(text: &str) -> Result<Vec<u8>, DecodeError> {
-    BASE64.decode(text).map_err(|error| DecodeError::json(format!("no base64: {error}")))
+    BASE64.decode(text).map_err(|error| DecodeError::json(format!("invalid base64: {error}")))
 }
 
 #[cfg(test)]
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn misused_words_are_refused() {
+    fn misused_special_names_are_refused() {
         for text in [
             r#"{"$bin":5}"#,
             r#"{"$bin":"?"}"#,
@@ -244,12 +245,12 @@ mod tests {
         ] {
             assert!(Value::from_json(text).is_err(), "{text}");
         }
-        assert!(parse(&"[".repeat(100_000)).unwrap_err().to_string().contains("100000 brackets"));
+        assert!(parse(&"[".repeat(100_000)).unwrap_err().to_string().contains("nesting depth 100000"));
         assert!(parse(r#""[[[\"[[[""#).is_ok());
     }
 
     #[test]
-    fn the_deepest_odd_maps_come_back() {
+    fn deepest_special_maps_round_trip() {
         let mut bytes = [0x81, 0x01].repeat(64);
         bytes.push(0x02);
         let body = Value::from_bytes(bytes).unwrap();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_json_is_taken_as_it_is() {
+    fn plain_json_is_read_unchanged() {
         let json = json!({"$bin": "AA=="});
         let body = Value::from(json.clone());
         assert_eq!(body.decode::<Json>().unwrap(), json);

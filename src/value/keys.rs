@@ -1,8 +1,8 @@
-//! The keys of maps that are being scanned: one key twice is found without allocation in maps of usual
-//! size, and in bounded memory and time in any other.
+//! The keys of maps that are being scanned. Duplicate keys are found without allocation in maps of usual size, and in
+//! bounded memory and time in all others.
 //!
-//! Data is mostly lists of alike records. While a map's keys are, one by one, those of the map that stood in
-//! the same places before it, they differ from one another because those did, and need no other test.
+//! Data is mostly lists of records with equal keys. As long as a map's keys are, one by one, those of the map that
+//! used the same slots before it, they are distinct because those were, and need no other check.
 
 use super::{
     DecodeError,
@@ -11,17 +11,17 @@ use super::{
     token::{Key, is_short_text, skip},
 };
 
-/// A container whose values are still coming.
+/// A container with values still to come.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Open {
     pub(super) start: u32,
-    /// Values that are still to come; before a map's key it is even.
+    /// Values still to come; before a map's key it is even.
     pub(super) left: u32,
-    /// Behind its last key in `Keys::small`; from `LARGE` on, its first one in `Keys::large`.
+    /// The index after its last key in `Keys::small`; from `LARGE` on, the index of its first key in `Keys::large`.
     end: u32,
     /// The earlier map whose keys it has repeated so far, or `NO_MAP`.
     like: u32,
-    /// Once it is like no other, a filter of its keys: a bit for each value of a small hash.
+    /// Once it differs from every earlier map, a filter of its keys: one bit for each value of a small hash.
     seen: u32,
     /// How many keys it has, if it is a small map.
     count: u8,
@@ -29,23 +29,23 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// What no other container is called.
+    /// Returns a name that no other container has.
     fn name(&self) -> u32 {
         self.start + 1
     }
 }
 
-/// The keys of the maps that are open, and in the places above them those of maps that were.
+/// The keys of the open maps, and in the slots above them the keys of closed ones.
 pub(super) struct Keys {
     small: [Place; KEY_ROOM],
     top: u32,
     large: Vec<Span>,
 }
 
-/// A key of a small map. All the keys that name the same map differ.
+/// A key of a small map. All keys with the same map name are distinct.
 #[derive(Clone, Copy)]
 struct Place {
-    /// Its head and first bytes, or 0 if it is no short string.
+    /// Its head and first bytes, or 0 if it is not a short string.
     word: u64,
     start: u32,
     /// Its map's name.
@@ -71,11 +71,11 @@ impl Keys {
         }
     }
 
-    /// Whether a short string is the key that an alike map had here. It is noted then, and is known to be
-    /// UTF-8 and to differ from the other keys.
+    /// Returns whether a short string equals the key that the similar map had in this slot. It is then recorded, and
+    /// is known to be UTF-8 and to differ from the other keys.
     #[inline(always)]
     pub(super) fn repeats(&mut self, map: &Open, left: u32, word: u64, key: Span, bytes: &[u8]) -> bool {
-        // For a large map, this is a place that there is not.
+        // For a large map, this slot does not exist.
         let Some(place) = self.small.get_mut(map.end.wrapping_sub(left / 2) as usize) else { return false };
         if place.word != word || place.map != map.like || !same_rest(place.start, key, bytes) {
             return false;
@@ -84,7 +84,7 @@ impl Keys {
         true
     }
 
-    /// Notes a key, and gives the place of the same key if the map has it already. Large maps wait until
+    /// Records a key, and returns the position of the same key if the map already has it. Large maps are checked when
     /// they close.
     pub(super) fn add(&mut self, map: &mut Open, left: u32, key: Span, bytes: &[u8]) -> Option<u32> {
         let word = word_of(bytes, key);
@@ -94,7 +94,7 @@ impl Keys {
         self.insert(map, left, word, key, bytes)
     }
 
-    /// As `add`, for a key that repeats none. `word` is what `word_of` gives.
+    /// As `add`, for a key that is not a duplicate. `word` is the result of `word_of`.
     pub(super) fn insert(
         &mut self,
         map: &mut Open,
@@ -145,20 +145,20 @@ impl Keys {
     }
 }
 
-/// Maps up to this many keys are compared in place.
+/// Maps with up to this many keys are compared in place.
 const SMALL_MAP: u32 = 32;
 
-/// Room for the keys of all small maps that are open at once; a map that finds it full is a large one.
+/// Slots for the keys of all small maps that are open at once; a map that finds them all used is treated as large.
 const KEY_ROOM: usize = 96;
 
-/// What tells large maps: their keys, fewer than this, have no place in `Keys::small`.
+/// The limit that identifies large maps: their keys, fewer than this, have no slot in `Keys::small`.
 const LARGE: u32 = 1 << 31;
 
 /// The name of no map.
 const NO_MAP: u32 = 0;
 
-/// The same key among earlier ones. Short strings have one spelling each, and can be told apart by their
-/// bytes; anything else only by its value.
+/// Finds the same key among earlier ones. Short strings have one encoding each and are compared by their bytes; other
+/// keys are compared by their value.
 #[inline(never)]
 fn find(earlier: &[Place], seen: u32, word: u64, key: Span, bytes: &[u8]) -> Option<u32> {
     let same = if seen != ANY_KEY {
@@ -174,17 +174,17 @@ fn find(earlier: &[Place], seen: u32, word: u64, key: Span, bytes: &[u8]) -> Opt
     same.map(|first| first.start)
 }
 
-/// Whether a key whose first eight bytes are those of an earlier one is the same to its end.
+/// Returns whether a key whose first eight bytes equal those of an earlier key is the same to its end.
 #[inline(always)]
 fn same_rest(earlier: u32, key: Span, bytes: &[u8]) -> bool {
     let length = key.len();
     length <= 8 || Span { start: earlier, end: earlier + length }.of(bytes) == key.of(bytes)
 }
 
-/// The bits of a key that is no short string: it must be compared with all others.
+/// The bits of a key that is not a short string: it must be compared with all others.
 const ANY_KEY: u32 = u32::MAX;
 
-/// One bit that equal short strings share and others mostly do not.
+/// Returns one bit that equal short strings share and different ones mostly do not.
 #[inline]
 fn filter_bit(word: u64) -> u32 {
     match word {
@@ -194,7 +194,7 @@ fn filter_bit(word: u64) -> u32 {
     }
 }
 
-/// A short string's head and first bytes, the head lowest; 0 for any other value.
+/// Returns a short string's head and first bytes, with the head lowest; 0 for any other value.
 fn word_of(bytes: &[u8], key: Span) -> u64 {
     let text = key.of(bytes);
     if !text.first().is_some_and(|head| is_short_text(*head)) {
@@ -221,7 +221,7 @@ mod tests {
         scan(bytes, &Limits::default(), |_| {})
     }
 
-    /// A list of maps, of which each is told by its keys; after some keys comes a map of the keys behind `/`.
+    /// Returns a list of maps with the given keys; `/` nests the following keys in a map.
     fn records(records: &[&[&str]]) -> Vec<u8> {
         let mut out = Vec::new();
         out.array(records.len());
@@ -237,12 +237,12 @@ mod tests {
                 }
             }
         }
-        // Room behind the last record, so that none is treated as the end of the bytes.
+        // Bytes after the last record, so that none is treated as the end of the input.
         [vec![0x92], out, vec![0xc4, 40], vec![0; 40]].concat()
     }
 
     #[test]
-    fn alike_records_do_not_hide_a_key_that_comes_twice() {
+    fn equal_records_do_not_hide_a_duplicate_key() {
         let fine: [&[&[&str]]; 6] = [
             &[&["a", "b", "c"], &["a", "b", "c"], &["a", "c", "b"], &["c", "a", "b"]],
             &[&["a", "b"], &["a", "b", "c", "d"], &["a"], &["a", "b", "c", "d"]],
@@ -257,7 +257,7 @@ mod tests {
         let twice: [&[&[&str]]; 7] = [
             &[&["a", "b", "c"], &["a", "b", "a"]],
             &[&["a", "b", "c"], &["a", "b", "c"], &["a", "b", "b"]],
-            // The third place still holds the key of the first record.
+            // The third slot still holds the key of the first record.
             &[&["a", "b", "x"], &["x", "y"], &["x", "y", "x"]],
             &[&["a", "b/xy"], &["x", "y"], &["a", "b/xx"]],
             &[&["a", "b/xy"], &["a", "b", "a", "x"]],
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_record_s_error_names_its_own_keys() {
+    fn error_in_a_repeated_record_names_its_own_keys() {
         let bytes = b"\x92\x82\xa1a\xc0\xa1b\xc0\x83\xa1a\xc0\xa1b\xc0\xa1a\xc0";
         assert_eq!(check(bytes), Err(DecodeError::DuplicateKey { offset: 15, first: 9 }));
     }
@@ -338,7 +338,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 3000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_map_is_refused_exactly_if_it_has_a_key_twice(tree in tree()) {
+        fn map_is_refused_exactly_if_it_has_a_duplicate_key(tree in tree()) {
             let mut bytes = Vec::new();
             tree.write(&mut bytes);
             let outcome = check(&bytes);

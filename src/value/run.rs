@@ -1,4 +1,4 @@
-//! The scan's way through most values: one after another, within one container.
+//! The fast path of the scan: consecutive simple values within one container.
 
 use super::{
     DecodeError,
@@ -8,10 +8,10 @@ use super::{
     token::{is_short_text, width as width_of},
 };
 
-/// Passes over the scalars and shorter strings that come next in a container, keys included: nearly all
-/// values are such, and here they need little more than a glance at their first bytes.
+/// Skips the scalars and shorter strings that come next in a container, including keys. Nearly all values are of
+/// these kinds and need only a check of their first bytes.
 ///
-/// It stops before whatever else comes, and leaves what is wrong but for texts and keys to others.
+/// It stops before any other value, and detects only invalid texts and duplicate keys itself.
 #[inline(always)]
 pub(super) fn run<const ALL: bool>(
     bytes: &[u8],
@@ -73,7 +73,7 @@ pub(super) fn run<const ALL: bool>(
     Ok(bytes.len() - rest.len())
 }
 
-/// The last few bytes, and zeros.
+/// Returns the last few bytes, padded with zeros.
 #[inline(never)]
 fn pad<'a>(window: &'a mut [u8; SHORT], rest: &[u8]) -> &'a [u8; SHORT] {
     *window = [0; SHORT];

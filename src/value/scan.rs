@@ -1,10 +1,10 @@
-//! The one pass over bytes from outside: everything that can be wrong with a MessagePack value, found
-//! before anything is built from it.
+//! The single pass over bytes from outside. It detects everything that can be wrong with a MessagePack value before
+//! anything is built from it.
 //!
-//! No recursion and, but for one case, no allocation. Open containers stand in a fixed array, and so do
-//! the keys of open maps, which are compared as they come.
-//! A map of more than 32 keys puts their places into a `Vec` instead (8 bytes a key, and never more than
-//! 8 MB under the default limits) and sorts them once: no input makes the pass quadratic.
+//! It uses no recursion and, with one exception, no allocation. Open containers are in a fixed array, and so are the
+//! keys of open maps, which are compared as they are read. For a map of more than 32 keys, the pass stores their
+//! positions in a `Vec` (8 bytes per key, and at most 8 MB under the default limits) and sorts them once, so that no
+//! input takes quadratic time.
 
 use std::ops::Range;
 
@@ -16,26 +16,26 @@ use super::{
     token::Token,
 };
 
-/// What a value from outside may have at most.
+/// Limits for a value from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the whole value. Default: 16 MiB, and never more than 4 GiB less one.
+    /// Bytes of the whole value. Default: 16 MiB; at most 4 GiB − 1.
     pub bytes: usize,
-    /// Containers inside one another, the outermost included. Default and most: [`Limits::MAX_DEPTH`].
+    /// Nesting depth, counting the outermost container. Default and maximum: [`Limits::MAX_DEPTH`].
     pub depth: usize,
-    /// Values of all kinds, keys included. Default: 1,000,000.
+    /// Values of all kinds, including keys. Default: 1,000,000.
     pub values: usize,
 }
 
 impl Limits {
-    /// The deepest nesting that can be allowed: deeper data is an attack or an accident, and every
-    /// reader behind this pass may recurse this deep.
+    /// The deepest nesting that can be allowed. Deeper data is an attack or a mistake, and later readers may recurse
+    /// to this depth.
     pub const MAX_DEPTH: usize = 64;
 
     /// The default limit in bytes: the largest frame that the protocol carries.
     pub const BYTES: usize = 16 * 1024 * 1024;
 
-    /// The default limit in values: one byte on the wire can cost forty in memory once it is a tree.
+    /// The default limit in values: one byte on the wire can take forty in memory as part of a tree.
     pub const VALUES: usize = 1_000_000;
 }
 
@@ -45,7 +45,7 @@ impl Default for Limits {
     }
 }
 
-/// Where a value stands in its buffer.
+/// The position of a value in its buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: u32,
@@ -68,13 +68,13 @@ impl Span {
 
 /// Checks that the bytes are exactly one value within the limits.
 ///
-/// `child` hears of each direct child of the outermost container, keys included, once it is complete.
+/// Calls `child` for each direct child of the outermost container, including keys, once it is complete.
 pub(crate) fn scan(bytes: &[u8], limits: &Limits, child: impl FnMut(Span)) -> Result<(), DecodeError> {
     pass::<true>(bytes, limits, child)
 }
 
-/// Checks that a value is within the limits, where its parts are known to be valid: that its texts are UTF-8
-/// and its maps have no key twice is not looked at again.
+/// Checks that a value whose parts are known to be valid is within the limits: it does not check again that texts are
+/// UTF-8 and keys are unique.
 pub(crate) fn measure(bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     pass::<false>(bytes, limits, |_| {})
 }
@@ -90,7 +90,7 @@ fn pass<const ALL: bool>(
     }
     let max_depth = limits.depth.min(Limits::MAX_DEPTH);
     let mut keys = Keys::new();
-    // Below the outermost container stands a place that is never looked at.
+    // The slot below the outermost container is never read.
     let mut stack = [Open::default(); Limits::MAX_DEPTH + 1];
     let mut depth = 0;
     let mut values = 1_usize;
@@ -135,7 +135,7 @@ fn pass<const ALL: bool>(
             }
         }
 
-        // A value is complete; perhaps the containers around it are, too.
+        // A value is complete; the containers around it may be complete too.
         loop {
             if closing {
                 let open = &stack[depth];
@@ -172,8 +172,8 @@ fn pass<const ALL: bool>(
     }
 }
 
-/// The place behind a scalar, or behind the head of a container, of which it tells how many values or pairs
-/// it has and whether it is a map.
+/// Returns the position after a scalar, or after the head of a container, with the number of its values or pairs and
+/// whether it is a map.
 #[inline]
 fn value<const ALL: bool>(bytes: &[u8], at: usize) -> Result<(usize, Option<(u32, bool)>), DecodeError> {
     let Some(&head) = bytes.get(at) else {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn values_count_keys_and_are_known_from_their_heads() {
+    fn value_count_includes_keys_and_comes_from_heads() {
         let limits = Limits { values: 5, ..Limits::default() };
         assert_eq!(scan(&[0x82, 1, 2, 3, 4], &limits, |_| {}), Ok(()));
         let error = scan(&[0x82, 1, 2, 3, 0x91, 4], &limits, |_| {});
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_has_one_value_however_it_is_written() {
+    fn key_equality_ignores_the_encoding() {
         let twice: [&[u8]; 8] = [
             b"\x82\xa1a\x01\xa1a\x02",
             b"\x82\xa1a\x01\xd9\x01a\x02",
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// A map of so many keys of different first letters, and one more key at its end.
+    /// Returns a map with this many keys of different first letters, and one more key at its end.
     fn map_of(count: u32, last: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0xdf];
         bytes.extend_from_slice(&(count + 1).to_be_bytes());
@@ -292,8 +292,8 @@ mod tests {
     }
 
     #[test]
-    fn small_maps_inside_one_another_may_use_up_the_room_for_keys() {
-        // Each level has 30 keys, the last of which holds the next level: more keys than there is room for.
+    fn nested_small_maps_may_exhaust_the_key_slots() {
+        // Each level has 30 keys, the last of which holds the next level: more keys than slots.
         let level = |inner: Vec<u8>| {
             let mut bytes = map_of(29, b"\xa4last");
             bytes.pop();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn text_must_be_utf_8_wherever_it_is_odd() {
+    fn invalid_utf_8_is_found_at_every_position() {
         for length in 1..40 {
             for place in 0..length {
                 let mut text = vec![b'a'; length];
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_children_of_the_outermost_container_are_told() {
+    fn children_of_the_outermost_container_are_reported() {
         let mut children = Vec::new();
         let bytes = b"\x82\xa1a\x92\x01\x90\xa1b\x80";
         scan(bytes, &Limits::default(), |span| children.push(span.of(bytes).to_vec())).unwrap();
@@ -338,7 +338,7 @@ mod tests {
         );
     }
 
-    /// What another reader makes of the same bytes: `None` if it is not exactly one value.
+    /// Returns what another reader decodes from the same bytes: `None` if they are not exactly one value.
     fn other_reader(mut bytes: &[u8]) -> Option<rmpv::Value> {
         let value = rmpv::decode::read_value_with_max_depth(&mut bytes, 70).ok()?;
         bytes.is_empty().then_some(value)
@@ -367,9 +367,10 @@ mod tests {
             match (check(&bytes), other_reader(&bytes)) {
                 (Ok(()), Some(value)) => prop_assert!(is_valid(&value), "{value}"),
                 (Ok(()), None) => prop_assert!(false, "only we take {bytes:x?}"),
-                // The other one reads the byte that is never used as nil.
+                // The other reader decodes the unused byte as nil.
                 (Err(DecodeError::Reserved { .. }), Some(_)) => {}
-                // Both floats of one value, and equal containers with other widths inside, are rare enough.
+                // Equal floats of different widths, and equal containers with different widths inside, are rare
+                // enough.
                 (Err(error), Some(value)) => prop_assert!(!is_valid(&value), "only we refuse: {error}"),
                 (Err(_), None) => {}
             }

@@ -1,14 +1,14 @@
-//! Strings looked at eight bytes at a time: most are short and ASCII.
+//! Checks strings eight bytes at a time: most are short and ASCII.
 
 use super::DecodeError;
 
-/// Whether a text is UTF-8: a handful of word-wide tests, before the real check.
+/// Returns whether a text is UTF-8: a few word-wide checks before the full check.
 #[inline]
 pub(super) fn check_text(text: &[u8], offset: usize) -> Result<(), DecodeError> {
     if is_ascii(text) { Ok(()) } else { check_utf8(text, offset) }
 }
 
-/// Whether a text that is not ASCII is UTF-8.
+/// Returns whether a text that is not ASCII is UTF-8.
 #[inline]
 pub(super) fn check_utf8(text: &[u8], offset: usize) -> Result<(), DecodeError> {
     match std::str::from_utf8(text) {
@@ -17,10 +17,10 @@ pub(super) fn check_utf8(text: &[u8], offset: usize) -> Result<(), DecodeError> 
     }
 }
 
-/// The bits that no ASCII byte has.
+/// The bits that are zero in every ASCII byte.
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// Whether a text is ASCII.
+/// Returns whether a text is ASCII.
 #[inline]
 fn is_ascii(text: &[u8]) -> bool {
     if let Some(last) = text.last_chunk::<8>() {
@@ -35,10 +35,10 @@ fn is_ascii(text: &[u8]) -> bool {
     text.iter().fold(0, |all, byte| all | byte) < 0x80
 }
 
-/// The longest short string, its head included.
+/// The longest short string, including its head.
 pub(super) const SHORT: usize = 32;
 
-/// What is left of the first eight bytes of a value of so many bytes.
+/// Masks for the first eight bytes of a value, indexed by its length.
 pub(super) static MASKS: [u64; SHORT + 1] = {
     let mut masks = [u64::MAX; SHORT + 1];
     let mut width = 0;
@@ -49,8 +49,8 @@ pub(super) static MASKS: [u64; SHORT + 1] = {
     masks
 };
 
-/// Whether the short string that begins this window is ASCII. It has `width` bytes with its head, and `word`
-/// is what its head and first bytes are, the head lowest.
+/// Returns whether the short string at the start of this window is ASCII. It has `width` bytes including its head,
+/// and `word` holds its head and first bytes, with the head lowest.
 #[inline(always)]
 pub(super) fn is_short_ascii(window: &[u8; SHORT], word: u64, width: usize) -> bool {
     // The head itself has its topmost bit set.
@@ -64,7 +64,7 @@ pub(super) fn is_short_ascii(window: &[u8; SHORT], word: u64, width: usize) -> b
     all & HIGH == 0
 }
 
-/// The eight bytes from this place on, the first one lowest.
+/// Returns the eight bytes at this position, with the first one lowest.
 #[inline(always)]
 pub(super) fn word_at(window: &[u8; SHORT], at: usize) -> u64 {
     window.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| u64::from_le_bytes(*chunk))

@@ -1,4 +1,4 @@
-//! One MessagePack head at a time: what the readers behind the scan are made of.
+//! Reads one MessagePack head at a time, for the readers that follow the scan.
 
 use super::DecodeError;
 
@@ -13,18 +13,18 @@ pub(crate) enum Token<'a> {
     Negative(i64),
     F32(f32),
     F64(f64),
-    /// Not yet checked to be UTF-8, unless the scan has seen it.
+    /// May not be checked for UTF-8, unless the scan has seen it.
     Str(&'a [u8]),
     Bin(&'a [u8]),
     Ext(i8, &'a [u8]),
-    /// So many values follow.
+    /// The number of values that follow.
     Array(u32),
-    /// So many pairs follow.
+    /// The number of pairs that follow.
     Map(u32),
 }
 
 impl<'a> Token<'a> {
-    /// The token at this place, and the place behind it.
+    /// Reads the token at this position, and returns the position after it.
     pub(crate) fn read(bytes: &'a [u8], at: usize) -> Result<(Self, usize), DecodeError> {
         let mut input = Input { bytes, start: at, at };
         let [head] = input.take()?;
@@ -77,12 +77,12 @@ impl<'a> Token<'a> {
         u64::try_from(value).map_or(Self::Negative(value), Self::Unsigned)
     }
 
-    /// What stands for nothing: nil, and the `undefined` of JavaScript's msgpackr.
+    /// Returns whether the token counts as absent: nil, and the `undefined` of JavaScript's msgpackr.
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Nil | Self::Ext(0, [_]))
     }
 
-    /// An integer, or a float that is one: JavaScript and Go write whole numbers either way.
+    /// Returns an integer, or a whole float, because JavaScript and Go write integers in both forms.
     pub(crate) fn as_integer(&self) -> Option<i128> {
         match *self {
             Self::Unsigned(value) => Some(value.into()),
@@ -93,7 +93,7 @@ impl<'a> Token<'a> {
         }
     }
 
-    /// The text of a string, if it is one.
+    /// Returns the text if it is a string.
     pub(crate) fn as_text(&self) -> Option<&'a str> {
         match self {
             Self::Str(text) => std::str::from_utf8(text).ok(),
@@ -101,7 +101,7 @@ impl<'a> Token<'a> {
         }
     }
 
-    /// What it is, in words for an error.
+    /// Returns the kind of the token, for an error message.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Nil => "nil",
@@ -122,15 +122,16 @@ fn whole(value: f64) -> Option<i128> {
     (value.trunc() == value && value.abs() <= 18_446_744_073_709_551_616.0).then_some(value as i128)
 }
 
-/// Whether a value of this first byte is a string of up to 31 bytes.
+/// Returns whether a value with this first byte is a string of up to 31 bytes.
 #[inline]
 pub(crate) fn is_short_text(head: u8) -> bool {
     head & 0xe0 == 0xa0
 }
 
-/// How long a value is, where its first byte alone says so: scalars of fixed width and short strings. Else 0.
+/// Returns the length of a value if its first byte determines it: scalars of fixed width and short strings. Otherwise
+/// 0.
 ///
-/// The next value cannot be looked at before this is known, so what is most frequent does not wait for a table.
+/// The next value cannot be read before this is known, so the most frequent cases avoid a table lookup.
 #[inline]
 pub(crate) fn width(head: u8) -> usize {
     if is_short_text(head) {
@@ -166,7 +167,7 @@ const fn widths() -> [u8; 256] {
     widths
 }
 
-/// The place behind the value that begins here.
+/// Returns the position after the value that starts here.
 pub(crate) fn skip(bytes: &[u8], mut at: usize) -> Result<usize, DecodeError> {
     let mut left = 1_u64;
     while left > 0 {
@@ -188,7 +189,7 @@ pub(crate) fn skip(bytes: &[u8], mut at: usize) -> Result<usize, DecodeError> {
     Ok(at)
 }
 
-/// Whether two values are the same, whatever width their integers and lengths are written in.
+/// Returns whether two values are equal, whatever the width of their integer and length encodings.
 pub(crate) fn alike(a: &[u8], b: &[u8]) -> bool {
     if a == b {
         return true;
@@ -200,7 +201,7 @@ pub(crate) fn alike(a: &[u8], b: &[u8]) -> bool {
         };
         let same = match (one, two) {
             (Token::F32(_) | Token::F64(_), _) | (_, Token::F32(_) | Token::F64(_)) => {
-                // A whole float is its integer only where the whole value is one number.
+                // A whole float equals its integer only where the whole value is one number.
                 let scalar = at_a == 0 && at_b == 0;
                 a[at_a..next_a] == b[at_b..next_b]
                     || (scalar && one.as_integer().is_some() && one.as_integer() == two.as_integer())
@@ -215,23 +216,23 @@ pub(crate) fn alike(a: &[u8], b: &[u8]) -> bool {
     at_a == a.len() && at_b == b.len()
 }
 
-/// A map's key by its value: what makes two keys one.
+/// A map's key, compared by value.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key<'a> {
     Nil,
     Bool(bool),
     Integer(i128),
-    /// By its bits, so that every NaN is itself.
+    /// Compared by its bits, so that every NaN equals itself.
     Float(u64),
     Str(&'a [u8]),
     Bin(&'a [u8]),
     Ext(i8, &'a [u8]),
-    /// Containers are compared as they are written.
+    /// Containers are compared by their encoded bytes.
     Container(&'a [u8]),
 }
 
 impl<'a> Key<'a> {
-    /// The key that these bytes are.
+    /// Reads the key in these bytes.
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         match Token::read(bytes, 0) {
             Ok((Token::Nil, _)) => Self::Nil,

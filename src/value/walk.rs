@@ -1,4 +1,4 @@
-//! Goes through all that is in a value, one token after another, without building anything.
+//! Iterates over all tokens of a value without building anything.
 
 use std::ops::Range;
 
@@ -7,34 +7,34 @@ use super::{
     token::{Token, skip},
 };
 
-/// Where we are in a value, or in a key and its value. Nothing is checked beyond what it takes to go on, and the depth.
+/// A position in a value, or in a key and its value. Only the depth, and what is needed to continue, is checked.
 #[derive(Debug)]
 pub(crate) struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// How many values each open container still has, and whether they are keys in turn.
+    /// How many values each open container still has, and whether keys and values alternate.
     open: Vec<(u64, bool)>,
 }
 
 impl<'a> Walk<'a> {
-    /// Through the value that begins here.
+    /// Walks through the value that starts here.
     pub(crate) fn value(bytes: &'a [u8], at: usize) -> Self {
         Self::value_with(bytes, at, Vec::new())
     }
 
-    /// The same, with a stack from an earlier walk, so that none is made.
+    /// The same, with a reused stack from an earlier walk.
     pub(crate) fn value_with(bytes: &'a [u8], at: usize, mut open: Vec<(u64, bool)>) -> Self {
         open.clear();
         open.push((1, false));
         Self { bytes, at, open }
     }
 
-    /// Through the key that begins here, and its value.
+    /// Walks through the key that starts here, and its value.
     pub(crate) fn pair(bytes: &'a [u8], at: usize) -> Self {
         Self { bytes, at, open: vec![(2, true)] }
     }
 
-    /// The next token, and whether it is a map's key; none when all was seen.
+    /// Returns the next token, and whether it is a map's key; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<(Token<'a>, bool)>, DecodeError> {
         let is_key = loop {
             match self.open.last_mut() {
@@ -63,7 +63,7 @@ impl<'a> Walk<'a> {
         Ok(Some((token, is_key)))
     }
 
-    /// Passes over the value behind the key that was read last, and says where it stands.
+    /// Skips the value of the key that was read last, and returns its position.
     pub(crate) fn skip_value(&mut self) -> Result<Range<usize>, DecodeError> {
         if let Some((left, _)) = self.open.last_mut() {
             *left = left.saturating_sub(1);
@@ -73,12 +73,12 @@ impl<'a> Walk<'a> {
         Ok(start..self.at)
     }
 
-    /// The place behind what was read last.
+    /// Returns the position after the last token.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// The stack, to be used again.
+    /// Returns the stack for reuse.
     pub(crate) fn into_stack(self) -> Vec<(u64, bool)> {
         self.open
     }
@@ -90,7 +90,7 @@ mod tests {
     use crate::value::Value;
 
     #[test]
-    fn every_token_comes_once_and_keys_are_told_apart() {
+    fn every_token_is_returned_once_and_keys_are_marked() {
         let body = Value::from_json(r#"{"a": [1, {"b": "c"}], "d": {}, "e": [[]]}"#).unwrap();
         let mut walk = Walk::value(body.as_bytes(), 0);
         let (mut keys, mut others) = (Vec::new(), 0);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_passed_over_whole() {
+    fn value_is_skipped_completely() {
         let body = Value::from_json(r#"{"a": [1, {"b": 2}], "c": 3}"#).unwrap();
         let mut walk = Walk::value(body.as_bytes(), 0);
         let mut seen = Vec::new();

@@ -1,6 +1,6 @@
-//! MessagePack values in their shortest form, onto the end of a buffer.
+//! Appends MessagePack values in their shortest form to a buffer.
 
-/// What can be appended to.
+/// A value that can be appended.
 pub(crate) trait Write {
     fn nil(&mut self);
     fn bool(&mut self, value: bool);
@@ -106,8 +106,8 @@ fn head(out: &mut Vec<u8>, mark: u8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A length of one, two or four bytes; the mark for four follows that for two. A length beyond `u32` is
-/// cut, and the size limit refuses the value later.
+/// Appends a length of one, two or four bytes; the marker for four follows that for two. A length beyond `u32` is
+/// truncated, and the size limit rejects the value later.
 fn sized(out: &mut Vec<u8>, one: Option<u8>, two: u8, length: usize) {
     match (length, one) {
         (0..=0xff, Some(mark)) => head(out, mark, &[length as u8]),

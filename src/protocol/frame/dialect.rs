@@ -1,5 +1,5 @@
-//! Old and foreign spellings of fields (`wire.md`, section 7): where one field has several names, which
-//! value counts, and what counts as nothing.
+//! Old and foreign spellings of fields (`wire.md`, section 7): which value counts if a field has several names, and
+//! which values count as absent.
 
 use bytes::Bytes;
 
@@ -10,23 +10,23 @@ use crate::value::{
     token::{Token, alike, skip},
 };
 
-/// The most fields that a type has.
+/// The most fields that any type has.
 const MAX_FIELDS: usize = 10;
 
 /// One field of a body.
 #[derive(Debug)]
 pub(super) struct Field {
-    /// Its name as it is written; its snake_case form is read, too.
+    /// The name that is written; its snake_case form is read too.
     pub(super) name: &'static str,
-    /// Its other name in the wild.
+    /// The other name that some peers use.
     also: Option<&'static str>,
     spelling: Spelling,
 }
 
-/// What is read as nothing, besides nil and `undefined`.
+/// Which values are read as absent, besides nil and `undefined`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
-    /// Nothing else.
+    /// No others.
     Any,
     /// The empty string: Go writes it for an id that is not set.
     Id,
@@ -112,7 +112,7 @@ const REGISTER_ACK: &[Field] = &[any("success"), integer("toolCount"), any("erro
 
 const PROGRESS: &[Field] = &[id("id"), any("status"), any("content"), any("message")];
 
-/// The fields of a type's body, in the order in which they are shown; `None` for types that are not ours.
+/// Returns the fields of a type's body, in the order in which they are shown; `None` for unknown types.
 pub(super) fn fields(kind: Kind) -> Option<&'static [Field]> {
     Some(match kind {
         Kind::ERROR => ERROR,
@@ -141,7 +141,7 @@ impl Field {
     }
 }
 
-/// Whether the key is the snake_case form of a camelCase name.
+/// Returns whether the key is the snake_case form of a camelCase name.
 fn is_snake(key: &[u8], camel: &str) -> bool {
     let mut key = key.iter();
     let same = camel.bytes().all(|byte| {
@@ -154,7 +154,7 @@ fn is_snake(key: &[u8], camel: &str) -> bool {
     same && key.next().is_none()
 }
 
-/// A body's fields, found under whichever name they have.
+/// The fields of a body, found under any of their names.
 pub(super) struct Fields<'a> {
     bytes: &'a Bytes,
     table: &'static [Field],
@@ -162,7 +162,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Finds the fields of this table in the map that stands here.
+    /// Finds the fields of this table in a map.
     pub(super) fn find(bytes: &'a Bytes, map: Span, table: &'static [Field]) -> Result<Self, DecodeError> {
         let mut values = [None; MAX_FIELDS];
         for entry in entries(bytes, map)? {
@@ -175,13 +175,13 @@ impl<'a> Fields<'a> {
         Ok(Self { bytes, table, values })
     }
 
-    /// The entries of the map that no field of the table is called like.
+    /// Returns the entries of the map that do not belong to a field of the table.
     pub(super) fn others(&self, map: Span) -> Result<Vec<Entry<'a>>, DecodeError> {
         let is_other = |entry: &Entry<'_>| !self.table.iter().any(|field| field.is_called(entry.key));
         entries(self.bytes, map)?.filter(|entry| entry.as_ref().map_or(true, is_other)).collect()
     }
 
-    /// Where the value of a field stands; `None` if it is absent.
+    /// Returns the position of a field's value; `None` if it is absent.
     pub(super) fn span(&self, name: &'static str) -> Option<Span> {
         let found = self.table.iter().zip(&self.values).find(|(field, _)| field.name == name);
         found.and_then(|(_, value)| *value)
@@ -235,7 +235,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether the envelope has a field of this name.
+/// Returns whether the envelope has a field with this name.
 pub(super) fn is_envelope(key: &[u8]) -> bool {
     matches!(
         key,
@@ -243,12 +243,12 @@ pub(super) fn is_envelope(key: &[u8]) -> bool {
     )
 }
 
-/// A value that must be there.
+/// Returns the value, or an error if it is absent.
 pub(super) fn required<T>(field: &'static str, value: Option<T>) -> Result<T, DecodeError> {
     value.ok_or(DecodeError::Missing { field })
 }
 
-/// One entry of a map whose keys are strings.
+/// One entry of a map with string keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<'a> {
     pub(super) key: &'a [u8],
@@ -256,7 +256,7 @@ pub(super) struct Entry<'a> {
     pub(super) value: Span,
 }
 
-/// The entries of the map that stands here; a key that is no string ends them with an error.
+/// Returns the entries of a map; a key that is not a string ends them with an error.
 pub(super) fn entries(
     bytes: &[u8],
     map: Span,
@@ -274,7 +274,7 @@ pub(super) fn entries(
     }))
 }
 
-/// Notes where a field's value stands, unless it stands for nothing.
+/// Records the position of a field's value, unless the value counts as absent.
 pub(super) fn put(
     bytes: &[u8],
     slot: &mut Option<Span>,
@@ -300,7 +300,7 @@ pub(super) fn put(
     Ok(())
 }
 
-/// The bytes of a key, which must be a string.
+/// Returns the bytes of a key, which must be a string.
 pub(super) fn key_at(bytes: &[u8], key: Span) -> Result<&[u8], DecodeError> {
     match Token::read(bytes, key.start as usize)? {
         (Token::Str(name), _) => Ok(name),

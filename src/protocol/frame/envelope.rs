@@ -11,10 +11,10 @@ use crate::value::{
     token::Token,
 };
 
-/// One frame (`wire.md`, section 2), kept as the bytes it came in. Cloning it is cheap.
+/// One frame (`wire.md`, section 2) in its encoded form. Cloning it is cheap.
 ///
-/// [`decode`](Frame::decode) checks all of the bytes and finds the envelope's fields without
-/// allocation; [`message`](Frame::message) reads the body as its type asks.
+/// [`decode`](Frame::decode) checks all bytes and finds the envelope's fields without allocation;
+/// [`message`](Frame::message) reads the body according to its type.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Frame {
     bytes: Bytes,
@@ -26,16 +26,16 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The frame that these bytes are, checked against the default [`Limits`].
+    /// Decodes a frame after checking the bytes against the default [`Limits`].
     ///
     /// # Errors
-    /// When they are not exactly one valid value, pass a limit, or are no envelope. The frame is then
-    /// malformed: error code 101.
+    /// If they are not exactly one valid value, exceed a limit, or are not an envelope. The frame is then malformed:
+    /// error code 101.
     pub fn decode(bytes: impl Into<Bytes>) -> Result<Self, DecodeError> {
         Self::decode_with(bytes, &Limits::default())
     }
 
-    /// The frame that these bytes are, checked against limits of your own.
+    /// Decodes a frame after checking the bytes against the given limits.
     ///
     /// # Errors
     /// As [`decode`](Frame::decode).
@@ -62,73 +62,74 @@ impl Frame {
         fields.frame(bytes)
     }
 
-    /// The sender's sequence number, if it wrote one.
+    /// Returns the sender's sequence number, if the frame has one.
     pub fn stanza_id(&self) -> Option<i32> {
         self.stanza_id
     }
 
-    /// The room's name, if it was written; an empty one stays empty.
+    /// Returns the room's name, if the frame has one; an empty one stays empty.
     pub fn conversation_id(&self) -> Option<&str> {
         self.conversation_id.and_then(|span| dialect::text_at(&self.bytes, span))
     }
 
-    /// The type.
+    /// Returns the type.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The text under this key of `meta`.
+    /// Returns the text under this key of `meta`.
     pub fn meta_str(&self, key: &str) -> Option<&str> {
         self.meta_value(key).and_then(|span| dialect::text_at(&self.bytes, span))
     }
 
-    /// Whether this key of `meta` is `true`, or the text `"true"`: some peers can only write texts there.
+    /// Returns whether this key of `meta` is `true`, or the text `"true"`, because some peers can write only texts
+    /// there.
     pub fn meta_bool(&self, key: &str) -> bool {
         let token = self.meta_value(key).and_then(|span| Token::read(span.of(&self.bytes), 0).ok());
         matches!(token, Some((Token::Bool(true) | Token::Str(b"true"), _)))
     }
 
-    /// The value under this key of `meta`.
+    /// Returns the value under this key of `meta`.
     pub fn meta_get(&self, key: &str) -> Option<Value> {
         self.meta_value(key).map(|span| self.slice(span))
     }
 
-    /// All of `meta`: a map.
+    /// Returns `meta`: a map.
     pub fn meta_body(&self) -> Value {
         self.meta.map_or_else(Value::empty, |span| self.slice(span))
     }
 
-    /// The bytes of `meta`: a map.
+    /// Returns the bytes of `meta`: a map.
     pub fn meta_bytes(&self) -> &[u8] {
         self.meta.map_or(&[0x80], |span| span.of(&self.bytes))
     }
 
-    /// The body as it was written: for most types a map, nil if it is missing. Nothing is copied.
+    /// Returns the body unchanged: a map for most types, nil if it is missing. Nothing is copied.
     pub fn body(&self) -> Value {
         self.body.map_or_else(Value::nil, |span| self.slice(span))
     }
 
-    /// The bytes of the body; nil if it is missing.
+    /// Returns the bytes of the body; nil if it is missing.
     pub fn body_bytes(&self) -> &[u8] {
         self.body.map_or(&[0xc0], |span| span.of(&self.bytes))
     }
 
-    /// The whole frame.
+    /// Returns the whole frame.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The whole frame.
+    /// Returns the whole frame.
     pub fn into_bytes(self) -> Bytes {
         self.bytes
     }
 
-    /// The whole frame, shared.
+    /// Returns the whole frame, sharing its bytes.
     pub fn to_bytes(&self) -> Bytes {
         self.bytes.clone()
     }
 
-    /// Where the body stands, or `None` if it is missing or nil.
+    /// Returns the position of the body, or `None` if it is missing or nil.
     pub(super) fn body_span(&self) -> Option<Span> {
         self.body
     }
@@ -160,7 +161,7 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// The envelope's fields, as far as they were met.
+/// The envelope's fields that have been read so far.
 #[derive(Default)]
 struct Slots {
     stanza_id: Option<Span>,

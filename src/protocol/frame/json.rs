@@ -1,5 +1,4 @@
-//! Canonical JSON of frames (`wire.md`, section 9): what people and programs are shown, and what
-//! `frame encode` takes.
+//! Canonical JSON of frames (`wire.md`, section 9), for display and as input of `frame encode`.
 
 use bytes::Bytes;
 use serde_json::{Map, Number, Value};
@@ -19,10 +18,10 @@ use crate::value::{
 };
 
 impl Frame {
-    /// The frame as canonical JSON, all dialects resolved.
+    /// Returns the frame as canonical JSON, with all dialects resolved.
     ///
     /// # Errors
-    /// When the body is malformed; see [`message`](Frame::message).
+    /// If the body is malformed; see [`message`](Frame::message).
     pub fn to_json(&self) -> Result<Value, DecodeError> {
         self.message()?;
         let mut json = Map::new();
@@ -39,20 +38,20 @@ impl Frame {
         Ok(json.into())
     }
 
-    /// The frame that a text in canonical JSON says, with nothing added.
+    /// Parses a frame from canonical JSON and adds nothing.
     ///
-    /// `name` may be left out, and must fit the type if it is there; `meta` may be left out.
+    /// `name` may be omitted and must otherwise fit the type; `meta` may be omitted.
     ///
     /// # Errors
-    /// When the text is no JSON, has a key that canonical JSON lacks, or says no valid frame.
+    /// If the text is not JSON, has a key that canonical JSON lacks, or does not describe a valid frame.
     pub fn from_json(text: &str) -> Result<Self, DecodeError> {
         let Value::Object(json) = parse(text)? else {
-            return Err(DecodeError::json("a frame is a JSON object"));
+            return Err(DecodeError::json("a frame must be a JSON object"));
         };
         let known = ["stanzaId", "conversationId", "type", "name", "meta", "body", "extra"];
         if let Some(key) = json.keys().find(|key| !known.contains(&key.as_str())) {
             return Err(DecodeError::json(format!(
-                "a frame has no {key:?}; keys of its own go into \"extra\""
+                "unknown key {key:?}; further keys of a frame belong in \"extra\""
             )));
         }
         check_name(&json)?;
@@ -63,7 +62,7 @@ impl Frame {
         let (count, entries) = match Token::read(&extra, 0) {
             Ok((Token::Map(count), at)) => (count as usize, at),
             _ if extra.is_empty() => (0, 0),
-            _ => return Err(DecodeError::json("\"extra\" is a JSON object")),
+            _ => return Err(DecodeError::json("\"extra\" must be a JSON object")),
         };
         let empty = Value::Object(Map::new());
         let mut out = Vec::with_capacity(text.len());
@@ -79,7 +78,7 @@ impl Frame {
 
     fn body_json(&self) -> Result<Value, DecodeError> {
         let (Some(table), Some(body)) = (dialect::fields(self.kind()), self.body_span()) else {
-            // A heartbeat may come without a body, and is shown as if it had brought an empty one.
+            // A heartbeat may have no body, and is then shown with an empty one.
             let missing = self.kind() == Kind::HEARTBEAT;
             return if missing { Ok(Map::new().into()) } else { to_json(self.body_bytes()) };
         };
@@ -140,7 +139,7 @@ impl Frame {
         }
     }
 
-    /// The envelope's keys that this protocol lacks.
+    /// Returns the envelope's keys that the protocol does not define.
     fn extra(&self) -> Result<Vec<(Value, Value)>, DecodeError> {
         let bytes: &Bytes = self.bytes();
         let envelope = Span { start: 0, end: skip(bytes, 0)? as u32 };

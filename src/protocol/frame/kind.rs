@@ -2,43 +2,43 @@
 
 use std::fmt;
 
-/// A frame's type (`wire.md`, section 3): a number of which only some have a name.
+/// A frame's type (`wire.md`, section 3): a number, of which only some have a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(u16);
 
 impl Kind {
-    /// A malformed frame or a bad state of the conversation.
+    /// Reports a malformed frame or a bad state of the conversation.
     pub const ERROR: Self = Self(1);
-    /// Please run this tool.
+    /// Requests that a tool runs.
     pub const TOOL_USE_REQUEST: Self = Self(6);
-    /// A call's outcome.
+    /// Carries a call's outcome.
     pub const TOOL_USE_RESULT: Self = Self(7);
-    /// A frame was received.
+    /// Acknowledges a frame.
     pub const ACKNOWLEDGEMENT: Self = Self(8);
-    /// Stop a call, or everything.
+    /// Stops a call, or all calls.
     pub const CONTROL_STOP: Self = Self(10);
-    /// Who I am and what I can.
+    /// Introduces a participant and its features.
     pub const CONFIGURATION: Self = Self(12);
-    /// The tools that a client offers.
+    /// Lists the tools that a client offers.
     pub const TOOLS_REGISTER: Self = Self(70);
-    /// The answer to a registration.
+    /// Answers a registration.
     pub const TOOLS_REGISTER_ACK: Self = Self(71);
-    /// A sign of life.
+    /// Shows that a client is alive.
     pub const HEARTBEAT: Self = Self(72);
-    /// How far a running tool has come.
+    /// Reports the progress of a running tool.
     pub const TOOL_PROGRESS: Self = Self(1000);
 
-    /// The type of this number.
+    /// Creates the type with this number.
     pub const fn new(code: u16) -> Self {
         Self(code)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn code(self) -> u16 {
         self.0
     }
 
-    /// Its name in canonical JSON; `Unknown` where this protocol has none.
+    /// Returns its name in canonical JSON; `Unknown` if the protocol does not define it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ERROR => "ErrorMessage",
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is one of the types that this protocol knows.
+    /// Returns whether the protocol defines it.
     pub fn is_known(self) -> bool {
         self.name() != "Unknown"
     }

@@ -30,12 +30,12 @@ pub enum Message {
     Heartbeat,
     /// Type 1000.
     ToolProgress(ToolProgress),
-    /// Any other type: its code, and its body as it is.
+    /// Any other type: its code, and its body unchanged.
     Other(u16, Value),
 }
 
 impl Message {
-    /// The type of its frame.
+    /// Returns the type of its frame.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Error(_) => Kind::ERROR,
@@ -53,37 +53,38 @@ impl Message {
     }
 }
 
-/// Type 1: a malformed frame or a bad state of the conversation; never a tool's failure.
+/// Type 1: reports a malformed frame or a bad state of the conversation; never a tool's failure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorMessage {
-    /// Its own id.
+    /// The error's own id.
     pub id: String,
     /// The room's name.
     pub conversation_id: String,
-    /// What kind of error: `wire.md`, section 8.
+    /// The error code: `wire.md`, section 8.
     pub code: i32,
-    /// For people.
+    /// A text for people.
     pub message: String,
     /// 0 to 3.
     pub severity: i32,
-    /// Whether the session can go on.
+    /// Whether the session can continue.
     pub recoverable: bool,
-    /// The id of the frame or call that caused it.
+    /// The id of the frame or call that caused the error.
     pub originating_id: Option<String>,
 }
 
-/// Type 6: please run this tool.
+/// Type 6: requests that a tool runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolUseRequest {
-    /// The call.
+    /// The call's id.
     pub id: CallId,
-    /// The tool, as written: it may be no valid name.
+    /// The tool's name, unchecked.
     pub tool_name: String,
-    /// The arguments. A non-map decodes, and is answered `invalid_parameters`.
+    /// The arguments. Arguments that are not a map decode too, and are refused with `invalid_parameters`.
     pub parameters: Value,
-    /// Who is to execute it. `Err` holds what was written instead (empty if missing): refused with 301.
+    /// Which participant executes the call. `Err` holds an unknown value (empty if missing), which is refused with
+    /// 301.
     pub execution: Result<Execution, String>,
-    /// The budget in milliseconds, as written.
+    /// The budget in milliseconds, unchecked.
     pub timeout_ms: Option<i32>,
     /// The room's name.
     pub conversation_id: Option<String>,
@@ -94,109 +95,109 @@ pub struct ToolUseRequest {
 /// Type 7: a call's outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolUseResult {
-    /// The call.
+    /// The call's id.
     pub id: CallId,
     /// Whether it succeeded.
     pub success: bool,
-    /// The data; on failure whatever was reached.
+    /// The data; on failure the partial result.
     pub result: Option<Value>,
-    /// Why it failed, for programs.
+    /// The error code, for programs.
     pub error_code: Option<ErrorCode>,
-    /// Why it failed, for people.
+    /// The error message, for people.
     pub error_message: Option<String>,
     /// The room's name.
     pub conversation_id: Option<String>,
-    /// The result's own id, where a dialect gives it one.
+    /// The result's own id, in dialects that have one.
     pub result_id: Option<String>,
 }
 
-/// Type 8: a frame was received.
+/// Type 8: acknowledges a frame.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Acknowledgement {
     /// The room's name.
     pub conversation_id: Option<String>,
-    /// The stanza of the frame that is acknowledged.
+    /// The stanza of the acknowledged frame.
     pub acknowledged_stanza_id: Option<i32>,
-    /// Whether it was taken.
+    /// Whether it was accepted.
     pub success: Option<bool>,
-    /// The call that it belongs to.
+    /// The call that the frame belongs to.
     pub acknowledged_message_id: Option<String>,
-    /// An older peer's last stanza.
+    /// The last stanza of an older peer.
     pub last_seen_stanza_id: Option<i32>,
-    /// `claim`, `ping`, `pong`, or words for a log.
+    /// `claim`, `ping`, `pong`, or a text for a log.
     pub notes: Option<String>,
 }
 
-/// Type 10: stop a call, or everything.
+/// Type 10: stops a call, or all calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ControlStop {
     /// The room's name.
     pub conversation_id: Option<String>,
-    /// The call; everything if none.
+    /// The call; all calls if absent.
     pub target_id: Option<String>,
-    /// For people.
+    /// A text for people.
     pub reason: Option<String>,
-    /// `generation`, `speech` or `all`, as written.
+    /// `generation`, `speech` or `all`, unchecked.
     pub stop_type: Option<String>,
 }
 
-/// Type 12: who I am and what I can.
+/// Type 12: introduces a participant and its features.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Configuration {
     /// The room's name.
     pub conversation_id: Option<String>,
-    /// The last stanza that was seen; used with plain peers only.
+    /// The last stanza that was received; used with plain peers only.
     pub last_sequence_seen: Option<i32>,
-    /// Which program this is.
+    /// The program and its version.
     pub client_version: Option<String>,
     /// A language tag.
     pub preferred_language: Option<String>,
     /// The device.
     pub device: Option<String>,
-    /// The extensions that it knows.
+    /// The extensions that the sender supports.
     pub features: Option<Vec<String>>,
 }
 
-/// Type 70: the tools that a client offers; the whole list, replacing the last.
+/// Type 70: the tools that a client offers; the complete list, which replaces the previous one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolsRegister {
     /// The tools.
     pub tools: Vec<RegisteredTool>,
 }
 
-/// One tool in a registration, as written.
+/// One tool in a registration, unchecked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RegisteredTool {
-    /// Its name, which may be no valid one.
+    /// Its name, which may be invalid.
     pub name: String,
-    /// What it says of itself.
+    /// Its description.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub input_schema: Option<Value>,
-    /// `destructive`, `idempotent` and the like: a map.
+    /// `destructive`, `idempotent` and others: a map.
     pub annotations: Option<Value>,
 }
 
-/// Type 71: the answer to a registration.
+/// Type 71: answers a registration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolsRegisterAck {
-    /// Whether the tools are taken.
+    /// Whether all tools were accepted.
     pub success: bool,
-    /// How many.
+    /// How many tools were accepted.
     pub tool_count: i32,
-    /// What is wrong.
+    /// Why tools were refused.
     pub error: Option<String>,
 }
 
-/// Type 1000: how far a running tool has come.
+/// Type 1000: the progress of a running tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolProgress {
-    /// The call.
+    /// The call's id.
     pub id: CallId,
-    /// Where it stands.
+    /// The state of the tool.
     pub status: ProgressStatus,
-    /// Anything structured.
+    /// Structured content, if any.
     pub content: Option<Value>,
-    /// In words.
+    /// A text, if any.
     pub message: Option<String>,
 }

@@ -1,11 +1,11 @@
-//! A frame's metadata, on its way out.
+//! The metadata of an outgoing frame.
 
 use bytes::Bytes;
 use serde::Serialize;
 
 use crate::value::{EncodeError, Value, write::Write};
 
-/// What goes into a frame's `meta`, in order. Empty by default.
+/// The entries of a frame's `meta`, in order. Empty by default.
 ///
 /// ```
 /// use toolbridge::protocol::frame::Meta;
@@ -17,21 +17,21 @@ use crate::value::{EncodeError, Value, write::Write};
 pub struct Meta(Vec<(String, Value)>);
 
 impl Meta {
-    /// Nothing.
+    /// Creates an empty `meta`.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the value of a key, which is added at the end if it is new.
+    /// Sets the value of a key. A new key is added at the end.
     ///
     /// # Errors
-    /// When the value's `Serialize` fails.
+    /// If the value's `Serialize` fails.
     pub fn set(&mut self, key: impl Into<String>, value: impl Serialize) -> Result<(), EncodeError> {
         self.set_body(key, Value::encode(&value)?);
         Ok(())
     }
 
-    /// Sets the value of a key to one that is encoded already.
+    /// Sets a key to a value that is already encoded.
     pub fn set_body(&mut self, key: impl Into<String>, value: Value) {
         let key = key.into();
         match self.0.iter_mut().find(|(known, _)| *known == key) {
@@ -40,60 +40,60 @@ impl Meta {
         }
     }
 
-    /// Sets the value of a key to a text.
+    /// Sets a key to a text.
     pub fn set_text(&mut self, key: impl Into<String>, text: &str) {
         let mut out = Vec::with_capacity(text.len() + 5);
         out.str(text);
         self.set_body(key, Value::trusted(out.into()));
     }
 
-    /// Sets the value of a key to true or false.
+    /// Sets a key to true or false.
     pub fn set_bool(&mut self, key: impl Into<String>, value: bool) {
         self.set_body(key, Value::trusted(Bytes::from_static(if value { &[0xc3] } else { &[0xc2] })));
     }
 
-    /// With a text under this key.
+    /// Adds a text under this key.
     #[must_use]
     pub fn with_text(mut self, key: impl Into<String>, text: &str) -> Self {
         self.set_text(key, text);
         self
     }
 
-    /// With true or false under this key.
+    /// Adds true or false under this key.
     #[must_use]
     pub fn with_bool(mut self, key: impl Into<String>, value: bool) -> Self {
         self.set_bool(key, value);
         self
     }
 
-    /// With a value that is encoded already under this key.
+    /// Adds an encoded value under this key.
     #[must_use]
     pub fn with_body(mut self, key: impl Into<String>, value: Value) -> Self {
         self.set_body(key, value);
         self
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub fn remove(&mut self, key: &str) {
         self.0.retain(|(known, _)| known != key);
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether it has no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of it as one value: a map.
+    /// Returns all entries as one value: a map.
     pub(crate) fn to_body(&self) -> Value {
         let mut out = Vec::new();
         out.map(self.0.len());

@@ -1,4 +1,4 @@
-//! From a frame's body to its message, all dialects resolved (`wire.md`, section 7).
+//! Reads a message from a frame's body, with all dialects resolved (`wire.md`, section 7).
 
 use bytes::Bytes;
 
@@ -17,17 +17,17 @@ use crate::{
     },
 };
 
-/// The most tools or features that are read from one frame. What a registration may hold is the
-/// session's rule; this only keeps lists of empty entries from costing far more than their bytes.
+/// The most tools or features that are read from one frame. The session sets the limit for a registration; this limit
+/// only keeps a list of empty entries from using far more memory than its bytes.
 const MAX_LIST: usize = 1024;
 
 impl Frame {
-    /// The body as its type asks, whatever dialect it was written in.
+    /// Reads the body according to its type, in any dialect.
     ///
     /// # Errors
-    /// When a required field is missing, a field has the wrong type, or two spellings of one field
-    /// differ. The frame is then malformed: error code 101, with [`peek_id`](Frame::peek_id) as the
-    /// `originatingId`. The body of a type that is not ours never fails.
+    /// If a required field is missing, a field has the wrong type, or two spellings of one field differ. The frame is
+    /// then malformed: error code 101, with [`peek_id`](Frame::peek_id) as the `originatingId`. The body of an
+    /// unknown type never fails.
     pub fn message(&self) -> Result<Message, DecodeError> {
         let Some(table) = dialect::fields(self.kind()) else {
             return Ok(Message::Other(self.kind().code(), self.body()));
@@ -53,7 +53,7 @@ impl Frame {
         })
     }
 
-    /// The call that a frame of type 6, 7 or 1000 belongs to, even if the rest of its body is malformed.
+    /// Returns the call that a frame of type 6, 7 or 1000 belongs to, even if the rest of its body is malformed.
     /// Nothing is allocated.
     pub fn peek_id(&self) -> Option<&str> {
         let names: &[&[u8]] = match self.kind() {
@@ -94,7 +94,7 @@ fn request(fields: &Fields<'_>) -> Result<ToolUseRequest, DecodeError> {
     })
 }
 
-/// Anything but the three words is kept as it was written, for the refusal (301) to name.
+/// An unknown value is kept unchanged, so that the refusal (301) can name it.
 fn execution(fields: &Fields<'_>) -> Result<Result<Execution, String>, DecodeError> {
     let Some(written) = fields.body("execution") else { return Ok(Err(String::new())) };
     match written.as_str().and_then(Execution::from_text) {
@@ -117,13 +117,13 @@ fn result(fields: &Fields<'_>) -> Result<ToolUseResult, DecodeError> {
     })
 }
 
-/// Whose result it is, and the result's own id where a dialect gives it one.
+/// The call of a result, and the result's own id in dialects that have one.
 pub(super) struct ResultIds<'a> {
     pub(super) call: &'a str,
     pub(super) own: Option<&'a str>,
-    /// Whether the call was named by `requestId`.
+    /// Whether `requestId` named the call.
     pub(super) by_request: bool,
-    /// Whether the call was named by `previousId`.
+    /// Whether `previousId` named the call.
     pub(super) by_previous: bool,
 }
 
@@ -180,7 +180,7 @@ impl Failure {
     }
 }
 
-/// The four standard codes also in exact upper case, as older programs write them.
+/// Converts the four standard codes in exact upper case, as older programs write them, to lower case.
 fn standard_code(code: &str) -> ErrorCode {
     match code {
         "UNKNOWN_TOOL" => ErrorCode::UNKNOWN_TOOL,
@@ -270,7 +270,7 @@ fn call_id(fields: &Fields<'_>) -> Result<CallId, DecodeError> {
     required("id", fields.text("id")?).map(CallId::known)
 }
 
-/// Where the values of a list stand.
+/// Returns the positions of the values of a list.
 pub(super) fn list(
     bytes: &[u8],
     fields: &Fields<'_>,

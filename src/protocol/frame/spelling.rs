@@ -1,4 +1,4 @@
-//! Which spellings a frame uses that are read, and not written (`wire.md`, section 7).
+//! Finds the spellings in a frame that are read but never written (`wire.md`, section 7).
 
 use super::{
     Frame, Kind,
@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Frame {
-    /// The keys of envelope, body and tool entries that are not spelt as this protocol writes them, and error codes
-    /// in upper case; each once.
+    /// Returns the keys of envelope, body and tool entries that differ from the written spelling, and error codes in
+    /// upper case; each once.
     pub(crate) fn foreign_spellings(&self) -> Vec<String> {
         let mut found = Vec::new();
         let bytes = self.bytes();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_write_is_not_foreign() {
+    fn written_frame_has_no_foreign_spelling() {
         let ours = r#"{"stanzaId": 1, "conversationId": "r", "type": 7, "body":
             {"id": "a", "success": false, "errorCode": "timeout", "errorMessage": "m", "requestId": "a"}}"#;
         assert!(of(ours).is_empty());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn each_foreign_spelling_is_named_once() {
+    fn foreign_spelling_is_named_once() {
         let request = r#"{"type": 6, "body":
             {"id": "a", "tool_name": "t", "arguments": {"tool_name": 1}, "execution": "client", "timeout_ms": 5}}"#;
         assert_eq!(of(request), ["tool_name", "arguments", "timeout_ms"]);

@@ -1,4 +1,4 @@
-//! From a message to a frame, in the one dialect that is written (`wire.md`, section 7).
+//! Writes a message as a frame, in the one dialect that is written (`wire.md`, section 7).
 
 use bytes::Bytes;
 
@@ -12,14 +12,14 @@ use crate::{
 };
 
 impl Frame {
-    /// A frame with this message: the five keys in their order, optional fields left out if absent, and
-    /// what older peers want to read twice (`requestId`, `conversationId`, `messageId`) filled in.
+    /// Creates a frame with this message: the five keys in their order, without absent optional fields, and with the
+    /// copies that older peers read (`requestId`, `conversationId`, `messageId`).
     ///
-    /// A result that is no map travels as `{"value": …}`.
+    /// A result that is not a map is written as `{"value": …}`.
     ///
     /// # Errors
-    /// When the frame would pass the default [`Limits`] or break the contract: parameters that are no
-    /// map, a stanza of −2³¹, a stanza of 0 on anything but type 8.
+    /// If the frame would exceed the default [`Limits`] or break the wire contract: parameters that are not a map, a
+    /// stanza of −2³¹, a stanza of 0 on any type but 8.
     pub fn write(
         stanza_id: i32,
         conversation_id: &str,
@@ -30,18 +30,18 @@ impl Frame {
         let kind = message.kind();
         header(&mut out, stanza_id, conversation_id, meta, kind)?;
         message_body(&mut out, conversation_id, message)?;
-        // Texts and bodies are valid already, and the keys here are fixed; only their sum may be too much.
+        // Texts and bodies are already valid, and the keys here are fixed; only their sum may exceed a limit.
         measure(&out, &Limits::default())?;
         Ok(out.into())
     }
 
-    /// A frame around a body that is finished: a header and a copy, into a buffer that is emptied first
-    /// and can be used again.
+    /// Creates a frame around a finished body: writes a header and copies the body into a buffer that is cleared
+    /// first and can be reused.
     ///
-    /// The body is not looked at: it must be one valid value, as a decoded frame's is.
+    /// The body is not checked: it must be one valid value, such as a decoded frame's body.
     ///
     /// # Errors
-    /// When the frame would be larger than the default limit, or as [`write`](Frame::write) for the stanza.
+    /// If the frame would be larger than the default limit, or as [`write`](Frame::write) for the stanza.
     pub fn relay(
         out: &mut Vec<u8>,
         stanza_id: i32,
@@ -61,10 +61,11 @@ impl Frame {
     }
 }
 
-/// Room for what stands around a message's data, in bytes: most frames are then written without growing.
+/// Initial capacity for everything except a message's data, in bytes, so that most frames are written without
+/// reallocation.
 const HEADER: usize = 384;
 
-/// How long the data is that a message carries.
+/// Returns the length of the data that a message carries.
 fn largest_part(message: &Message) -> usize {
     match message {
         Message::ToolUseRequest(request) => request.parameters.as_bytes().len(),
@@ -151,7 +152,7 @@ fn write_request(map: &mut MapWriter<'_>, room: &str, request: &ToolUseRequest) 
     }
     map.integer("timeoutMs", request.timeout_ms);
     map.conversation(request.conversation_id.as_deref(), room);
-    // Some clients need a text here. A call that no message of the assistant caused is its own cause.
+    // Some clients need a text here. A call that was not caused by a message of the assistant uses its own id.
     map.text("messageId", request.message_id.as_deref().unwrap_or(request.id.as_str()));
     Ok(())
 }
@@ -288,7 +289,7 @@ impl<'a> MapWriter<'a> {
         out.extend_from_slice(body.as_bytes());
     }
 
-    /// The room's name: the message's own, else the envelope's, else none.
+    /// Writes the room's name: the message's own, otherwise the envelope's, otherwise none.
     fn conversation(&mut self, own: Option<&str>, room: &str) {
         self.maybe("conversationId", own.or_else(|| (!room.is_empty()).then_some(room)));
     }
@@ -319,9 +320,9 @@ mod tests {
     }
 
     #[test]
-    fn valid_parts_may_make_a_frame_that_is_too_much() {
+    fn valid_parts_may_exceed_a_limit_together() {
         let deep = |levels: usize| Value::from((0..levels).fold(json!({}), |inner, _| json!({"a": inner})));
-        // The envelope and its body stand around the parameters.
+        // The envelope and its body enclose the parameters.
         assert!(Frame::decode(write(deep(61)).unwrap()).is_ok());
         for levels in [62, 63, 1000] {
             let refused = write(deep(levels));
@@ -355,7 +356,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 300, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_is_written_is_valid(value in json(), name in ".{0,300}", room in ".{0,40}", key in ".{0,12}") {
+        fn written_bytes_are_valid(value in json(), name in ".{0,300}", room in ".{0,40}", key in ".{0,12}") {
             let meta = Meta::new().with_text(&key, &name).with_body("value", value.clone().into());
             let messages = [
                 request(json!({"value": value}).into(), &name),
