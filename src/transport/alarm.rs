@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_deadline_it_never_fires() {
+    async fn alarm_without_a_deadline_never_fires() {
         let mut alarm = Alarm::default();
         alarm.wait_until(Some(Instant::now() + MS)).await;
         assert!(tokio::time::timeout(1_000 * MS, alarm.wait_until(None)).await.is_err());

@@ -35,7 +35,7 @@ pub(crate) mod comparisons {
     }
 }
 
-/// The topic of the data packets that carry frames (`wire.md`, section 5).
+/// The topic of the data packets that carry frames (`wire.md`, section 5.9).
 pub const TOPIC: &str = "toolbridge";
 
 /// The participant attribute that holds the role: `assistant`, `client` or `observer`.

@@ -1,4 +1,4 @@
-//! `toolbridge doctor` where no LiveKit server is: closed ports, wrong certificates, other servers, refusals.
+//! `toolbridge doctor` without a LiveKit server: closed ports, wrong certificates, other servers, refusals.
 
 use std::{
     io::{BufRead as _, BufReader, Read, Write},
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::cli::{complaint, run, text, toolbridge};
 
 const SECRET: &str = "hunter2hunter2hunter2hunter2hunter2";
-/// What LiveKit says to whoever brings no token.
+/// LiveKit's response to a request without a token.
 const DENIED: &str = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n";
 const HEALTHY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK";
 
@@ -31,7 +31,7 @@ struct Asked {
     has_token: bool,
 }
 
-/// Answers each connection once, and its port.
+/// Starts a server that answers each connection once, and returns its port.
 fn server(answer: impl Fn(&Asked) -> String + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -53,12 +53,12 @@ fn serve(stream: impl Read + Write, answer: &impl Fn(&Asked) -> String) {
         asked.has_token |= line.to_ascii_lowercase().starts_with("authorization: bearer ");
         line.clear();
     }
-    // Whoever sent something else than a request has gone by now.
+    // A peer that sent no request has closed by now.
     let _ = stream.get_mut().write_all(answer(&asked).as_bytes());
     let _ = stream.get_mut().flush();
 }
 
-/// What LiveKit says as long as nobody joins, and then this.
+/// Answers like LiveKit, except for joins, which get these responses.
 fn livekit(join: &'static str, why: &'static str) -> u16 {
     server(move |asked| match (asked.path.as_str(), asked.has_token) {
         ("/", _) => HEALTHY.into(),
@@ -68,7 +68,7 @@ fn livekit(join: &'static str, why: &'static str) -> u16 {
     })
 }
 
-/// A token with these claims, signed by nobody.
+/// Returns an unsigned token with these claims.
 fn token(claims: &Value) -> String {
     let part = |json: &Value| URL_SAFE_NO_PAD.encode(json.to_string());
     format!("{}.{}.{}", part(&json!({"alg": "HS256"})), part(claims), URL_SAFE_NO_PAD.encode("nobody"))
@@ -82,7 +82,7 @@ fn phone() -> Value {
     })
 }
 
-/// The steps of one check, and what it came to.
+/// The steps and the verdict of one check.
 struct Check {
     lines: Vec<Value>,
     status: Option<i32>,
@@ -106,7 +106,7 @@ impl Check {
             .unwrap_or_else(|| panic!("{word}: {:#?}", self.lines))
     }
 
-    /// That this step failed with these words, and the check with it.
+    /// Asserts that this step failed with these texts, and the check with it.
     #[track_caller]
     fn fails(&self, word: &str, wrong: &str, advice: &str) {
         self.says(word, "failed", wrong, advice);
@@ -150,7 +150,7 @@ fn closed_port() -> u16 {
 }
 
 #[test]
-fn without_server_or_key_it_is_wrong_usage() {
+fn missing_server_or_key_is_wrong_usage() {
     assert!(complaint(&run(&["doctor"]), 2).contains("no server: set LIVEKIT_URL or pass --url; no API key"));
     let text = complaint(&run(&["doctor", "--url", "ftp://x", "--token", "a.b.c"]), 2);
     assert!(text.contains("`ftp` is not `ws` or `wss`"), "{text}");
@@ -162,7 +162,7 @@ fn without_server_or_key_it_is_wrong_usage() {
 }
 
 #[test]
-fn an_unknown_name_is_the_first_step_that_fails() {
+fn unknown_host_name_fails_the_first_step() {
     let check = check("ws://toolbridge.invalid:7880", &[]);
     check.fails("name", "toolbridge.invalid", "DNS");
     check.is(
@@ -173,7 +173,7 @@ fn an_unknown_name_is_the_first_step_that_fails() {
 }
 
 #[test]
-fn a_closed_port_is_told_with_its_number() {
+fn closed_port_is_reported_with_its_number() {
     let port = closed_port();
     let check = check(&format!("ws://127.0.0.1:{port}"), &[]);
     check.is("ok", &["name", "token"]);
@@ -186,7 +186,7 @@ fn a_closed_port_is_told_with_its_number() {
 }
 
 #[test]
-fn other_servers_are_told_from_livekit() {
+fn servers_other_than_livekit_are_recognized() {
     for (answer, wrong, advice) in [
         ("HTTP/1.1 404 Not Found\r\n\r\n", "not a LiveKit server", "forward /rtc"),
         ("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", "web page", "sign in"),
@@ -208,8 +208,8 @@ fn other_servers_are_told_from_livekit() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_given_up() {
-    // The system takes connections for a listener that never does.
+fn silent_server_times_out() {
+    // The system accepts connections for a listener that never does.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let check = check(&format!("ws://127.0.0.1:{port}"), &["--limit", "300ms"]);
@@ -217,7 +217,7 @@ fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn each_refused_join_says_why() {
+fn refused_join_is_reported_with_its_reason() {
     for (join, why, wrong, advice) in [
         ("401 Unauthorized", "invalid API key: devkey", "does not know the API key", "keys"),
         (
@@ -243,7 +243,7 @@ fn each_refused_join_says_why() {
 }
 
 #[test]
-fn faults_of_a_token_keep_it_from_the_server() {
+fn faulty_token_is_not_sent_to_the_server() {
     let port = livekit("200 OK", "");
     let changed = |change: fn(&mut Value)| {
         let mut claims = phone();
@@ -264,12 +264,12 @@ fn faults_of_a_token_keep_it_from_the_server() {
         "signed with the API key devkey, but the given API key is APIother",
         "different keys",
     );
-    // Who is right is the server's to say.
+    // The server decides whether the token is valid.
     check.fails("signalling", "HTTP 200", "/rtc");
 }
 
 #[test]
-fn a_clock_that_is_wrong_is_told_and_counts_for_the_token() {
+fn wrong_clock_is_reported_and_applied_to_the_token_check() {
     // A day in 2001, long before any token of today is valid.
     let port = server(|_| "HTTP/1.1 401 Unauthorized\r\nDate: Sun, 09 Sep 2001 01:46:40 GMT\r\n\r\n".into());
     let mut claims = phone();
@@ -283,7 +283,7 @@ fn a_clock_that_is_wrong_is_told_and_counts_for_the_token() {
     check.fails("token", "the token expired", "new token");
 }
 
-/// A server with a certificate for this name until this year, signed by a root in this file.
+/// Starts a server with a certificate for this name that expires in this year, and returns the file of its root.
 fn encrypted(name: &str, until: i32) -> (u16, PathBuf) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -319,7 +319,7 @@ fn encrypted(name: &str, until: i32) -> (u16, PathBuf) {
 }
 
 #[test]
-fn each_fault_of_a_certificate_is_told() {
+fn certificate_faults_are_reported() {
     let (port, root) = encrypted("127.0.0.1", 2090);
     let trusted = root.to_str().unwrap();
     let url = format!("wss://127.0.0.1:{port}");
@@ -343,7 +343,7 @@ fn each_fault_of_a_certificate_is_told() {
 }
 
 #[test]
-fn encryption_on_one_side_only_is_told() {
+fn encryption_on_one_side_only_is_reported() {
     let port = livekit("200 OK", "");
     check(&format!("wss://127.0.0.1:{port}"), &[]).fails("tls", "does not speak TLS", "ws://");
     let (port, root) = encrypted("127.0.0.1", 2090);
@@ -354,7 +354,7 @@ fn encryption_on_one_side_only_is_told() {
 }
 
 #[test]
-fn a_proxy_that_refuses_is_named_without_its_password() {
+fn refusing_proxy_is_named_without_its_password() {
     let port = server(|_| "HTTP/1.1 407 Proxy Authentication Required\r\n\r\n".into());
     let mut command =
         toolbridge(&["doctor", "--json", "--url", "ws://livekit.test", "--token", &token(&phone())]);
@@ -366,7 +366,7 @@ fn a_proxy_that_refuses_is_named_without_its_password() {
         "USER:PASSWORD",
     );
     let output = command.env("HTTP_PROXY", "socks5://me:hunter2@127.0.0.1:1").output().unwrap();
-    Check::of(&output).fails("name", "`socks5` cannot be used", "NO_PROXY");
+    Check::of(&output).fails("name", "`socks5` is not supported", "NO_PROXY");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The server's address as the user gives it.
+//! The server's URL, as the user gives it.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use url::Url;
 use super::{error::ConnectError, host_lookup, proxy::Proxy};
 use crate::transport::livekit::host;
 
-/// A checked address: `ws`, `wss`, `http` or `https`, without credentials and without a query.
+/// A validated URL: `ws`, `wss`, `http` or `https`, without credentials and without a query.
 #[derive(Clone)]
 pub(super) struct ServerUrl {
     text: String,
@@ -17,7 +17,7 @@ pub(super) struct ServerUrl {
 }
 
 impl ServerUrl {
-    /// Reads an address.
+    /// Parses a URL.
     pub(super) fn parse(text: &str) -> Result<Self, ConnectError> {
         let refuse = |reason: String| ConnectError::Url { reason };
         if let Some(meant) = without_scheme(text.trim()) {
@@ -28,19 +28,19 @@ impl ServerUrl {
             return Err(refuse(format!("the scheme `{}` is not `ws` or `wss`", url.scheme())));
         }
         let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
-            return Err(refuse("it names no host".into()));
+            return Err(refuse("it has no host".into()));
         };
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(refuse("it carries a user name or password; LiveKit takes a token instead".into()));
+            return Err(refuse("it contains a user name or password; LiveKit uses a token instead".into()));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(refuse("it carries a query or fragment; the token is given apart from it".into()));
+            return Err(refuse("it contains a query or fragment; pass the token separately".into()));
         }
         let port = url.port_or_known_default().unwrap_or(443);
         Ok(Self { host: host.to_owned(), port, text: url.to_string(), url })
     }
 
-    /// Whether the token will travel in the clear beyond this machine. A proxy reads it, too, wherever it runs.
+    /// Returns whether the token would leave this machine unencrypted. A proxy can read it too, wherever it runs.
     pub(super) async fn is_exposed(&self) -> bool {
         if !matches!(self.url.scheme(), "ws" | "http") {
             return false;
@@ -52,13 +52,14 @@ impl ServerUrl {
         }
     }
 
-    /// The whole address, for the signaling.
+    /// Returns the whole URL, for the signaling connection.
     pub(super) fn as_str(&self) -> &str {
         &self.text
     }
 }
 
-/// The address that a host, or host and port, without a scheme is likely to mean. What may hold a secret is not repeated.
+/// Guesses the URL that a host, or host and port, without a scheme means. Parts that may contain a secret are not
+/// repeated.
 fn without_scheme(text: &str) -> Option<String> {
     if text.is_empty() || text.contains("://") {
         return None;
@@ -75,7 +76,7 @@ fn without_scheme(text: &str) -> Option<String> {
     Some(format!("{scheme}://{text}"))
 }
 
-/// Host and port: what may be shown and logged.
+/// Host and port: the part that may be shown and logged.
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_clear_connection_beyond_this_machine_is_known() {
+    async fn unencrypted_connection_beyond_this_machine_is_detected() {
         for (text, exposed) in [
             ("ws://127.0.0.1:7880", false),
             ("ws://[::1]:7880", false),
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_scheme_is_refused_with_the_one_that_is_meant() {
+    fn address_without_a_scheme_is_refused_with_a_suggestion() {
         for (text, meant) in [
             ("localhost:7880", "did you mean ws://localhost:7880?"),
             (" 127.0.0.1:7880 ", "did you mean ws://127.0.0.1:7880?"),
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_without_being_repeated() {
+    fn invalid_address_is_refused_without_repeating_it() {
         for text in [
             "",
             "localhost:7880",

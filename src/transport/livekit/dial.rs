@@ -1,9 +1,10 @@
-//! Opening a TCP connection on a network that comes and goes.
+//! Opens TCP connections on a network that fails and returns.
 //!
-//! A first packet that is lost is sent again after 1, 3, 7 and 15 s, whatever happens in between: who dials on a dead
-//! network and waits finds out late that it is alive again. So the same address is dialled anew each half second, and
-//! whichever connection is there first is taken. A name is asked for anew too, a few times. Several addresses of one name are tried a quarter of a second
-//! apart, the families in turn ([RFC 8305](https://www.rfc-editor.org/rfc/rfc8305)).
+//! The operating system retransmits a lost first packet after 1, 3, 7 and 15 s, whatever happens in between: a
+//! program that waits for one attempt learns late that the network works again. Therefore the same address is dialed
+//! again each half second, and the first connection that opens is used. A name is resolved again too, a few times.
+//! Several addresses of one name are tried a quarter of a second apart, alternating the address families ([RFC
+//! 8305](https://www.rfc-editor.org/rfc/rfc8305)).
 
 use std::{collections::VecDeque, future::Future, io, net::SocketAddr, time::Duration};
 
@@ -13,22 +14,22 @@ use tokio::{
     time::{self, Instant},
 };
 
-/// How long an address has before the next one is tried beside it.
+/// The delay before the next address is tried in parallel.
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
-/// How long all of them have before they are dialled again beside themselves.
+/// The delay before all addresses are dialed again in parallel.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How many addresses of one name are tried.
+/// The most addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 6;
-/// How many connections are under way at once; beyond that the oldest is given up.
+/// The most connection attempts at once; a further one replaces the oldest.
 const MAX_DIALS: usize = 12;
-/// How long a name is waited for before it is asked for again beside the first question. The system's own questions
-/// go again after 5 s: so they are spread over these.
+/// The delay before a name is looked up again in parallel. The system repeats its own queries after 5 s, so these
+/// lookups are spread over that time.
 const ASK_AGAIN: Duration = Duration::from_millis(1500);
-/// How often a name is asked for at once. Each holds a thread until the system has given up, which nobody can hasten:
-/// so each is waited for.
+/// The most parallel lookups of a name. Each holds a thread until the system gives up, which cannot be shortened, so
+/// every lookup is awaited.
 const MAX_LOOKUPS: usize = 3;
 
-/// Opens a connection to a name or an address, without an end of its own.
+/// Opens a connection to a name or an address, without a time limit.
 ///
 /// # Errors
 /// The name is not known, or every address refuses.
@@ -43,7 +44,7 @@ pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The families in turn, the system's first one first.
+/// Alternates the address families, starting with the system's first one.
 pub(super) fn in_turn(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let addresses: Vec<_> = addresses.collect();
     let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
@@ -56,7 +57,7 @@ pub(super) fn in_turn(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Socket
     turns
 }
 
-/// The addresses of a name: a question for it is as lost as any packet.
+/// Resolves a name, repeating the lookup because a query can be lost like any packet.
 async fn look_up<F>(ask: impl Fn() -> F) -> io::Result<Vec<SocketAddr>>
 where
     F: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
@@ -64,7 +65,7 @@ where
     race(&[()], ASK_AGAIN, Cap::Wait(MAX_LOOKUPS), |()| ask()).await
 }
 
-/// A connection to one of these addresses.
+/// Opens a connection to one of these addresses.
 async fn dial<T, F>(addresses: &[SocketAddr], connect: impl Fn(SocketAddr) -> F) -> io::Result<T>
 where
     T: Send + 'static,
@@ -73,14 +74,14 @@ where
     race(addresses, AGAIN, Cap::GiveUpOldest(MAX_DIALS), connect).await
 }
 
-/// How much may be under way at once, and what follows then.
+/// How many attempts may run at once, and what happens at that limit.
 #[derive(Clone, Copy)]
 enum Cap {
     GiveUpOldest(usize),
     Wait(usize),
 }
 
-/// The first one that succeeds of what is begun with each of these, and anew with all of them each time that so much
+/// Returns the first success. Starts an attempt for each of these, and again for all of them each time that `again`
 /// has passed.
 async fn race<A, T, F>(addresses: &[A], again: Duration, cap: Cap, connect: impl Fn(A) -> F) -> io::Result<T>
 where
@@ -102,7 +103,7 @@ where
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(why)) => error = why,
                 Err(why) if why.is_panic() => error = io::Error::other(why),
-                // Given up in favour of a newer one.
+                // Replaced by a newer attempt.
                 Err(_) => continue,
             },
             () = time::sleep_until(next), if has_room => {
@@ -124,7 +125,7 @@ where
                 continue;
             }
         }
-        // One has failed. Another need not wait for it; without another nothing is left to wait for.
+        // One attempt has failed. The next need not wait for it; without a next one nothing is left to wait for.
         if round.len() > 0 {
             next = Instant::now();
         } else if dials.is_empty() {
@@ -139,14 +140,15 @@ mod tests {
 
     use super::*;
 
-    /// What each dial comes to, by its address's port, and when it began in milliseconds.
+    /// Which port was dialed, and when, in milliseconds since the start.
     type Log = Arc<Mutex<Vec<(u16, u128)>>>;
 
     fn addresses(ports: &[u16]) -> Vec<SocketAddr> {
         ports.iter().map(|port| ([127, 0, 0, 1], *port).into()).collect()
     }
 
-    /// Races where a dial at `now` (since the beginning, in milliseconds) to a port ends after so long, or hangs.
+    /// Runs a race in which a dial to a port at `now` (milliseconds since the start) ends after the given time, or
+    /// hangs.
     async fn raced(
         ports: &[u16],
         outcome: impl Fn(u16, u128) -> Option<(u64, bool)> + Copy + Send + 'static,
@@ -167,20 +169,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_dead_network_is_dialled_anew_each_half_second() {
-        // It is alive again 3.2 s later; what was said before that is lost.
+    async fn dead_network_is_dialed_again_each_half_second() {
+        // The network works again 3.2 s later; packets from before that are lost.
         let (won, took, log) = raced(&[1], |_, at| (at >= 3_200).then_some((30, true))).await;
         assert_eq!((won.unwrap(), took, log.len()), (1, 3_530, 8));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_connection_is_not_given_up() {
+    async fn slow_connection_is_not_abandoned() {
         let (won, took, _) = raced(&[1], |_, at| (at == 0).then_some((2_500, true))).await;
         assert_eq!((won.unwrap(), took), (1, 2_500));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_next_address_is_tried_beside_a_silent_one_and_at_once_after_a_refusal() {
+    async fn next_address_is_tried_in_parallel_or_at_once_after_a_refusal() {
         let (won, took, log) = raced(&[1, 2], |port, _| (port == 2).then_some((10, true))).await;
         assert_eq!((won.unwrap(), took, log), (2, 260, vec![(1, 0), (2, 250)]));
         let (won, took, _) = raced(&[1, 2], |port, _| Some((10, port == 2))).await;
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_fails_when_all_have_refused_and_only_then() {
+    async fn dial_fails_only_when_all_addresses_refused() {
         let (won, took, log) = raced(&[1, 2], |_, _| Some((10, false))).await;
         assert_eq!((won.unwrap_err().kind(), took), (io::ErrorKind::ConnectionRefused, 20));
         assert_eq!(log.len(), 2);
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_under_way_has_a_cap() {
+    async fn parallel_dials_are_bounded() {
         let (one, under_way) = (addresses(&[1]), Arc::new(()));
         let racing = dial(&one, |_| {
             let held = under_way.clone();
@@ -217,8 +219,8 @@ mod tests {
         assert!((2..=MAX_DIALS + 2).contains(&Arc::strong_count(&under_way)));
     }
 
-    /// Asks for a name where each question (since the beginning, in milliseconds) is answered after so long, or fails, or
-    /// hangs; and when the questions went.
+    /// Resolves a name where each query (by its time in milliseconds since the start) is answered after the given
+    /// time, fails, or hangs. Also returns when the queries were sent.
     async fn asked(
         limit: Duration,
         outcome: impl Fn(u128) -> Option<(u64, bool)> + Copy + Send + 'static,
@@ -239,22 +241,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_that_nobody_answers_for_costs_three_questions_and_no_more() {
+    async fn unanswered_name_costs_three_lookups() {
         let hour = Duration::from_secs(3600);
         assert_eq!(asked(hour, |_| None).await, (None, 3_600_000, vec![0, 1_500, 3_000]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_answer_for_a_name_is_taken() {
+    async fn slow_lookup_is_used() {
         let day = Duration::from_secs(86_400);
         assert_eq!(asked(day, |_| Some((8_000, true))).await, (Some(true), 8_000, vec![0, 1_500, 3_000]));
-        // The first two are lost.
+        // The first two queries are lost.
         let found = asked(day, |at| (at > 1_500).then_some((20, true))).await;
         assert_eq!(found, (Some(true), 3_020, vec![0, 1_500, 3_000]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_fails_makes_room_for_another_question_while_others_are_waited_for() {
+    async fn failed_lookup_makes_room_for_another() {
         let day = Duration::from_secs(86_400);
         assert_eq!(asked(day, |_| Some((10, false))).await, (Some(false), 10, vec![0]));
         let found = asked(day, |at| match at {
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_families_take_turns() {
+    fn address_families_alternate() {
         let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
         let found =
             in_turn(["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "1.1.1.2:1"].map(parse).into_iter());

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_and_no_other() {
+    fn loopback_check_accepts_only_loopback_hosts() {
         // Host, whether it is this machine, and whether that is certain.
         for (host, here, certain) in [
             ("localhost", true, true),

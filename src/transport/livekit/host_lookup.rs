@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_leads_here_if_all_of_its_addresses_are_loopback() {
+    async fn name_is_local_if_all_its_addresses_are_loopback() {
         for name in ["app.localhost", "localhost.", "my-laptop"] {
             assert!(leads(name, Ok(&["127.0.1.1", "::1"])).await, "{name}");
             for elsewhere in [&["192.0.2.1"][..], &["127.0.0.1", "192.0.2.1"], &["2001:db8::1"], &[]] {

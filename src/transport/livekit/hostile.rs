@@ -1,5 +1,5 @@
-//! The signaling against a server that means harm: whatever it says, there is a typed error, or it is skipped;
-//! nothing hangs, nothing grows, nothing panics.
+//! Tests of the signaling against a malicious server: each message causes a typed error or is skipped; nothing hangs,
+//! grows without bound or panics.
 
 use std::{future::Future, time::Duration};
 
@@ -39,12 +39,12 @@ use crate::transport::{CloseReason, livekit::ConnectOptions};
 
 mod sdp;
 
-/// When a test has failed because it hangs.
+/// The time after which a test fails because it hangs.
 const BOUND: Duration = Duration::from_secs(20);
 
 type Socket = WebSocketStream<TcpStream>;
 
-/// A server that does this with each connection, one after the other, and the address of it.
+/// Starts a server that runs this function for each connection, one after the other, and returns its URL.
 async fn server<F: Future<Output = ()> + Send>(
     serve: impl Fn(usize, Socket) -> F + Send + Sync + 'static,
 ) -> ServerUrl {
@@ -61,14 +61,14 @@ async fn server<F: Future<Output = ()> + Send>(
     url
 }
 
-/// A server that says all this and then listens until the other end goes.
+/// Starts a server that sends these frames and then reads until the other end closes.
 async fn saying(frames: Vec<Frame>) -> ServerUrl {
     server(move |_, socket| say(socket, frames.clone())).await
 }
 
 async fn say(mut socket: Socket, frames: Vec<Frame>) {
     for frame in frames {
-        // The other end may have gone already.
+        // The other end may have closed already.
         if socket.send(frame).await.is_err() {
             return;
         }
@@ -80,7 +80,7 @@ fn frame(message: Message) -> Frame {
     Frame::Binary(SignalResponse { message: Some(message) }.encode_to_vec().into())
 }
 
-/// A token with this text in it. Malformed ones are skipped.
+/// Returns a token that contains this text. Malformed ones are skipped.
 fn jwt(text: &str) -> String {
     format!("{}.e30.c2ln", text.replace(' ', "-"))
 }
@@ -121,7 +121,7 @@ async fn next(signal: &mut Signal) -> ServerEvent {
     timeout(BOUND, signal.next()).await.expect("the signaling hangs")
 }
 
-/// That the next thing told is this token.
+/// Asserts that the next event is this token.
 async fn tells(signal: &mut Signal, expected: &str) {
     match next(signal).await {
         ServerEvent::Token(token) => assert_eq!(token, jwt(expected)),
@@ -139,7 +139,7 @@ fn name(event: &ServerEvent) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_is_a_typed_error_at_once() {
+async fn invalid_join_response_is_a_typed_error_at_once() {
     let incomplete = |change: fn(&mut JoinResponse)| {
         let mut response = response();
         change(&mut response);
@@ -160,7 +160,7 @@ async fn an_answer_that_is_none_is_a_typed_error_at_once() {
 }
 
 #[tokio::test]
-async fn a_leave_in_the_place_of_an_answer_says_why() {
+async fn leave_in_place_of_a_join_response_gives_the_reason() {
     for (reason, told) in [
         (DisconnectReason::RoomDeleted, "deleted"),
         (DisconnectReason::ParticipantRemoved, "removed"),
@@ -174,7 +174,7 @@ async fn a_leave_in_the_place_of_an_answer_says_why() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_up_in_place_of_an_answer_is_unreachable() {
+async fn server_that_hangs_up_before_its_response_is_unreachable() {
     let garbage = vec![Frame::Binary(vec![0xff; 99].into()), Frame::Text("{}".into()), Frame::Close(None)];
     for frames in [garbage, vec![Frame::Close(None)]] {
         let refused = join(&saying(frames).await).await.err().unwrap();
@@ -183,7 +183,7 @@ async fn a_server_that_hangs_up_in_place_of_an_answer_is_unreachable() {
 }
 
 #[tokio::test]
-async fn what_comes_before_the_answer_or_twice_is_skipped() {
+async fn early_and_repeated_responses_are_ignored() {
     let url = saying(vec![
         frame(Message::Answer(SessionDescription::default())),
         frame(Message::Update(ParticipantUpdate::default())),
@@ -200,14 +200,14 @@ async fn what_comes_before_the_answer_or_twice_is_skipped() {
 }
 
 #[tokio::test]
-async fn spans_without_end_are_no_spans_to_wait_for() {
+async fn endless_ping_intervals_are_bounded() {
     let patient = JoinResponse { ping_interval: i32::MAX, ping_timeout: i32::MAX, ..response() };
     let (mut signal, _) = join(&saying(vec![frame(Message::Join(patient)), token("t")]).await).await.unwrap();
     tells(&mut signal, "t").await;
 }
 
 #[tokio::test]
-async fn a_pong_from_before_all_time_ends_nothing() {
+async fn pong_with_an_early_timestamp_is_tolerated() {
     let pong = |at| frame(Message::PongResp(Pong { last_ping_timestamp: at, timestamp: at }));
     let url = saying(vec![joined(), pong(i64::MIN), pong(-1), pong(i64::MAX), token("t")]);
     let (mut signal, _) = join(&url.await).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_pong_from_before_all_time_ends_nothing() {
 }
 
 #[tokio::test]
-async fn a_room_of_100_000_is_joined_with_as_many_as_are_read() {
+async fn room_of_100_000_is_joined_with_the_limit_of_participants() {
     let crowd = (0..100_000).map(|n| participant(&format!("p{n}"), &format!("PA_{n}"))).collect();
     let crowd = JoinResponse { other_participants: crowd, ..response() };
     let (_, response) = join(&saying(vec![frame(Message::Join(crowd))]).await).await.unwrap();
@@ -223,7 +223,7 @@ async fn a_room_of_100_000_is_joined_with_as_many_as_are_read() {
 }
 
 #[tokio::test]
-async fn frames_of_other_kinds_and_in_pieces_are_what_they_are() {
+async fn fragmented_and_other_frames_are_handled() {
     let Frame::Binary(bytes) = token("in pieces") else { panic!() };
     let (first, rest) = bytes.split_at(5);
     let piece =
@@ -245,7 +245,7 @@ async fn frames_of_other_kinds_and_in_pieces_are_what_they_are() {
 }
 
 #[tokio::test]
-async fn each_way_to_close_is_a_lost_connection() {
+async fn every_close_is_a_lost_connection() {
     for code in [None, Some(1000), Some(1001), Some(1002), Some(1009), Some(1011), Some(4000)] {
         let close = code.map(|code: u16| CloseFrame { code: code.into(), reason: "x".into() });
         let (mut signal, _) = join(&saying(vec![joined(), Frame::Close(close)]).await).await.unwrap();
@@ -255,8 +255,8 @@ async fn each_way_to_close_is_a_lost_connection() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_websocket_are_a_lost_connection() {
-    // A frame of 2^62 bytes, one of 17 MiB, a masked one, one of an unknown kind, a continuation of nothing.
+async fn invalid_websocket_bytes_are_a_lost_connection() {
+    // A frame of 2^62 bytes, one of 17 MiB, a masked one, one of an unknown kind, a continuation without a start.
     for bytes in [
         &[0x82, 127, 0x40, 0, 0, 0, 0, 0, 0, 0][..],
         &[0x82, 127, 0, 0, 0, 0, 0x01, 0x10, 0, 0],
@@ -276,10 +276,10 @@ async fn bytes_that_are_no_websocket_are_a_lost_connection() {
 }
 
 #[tokio::test]
-async fn a_stream_that_nobody_reads_waits_in_the_network() {
+async fn unread_stream_stays_in_the_network() {
     /// 64 MiB, more than all the buffers of a connection hold.
     const FRAMES: usize = 1200;
-    /// What may have been taken: the limit, and one frame more.
+    /// What may have been accepted: the limit, and one further frame.
     const TAKEN: usize = (1 << 20) + 64 * 1024;
     let text = |number: usize| format!("{number:06}{}", "x".repeat(55_000));
     let url = server(move |_, mut socket: Socket| async move {
@@ -307,7 +307,7 @@ async fn a_stream_that_nobody_reads_waits_in_the_network() {
 }
 
 #[tokio::test]
-async fn thousands_of_updates_are_told_one_by_one() {
+async fn thousands_of_updates_are_reported_one_by_one() {
     const UPDATES: usize = 5_000;
     let url = server(|_, mut socket: Socket| async move {
         socket.send(joined()).await.unwrap();
@@ -329,7 +329,7 @@ async fn thousands_of_updates_are_told_one_by_one() {
     tells(&mut signal, "the last").await;
 }
 
-/// What becomes of a whole join, peer connection and all.
+/// Returns the error of a whole join, including the peer connection.
 async fn enter(frames: Vec<Frame>, limit: Duration) -> ConnectError {
     let url = saying(frames).await;
     let joining = ConnectOptions::new().join_timeout(limit).join(url.as_str(), "a.b.c");
@@ -337,7 +337,7 @@ async fn enter(frames: Vec<Frame>, limit: Duration) -> ConnectError {
 }
 
 #[tokio::test]
-async fn nonsense_in_the_place_of_a_peer_connection_is_a_typed_error() {
+async fn invalid_sdp_is_a_typed_error() {
     let answer = |sdp: &str| {
         frame(Message::Answer(SessionDescription { sdp: sdp.into(), id: 1, ..Default::default() }))
     };
@@ -349,7 +349,7 @@ async fn nonsense_in_the_place_of_a_peer_connection_is_a_typed_error() {
 }
 
 #[tokio::test]
-async fn ten_thousand_candidates_are_no_more_than_a_few() {
+async fn ten_thousand_candidates_are_limited() {
     let candidate = |number: usize| {
         let line = match number % 4 {
             0 => "nonsense".to_owned(),
@@ -365,7 +365,7 @@ async fn ten_thousand_candidates_are_no_more_than_a_few() {
     assert!(matches!(error, ConnectError::NoNetworkPath { .. }), "{error:?}");
 }
 
-/// What becomes of an attempt to go on, when the server answers it so.
+/// Returns the result of an attempt to resume against these responses.
 async fn resume(frames: Vec<Frame>) -> (Signal, ServerEvent) {
     let url = server(move |number, socket| {
         let frames = if number == 0 { vec![joined()] } else { frames.clone() };
@@ -378,7 +378,7 @@ async fn resume(frames: Vec<Frame>) -> (Signal, ServerEvent) {
 }
 
 #[tokio::test]
-async fn an_answer_to_a_resume_that_is_none_is_tried_again() {
+async fn invalid_response_to_a_resume_is_retried() {
     for frames in [
         vec![joined()],
         vec![Frame::Close(None)],
@@ -390,14 +390,14 @@ async fn an_answer_to_a_resume_that_is_none_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_leave_in_the_place_of_a_resume_is_final() {
+async fn leave_in_place_of_a_resume_is_final() {
     let (_signal, event) = resume(vec![leave(DisconnectReason::RoomDeleted), joined()]).await;
     let ServerEvent::NotResumed(NotResumed::Over(end)) = event else { panic!("{}", name(&event)) };
     assert_eq!(end, super::liveness::End::Closed(CloseReason::RoomDeleted));
 }
 
 #[tokio::test]
-async fn what_surrounds_a_resume_is_skipped_or_told() {
+async fn messages_around_a_resume_are_ignored_or_reported() {
     let resumed =
         || frame(Message::Reconnect(ReconnectResponse { last_message_seq: 7, ..Default::default() }));
     let frames = vec![

@@ -1,8 +1,8 @@
-//! ICE over TCP: we dial the server's passive candidates.
+//! ICE over TCP: connects to the server's passive candidates.
 //!
-//! Datagrams travel in a stream, each behind its length in two bytes
-//! ([RFC 4571](https://www.rfc-editor.org/rfc/rfc4571)). A connection has a task of its own and queues
-//! with caps, so that a stalled one delays nobody: what does not fit is dropped like a lost datagram.
+//! Datagrams are sent in a stream, each after its length in two bytes ([RFC
+//! 4571](https://www.rfc-editor.org/rfc/rfc4571)). Each connection has its own task and bounded queues, so that a
+//! stalled connection delays no other; a datagram that does not fit is dropped, as a network would drop it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,50 +22,50 @@ use tokio::{
     time,
 };
 
-/// How long a connection may take to open.
+/// The time limit of opening a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// The largest frame that is read, in bytes: a DTLS record with its head, several times over.
+/// The largest frame that is read, in bytes: several times the size of a DTLS record with its header.
 const MAX_FRAME: usize = 8192;
-/// How many addresses are dialled in one join.
+/// The most addresses that are dialed in one join.
 const MAX_DIALS: usize = 16;
-/// How many datagrams wait for a connection that does not take them.
+/// The most datagrams that wait for a connection that does not accept them.
 const WRITE_QUEUE: usize = 256;
-/// How many datagrams of all connections wait for us.
+/// The most received datagrams of all connections that wait to be read.
 const READ_QUEUE: usize = 256;
-/// Written at once, in bytes, when many datagrams wait.
+/// The most bytes that are written at once, when many datagrams wait.
 const WRITE_BATCH: usize = 32 * 1024;
 
-/// Which connection: our end and theirs.
+/// Identifies a connection by its local and remote address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pair {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
 }
 
-/// What a connection tells.
+/// An event of a connection.
 #[derive(Debug)]
 pub(super) enum TcpEvent {
-    /// It is open.
+    /// The connection is open.
     Opened(Pair, mpsc::Sender<Vec<u8>>),
-    /// A datagram came.
+    /// A datagram arrived.
     Datagram(Pair, Vec<u8>),
-    /// It is gone.
+    /// The connection has ended.
     Closed(Pair),
 }
 
-/// All the TCP connections of one peer connection. Dropping it ends them.
+/// The TCP connections of one peer connection. Dropping it closes them.
 #[derive(Debug)]
 pub(super) struct IceTcp {
     writers: HashMap<Pair, Writer>,
     dialled: HashSet<SocketAddr>,
-    /// How often ICE began anew.
+    /// How often ICE was restarted.
     beginning: u32,
     tasks: JoinSet<()>,
     events: mpsc::Receiver<TcpEvent>,
     report: mpsc::Sender<TcpEvent>,
 }
 
-/// Where datagrams for a connection go, and in which beginning of ICE it was opened.
+/// The queue of a connection's datagrams, and the ICE restart in which it was opened.
 #[derive(Debug)]
 struct Writer {
     queue: mpsc::Sender<Vec<u8>>,
@@ -79,12 +79,12 @@ impl IceTcp {
         Self { writers, dialled, beginning: 0, tasks: JoinSet::new(), events, report }
     }
 
-    /// The addresses of ours that connections stand on.
+    /// Returns the local addresses of the connections.
     pub(super) fn locals(&self) -> impl Iterator<Item = IpAddr> {
         self.writers.keys().map(|pair| pair.local.ip())
     }
 
-    /// Opens a connection to an address, unless there is one, from this address of ours if one is given.
+    /// Opens a connection to an address unless there is one, from the given local address if any.
     pub(super) fn dial(&mut self, remote: SocketAddr, from: Option<IpAddr>) {
         if self.dialled.len() >= MAX_DIALS || !self.dialled.insert(remote) {
             return;
@@ -94,62 +94,63 @@ impl IceTcp {
         self.tasks.spawn(async move {
             match time::timeout(CONNECT_LIMIT, connect(remote, from)).await {
                 Ok(Ok((stream, local))) => carry(stream, Pair { local, remote }, report).await,
-                Ok(Err(error)) => tracing::debug!(%remote, %error, "no ICE connection over TCP"),
+                Ok(Err(error)) => tracing::debug!(%remote, %error, "ICE-TCP connection failed"),
                 Err(_) => {
-                    tracing::debug!(%remote, limit = ?CONNECT_LIMIT, "no ICE connection over TCP in time")
+                    tracing::debug!(%remote, limit = ?CONNECT_LIMIT, "ICE-TCP connection timed out")
                 }
             }
         });
     }
 
-    /// Whether a connection that is open has this end.
+    /// Returns whether an open connection has this local address.
     pub(super) fn has(&self, local: SocketAddr) -> bool {
         self.writers.keys().any(|pair| pair.local == local)
     }
 
-    /// Whether nothing was dialled.
+    /// Returns whether no address was dialed.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.dialled.is_empty()
     }
 
-    /// Every address may be dialled once more: the server takes a connection for the ICE that it was opened in.
+    /// Allows every address to be dialed once more after an ICE restart, because the server accepts a connection only
+    /// for the ICE session in which it was opened.
     pub(super) fn begin_anew(&mut self) {
         self.dialled.clear();
         self.beginning = self.beginning.wrapping_add(1);
     }
 
-    /// Ends the connections of earlier beginnings, unless it is this one of our ends that is used: the server knows
-    /// them no more, and each would be tried again with every other address.
+    /// Closes the connections from before the ICE restart, except the one with the used local address: the server no
+    /// longer knows them, and ICE would try each of them with every other address.
     pub(super) fn end_earlier(&mut self, used: SocketAddr) {
         self.writers.retain(|pair, writer| writer.beginning == self.beginning || pair.local == used);
     }
 
-    /// The next thing that a connection tells.
+    /// Returns the next event of a connection.
     ///
     /// # Cancel safety
-    /// A dropped future loses nothing.
+    /// Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> TcpEvent {
         let event = match self.events.recv().await {
             Some(event) => event,
-            // Never: we hold a sender ourselves.
+            // Never reached: this struct holds a sender itself.
             None => std::future::pending().await,
         };
         self.note(event)
     }
 
-    /// What a connection has told meanwhile.
+    /// Returns the next event if one is waiting.
     pub(super) fn try_next(&mut self) -> Option<TcpEvent> {
         let event = self.events.try_recv().ok()?;
         Some(self.note(event))
     }
 
-    /// Sends a datagram; one that does not fit is dropped, as a network would.
+    /// Sends a datagram. One that does not fit is dropped, as a network would drop it.
     pub(super) fn send(&self, pair: Pair, datagram: Vec<u8>) {
         if let Some(writer) = self.writers.get(&pair)
             && writer.queue.try_send(datagram).is_err()
         {
-            tracing::trace!(remote = %pair.remote, "a datagram was dropped: the TCP connection takes no more");
+            tracing::trace!(remote = %pair.remote, "a datagram was dropped: the queue of the TCP connection is full");
         }
     }
 
@@ -182,7 +183,7 @@ async fn connect(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<(TcpStr
     Ok((stream, local))
 }
 
-/// Carries datagrams both ways until either end stops.
+/// Transfers datagrams in both directions until either end closes.
 async fn carry(stream: TcpStream, pair: Pair, report: mpsc::Sender<TcpEvent>) {
     let (writer, queue) = mpsc::channel(WRITE_QUEUE);
     if report.send(TcpEvent::Opened(pair, writer)).await.is_err() {
@@ -194,7 +195,7 @@ async fn carry(stream: TcpStream, pair: Pair, report: mpsc::Sender<TcpEvent>) {
         ended = write(writer, queue) => ended,
     };
     if let Err(error) = ended {
-        tracing::debug!(remote = %pair.remote, %error, "an ICE connection over TCP ended");
+        tracing::debug!(remote = %pair.remote, %error, "an ICE-TCP connection ended");
     }
     let _ = report.send(TcpEvent::Closed(pair)).await;
 }
@@ -220,7 +221,7 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) -
         batch.clear();
         let mut next = Some(first);
         while let Some(datagram) = next {
-            // A datagram of ours is far below 64 KiB: the stack keeps to the network's packet size.
+            // Outgoing datagrams are far below 64 KiB: str0m keeps to the network's packet size.
             if let Ok(size) = u16::try_from(datagram.len()) {
                 batch.extend_from_slice(&size.to_be_bytes());
                 batch.extend_from_slice(&datagram);
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn datagrams_keep_their_bounds_both_ways() {
+    async fn datagrams_keep_their_boundaries_in_each_direction() {
         let (mut tcp, mut theirs, pair) = pair().await;
         tcp.send(pair, b"one".to_vec());
         tcp.send(pair, b"three".to_vec());
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_over_the_limit_ends_the_connection() {
+    async fn oversized_frame_ends_the_connection() {
         let (mut tcp, mut theirs, pair) = pair().await;
         theirs.write_all(&[0xff, 0xff]).await.unwrap();
         assert!(matches!(tcp.next().await, TcpEvent::Closed(closed) if closed == pair));
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_reads_nothing_costs_a_capped_queue() {
+    async fn peer_that_does_not_read_has_a_bounded_queue() {
         let (tcp, _theirs, pair) = pair().await;
         for _ in 0..100_000 {
             tcp.send(pair, vec![0; 1200]);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_of_earlier_beginnings_end_once_another_way_is_used() {
+    async fn connections_from_before_a_restart_close_once_another_path_is_used() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (remote, mut tcp) = (listener.local_addr().unwrap(), IceTcp::new());
         let mut open = Vec::new();

@@ -243,7 +243,7 @@ impl Liveness {
         healed.into_iter().chain(stuck).min()
     }
 
-    /// When the way is suspected to have changed; not for a while after ICE began anew.
+    /// Returns when the path is suspected to have changed; this is delayed for a while after an ICE restart.
     fn suspicion(&self) -> Instant {
         let waiting = self.waiting.map(|since| self.heard.max(since) + SUSPECT_WAITING);
         let at = waiting.map_or(self.heard + SUSPECT, |waiting| waiting.min(self.heard + SUSPECT));
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(due(&liveness), heard + SILENCE, "a late one makes it no longer");
     }
 
-    /// The lossy lane gives up after 100 ms what nobody acknowledged.
+    /// Unacknowledged data on the lossy lane is dropped after 100 ms.
     #[test]
     fn data_abandoned_during_silence_still_counts_as_unacknowledged() {
         let start = Instant::now();
@@ -374,7 +374,7 @@ mod tests {
         liveness.handle_restarted(start + SUSPECT_WAITING);
         assert_eq!(liveness.poll(start + SUSPECT_WAITING), None, "once, for a while");
         assert_eq!(liveness.poll_timeout(), start + SILENCE_WAITING);
-        // It has helped: the next hole is one of its own.
+        // The restart helped: the next outage is a new one.
         liveness.handle_heard(start + 2 * SECOND);
         liveness.handle_waiting(start + 2 * SECOND, false);
         assert_eq!(liveness.poll_timeout(), start + 2 * SECOND + SUSPECT);

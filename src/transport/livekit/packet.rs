@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_streams_part_has_its_sender_and_never_comes_on_the_lossy_lane() {
+    fn stream_part_has_its_sender_and_is_never_lossy() {
         let part = Value::StreamTrailer(Trailer { stream_id: "s".into(), ..Default::default() });
         let packet = DataPacket {
             participant_identity: "phone".into(),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_keeps_what_it_carries() {
+    fn packet_round_trips() {
         let sid = Sid::from("PA_1");
         let packet = outgoing(Packet::new([Identity::from("phone")], "hello"), &sid);
         assert_eq!(packet.destination_identities, ["phone"]);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_leaves_room_for_the_number() {
+    fn packet_size_leaves_room_for_the_sequence_number() {
         let mut packet = outgoing(Packet::broadcast("hello"), &Sid::from("PA_1"));
         let size = encoded_size(&packet);
         packet.sequence = u32::MAX;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_servers_stamp_is_read_where_the_newer_is_missing() {
+    fn older_sender_fields_are_read_if_the_newer_are_missing() {
         let user = UserPacket {
             participant_identity: "old".into(),
             participant_sid: "PA_0".into(),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_and_noise_are_told_apart() {
+    fn other_packet_kinds_and_noise_are_distinguished() {
         assert_eq!(incoming(Lane::Reliable, vec![0xff; 9].into()).unwrap_err(), Skipped::Malformed);
         let value = Some(data_packet::Value::ChatMessage(ChatMessage::default()));
         let chat = livekit_protocol::DataPacket { value, ..Default::default() };

@@ -69,7 +69,7 @@ impl Participants {
                         return events;
                     }
                 } else {
-                    // A new join of the same identity: the server tells nobody that the old one left.
+                    // A new join of the same identity: the server does not announce that the old one left.
                     events.push(TransportEvent::Left(known.participant.peer().clone()));
                 }
                 *known = Known { participant: participant.clone(), version };
@@ -94,7 +94,7 @@ impl Participants {
         gone
     }
 
-    /// A participant, without its attributes if there is no room for them in place of so many bytes.
+    /// Returns a participant, without its attributes if they do not fit in place of this many bytes.
     fn fitting(&self, info: &ParticipantInfo, before: usize) -> Participant {
         let participant = participant(info);
         if self.attributes - before + participant.attribute_bytes() <= MAX_ATTRIBUTES {
@@ -111,7 +111,7 @@ impl Participants {
     }
 }
 
-/// The server's words in ours. Without a permission nothing vouches for the attributes.
+/// Converts the server's participant. Without its permissions the attributes are not trusted.
 pub(super) fn participant(info: &ParticipantInfo) -> Participant {
     Participant::new(&*info.identity, &*info.sid)
         .kind(kind(info))
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_announced_at_first_sight_and_on_change_only() {
+    fn participant_is_announced_first_and_on_change_only() {
         let mut room = Participants::default();
         let joined = info("phone", "PA_1", State::Joined, 1);
         assert_eq!(room.update(&joined).len(), 1);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_join_of_an_identity_ends_the_old_one() {
+    fn new_join_of_an_identity_ends_the_old_one() {
         let mut room = Participants::default();
         room.update(&info("phone", "PA_1", State::Active, 5));
         let events = room.update(&info("phone", "PA_2", State::Active, 1));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_count_only_where_the_permission_vouches() {
+    fn attributes_count_only_if_the_permissions_protect_them() {
         let mut assistant = info("a", "PA_1", State::Active, 1);
         assistant.attributes.insert(ROLE_ATTRIBUTE.into(), "assistant".into());
         assert_eq!(participant(&assistant).token_role(), None, "no permission, no belief");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_has_a_cap_and_nameless_ones_are_not_announced() {
+    fn participants_are_bounded_and_unnamed_ones_are_not_announced() {
         let mut room = Participants::default();
         for n in 0..MAX_PARTICIPANTS {
             assert_eq!(room.update(&info(&format!("p{n}"), "PA", State::Active, 1)).len(), 1);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_have_a_cap_over_the_whole_room_and_room_is_made_again() {
+    fn attribute_bytes_are_bounded_over_the_room_and_freed() {
         const SIZE: usize = 64 * 1024;
         let holding = |n: usize, version: u32, size: usize| {
             let mut info = info(&format!("p{n}"), "PA", State::Active, version);

@@ -1,4 +1,4 @@
-//! The peer connection: str0m's state machine, the sockets under it, and the two data channels on it.
+//! The peer connection: str0m's state machine, its sockets, and its two data channels.
 
 use std::{
     collections::VecDeque,
@@ -30,21 +30,21 @@ mod relays;
 use candidates::{Candidates, tcp_host};
 use path::Path;
 
-/// How many bytes of both channels may be on their way. A larger budget was measured to cost five
-/// times the processor time and to gain nothing.
+/// The most bytes in flight on both channels. A larger value used five times the processor time in measurements
+/// without a gain.
 const BUDGET: usize = 144 * 1024;
-/// What the reliable channel leaves of it, so that a full one cannot keep a lossy packet back.
+/// The part of it that the reliable channel leaves free, so that a full one cannot block a lossy packet.
 const LOSSY_RESERVE: usize = 16 * 1024;
-/// How long a lossy packet is worth sending again, in milliseconds. It rides out reordering and
-/// single losses, and is gone before it could be in anybody's way.
+/// How long a lossy packet may be retransmitted, in milliseconds. This covers reordering and single losses, and is
+/// short enough not to delay later packets.
 const LOSSY_LIFETIME: u16 = 100;
-/// How many datagrams are read before somebody else has a turn.
+/// How many datagrams are read before other work gets a turn.
 const READ_BATCH: usize = 64;
 /// How many datagrams the stack is given before it processes them. It keeps at most 30.
 const MAX_BATCH: usize = 16;
 /// How many checks of one pair may fail: the stack must not give up before we do, nor stay silent behind that.
 const MAX_CHECKS: usize = 30;
-/// How often the stack is asked which path it has chosen.
+/// How often str0m is asked which path it has selected.
 const CHOICE: Duration = Duration::from_secs(1);
 
 /// A peer connection to the server.
@@ -54,23 +54,23 @@ pub(super) struct PeerConnection {
     udp: bool,
     tcp: bool,
     relay_only: bool,
-    /// ICE is to begin anew.
+    /// ICE must be restarted.
     stranded: bool,
     reliable: ChannelId,
     lossy: ChannelId,
-    /// Whether each of them is open: reliable, lossy.
+    /// Whether the channels are open: reliable, lossy.
     open: [bool; 2],
-    /// Our offer, until it is answered, and whether the answer lets go of our old addresses.
+    /// The local offer, until it is answered, and whether the answer discards the old local addresses.
     pending: Option<(SdpPendingOffer, Locals)>,
-    /// The last offer and the answer to it.
+    /// The last offer and its answer.
     described: Described,
     candidates: Candidates,
     path: Path,
     wake_at: Instant,
     alarm: Alarm,
-    /// The time that the stack was given last.
+    /// The last time that was given to str0m.
     stack_time: Instant,
-    /// When the oldest packet on the lossy channel is given up, or earlier.
+    /// When the oldest packet on the lossy channel expires, or earlier.
     lossy_expires: Instant,
     messages: VecDeque<(Lane, Vec<u8>)>,
     lost: Option<&'static str>,
@@ -108,34 +108,35 @@ struct Evidence {
 pub(super) struct Described {
     pub(super) offer: String,
     pub(super) answer: String,
-    /// The offer's number, from 1.
+    /// The offer's number, counted from 1.
     pub(super) number: u32,
 }
 
-/// What becomes of our addresses when ICE begins anew.
+/// What happens to the local addresses in an ICE restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locals {
     /// They are tried again.
     Keep,
-    /// They are gone: others are looked for.
+    /// They are discarded, and new ones are gathered.
     Replace,
 }
 
-/// Which datagrams are let in.
+/// Which datagrams are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admit {
     /// All of them.
     All,
-    /// Only those that keep the path alive (STUN). The rest is lost on purpose: so the sender slows
-    /// down by itself, as SCTP does on a full network, and the connection stays.
+    /// Only those that keep the path alive (STUN). The others are dropped on purpose: the sender slows down, as SCTP
+    /// does on a congested network, and the connection stays up.
     KeepAlive,
 }
 
-/// What the stack or the server did that it should not.
+/// An error of str0m, or invalid data from the server.
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 impl PeerConnection {
-    /// A new one, and our offer. With `bind` only that address of ours is used; without `udp` only TCP, without `tcp` only UDP.
+    /// Creates a peer connection and its offer. `bind` limits it to that local address. Without `udp` only TCP is
+    /// used, without `tcp` only UDP.
     pub(super) fn new(
         now: Instant,
         bind: Option<IpAddr>,
@@ -153,14 +154,14 @@ impl PeerConnection {
         let mut api = rtc.sdp_api();
         let reliable =
             api.add_channel_with_config(ChannelConfig { label: "_reliable".into(), ..Default::default() });
-        // The server takes us for connected only once both are open.
+        // The server treats a participant as connected only once both channels are open.
         let lossy = api.add_channel_with_config(ChannelConfig {
             label: "_lossy".into(),
             ordered: false,
             reliability: Reliability::MaxPacketLifetime { lifetime: LOSSY_LIFETIME },
             ..Default::default()
         });
-        let (offer, pending) = api.apply().ok_or("no offer was made")?;
+        let (offer, pending) = api.apply().ok_or("str0m made no offer")?;
         let offer = offer.to_sdp_string();
         let connection = Self {
             rtc,
@@ -191,18 +192,18 @@ impl PeerConnection {
         Ok((connection, offer))
     }
 
-    /// Offers anew, with ICE from its beginning: for a path that is lost while the connection on it lives. Until
-    /// the answer nothing changes. An earlier offer counts no more.
+    /// Creates an offer that restarts ICE, for a lost path under a connection that is still alive. Nothing changes
+    /// until the answer arrives. It replaces an earlier offer.
     pub(super) fn restart_ice(&mut self, locals: Locals) -> Result<(), Error> {
-        // What is gone stays so, though the server did not answer to that.
+        // Discarded addresses stay discarded, even if the server did not answer that offer.
         let locals = match self.pending {
             Some((_, Locals::Replace)) => Locals::Replace,
             _ => locals,
         };
         let mut api = self.rtc.sdp_api();
         api.ice_restart(locals == Locals::Keep);
-        let (offer, pending) = api.apply().ok_or("no offer was made")?;
-        // As at the first time the server learns our addresses from our packets.
+        let (offer, pending) = api.apply().ok_or("str0m made no offer")?;
+        // As in the first offer, the server learns the local addresses from packets.
         let lines = offer.to_sdp_string();
         self.described.offer = lines
             .split_inclusive('\n')
@@ -210,22 +211,22 @@ impl PeerConnection {
             .collect();
         self.described.number = self.described.number.wrapping_add(1);
         self.pending = Some((pending, locals));
-        // Addresses that come before the answer are of the new beginning.
+        // Candidates that arrive before the answer belong to the restart.
         self.candidates.take_early();
         self.drain()
     }
 
-    /// Whether the server has answered the last offer.
+    /// Returns whether the server has answered the last offer.
     pub(super) fn is_answered(&self) -> bool {
         self.pending.is_none()
     }
 
-    /// What both ends have said last.
+    /// Returns the last session descriptions of both ends.
     pub(super) fn described(&self) -> &Described {
         &self.described
     }
 
-    /// The channels as the server numbers them: label and stream.
+    /// Returns the channels as the server numbers them: label and stream.
     pub(super) fn channels(&mut self) -> Vec<(&'static str, u32)> {
         let api = self.rtc.direct_api();
         let number = |id| api.sctp_stream_id_by_channel_id(id).map(u32::from);
@@ -233,24 +234,24 @@ impl PeerConnection {
         numbers.into_iter().filter_map(|(label, number)| Some((label, number?))).collect()
     }
 
-    /// Whether the system has refused to send since this was asked last.
+    /// Returns whether the system has refused to send since the last call.
     pub(super) fn take_unsent(&self) -> bool {
         self.sockets.take_unsent()
     }
 
-    /// Whether the address that the connection stands on is not ours any more, and another leads to the server.
+    /// Returns whether the local address of the connection is gone and another one leads to the server.
     pub(super) fn has_moved(&self) -> bool {
         self.sockets.have_moved(self.path.chosen().map(|(local, _)| local), self.remotes())
     }
 
-    /// Takes the server's answer to the offer of this number; 0 is the last one.
+    /// Handles the server's answer to the offer with this number; 0 means the last one.
     pub(super) fn handle_answer(&mut self, sdp: &str, number: u32) -> Result<(), Error> {
         if number != 0 && number != self.described.number {
-            tracing::debug!(number, "an answer to an earlier offer was skipped");
+            tracing::debug!(number, "an answer to an earlier offer was ignored");
             return Ok(());
         }
         let Some((pending, locals)) = self.pending.take() else {
-            tracing::debug!("an answer to no offer was skipped");
+            tracing::debug!("an answer without an offer was ignored");
             return Ok(());
         };
         let answer = SdpAnswer::from_sdp_string(sdp)?;
@@ -262,7 +263,7 @@ impl PeerConnection {
             Locals::Keep => self.sockets.tcp.begin_anew(),
             Locals::Replace => self.sockets.let_go(),
         }
-        // Addresses within the answer need sockets too.
+        // Candidates inside the answer need sockets too.
         let within = sdp
             .lines()
             .filter_map(|line| line.strip_prefix("a="))
@@ -274,10 +275,10 @@ impl PeerConnection {
         self.drain()
     }
 
-    /// Waits until there is something to do, or `until`.
+    /// Waits until there is work, or until `until`.
     ///
     /// # Cancel safety
-    /// A dropped future loses nothing.
+    /// Dropping the future loses nothing.
     pub(super) async fn wait(&mut self, until: Instant) -> Option<Readable> {
         let until = self.wakes_at(until).into();
         tokio::select! {
@@ -287,12 +288,12 @@ impl PeerConnection {
         }
     }
 
-    /// When [`PeerConnection::wait`] ends if nothing comes.
+    /// Returns when [`PeerConnection::wait`] ends if nothing arrives.
     pub(super) fn wakes_at(&self, until: Instant) -> Instant {
         self.wake_at.min(until)
     }
 
-    /// Does what is to be done: reads what has come, and lets the time pass.
+    /// Reads the datagrams that have arrived, and advances the time.
     pub(super) fn handle(&mut self, woken: Option<Readable>, admit: Admit) -> Result<(), Error> {
         match woken {
             Some(Readable::Tcp(event)) => self.handle_tcp(event, admit)?,
@@ -341,8 +342,8 @@ impl PeerConnection {
                 self.receive(Protocol::Tcp, pair.remote, pair.local, &datagram, admit)
             }
             TcpEvent::Closed(pair) => {
-                tracing::debug!(remote = %pair.remote, "an ICE connection over TCP is gone");
-                // Its end is known at once; as a silence it would be seen much later.
+                tracing::debug!(remote = %pair.remote, "an ICE-TCP connection was closed");
+                // A closed connection is known at once; waiting for a timeout would be much slower.
                 self.stranded |= self.is_cut_off();
                 if let Ok(candidate) = tcp_host(pair) {
                     self.rtc.direct_api().invalidate_candidate(&candidate);
@@ -374,7 +375,7 @@ impl PeerConnection {
         }
         let Ok(receive) = Receive::new(protocol, from, local, datagram) else { return self.reject(from) };
         let input = Input::Receive(now, receive);
-        // The stack itself takes a DTLS record from anybody; this asks whether ICE knows the address.
+        // str0m accepts a DTLS record from any address; this checks that ICE knows the address.
         if !self.rtc.accepts(&input) {
             return self.reject(from);
         }
@@ -431,14 +432,15 @@ impl PeerConnection {
     fn input(&mut self, from: SocketAddr, input: Input<'_>) {
         self.inputs += 1;
         if let Err(error) = self.rtc.handle_input(input) {
-            // One datagram is no reason to end a connection; if it was, the next poll says so.
+            // A single datagram must not end a connection; if str0m has failed, the next poll reports it.
             tracing::debug!(%from, %error, "a datagram was refused");
         }
     }
 
-    /// Whether a STUN message carries the integrity that only the server can make. Anybody can send from its address.
+    /// Returns whether a STUN message has the integrity that only the server can produce. Anyone can send from its
+    /// address.
     fn is_authentic(&self, protocol: Protocol, local: SocketAddr, datagram: &[u8]) -> bool {
-        /// An address that no path leads to: the stack takes messages of the chosen one unseen.
+        /// An address without a path, because str0m accepts messages on the selected path without this check.
         const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         let receive = Receive::new(protocol, NOWHERE, local, datagram);
         receive.is_ok_and(|receive| self.rtc.accepts(&Input::Receive(Instant::now(), receive)))
@@ -452,14 +454,14 @@ impl PeerConnection {
 
     fn reject(&mut self, from: SocketAddr) -> Result<(), Error> {
         self.rejected += 1;
-        // Who floods us must not flood our logs.
+        // Logged at powers of two, so that a flood of datagrams does not flood the log.
         if self.rejected.is_power_of_two() {
-            tracing::debug!(%from, rejected = self.rejected, "datagrams from elsewhere were dropped");
+            tracing::debug!(%from, rejected = self.rejected, "datagrams from unknown addresses were dropped");
         }
         Ok(())
     }
 
-    /// Takes all that the stack has to say, until it only wants to be woken again.
+    /// Handles the outputs of str0m until it returns a timeout.
     fn drain(&mut self) -> Result<(), Error> {
         loop {
             match self.rtc.poll_output()? {
@@ -483,15 +485,15 @@ impl PeerConnection {
             Event::IceConnectionStateChange(
                 IceConnectionState::Connected | IceConnectionState::Completed,
             ) => self.path.handle_connected(Instant::now()),
-            // Before the first path it only says that none was found yet, and so it does after a restart: whether
-            // that takes too long is told by the silence.
+            // Before the first path, and after a restart, this only means that no path was found yet; the timeouts
+            // detect a search that takes too long.
             Event::IceConnectionStateChange(IceConnectionState::Disconnected)
                 if self.path.is_found()
                     && self.described.number == 1
                     && !self.stranded
                     && !self.sockets.relays.is_awaited() =>
             {
-                self.lose("no network path works any more");
+                self.lose("no network path works");
             }
             Event::PeerStats(PeerStats { selected_candidate_pair: Some(pair), .. }) => {
                 self.handle_used(pair.local.addr, pair.remote.addr);
@@ -513,7 +515,7 @@ impl PeerConnection {
     fn handle_used(&mut self, local: SocketAddr, remote: SocketAddr) {
         if self.path.handle_used((local, remote)) {
             let (relayed, tcp) = (self.sockets.relays.gave(local), self.sockets.tcp.has(local));
-            tracing::debug!(%local, %remote, relayed, tcp, "a path was chosen");
+            tracing::debug!(%local, %remote, relayed, tcp, "a path was selected");
             self.sockets.tcp.end_earlier(local);
         }
     }
@@ -522,12 +524,12 @@ impl PeerConnection {
         self.lost.get_or_insert(why);
     }
 
-    /// The next message that came.
+    /// Returns the next received message.
     pub(super) fn poll_message(&mut self) -> Option<(Lane, Vec<u8>)> {
         self.messages.pop_front()
     }
 
-    /// Why it is over, once it is.
+    /// Returns why the connection has ended, once it has.
     pub(super) fn lost(&self) -> Option<&'static str> {
         self.lost
     }
@@ -563,48 +565,48 @@ impl PeerConnection {
 
     /// Whether anything of ours waits to be acknowledged.
     pub(super) fn waits(&mut self) -> bool {
-        // Both lanes are one association: what the lossy one lost stretches the timer of the reliable one too.
+        // Both channels share one SCTP association: losses on the lossy one extend the timer of the reliable one too.
         self.lossy_bytes() + self.unacknowledged() > 0
     }
 
-    /// The bytes on the lossy channel that the server has not acknowledged.
+    /// Returns the bytes on the lossy channel that the server has not acknowledged.
     fn lossy_bytes(&mut self) -> usize {
         self.rtc.channel(self.lossy).map_or(0, |mut channel| channel.buffered_amount())
     }
 
-    /// The bytes on the reliable channel that the server has not acknowledged.
+    /// Returns the bytes on the reliable channel that the server has not acknowledged.
     pub(super) fn unacknowledged(&mut self) -> usize {
         self.rtc.channel(self.reliable).map_or(0, |mut channel| channel.buffered_amount())
     }
 
-    /// Whether both channels are open.
+    /// Returns whether both channels are open.
     pub(super) fn is_open(&self) -> bool {
         self.open == [true; 2]
     }
 
-    /// Whether packets get through at all.
+    /// Returns whether ICE has found a path at all.
     pub(super) fn has_path(&self) -> bool {
         self.path.is_found()
     }
 
-    /// When the server was last heard.
+    /// Returns when the last packet from the server arrived.
     pub(super) fn heard(&self) -> Instant {
         self.path.heard()
     }
 
-    /// Says goodbye to the server. Nothing can be sent afterwards.
+    /// Closes the connection towards the server. Nothing can be sent afterwards.
     pub(super) fn close(&mut self) {
         let closed: Result<(), RtcError> = self.rtc.close();
         if let Err(error) = closed.map_err(Error::from).and_then(|()| self.drain()) {
-            tracing::debug!(%error, "the peer connection ended without a goodbye");
+            tracing::debug!(%error, "the peer connection was not closed cleanly");
         }
     }
 }
 
-/// Whether a datagram is none of ICE's ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)): it goes by the path that
-/// was chosen alone.
+/// Returns whether a datagram does not belong to ICE ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)); such
+/// datagrams use only the selected path.
 fn is_data(datagram: &[u8]) -> bool {
-    /// The first byte of a STUN message.
+    /// The first bytes of STUN messages.
     const STUN: RangeInclusive<u8> = 0..=3;
     !datagram.first().is_some_and(|first| STUN.contains(first))
 }

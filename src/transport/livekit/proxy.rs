@@ -1,13 +1,15 @@
-//! The proxy that the platform sets for the signaling's connection, and the way through it.
+//! The platform's proxy settings for the signaling connection, and HTTP `CONNECT` through a proxy.
 //!
-//! `https_proxy` counts for `wss://`, `http_proxy` for `ws://`, `all_proxy` for both; a name in small letters goes
-//! before the same in capitals, an empty one is none. `no_proxy` names what is reached without. There is no standard
-//! for these, and programs differ. What [curl](https://curl.se/docs/manpage.html#ENVIRONMENT) takes for `https://` and
-//! `http://` means the same here, but that a proxy without a port has its scheme's own, and that only proxies of HTTP can
-//! be used. What it passes over counts too: `HTTP_PROXY` in capitals, except under CGI, and in `no_proxy` a `*` beside
-//! other entries, `*.name` and a port.
-//! This machine is never reached through a proxy. A name below `localhost` counts as this machine only if it leads to
-//! loopback.
+//! `https_proxy` applies to `wss://`, `http_proxy` to `ws://`, `all_proxy` to both. A name in lower case precedes the
+//! same name in capitals; an empty value counts as unset. `no_proxy` lists the hosts that are reached directly. There
+//! is no standard for these variables, and programs differ. The rules are those of
+//! [curl](https://curl.se/docs/manpage.html#ENVIRONMENT) for `https://` and `http://`, except that a proxy without a
+//! port uses its scheme's default port, and that only HTTP proxies are supported. In addition to curl: `HTTP_PROXY`
+//! in capitals is used, except under CGI; and `no_proxy` may contain `*` together with other entries, `*.name`, and a
+//! port.
+//!
+//! This machine is never reached through a proxy. A name below `localhost` counts as this machine only if it resolves
+//! to loopback.
 
 use std::{env, ffi::OsString, fmt, io, time::Duration};
 
@@ -25,14 +27,14 @@ mod no_proxy;
 
 use no_proxy::NoProxy;
 
-/// The longest head of a proxy's answer, in bytes: more than any that says yes or no.
+/// The longest head of a proxy's response, in bytes, well above the usual size.
 const MAX_HEAD: usize = 16 * 1024;
-/// How much is read of it at once, in bytes.
+/// The size of one read, in bytes.
 const READ: usize = 1024;
-/// The longest reason in a proxy's own words that is repeated, in bytes.
+/// The longest reason phrase of a proxy that is repeated, in bytes.
 const MAX_REASON: usize = 80;
 
-/// A proxy that opens a way to any host and port (HTTP `CONNECT`).
+/// A proxy that opens a tunnel to any host and port (HTTP `CONNECT`).
 pub(crate) struct Proxy {
     host: Host,
     port: u16,
@@ -42,17 +44,17 @@ pub(crate) struct Proxy {
     variable: &'static str,
 }
 
-/// Why there is no way through a proxy. Never holds its credentials.
+/// Why a proxy cannot be used. Never contains its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyError {
     /// Host, port and variable, as far as they can be read.
     pub proxy: String,
-    /// What went wrong.
+    /// The reason.
     pub reason: String,
 }
 
 impl Proxy {
-    /// The one that the process's environment names for this address, if any.
+    /// Returns the proxy that the process's environment sets for this URL, if any.
     pub(crate) async fn of_environment(url: &Url) -> Result<Option<Self>, ProxyError> {
         let is_here = match url.host() {
             Some(host) => host::is_here(&host) && host_lookup::leads_here(&host).await,
@@ -61,15 +63,15 @@ impl Proxy {
         Self::named_in(|name| env::var_os(name), url, is_here)
     }
 
-    /// The one that an environment names for this address, if any; none for an address of this machine.
+    /// Returns the proxy that an environment sets for this URL, if any; none for an address of this machine.
     pub(super) fn named_in(
         lookup: impl Fn(&str) -> Option<OsString>,
         url: &Url,
         is_here: bool,
     ) -> Result<Option<Self>, ProxyError> {
-        // Whoever set it did not want us to go out directly.
+        // A user who sets an unreadable value does not want a direct connection.
         let read = |name: &str| match lookup(name).map(OsString::into_string) {
-            Some(Err(_)) => Err(ProxyError { proxy: name.into(), reason: "it is no text in UTF-8".into() }),
+            Some(Err(_)) => Err(ProxyError { proxy: name.into(), reason: "its value is not UTF-8".into() }),
             Some(Ok(text)) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
             None => Ok(None),
         };
@@ -82,7 +84,7 @@ impl Proxy {
             Ok(None)
         };
         let Some(host) = url.host().filter(|_| !is_here) else { return Ok(None) };
-        // Under CGI the capital name is a header that a visitor sent (httpoxy).
+        // Under CGI the name in capitals is a header that a visitor sent (httpoxy).
         let is_cgi = lookup("REQUEST_METHOD").is_some_and(|method| !method.is_empty());
         let names: &[_] = match url.scheme() {
             "wss" | "https" => &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
@@ -101,17 +103,16 @@ impl Proxy {
         let refuse = |reason: &str| ProxyError { proxy: variable.into(), reason: reason.into() };
         let with_scheme = if value.contains("://") { value.to_owned() } else { format!("http://{value}") };
         let url = Url::parse(&with_scheme)
-            .map_err(|error| refuse(&format!("it is no address: {error}; http://HOST:PORT is one")))?;
+            .map_err(|error| refuse(&format!("it is not a URL: {error}; expected http://HOST:PORT")))?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
             other => {
-                let reason =
-                    format!("a proxy of the kind `{other}` cannot be used, http:// and https:// can");
+                let reason = format!("the scheme `{other}` is not supported; use http:// or https://");
                 return Err(refuse(&reason));
             }
         };
-        let Some(host) = url.host() else { return Err(refuse("it names no host")) };
+        let Some(host) = url.host() else { return Err(refuse("it has no host")) };
         let credentials = (!url.username().is_empty() || url.password().is_some()).then(|| {
             let mut plain = decoded(url.username());
             plain.push(b':');
@@ -121,7 +122,7 @@ impl Proxy {
         Ok(Self { host: host.to_owned(), port: port_of(&url), tls, authorization: credentials, variable })
     }
 
-    /// Its name or address.
+    /// Returns its name or address.
     pub(crate) fn host(&self) -> Host<&str> {
         match &self.host {
             Host::Domain(name) => Host::Domain(name.as_str()),
@@ -130,22 +131,22 @@ impl Proxy {
         }
     }
 
-    /// Its port.
+    /// Returns its port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Whether it is spoken to over TLS itself.
+    /// Returns whether the connection to the proxy itself uses TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// What went wrong with it.
+    /// Creates an error about this proxy.
     pub(crate) fn failed(&self, reason: impl fmt::Display) -> ProxyError {
         ProxyError { proxy: self.to_string(), reason: reason.to_string() }
     }
 
-    /// Asks for the way to a host and port over a connection to the proxy, for so long at most.
+    /// Requests a tunnel to a host and port over a connection to the proxy, within a time limit.
     pub(crate) async fn open(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -160,7 +161,7 @@ impl Proxy {
         let head = match time::timeout(limit, asked).await {
             Ok(Ok(head)) => head,
             Ok(Err(error)) => return Err(self.failed(error)),
-            Err(_) => return Err(self.failed(format_args!("it did not answer within {limit:?}"))),
+            Err(_) => return Err(self.failed(format_args!("no response within {limit:?}"))),
         };
         verdict(&head).map_err(|reason| self.failed(reason))
     }
@@ -180,7 +181,7 @@ impl Proxy {
     }
 }
 
-/// Host, port and the variable that named it: what may be shown.
+/// Host, port and the variable that set it: the part that may be shown.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{} ({})", self.host, self.port, self.variable)
@@ -193,12 +194,12 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// The port that an address means.
+/// Returns the port of a URL.
 pub(crate) fn port_of(url: &Url) -> u16 {
     url.port_or_known_default().unwrap_or(443)
 }
 
-/// A part of an address without its `%XX`.
+/// Decodes the `%XX` of a part of a URL.
 fn decoded(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let (mut plain, mut at) = (Vec::with_capacity(bytes.len()), 0);
@@ -218,38 +219,40 @@ fn decoded(text: &str) -> Vec<u8> {
     plain
 }
 
-/// The head of the answer. What follows it belongs to the connection, where nobody speaks before we do.
+/// Reads the head of the response. Bytes after it would belong to the tunnel, where the server never sends first.
 async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     loop {
         let mut part = [0; READ];
         let size = stream.read(&mut part).await?;
         if size == 0 {
-            return Err(io::Error::other("it closed the connection in place of an answer"));
+            return Err(io::Error::other("it closed the connection without a response"));
         }
         head.extend_from_slice(&part[..size]);
         if let Some(end) = head.windows(4).position(|it| it == b"\r\n\r\n") {
             let success = head.starts_with(b"HTTP/1.1 2") || head.starts_with(b"HTTP/1.0 2");
             if success && head.len() > end + 4 {
-                return Err(io::Error::other("it speaks where the server was to be heard"));
+                return Err(io::Error::other("it sent data before the tunnel was used"));
             }
             head.truncate(end);
             return Ok(head);
         }
         if head.len() > MAX_HEAD {
-            return Err(io::Error::other(format!("the head of its answer is longer than {MAX_HEAD} bytes")));
+            return Err(io::Error::other(format!(
+                "the head of its response is longer than {MAX_HEAD} bytes"
+            )));
         }
     }
 }
 
-/// Whether the way is open: any status of 200 to 299 says so.
+/// Returns whether the tunnel is open: any status from 200 to 299.
 fn verdict(head: &[u8]) -> Result<(), String> {
     let line = head.split(|it| *it == b'\r').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let mut words = line.splitn(3, ' ');
     let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/1."));
     let Some(status) = words.next().filter(|_| is_http).and_then(|status| status.parse::<u16>().ok()) else {
-        return Err("it is no HTTP proxy".into());
+        return Err("it is not an HTTP proxy".into());
     };
     if (200..300).contains(&status) {
         return Ok(());

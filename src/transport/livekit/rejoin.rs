@@ -215,7 +215,7 @@ impl Rejoin {
         Step::Join { limit, fresh_token: self.fresh_token }
     }
 
-    /// Whether this is a refusal that was not heard for long.
+    /// Returns whether this is a refusal that has not lasted long enough to be final.
     fn may_pass(&mut self, now: Instant, error: &ConnectError) -> bool {
         let refused = match error {
             ConnectError::Refused { status, .. } => !is_passing(*status),

@@ -1,7 +1,7 @@
-//! Sequence numbers of reliable packets: ours counted up, others' heard once.
+//! Sequence numbers of reliable packets: assigns outgoing ones and filters duplicates of incoming ones.
 //!
-//! Within one join LiveKit numbers the reliable packets of each sender from 1; a packet that was sent
-//! again after a resume carries its old number. Lossy packets carry 0.
+//! Within one join LiveKit numbers the reliable packets of each sender from 1; a packet that is sent again after a
+//! resume keeps its number. Lossy packets have the number 0.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,32 +11,32 @@ use std::{
 
 /// How long a sender's last number is kept after its last packet: longer than any resume takes.
 const TTL: Duration = Duration::from_secs(30);
-/// How many senders are remembered: a room of LiveKit's usual size, several times over.
+/// The most senders that are remembered: several times LiveKit's usual room size.
 const MAX_SENDERS: usize = 4096;
-/// How much is kept of what was delivered, in bytes: about as much as may be on its way.
+/// How many bytes of delivered packets are kept: about as many as may be in flight.
 const MAX_DELIVERED: usize = 128 * 1024;
 
-/// The numbers that we give, and what carries those that the server may not have.
+/// Assigns the numbers of outgoing packets, and keeps the packets that the server may not have processed.
 ///
-/// What the connection has not delivered it delivers by itself. What it has may still be lost at the server before it
-/// was heard there: the last of it is kept, to be said again after a resume.
+/// The data channel retransmits packets that it has not delivered. Delivered packets may still be lost in the server
+/// before it processes them: the last of them are kept, to be sent again after a resume.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     last: u32,
-    /// What was written and not delivered, and its size. What may be on its way has a cap, and so has this.
+    /// Packets that were written and not delivered, with their sizes. Bounded by the limit of bytes in flight.
     on_way: VecDeque<Written>,
     on_way_bytes: usize,
-    /// What was delivered last, and its size.
+    /// The packets that were delivered last.
     delivered: VecDeque<(u32, Vec<u8>)>,
     delivered_bytes: usize,
-    /// How much waited to be acknowledged when it was looked at last, and what was written since.
+    /// How many bytes were unacknowledged at the last check, plus those written since.
     expected: usize,
 }
 
 #[derive(Debug)]
 enum Written {
     New(u32, Vec<u8>),
-    /// So many bytes that are not to be said again.
+    /// Bytes that are not sent again after a resume.
     Other(usize),
 }
 
@@ -50,19 +50,19 @@ impl Written {
 }
 
 impl Outgoing {
-    /// The number of the packet that is written next. It may be another than the one that was tried last: others
-    /// may pass it.
+    /// Returns the number of the packet that is written next. It may be another packet than the last one that was
+    /// tried, because others may overtake it.
     pub(super) fn next(&self) -> u32 {
         self.last.wrapping_add(1)
     }
 
-    /// The packet with the next number was written.
+    /// Records that the packet with the next number was written.
     pub(super) fn written(&mut self, packet: Vec<u8>) {
         self.last = self.next();
         self.write(Written::New(self.last, packet));
     }
 
-    /// So many bytes were written that are not to be said again: a packet that was there before, or one without a number.
+    /// Records written bytes that are not sent again after a resume: a repeated packet, or one without a number.
     pub(super) fn written_other(&mut self, size: usize) {
         self.write(Written::Other(size));
     }
@@ -73,8 +73,8 @@ impl Outgoing {
         self.on_way.push_back(written);
     }
 
-    /// So many bytes wait for the server's acknowledgement: what came before them is there. Whether any of it is news:
-    /// on a slow way a packet is acknowledged piece by piece.
+    /// Updates how many bytes the server has not acknowledged; earlier bytes are delivered. Returns whether the
+    /// acknowledgement advanced: on a slow path a packet is acknowledged in parts.
     pub(super) fn handle_unacknowledged(&mut self, bytes: usize) -> bool {
         while let Some(first) = self.on_way.front()
             && self.on_way_bytes - first.len() >= bytes
@@ -93,13 +93,13 @@ impl Outgoing {
         mem::replace(&mut self.expected, bytes) > bytes
     }
 
-    /// What was delivered beyond the last number that the server has heard, in order.
+    /// Returns the delivered packets after the last number that the server has processed, in order.
     pub(super) fn unheard(&self, heard: u32) -> impl Iterator<Item = &[u8]> {
         self.delivered.iter().filter(move |(number, _)| *number > heard).map(|(_, packet)| &**packet)
     }
 }
 
-/// The numbers that we have heard, by the sender's sid.
+/// The last received numbers, by the sender's sid.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     heard: HashMap<String, Heard>,
@@ -112,7 +112,7 @@ struct Heard {
 }
 
 impl Incoming {
-    /// Whether a reliable packet is new. One without a number or without a sid always is.
+    /// Returns whether a reliable packet is new. One without a number or without a sid always is.
     pub(super) fn accept(&mut self, now: Instant, sid: &str, sequence: u32) -> bool {
         if sequence == 0 || sid.is_empty() {
             return true;
@@ -129,7 +129,7 @@ impl Incoming {
         true
     }
 
-    /// The last number of each sender.
+    /// Returns the last number of each sender.
     pub(super) fn last(&self) -> impl Iterator<Item = (&str, u32)> {
         self.heard.iter().map(|(sid, heard)| (&**sid, heard.last))
     }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repeated_or_older_number_is_dropped_per_sender() {
+    fn repeated_or_older_number_is_dropped_per_sender() {
         let (now, mut heard) = (Instant::now(), Incoming::default());
         assert!(heard.accept(now, "PA_1", 1));
         assert!(heard.accept(now, "PA_1", 3), "a gap is not ours to judge");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_carries_no_number_passes() {
+    fn packet_without_a_number_passes() {
         let (now, mut heard) = (Instant::now(), Incoming::default());
         assert!(heard.accept(now, "PA_1", 7));
         assert!(heard.accept(now, "PA_1", 0));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_sender_is_forgotten() {
+    fn silent_sender_is_forgotten() {
         let (now, mut heard) = (Instant::now(), Incoming::default());
         assert!(heard.accept(now, "PA_1", 9));
         assert!(!heard.accept(now + TTL, "PA_1", 9));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_has_a_cap() {
+    fn remembered_senders_are_bounded() {
         let (now, mut heard) = (Instant::now(), Incoming::default());
         for n in 0..2 * MAX_SENDERS {
             assert!(heard.accept(now, &format!("PA_{n}"), 1));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_start_at_one() {
+    fn outgoing_numbers_start_at_one() {
         let mut ours = Outgoing::default();
         assert_eq!((ours.next(), ours.next()), (1, 1));
         ours.written(vec![0]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_delivered_and_not_heard_is_known() {
+    fn delivered_but_unprocessed_packets_are_kept() {
         let mut ours = written(&[3, 5, 2]);
         ours.handle_unacknowledged(8);
         assert!(unheard(&ours, 0).is_empty(), "the connection sees to what it has not delivered");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_that_is_acknowledged_is_news() {
+    fn every_acknowledged_byte_is_progress() {
         let mut ours = written(&[15_000]);
         assert!(!ours.handle_unacknowledged(15_000));
         assert!(ours.handle_unacknowledged(14_000), "a part of a packet");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_has_a_cap() {
+    fn kept_packets_are_bounded() {
         let mut ours = written(&[15_000; 100]);
         ours.handle_unacknowledged(0);
         assert_eq!(unheard(&ours, 0).len(), MAX_DELIVERED / 15_000);

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_is_gone_is_one_that_is_used() {
+    async fn removed_address_is_detected_if_it_is_used() {
         let mut sockets = Sockets::new(None);
         let (remote, gone) = (LOOPBACK.parse().unwrap(), "192.0.2.1:5000".parse().unwrap());
         assert!(!sockets.have_moved(None, &[remote]), "there is none");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_at_one_socket_keeps_no_other_waiting() {
+    async fn flood_at_one_socket_does_not_delay_another() {
         let mut sockets = Sockets::new(None);
         let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut open = |remote: &str| sockets.open_udp_towards(remote.parse().unwrap()).unwrap().unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bound_address_is_the_only_one() {
+    async fn bound_address_is_the_only_local_address() {
         let ip: IpAddr = "127.0.0.1".parse().unwrap();
         let mut sockets = Sockets::new(Some(ip));
         assert_eq!(sockets.open_udp_towards("[::1]:9".parse().unwrap()).unwrap(), None);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn datagrams_are_told_with_both_ends() {
+    async fn datagrams_are_reported_with_both_addresses() {
         let mut sockets = Sockets::new(None);
         let local = sockets.open_udp_towards(LOOPBACK.parse().unwrap()).unwrap().unwrap();
         let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

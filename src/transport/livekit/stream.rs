@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_message_reads_back() {
         let mut stream = outflow(20_000);
         let ours: Vec<_> = stream.parts.clone().collect();
         let mut read_again = Vec::new();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_part_is_larger_than_is_said() {
+    fn stream_parts_respect_the_chunk_size() {
         let mut stream = outflow(2 * STREAM_CHUNK);
         let largest = encoded_size(&stream.largest());
         assert!(largest < MAX_ENCODED, "{largest}");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_stream_tells_so_if_it_began() {
+    fn abandoned_stream_is_reported_if_it_began() {
         assert!(outflow(20_000).abandon().is_none());
         let mut stream = outflow(20_000);
         stream.next();

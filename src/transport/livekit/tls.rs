@@ -1,4 +1,4 @@
-//! Whom a TLS connection of ours trusts: the system's root certificates, and those of the user's.
+//! TLS trust: the system's root certificates and those given by the user.
 
 use std::{io, sync::Arc};
 
@@ -9,9 +9,9 @@ use rustls::{
 };
 use url::Host;
 
-/// What a connection needs that trusts the system's roots and these.
+/// Creates the configuration of a client that trusts the system's root certificates and these.
 pub(crate) async fn config(own: &[CertificateDer<'static>]) -> Result<ClientConfig, String> {
-    // Reading the system's certificates touches the disk.
+    // Reading the system's certificates accesses the disk.
     let native = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs)
         .await
         .map_err(|error| error.to_string())?;
@@ -34,13 +34,13 @@ pub(crate) async fn config(own: &[CertificateDer<'static>]) -> Result<ClientConf
     Ok(config.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Whether a connection failed because the other end's first bytes are not TLS.
+/// Returns whether a connection failed because the server's first bytes are not TLS.
 pub(crate) fn is_not_tls(error: &io::Error) -> bool {
     let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(fault, Some(rustls::Error::InvalidMessage(_)))
 }
 
-/// The name that a certificate must have.
+/// Returns the name that the certificate must have.
 pub(crate) fn name(host: &Host<&str>) -> Result<ServerName<'static>, String> {
     match host {
         Host::Domain(name) => ServerName::try_from((*name).to_owned()).map_err(|error| error.to_string()),

@@ -46,8 +46,8 @@ impl TokenSource {
         }))
     }
 
-    /// Asks for a token; what the user's code says if it gives none. It runs in a task of its own, which ends with this
-    /// future: a panic of it, even of its error's text, costs one attempt and not the room.
+    /// Requests a token; the error is the text of the user's code. The code runs in its own task, which ends with
+    /// this future: a panic, even in its error's text, costs one attempt and not the participant.
     pub(super) async fn ask(&self) -> Result<String, String> {
         let source = self.0.clone();
         let mut asked = JoinSet::new();
@@ -76,7 +76,7 @@ mod tests {
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
 
     #[test]
-    fn a_token_has_three_parts() {
+    fn token_has_three_parts() {
         assert!(has_the_form_of_a_token("eyJh-_0.e30.c2ln"));
         for none in ["", "t", "a.b", "a.b.c.d", "a..c", "Bearer a.b.c", "\"a.b.c\"", "a.b.c\n"] {
             assert!(!has_the_form_of_a_token(none), "{none:?}");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_lives_as_long_as_it_says() {
+    fn token_lifetime_is_read_from_its_claims() {
         let token = AccessKey::new("devkey", SECRET).client("kitchen", "phone").sign().unwrap();
         assert!(!has_expired(&token));
         // {"exp":1,"nbf":0}, and no claims at all.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_is_asked_each_time_and_may_fail() {
+    async fn token_source_is_called_each_time_and_may_fail() {
         let source = TokenSource::new(|| async { Err::<String, _>("the token server is away") });
         assert_eq!(source.ask().await.unwrap_err(), "the token server is away");
         assert_eq!(format!("{source:?}"), "TokenSource");
@@ -113,7 +113,7 @@ mod tests {
     impl Error for Speechless {}
 
     #[tokio::test]
-    async fn a_source_that_panics_fails_and_can_be_asked_again() {
+    async fn panicking_token_source_fails_and_can_be_called_again() {
         let asked = AtomicU32::new(0);
         let panicking = TokenSource::new(move || {
             let asked = asked.fetch_add(1, Ordering::Relaxed);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_that_nobody_waits_for_is_given_up() {
+    async fn abandoned_token_source_is_dropped() {
         let running = Arc::new(());
         let silent = TokenSource::new({
             let running = running.clone();

@@ -1,7 +1,7 @@
 //! Relays: TURN servers that forward datagrams where there is no direct path, over UDP, TCP and TLS.
 //!
-//! Each relay has a task with bounded queues, so a stalled relay does not delay the others. To the peer connection it looks
-//! like a socket on the relayed address.
+//! Each relay has a task with bounded queues, so that a stalled relay does not delay the others. To the peer
+//! connection it looks like a socket on the relayed address.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -30,25 +30,25 @@ use credentials::Credentials;
 use relay::{Command, Place, RelayReport, Reported, Reports};
 use url::{IceUrl, Kind};
 
-/// How many relays are asked for an address in one join.
+/// The most relays that are asked for an address in one join.
 const MAX_RELAYS: usize = 4;
-/// How many addresses of servers are looked at; browsers take a few.
+/// The most server URLs that are read; browsers use fewer.
 const MAX_URLS: usize = 32;
-/// How often a relay whose connection has ended is asked again in one join; a new join begins from nothing.
+/// How often a relay whose connection has ended is contacted again in one join; a new join starts from zero.
 const MAX_AGAIN: u8 = 4;
-/// How many datagrams wait for a relay that does not take them.
+/// The most datagrams that wait for a relay that does not accept them.
 const COMMANDS: usize = 256;
-/// How many datagrams of all relays wait for us.
+/// The most received datagrams of all relays that wait to be read.
 const REPORTS: usize = 256;
 
-/// All relays of one peer connection. Dropping it gives their addresses back.
+/// The relays of one peer connection. Dropping it releases their addresses.
 #[derive(Debug)]
 pub(super) struct Relays {
     from: Option<IpAddr>,
     relays: Vec<Relay>,
-    /// Whom they are used for.
+    /// The server's addresses that the relays may reach.
     peers: Vec<SocketAddr>,
-    /// How often one was asked.
+    /// The number of attempts so far.
     asked: u64,
     reports: mpsc::Receiver<Reported>,
     report: mpsc::Sender<Reported>,
@@ -59,17 +59,18 @@ struct Relay {
     place: Place,
     state: State,
     commands: mpsc::Sender<Command>,
-    /// Which of all attempts it is.
+    /// The number of this attempt.
     attempt: u64,
-    /// How often it was asked again because its connection had ended.
+    /// How often the relay was contacted again because its connection had ended.
     again: u8,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Asked for an address.
+    /// The relay was asked for an address.
     Asked,
-    /// It gave these, and perhaps will not reach the room's server. `ours` is our end of the way to it.
+    /// The relay allocated these addresses, and may refuse to reach the LiveKit server. `ours` is the local address
+    /// of the connection to it.
     Open {
         relayed: Vec<SocketAddr>,
         ours: SocketAddr,
@@ -78,29 +79,29 @@ enum State {
     Failed(RelayError),
 }
 
-/// What a relay tells.
+/// An event of a relay.
 #[derive(Debug)]
 pub(super) enum RelayEvent {
-    /// There are addresses; ours towards the relay is the second.
+    /// The relay has allocated addresses; the second field is the local address of the connection to it.
     Opened(Vec<SocketAddr>, SocketAddr),
-    /// A datagram came to a relayed address from somebody.
+    /// A datagram arrived at a relayed address.
     Datagram { relayed: SocketAddr, from: SocketAddr, datagram: Vec<u8> },
-    /// One is gone, and these addresses with it. Or it could not be had.
+    /// A relay failed, and these addresses with it, if it had any.
     Failed(Vec<SocketAddr>),
-    /// Nothing that concerns others.
+    /// An event that needs no action.
     Noted,
 }
 
 impl Relays {
-    /// None yet. They are reached from this address of ours if one is given.
+    /// Creates an empty set. Relays are reached from the given local address, if any.
     pub(super) fn new(from: Option<IpAddr>) -> Self {
         let (report, reports) = mpsc::channel(REPORTS);
         Self { from, relays: Vec::new(), peers: Vec::new(), asked: 0, reports, report }
     }
 
-    /// Asks every relay among these servers for an address, all at once. One that is there already stays; the
-    /// same is asked anew if it failed, and one too many takes the place of one that is of no use. Without `udp` only those over TCP and TLS count; these are trusted by the
-    /// system's roots and those given.
+    /// Asks every relay among these servers for an address, in parallel. A working relay stays; a failed one is asked
+    /// again; one beyond the limit replaces a useless one. Without `udp` only relays over TCP and TLS are used; TLS
+    /// trusts the system's root certificates and those given.
     pub(super) fn use_servers(
         &mut self,
         servers: &[IceServer],
@@ -110,13 +111,13 @@ impl Relays {
         let urls = servers.iter().flat_map(|server| server.urls.iter().map(move |url| (server, url)));
         let mut places = Vec::new();
         for (server, text) in urls.take(MAX_URLS) {
-            // The address alone may be shown; what cannot be read may be anything.
+            // Only a parsed URL may be shown, because an unreadable text may contain anything.
             let Some(url) = IceUrl::parse(text) else {
-                tracing::debug!("an address of a relay was skipped: it is of no kind that we use");
+                tracing::debug!("a server URL of an unsupported kind was ignored");
                 continue;
             };
             let Some(credentials) = Credentials::new(&server.username, &server.credential) else {
-                tracing::debug!(relay = %url, "a relay was skipped: its credentials are too long");
+                tracing::debug!(relay = %url, "a relay was ignored: its credentials are too long");
                 continue;
             };
             match url.kind {
@@ -134,7 +135,7 @@ impl Relays {
     fn ask(&mut self, place: Place, named: &[IceUrl]) {
         match self.relays.iter().position(|relay| relay.place.url == place.url) {
             Some(at) if self.relays[at].has_failed() => self.relays[at] = self.asked(at, place),
-            // The newest credentials are for the next time.
+            // The newest credentials are used for the next attempt.
             Some(at) => self.relays[at].place = place,
             None if self.relays.len() < MAX_RELAYS => {
                 let relay = self.asked(self.relays.len(), place);
@@ -143,14 +144,14 @@ impl Relays {
             None => match self.dispensable(named) {
                 Some(at) => self.relays[at] = self.asked(at, place),
                 None => {
-                    tracing::debug!(relay = %place.url, limit = MAX_RELAYS, "a relay too many was skipped");
+                    tracing::debug!(relay = %place.url, limit = MAX_RELAYS, "a relay beyond the limit was ignored");
                 }
             },
         }
     }
 
-    /// A relay whose place another one may take: one that gave nothing, and the server names no more. Or else one
-    /// that failed.
+    /// Returns a relay that another one may replace: one without addresses that the server no longer lists, otherwise
+    /// one that failed.
     fn dispensable(&self, named: &[IceUrl]) -> Option<usize> {
         let of = |is: &dyn Fn(&Relay) -> bool| self.relays.iter().position(is);
         let is_named = |relay: &Relay| named.contains(&relay.place.url);
@@ -162,17 +163,17 @@ impl Relays {
     fn asked(&mut self, number: usize, place: Place) -> Relay {
         let (commands, queue) = mpsc::channel(COMMANDS);
         for peer in &self.peers {
-            // There is room for all of them.
+            // The queue has room for all of them.
             let _ = commands.try_send(Command::Permit(*peer));
         }
         self.asked += 1;
         let reports = Reports { number, attempt: self.asked, queue: self.report.clone() };
-        // It ends itself once its commands end: so the relay hears that it is not needed any more.
+        // The task ends when its command channel closes, and then releases the allocation.
         tokio::spawn(relay::run(place.clone(), queue, reports));
         Relay { place, attempt: self.asked, again: 0, state: State::Asked, commands }
     }
 
-    /// Asks all of them anew: the way to them is not what it was.
+    /// Asks all relays again, because the path to them has changed.
     pub(super) fn ask_anew(&mut self) {
         for at in 0..self.relays.len() {
             let place = self.relays[at].place.clone();
@@ -180,7 +181,7 @@ impl Relays {
         }
     }
 
-    /// Our ends of the ways to relays.
+    /// Returns the local addresses of the connections to relays.
     pub(super) fn locals(&self) -> impl Iterator<Item = IpAddr> {
         self.relays.iter().filter_map(|relay| match &relay.state {
             State::Open { ours, .. } => Some(ours.ip()),
@@ -188,7 +189,7 @@ impl Relays {
         })
     }
 
-    /// Our end of the way to the relay that gave this address, if one did.
+    /// Returns the local address of the connection to the relay that allocated this address, if one did.
     pub(super) fn reached_from(&self, relayed: SocketAddr) -> Option<SocketAddr> {
         self.relays.iter().find(|relay| relay.gave(relayed)).and_then(|relay| match &relay.state {
             State::Open { ours, .. } => Some(*ours),
@@ -196,7 +197,7 @@ impl Relays {
         })
     }
 
-    /// Lets every relay reach this address of the room's server.
+    /// Lets every relay reach this address of the LiveKit server.
     pub(super) fn permit(&mut self, peer: SocketAddr) {
         if !self.peers.contains(&peer) {
             self.peers.drain(..(self.peers.len() + 1).saturating_sub(MAX_PEERS));
@@ -207,55 +208,55 @@ impl Relays {
         }
     }
 
-    /// Sends a datagram from a relayed address; one that does not fit is dropped, as a network would.
+    /// Sends a datagram from a relayed address. One that does not fit is dropped, as a network would drop it.
     pub(super) fn send(&self, relayed: SocketAddr, to: SocketAddr, datagram: Vec<u8>) {
         if let Some(relay) = self.relays.iter().find(|relay| relay.gave(relayed))
             && relay.commands.try_send(Command::Send(to, datagram)).is_err()
         {
-            tracing::trace!(relay = %relay.place.url, "a datagram was dropped: the relay takes no more");
+            tracing::trace!(relay = %relay.place.url, "a datagram was dropped: the relay's queue is full");
         }
     }
 
-    /// The next thing that a relay tells.
+    /// Returns the next event of a relay.
     ///
     /// # Cancel safety
-    /// A dropped future loses nothing.
+    /// Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> RelayEvent {
         let reported = match self.reports.recv().await {
             Some(reported) => reported,
-            // Never: we hold a sender ourselves.
+            // Never reached: this struct holds a sender itself.
             None => std::future::pending().await,
         };
         self.note(reported)
     }
 
-    /// What a relay has told meanwhile.
+    /// Returns the next event if one is waiting.
     pub(super) fn try_next(&mut self) -> Option<RelayEvent> {
         let reported = self.reports.try_recv().ok()?;
         Some(self.note(reported))
     }
 
-    /// Whether any was asked for an address.
+    /// Returns whether any relay was asked for an address.
     pub(super) fn is_asked(&self) -> bool {
         !self.relays.is_empty()
     }
 
-    /// Whether this is the address of a relay.
+    /// Returns whether this is a relayed address.
     pub(super) fn gave(&self, address: SocketAddr) -> bool {
         self.relays.iter().any(|relay| relay.gave(address))
     }
 
-    /// Whether one was asked and has not answered yet.
+    /// Returns whether a relay was asked and has not answered yet.
     pub(super) fn is_awaited(&self) -> bool {
         self.relays.iter().any(|relay| matches!(relay.state, State::Asked))
     }
 
-    /// Whether one of them may still be of use.
+    /// Returns whether a relay may still become usable.
     pub(super) fn is_hopeful(&self) -> bool {
         self.relays.iter().any(|relay| !relay.has_failed())
     }
 
-    /// What is known against them. One that was asked and has said nothing was waited for that long.
+    /// Returns the failures of the relays. A relay that has not answered has been waited for as long as `waited`.
     pub(super) fn failures(&self, waited: Duration) -> Vec<RelayFailure> {
         let failures = self.relays.iter().filter_map(|relay| {
             let error = match &relay.state {
@@ -269,13 +270,13 @@ impl Relays {
     }
 
     fn note(&mut self, Reported { number, attempt, report }: Reported) -> RelayEvent {
-        // What an attempt had to say that was replaced meanwhile.
+        // The report of an attempt that was replaced.
         if self.relays[number].attempt != attempt {
             return RelayEvent::Noted;
         }
         match report {
             RelayReport::Opened(mut relayed, ours) => {
-                // A relay that claims the address of another would be used in its place.
+                // A relay that claims another relay's address would be used in its place.
                 relayed.retain(|it| !self.gave(*it));
                 self.relays[number].state = State::Open { relayed: relayed.clone(), ours, denied: None };
                 RelayEvent::Opened(relayed, ours)
@@ -286,7 +287,7 @@ impl Relays {
             },
             RelayReport::Denied(peer, error) => {
                 let relay = &mut self.relays[number];
-                tracing::debug!(relay = %relay.place.url, %peer, %error, "a relay will not reach an address");
+                tracing::debug!(relay = %relay.place.url, %peer, %error, "a relay refuses to reach an address");
                 if let State::Open { denied, .. } = &mut relay.state {
                     denied.get_or_insert(error);
                 }
@@ -295,7 +296,7 @@ impl Relays {
             RelayReport::Failed(error) => {
                 let gone = self.relays[number].relayed().to_vec();
                 let relay = &mut self.relays[number];
-                // One that was there may be there again: a connection ends for many reasons.
+                // A relay that worked may work again: a connection ends for many reasons.
                 if gone.is_empty() || relay.again == MAX_AGAIN {
                     relay.state = State::Failed(error);
                 } else {
@@ -324,7 +325,7 @@ impl Relay {
         self.relayed().contains(&address)
     }
 
-    /// The relayed address that this one was sent to.
+    /// Returns the relayed address that this one was sent to.
     fn towards(&self, from: SocketAddr) -> Option<SocketAddr> {
         self.relayed().iter().copied().find(|it| it.is_ipv4() == from.is_ipv4())
     }

@@ -1,8 +1,8 @@
-//! The WebSocket under the signaling: root certificates of one's own, and failures that keep their kind.
+//! The WebSocket of the signaling: custom root certificates, and typed failures.
 //!
-//! `livekit-signaling` opens its sockets through one client for the whole process, which takes no
-//! certificates and tells failures as text. So ours is registered in its place; it acts only within
-//! [`scope`] (a task-local value holds what the join wants) and passes everything else on.
+//! `livekit-signaling` opens its sockets through one client for the whole process, which accepts no certificates and
+//! reports failures as text. Therefore this crate registers its own client; it acts only within [`scope`] (a task-local
+//! value holds the join's settings) and passes everything else on.
 
 use std::{
     fmt,
@@ -66,7 +66,7 @@ pub(super) struct Dial {
 /// Why a socket did not open.
 #[derive(Clone, Debug)]
 pub(super) enum DialFailure {
-    /// The name is unknown, or nobody answers there.
+    /// The name is unknown, or no server answers there.
     Unreachable(String),
     /// TLS failed.
     Tls(String),
@@ -100,22 +100,22 @@ impl fmt::Display for DialFailure {
 }
 
 impl Dial {
-    /// A socket that trusts the system's roots and these.
+    /// Creates the settings of a socket that trusts the system's root certificates and these.
     pub(super) fn new(roots: Vec<CertificateDer<'static>>) -> Self {
         Self { roots, ..Self::default() }
     }
 
-    /// One that goes on with a join.
+    /// Marks the socket as one that resumes a join.
     pub(super) fn resuming(self) -> Self {
         Self { resumes: true, ..self }
     }
 
-    /// What came over it and was not read yet.
+    /// Returns the received bytes that were not read yet.
     pub(super) fn unread(&self) -> Arc<Unread> {
         self.unread.clone()
     }
 
-    /// Ends the join's socket, open or not, without a word: what comes late must not join after all.
+    /// Closes the join's socket, open or not, without a message: a late response must not complete the join.
     pub(super) fn hang_up(&self) {
         self.hung_up.cancel();
     }
@@ -124,7 +124,7 @@ impl Dial {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 
-    /// Why the last attempt failed, if one of ours did.
+    /// Returns why the last attempt of this crate's client failed, if it did.
     pub(super) fn failure(&self) -> Option<DialFailure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -136,7 +136,7 @@ tokio::task_local! {
 
 /// Runs a join whose sockets are opened as `dial` says.
 pub(super) async fn scope<F: Future>(dial: Arc<Dial>, join: F) -> F::Output {
-    // Whether it is ours was said at the join.
+    // The error was reported at the join.
     let _ = register();
     DIAL.scope(dial, join).await
 }
@@ -275,7 +275,7 @@ async fn through(
         Ok(stream)
     };
     let opened = time::timeout(limit, opened).await;
-    opened.unwrap_or_else(|_| Err(proxy.failed(format_args!("it did not answer within {limit:?}"))))
+    opened.unwrap_or_else(|_| Err(proxy.failed(format_args!("no response within {limit:?}"))))
 }
 
 async fn reach(host: &Host<&str>, port: u16) -> io::Result<TcpStream> {
@@ -377,7 +377,7 @@ impl WsConnection for WebSocketConnection {
         tokio::select! {
             biased;
             () = self.dial.hung_up.cancelled() => {}
-            // A peer that is gone cannot be told.
+            // A closed peer cannot be notified.
             _ = close => {}
         }
     }

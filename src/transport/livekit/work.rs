@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_goes_on_where_it_was_after_it_was_taken() {
+    async fn taken_work_continues_where_it_was() {
         let (work, input, mut outputs) = echo();
         let mut slot = Work::default();
         slot.spawn(work);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::Packet;
 
-/// The topic of the byte streams that carry frames (`wire.md`, section 5).
+/// The topic of the byte streams that carry frames (`wire.md`, section 5.6).
 pub const STREAM_TOPIC: &str = "toolbridge.frame";
 
 /// The payload of one chunk, in bytes. LiveKit's own clients use the same size.

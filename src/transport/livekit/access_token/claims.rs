@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn token_without_a_role_says_what_will_not_work() {
+    fn warning_about_a_token_without_a_role_names_the_consequences() {
         let says = |token: crate::Token, wanted| part(token).without_role(wanted);
         let ordinary = || key().participant("r", "phone");
         assert!(says(ordinary(), Role::Client).unwrap().contains("configured with the client phone"));

@@ -1,4 +1,4 @@
-//! Answers and candidates that were changed on their way: the stack may refuse them, and that is all.
+//! Mutated answers and candidates: str0m may reject them, and nothing else may happen.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use str0m::{Rtc, change::SdpOffer};
 
 use crate::transport::livekit::{crypto, peer_connection::PeerConnection};
 
-/// How many changed answers are tried. Each costs a peer connection.
+/// How many mutated answers are tried. Each needs a peer connection.
 const ROUNDS: u64 = 600;
 
 /// Numbers that are the same in each run.
@@ -21,7 +21,7 @@ impl Random {
     }
 }
 
-/// Takes a line away, doubles it, exchanges two, or changes letters within one.
+/// Removes a line, duplicates it, swaps two, or changes letters within one.
 fn changed(text: &str, random: &mut Random) -> String {
     let mut lines: Vec<_> = text.split("\r\n").map(str::to_owned).collect();
     for _ in 0..=random.below(3) {
@@ -51,7 +51,7 @@ fn changed(text: &str, random: &mut Random) -> String {
 }
 
 #[tokio::test]
-async fn changed_answers_and_candidates_are_taken_or_refused() {
+async fn mutated_answers_and_candidates_are_accepted_or_refused() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut taken, mut refused) = (0, 0);
     let candidate = "candidate:1 1 udp 2130706431 127.0.0.1 9 typ host raddr 0.0.0.0 rport 0 ufrag abcd";

@@ -1,4 +1,4 @@
-//! The addresses of both ends, as each learns those of the other.
+//! The candidates of both ends, as each learns those of the other.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -14,31 +14,33 @@ use str0m::{
 use super::{Error, Locals, PeerConnection};
 use crate::transport::livekit::ice_tcp::Pair;
 
-/// How many addresses of the server are tried in one beginning of ICE.
+/// The most candidates of the server that are tried per ICE session.
 pub(super) const MAX_CANDIDATES: usize = 64;
-/// How many addresses of ours from outside are told.
+/// The most reflexive addresses that are sent to the server.
 const MAX_OUTSIDE: usize = 16;
 
-/// What both ends have told of their addresses.
+/// The candidates of both ends.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
-    /// The server's that came before its answer.
+    /// The server's candidates that arrived before its answer.
     pub(super) early: Vec<String>,
-    /// How many of the server's were taken since ICE began.
+    /// How many of the server's candidates were accepted since ICE started.
     taken: usize,
-    /// The server's that were tried, each once; those of the present beginning once a way was found.
+    /// The server's candidates that were tried, each once; after a path was found, only those of the current ICE
+    /// session.
     remotes: Vec<SocketAddr>,
-    /// Ours from outside: candidate lines.
+    /// The local reflexive addresses: candidate lines.
     outside: Vec<String>,
     /// Those of them that the server does not know, or has forgotten.
     untold: Vec<String>,
 }
 
 impl Candidates {
-    /// ICE begins anew, and the server has forgotten what it knew. Whether there was a way before.
+    /// Handles an ICE restart: the server has forgotten the local candidates. `was_found` is whether there was a path
+    /// before.
     pub(super) fn begin_anew(&mut self, locals: Locals, was_found: bool) {
         self.taken = 0;
-        // Those that led nowhere yet are named if the join fails.
+        // Candidates that have not worked yet are named if the join fails.
         if was_found {
             self.remotes.clear();
         }
@@ -72,25 +74,25 @@ impl Candidates {
 }
 
 impl PeerConnection {
-    /// The server's addresses that were tried, each once.
+    /// Returns the server's candidates that were tried, each once.
     pub(in crate::transport::livekit) fn remotes(&self) -> &[SocketAddr] {
         &self.candidates.remotes
     }
 
-    /// Takes an address of the server's. One that cannot be used is skipped.
+    /// Handles a candidate of the server. An unusable one is skipped.
     pub(in crate::transport::livekit) fn handle_candidate(&mut self, line: &str) {
         if self.candidates.is_full() {
-            return tracing::debug!(limit = MAX_CANDIDATES, "a candidate too many was skipped");
+            return tracing::debug!(limit = MAX_CANDIDATES, "a candidate beyond the limit was ignored");
         }
         if self.pending.is_some() {
             return self.candidates.early.push(line.to_owned());
         }
         match Candidate::from_sdp_string(line) {
             Ok(candidate) if !is_reachable(candidate.addr()) => {
-                tracing::debug!(remote = %candidate.addr(), "a candidate was skipped: nothing can be there");
+                tracing::debug!(remote = %candidate.addr(), "an unreachable candidate was ignored");
             }
             Ok(candidate) => self.try_remote(candidate),
-            Err(error) => tracing::debug!(%error, "a candidate was skipped"),
+            Err(error) => tracing::debug!(%error, "an invalid candidate was ignored"),
         }
     }
 
@@ -103,7 +105,7 @@ impl PeerConnection {
                     self.open_udp_towards(remote);
                 }
             }
-            // A relayed address has no socket of the server's behind it that could be dialled.
+            // A relayed address has no server socket behind it that could be dialed.
             (Protocol::Tcp, Some(TcpType::Passive))
                 if direct && self.tcp && candidate.kind() != CandidateKind::Relayed =>
             {
@@ -113,7 +115,7 @@ impl PeerConnection {
         }
         self.candidates.handle_taken(remote);
         self.rtc.add_remote_candidate(candidate);
-        // The stack begins with it when it is next told the time, and wanted to be told that at the next check.
+        // str0m uses the candidate when it next gets the time, which it had requested only for the next check.
         self.wake_at = Instant::now();
     }
 
@@ -121,7 +123,7 @@ impl PeerConnection {
         match self.sockets.open_udp_towards(remote) {
             Ok(Some(local)) => self.add_local(Candidate::host(local, Protocol::Udp)),
             Ok(None) => {}
-            Err(error) => tracing::debug!(%remote, %error, "no way to a candidate"),
+            Err(error) => tracing::debug!(%remote, %error, "no path to a candidate"),
         }
     }
 
@@ -130,36 +132,36 @@ impl PeerConnection {
             Ok(candidate) => {
                 self.rtc.add_local_candidate(candidate);
             }
-            Err(error) => tracing::debug!(%error, "an address of ours is unusable"),
+            Err(error) => tracing::debug!(%error, "a local address is unusable"),
         }
     }
 
-    /// An address of ours that the server should be told: a candidate line.
+    /// Returns a local candidate to send to the server: a candidate line.
     pub(in crate::transport::livekit) fn poll_candidate(&mut self) -> Option<String> {
         self.candidates.untold.pop()
     }
 
-    /// A socket of ours is seen from outside at another address.
+    /// Handles the reflexive address of a local socket.
     pub(super) fn handle_reflexive(&mut self, mapped: SocketAddr, local: SocketAddr) -> Result<(), Error> {
         match Candidate::server_reflexive(mapped, local, Protocol::Udp) {
             Ok(candidate) if mapped != local => {
-                tracing::debug!(%local, %mapped, "an address of ours from outside");
+                tracing::debug!(%local, %mapped, "found a reflexive address");
                 self.candidates.handle_outside(candidate.to_sdp_string());
                 self.rtc.add_local_candidate(candidate);
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(%mapped, %error, "an address of ours from outside is unusable"),
+            Err(error) => tracing::debug!(%mapped, %error, "a reflexive address is unusable"),
         }
         self.drain()
     }
 }
 
-/// Our end of a connection over TCP.
+/// Creates the local candidate of a TCP connection.
 pub(super) fn tcp_host(pair: Pair) -> Result<Candidate, IceError> {
     Candidate::builder().tcp().host(pair.local).tcptype(TcpType::Active).build()
 }
 
-/// Whether something of the server's can be at this address. One that counts on a single link needs to know which.
+/// Returns whether the server can be at this address. A link-local address would also need the link.
 fn is_reachable(address: SocketAddr) -> bool {
     let is_odd = match address.ip() {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),

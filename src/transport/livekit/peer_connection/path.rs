@@ -1,18 +1,19 @@
-//! The way to the server that ICE has chosen, and when the server was last heard on it. Without I/O or a clock.
+//! The path to the server that ICE has selected, and when a packet last arrived on it. Does no I/O and reads no
+//! clock.
 
 use std::{net::SocketAddr, time::Instant};
 
-/// Our end and theirs.
-pub(super) type UserQueues = (SocketAddr, SocketAddr);
+/// The local and the remote address.
+pub(super) type AddressPair = (SocketAddr, SocketAddr);
 
-/// What is known of the way.
+/// The state of the path.
 #[derive(Debug)]
 pub(super) struct Path {
-    /// There has been one.
+    /// Whether there has been a path.
     is_found: bool,
-    /// ICE has ended its search. While it searches anew the stack goes on with the old way, which may be dead.
+    /// Whether ICE has ended its search. During a restart str0m continues to use the old path, which may be dead.
     is_settled: bool,
-    chosen: Option<UserQueues>,
+    chosen: Option<AddressPair>,
     heard: Instant,
 }
 
@@ -21,41 +22,41 @@ impl Path {
         Self { is_found: false, is_settled: false, chosen: None, heard: now }
     }
 
-    /// Whether packets got through at all.
+    /// Returns whether ICE has found a path at all.
     pub(super) fn is_found(&self) -> bool {
         self.is_found
     }
 
-    /// The way that was chosen, unless another is being looked for.
-    pub(super) fn chosen(&self) -> Option<UserQueues> {
+    /// Returns the selected path, unless ICE is searching for another.
+    pub(super) fn chosen(&self) -> Option<AddressPair> {
         self.chosen.filter(|_| self.is_settled)
     }
 
-    /// When the server was last heard.
+    /// Returns when the last packet from the server arrived.
     pub(super) fn heard(&self) -> Instant {
         self.heard
     }
 
-    /// ICE has found a way: the server has answered on it.
+    /// Handles that ICE has found a path: the server has answered on it.
     pub(super) fn handle_connected(&mut self, now: Instant) {
         if !self.is_settled {
             (self.is_found, self.is_settled, self.heard) = (true, true, now);
         }
     }
 
-    /// ICE searches anew, from now on with the server.
+    /// Handles that an ICE restart has begun with the server.
     pub(super) fn handle_searching(&mut self) {
         (self.is_settled, self.chosen) = (false, None);
     }
 
-    /// The stack uses this way. Whether that is news.
-    pub(super) fn handle_used(&mut self, ends: UserQueues) -> bool {
+    /// Handles that str0m uses this path. Returns whether it has changed.
+    pub(super) fn handle_used(&mut self, ends: AddressPair) -> bool {
         self.is_settled && self.chosen.replace(ends) != Some(ends)
     }
 
-    /// An authenticated datagram came this way. Another way that can be checked is no sign that this one lives; data come by the
-    /// chosen one alone.
-    pub(super) fn handle_received(&mut self, now: Instant, ends: UserQueues, is_data: bool) {
+    /// Handles an authenticated datagram on this path. A STUN check on another path does not show that the selected
+    /// one is alive; data arrives only on the selected path.
+    pub(super) fn handle_received(&mut self, now: Instant, ends: AddressPair, is_data: bool) {
         if is_data || self.chosen().is_none_or(|chosen| chosen == ends) {
             self.heard = now;
         }
@@ -70,12 +71,12 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn ends(port: u16) -> UserQueues {
+    fn ends(port: u16) -> AddressPair {
         (([127, 0, 0, 1], 5000).into(), ([127, 0, 0, 1], port).into())
     }
 
     #[test]
-    fn only_the_chosen_way_and_data_are_heard() {
+    fn only_the_selected_path_and_data_count_as_received() {
         let start = Instant::now();
         let mut path = Path::new(start);
         path.handle_received(start + SECOND, ends(1), false);
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_way_is_not_chosen_again_while_another_is_looked_for() {
+    fn old_path_is_not_selected_during_a_search() {
         let start = Instant::now();
         let mut path = Path::new(start);
         path.handle_connected(start);

@@ -1,4 +1,4 @@
-//! What a peer connection does with relays and with servers that say our address.
+//! The use of relays and of STUN servers by a peer connection.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::{Admit, Error, PeerConnection};
 use crate::transport::livekit::turn::{RelayEvent, RelayFailure};
 
 impl PeerConnection {
-    /// Uses the relays among these servers, and nothing else with `only`; and asks those that say our address. To be called before the answer is taken,
-    /// and again when the server names others.
+    /// Uses the relays among these servers, exclusively if `only` is set, and asks the STUN servers for the local
+    /// reflexive addresses. Called before the answer is handled, and again when the server sends other servers.
     pub(in crate::transport::livekit) fn use_relays(
         &mut self,
         servers: &[IceServer],
@@ -23,24 +23,24 @@ impl PeerConnection {
         self.sockets.relays.use_servers(servers, self.udp, roots);
     }
 
-    /// Whether only relays may be used and none of them can be, and what became of each.
+    /// Returns what happened to each relay, if only relays may be used and none of them can be.
     pub(in crate::transport::livekit) fn without_relay(&self, waited: Duration) -> Option<Vec<RelayFailure>> {
         let relays = &self.sockets.relays;
         (self.relay_only && !relays.is_hopeful()).then(|| relays.failures(waited))
     }
 
-    /// What became of each relay, if only those may be used.
+    /// Returns what happened to each relay, if only relays may be used.
     pub(in crate::transport::livekit) fn relay_failures(&self, waited: Duration) -> Vec<RelayFailure> {
         if self.relay_only { self.sockets.relays.failures(waited) } else { Vec::new() }
     }
 
-    /// Whether ICE must begin anew for the connection to find its way; asked once.
+    /// Returns whether ICE must be restarted to find a path, and resets the flag.
     pub(in crate::transport::livekit) fn wants_restart(&mut self) -> bool {
         std::mem::take(&mut self.stranded)
     }
 
-    /// The path that was chosen went through a relay that is gone. Another one the server does not take by itself:
-    /// it stays with the best that it knew.
+    /// Returns whether the selected path used a relay that is gone. The server does not switch to another relay by
+    /// itself: it stays with the best pair that it knew.
     pub(super) fn is_cut_off(&self) -> bool {
         self.path.chosen().is_some_and(|(local, _)| !self.sockets.have(local))
     }
@@ -61,17 +61,17 @@ impl PeerConnection {
                 self.receive(Protocol::Udp, from, relayed, &datagram, admit)
             }
             RelayEvent::Failed(gone) => {
-                // Without another way it waits for the relay, which was asked again.
+                // Without another path it waits for the relay, which was contacted again.
                 let waits = self.relay_only && self.sockets.relays.is_awaited();
                 self.stranded |= !waits && self.is_cut_off();
                 for address in gone {
                     if let Ok(candidate) = Candidate::relayed(address, address, Protocol::Udp) {
-                        // Another path is chosen at once, instead of after the silence.
+                        // This selects another path at once, instead of after a timeout.
                         self.rtc.direct_api().invalidate_candidate(&candidate);
                     }
                 }
                 if self.path.is_found() && self.relay_only && !self.sockets.relays.is_hopeful() {
-                    self.lose("no relay works any more");
+                    self.lose("no relay works");
                 }
                 self.drain()
             }

@@ -9,7 +9,7 @@ use super::{candidates::MAX_CANDIDATES, *};
 use crate::transport::livekit::ice_tcp::Pair;
 
 const FROM: &str = "127.0.0.1:4000";
-/// A binding request of nobody that we know, and the beginnings of a DTLS record and of RTP.
+/// A binding request from an unknown sender, and the starts of a DTLS record and of RTP.
 const STUN: &[u8] = b"\0\x01\0\0\x21\x12\xa4\x42123456789012";
 const DTLS: &[u8] = &[22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 const RTP: &[u8] = &[0x80, 96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -27,7 +27,7 @@ async fn both_channels_are_offered_and_no_media() {
 }
 
 #[tokio::test]
-async fn datagrams_from_elsewhere_are_dropped_and_keep_nothing_alive() {
+async fn datagrams_from_unknown_addresses_are_dropped_and_keep_no_path_alive() {
     let mut connection = connection();
     let (from, local) = (FROM.parse().unwrap(), "127.0.0.1:5000".parse().unwrap());
     let heard = connection.heard();
@@ -41,7 +41,7 @@ async fn datagrams_from_elsewhere_are_dropped_and_keep_nothing_alive() {
 }
 
 #[tokio::test]
-async fn unusable_candidates_are_skipped_and_their_number_has_a_cap() {
+async fn unusable_candidates_are_ignored_and_bounded() {
     let mut connection = connection();
     connection.pending = None;
     for line in [
@@ -79,12 +79,12 @@ async fn candidates_before_the_answer_wait_for_it() {
 }
 
 #[tokio::test]
-async fn a_candidate_that_comes_late_is_tried_at_once() {
+async fn late_candidate_is_tried_at_once() {
     let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true, true).unwrap();
     let (_remote, answer) = Remote::answer(&offer).await;
     let without: Vec<_> = answer.split("\r\n").filter(|line| !line.starts_with("a=candidate:")).collect();
     connection.handle_answer(&without.join("\r\n"), 0).unwrap();
-    // Whatever is due is done, until there is nothing but waiting.
+    // Handles all due timers, until there is nothing left but waiting.
     while connection.wake_at <= Instant::now() {
         connection.handle(None, Admit::All).unwrap();
     }
@@ -92,11 +92,11 @@ async fn a_candidate_that_comes_late_is_tried_at_once() {
     assert!(connection.wake_at <= Instant::now());
 }
 
-/// The other end: answers an offer, takes what comes on the channels.
+/// The other end: answers an offer, and receives on the channels.
 struct Remote {
     rtc: Rtc,
     socket: UdpSocket,
-    /// Where all that it sends comes from instead, and how much that was.
+    /// Another source for its packets, and how many it has sent from there.
     elsewhere: Option<(UdpSocket, usize)>,
     local: SocketAddr,
     wake_at: Instant,
@@ -154,7 +154,7 @@ impl Remote {
     }
 }
 
-/// Lets both go on until `done`, or fails.
+/// Lets both run until `done`, or fails.
 async fn drive(
     connection: &mut PeerConnection,
     remote: &mut Remote,
@@ -197,7 +197,7 @@ async fn messages_pass_once_both_channels_are_open() {
 }
 
 #[tokio::test]
-async fn a_full_reliable_channel_leaves_room_for_a_lossy_packet() {
+async fn full_reliable_channel_leaves_room_for_a_lossy_packet() {
     let (mut connection, mut remote) = connected().await;
     let mut written = 0;
     while connection.write(Lane::Reliable, &[7; 15_000]).unwrap() {
@@ -211,7 +211,7 @@ async fn a_full_reliable_channel_leaves_room_for_a_lossy_packet() {
 }
 
 #[tokio::test]
-async fn noise_ends_nothing_wherever_it_comes_from() {
+async fn noise_from_any_address_ends_no_connection() {
     let (mut connection, mut remote) = connected().await;
     let local = connection.sockets.local_udp();
     let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -225,7 +225,7 @@ async fn noise_ends_nothing_wherever_it_comes_from() {
         &[21, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 0],
     ];
     for datagram in noise {
-        // As the server's own: what a forged source address would look like.
+        // From the server's own socket, like a forged source address.
         remote.socket.send_to(datagram, local).await.unwrap();
         stranger.send_to(datagram, local).await.unwrap();
     }
@@ -237,14 +237,14 @@ async fn noise_ends_nothing_wherever_it_comes_from() {
     assert_eq!(connection.lost(), None);
 }
 
-/// Anybody can send from the server's address. What it sends must not keep a dead path alive.
+/// Anyone can send from the server's address. Such datagrams must not keep a dead path alive.
 #[tokio::test]
-async fn datagrams_forged_from_the_servers_address_keep_nothing_alive() {
+async fn forged_datagrams_keep_no_path_alive() {
     let (mut connection, mut remote) = connected().await;
     drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some()).await;
     let (local, server) = connection.path.chosen().unwrap();
     let heard = connection.heard();
-    // Lossy packets that nobody acknowledges are given up meanwhile.
+    // Unacknowledged lossy packets expire meanwhile.
     assert!(connection.write(Lane::Lossy, b"lossy").unwrap());
     assert!(connection.write(Lane::Reliable, b"reliable").unwrap());
     connection.flush().unwrap();
@@ -272,13 +272,13 @@ async fn datagrams_forged_from_the_servers_address_keep_nothing_alive() {
         tokio::task::yield_now().await;
     }
     assert_eq!((connection.heard(), connection.lost()), (heard, None));
-    // What the server says itself is heard.
+    // The server's own datagrams count as received.
     drive(&mut connection, &mut remote, Admit::All, |it, _| it.unacknowledged() == 0).await;
     assert!(connection.heard() > heard);
 }
 
 #[tokio::test]
-async fn each_kind_of_answer_of_the_server_is_heard() {
+async fn every_kind_of_datagram_of_the_server_counts_as_received() {
     let (mut connection, mut remote) = connected().await;
     drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some()).await;
     // An acknowledgement alone.
@@ -297,9 +297,9 @@ async fn each_kind_of_answer_of_the_server_is_heard() {
     drive(&mut connection, &mut remote, Admit::KeepAlive, |it, _| it.heard() > heard).await;
 }
 
-/// What a stranger sends to the port of a connection that lives, of every kind that there is.
+/// A stranger's datagrams of every kind to the port of a live connection.
 #[tokio::test]
-async fn sixty_thousand_forged_datagrams_are_counted_and_nothing_else() {
+async fn sixty_thousand_forged_datagrams_are_only_counted() {
     const COUNT: u64 = 60_000;
     let (mut connection, mut remote) = connected().await;
     let (stranger, local) = ("192.0.2.1:9".parse().unwrap(), connection.sockets.local_udp());
@@ -318,7 +318,7 @@ async fn sixty_thousand_forged_datagrams_are_counted_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_is_kept_out_comes_later() {
+async fn rejected_data_arrives_later() {
     let (mut connection, mut remote) = connected().await;
     let id = remote.channels[0];
     assert!(remote.rtc.channel(id).unwrap().write(true, b"later").unwrap());
@@ -330,19 +330,19 @@ async fn what_is_kept_out_comes_later() {
 }
 
 #[tokio::test]
-async fn the_other_ends_goodbye_is_told() {
+async fn close_by_the_server_is_reported() {
     let (mut connection, mut remote) = connected().await;
     remote.rtc.close().unwrap();
     remote.handle(None);
     drive(&mut connection, &mut remote, Admit::All, |it, _| it.lost().is_some()).await;
 }
 
-/// A second path is no proof that the first one lives: who waited for it would wait in vain.
+/// A second path does not prove that the first one is alive: waiting for it would be in vain.
 #[tokio::test]
-async fn only_the_chosen_path_counts_as_heard() {
+async fn only_the_selected_path_counts_as_received() {
     let (mut connection, mut remote) = connected().await;
     drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some()).await;
-    // What is read in its order is told by noise behind it, which is rejected.
+    // Noise after the datagrams, which is rejected, shows that they were read.
     let (stranger, local) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), connection.sockets.local_udp());
     let mut noise = 0;
     remote.elsewhere = Some((UdpSocket::bind("127.0.0.1:0").await.unwrap(), 0));
@@ -361,7 +361,7 @@ async fn only_the_chosen_path_counts_as_heard() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_directly_when_only_relays_may_be_used() {
+async fn relay_only_sends_no_direct_datagrams() {
     let mut connection = connection();
     connection.pending = None;
     connection.use_relays(&[], true, &[]);
@@ -372,7 +372,7 @@ async fn nothing_is_sent_directly_when_only_relays_may_be_used() {
 }
 
 #[tokio::test]
-async fn an_address_from_outside_is_told_and_one_that_we_know_is_not() {
+async fn reflexive_address_is_sent_unless_it_is_a_known_one() {
     let mut connection = connection();
     let (local, mapped) = ("192.168.1.2:5000".parse().unwrap(), "203.0.113.7:4000".parse().unwrap());
     connection.handle_reflexive(local, local).unwrap();
@@ -385,9 +385,9 @@ async fn an_address_from_outside_is_told_and_one_that_we_know_is_not() {
     assert_eq!(connection.poll_candidate(), None);
 }
 
-/// The end of a connection over TCP is seen, so nobody waits for a silence.
+/// The end of a TCP connection is detected at once, without waiting for a timeout.
 #[tokio::test]
-async fn the_end_of_the_chosen_connection_over_tcp_makes_ice_begin_anew() {
+async fn end_of_the_selected_tcp_connection_restarts_ice() {
     let (mut connection, mut remote) = connected().await;
     drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some()).await;
     let pair = Pair { local: "127.0.0.1:5000".parse().unwrap(), remote: FROM.parse().unwrap() };
@@ -401,9 +401,9 @@ async fn the_end_of_the_chosen_connection_over_tcp_makes_ice_begin_anew() {
     }
 }
 
-/// A server that is not reached is asked again and again, and names the same addresses each time.
+/// An unreachable server is tried again and again, and sends the same candidates each time.
 #[tokio::test]
-async fn each_beginning_has_room_for_as_many_addresses_and_each_is_named_once() {
+async fn every_ice_session_has_its_own_candidate_limit_and_names_each_once() {
     let mut connection = connection();
     for beginning in 0..20 {
         if beginning > 0 {
@@ -422,7 +422,7 @@ async fn each_beginning_has_room_for_as_many_addresses_and_each_is_named_once() 
 }
 
 #[tokio::test]
-async fn addresses_that_are_gone_stay_so_and_those_from_outside_are_told_again() {
+async fn discarded_addresses_stay_discarded_and_reflexive_ones_are_sent_again() {
     let (mut connection, _remote) = connected().await;
     let (local, mapped) = (connection.sockets.local_udp(), "203.0.113.7:4000".parse().unwrap());
     connection.handle_reflexive(mapped, local).unwrap();

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_certificates_time_is_read() {
+    fn expiry_of_a_certificate_is_read() {
         for (year, expected) in [(2030, 1_893_456_000), (1999, 915_148_800), (2060, 2_840_140_800)] {
             let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
             params.not_after = date_time_ymd(year, 1, 1);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_has_no_end() {
+    fn invalid_certificate_has_no_expiry() {
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
         params.not_after = date_time_ymd(2030, 1, 1);
         let whole = params.self_signed(&KeyPair::generate().unwrap()).unwrap();

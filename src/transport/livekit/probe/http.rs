@@ -73,7 +73,7 @@ pub(super) async fn get(probe: &Probe, path: &str, token: Option<&str>) -> Resul
         Err(_) => return Err(HttpFault::Silent),
         Ok(Err(error)) => return Err(HttpFault::Ended(error.to_string())),
         Ok(Ok(bytes)) if bytes.is_empty() => {
-            return Err(HttpFault::Ended("the connection was closed without an answer".into()));
+            return Err(HttpFault::Ended("the connection was closed without a response".into()));
         }
         Ok(Ok(bytes)) => bytes,
     };
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_is_read() {
+    fn date_is_parsed() {
         assert_eq!(date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
         assert_eq!(date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
         assert_eq!(date("Thu, 29 Feb 2024 23:59:59 GMT"), Some(1_709_251_199));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_as_far_as_it_goes() {
+    fn incomplete_response_is_read_as_far_as_possible() {
         let answer =
             read(b"HTTP/1.1 401 Unauthorized\r\nDate: Thu, 01 Jan 1970 00:01:40 GMT\r\n\r\nno", 40).unwrap();
         assert_eq!((answer.status, answer.ahead, answer.body.as_str()), (401, Some(60), "no"));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_asked_for_below_the_servers_own() {
+    fn request_path_is_below_the_servers_path() {
         let url = Url::parse("wss://sfu.example.com/lk/").unwrap();
         assert!(
             request(&url, "/rtc/validate", None)

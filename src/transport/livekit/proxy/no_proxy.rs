@@ -1,14 +1,14 @@
-//! What is reached without a proxy: the list in `no_proxy`.
+//! The `no_proxy` list: hosts that are reached without a proxy.
 
 use std::net::IpAddr;
 
 use url::Host;
 
-/// Names, addresses and networks, with commas or spaces between them; `*` is everything.
+/// Names, addresses and networks, separated by commas or spaces; `*` matches everything.
 pub(super) struct NoProxy<'a>(pub(super) &'a str);
 
 impl NoProxy<'_> {
-    /// Whether this host is one of them, at this port.
+    /// Returns whether the list contains this host at this port.
     pub(super) fn hold(&self, host: &Host<&str>, port: u16) -> bool {
         self.0.split([',', ' ', '\t']).filter(|it| !it.is_empty()).any(|entry| matches(entry, host, port))
     }
@@ -29,7 +29,7 @@ fn matches(entry: &str, host: &Host<&str>, port: u16) -> bool {
     }
 }
 
-/// An entry may name one port: `host:7880`, `[::1]:7880`.
+/// Splits off the port that an entry may have: `host:7880`, `[::1]:7880`.
 fn without_port(entry: &str) -> (&str, Option<u16>) {
     match entry.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => match port.parse() {
@@ -40,7 +40,7 @@ fn without_port(entry: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// `example.com` and `.example.com` mean that name and all below it.
+/// Matches a name: `example.com` and `.example.com` mean that name and all names below it.
 fn is_or_ends_with(name: &str, entry: &str) -> bool {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     let entry = entry.trim_start_matches("*.").trim_matches('.').to_ascii_lowercase();
@@ -50,14 +50,14 @@ fn is_or_ends_with(name: &str, entry: &str) -> bool {
     name.strip_suffix(&entry).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
-/// An address, or a network as `192.0.2.0/24`.
+/// Matches an address, or a network such as `192.0.2.0/24`.
 fn holds(entry: &str, ip: IpAddr) -> bool {
     let (base, length) = match entry.split_once('/') {
         Some((base, length)) => (base, length.parse::<u32>().ok()),
         None => (entry, Some(u32::MAX)),
     };
     let Ok(base) = base.trim_matches(['[', ']']).parse::<IpAddr>() else { return false };
-    // An address of IPv4 within one of IPv6 has its network counted from the beginning of the whole.
+    // The prefix of an IPv4 address inside an IPv6 address counts from the start of the whole address.
     let before = if base.is_ipv6() && base.to_canonical().is_ipv4() { 96 } else { 0 };
     let (base, ip, bits) = match (base.to_canonical(), ip.to_canonical()) {
         (IpAddr::V4(base), IpAddr::V4(ip)) => (u128::from(base.to_bits()), u128::from(ip.to_bits()), 32),
@@ -66,7 +66,7 @@ fn holds(entry: &str, ip: IpAddr) -> bool {
     };
     let Some(length) = length else { return false };
     let rest = bits - length.saturating_sub(before).min(bits);
-    // A shift by all 128 bits is no shift to the processor.
+    // A shift by all 128 bits would overflow.
     rest >= bits || base >> rest == ip >> rest
 }
 
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_means_itself_and_all_below_it() {
+    fn name_matches_itself_and_names_below_it() {
         for list in
             ["example.com", ".example.com", "*.example.com", "other, EXAMPLE.com.", "other example.com", "*"]
         {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_networks_are_looked_into() {
+    fn addresses_and_networks_are_matched() {
         for list in ["192.0.2.7", "192.0.2.0/24", "10.0.0.0/8,192.0.0.0/16", "0.0.0.0/0", "192.0.2.7/32"] {
             assert!(held(list, "wss://192.0.2.7"), "{list}");
         }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_ipv4_within_one_of_ipv6_means_the_same() {
+    fn ipv4_mapped_address_matches_its_ipv4_entry() {
         for list in ["::ffff:192.0.2.7", "::ffff:192.0.2.7/128", "::ffff:192.0.2.0/120", "::ffff:0.0.0.0/96"]
         {
             assert!(held(list, "wss://192.0.2.7"), "{list}");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_may_name_a_port() {
+    fn entry_may_contain_a_port() {
         assert!(held("example.com:7880", "ws://example.com:7880"));
         assert!(!held("example.com:7880", "ws://example.com:7881"));
         assert!(held("[2001:db8::7]:7880", "ws://[2001:db8::7]:7880"));

@@ -7,7 +7,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 fn named(environment: &[(&str, &str)], url: &str) -> Result<Option<Proxy>, ProxyError> {
     let lookup = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
     let url = Url::parse(url).unwrap();
-    // As if every name below `localhost` led to loopback.
+    // As if every name below `localhost` resolved to loopback.
     let is_here = url.host().is_none_or(|host| host::is_here(&host));
     Proxy::named_in(lookup, &url, is_here)
 }
@@ -17,7 +17,7 @@ fn shown(environment: &[(&str, &str)], url: &str) -> String {
 }
 
 #[test]
-fn each_scheme_has_its_variable_and_small_letters_go_first() {
+fn scheme_has_its_variable_and_lower_case_takes_precedence() {
     let all = [
         ("http_proxy", "http://a:1"),
         ("HTTP_PROXY", "http://b:2"),
@@ -45,7 +45,7 @@ fn each_scheme_has_its_variable_and_small_letters_go_first() {
 }
 
 #[test]
-fn a_name_below_localhost_that_leads_elsewhere_is_reached_through_the_proxy() {
+fn name_below_localhost_that_resolves_elsewhere_uses_the_proxy() {
     let environment = |name: &str| (name == "all_proxy").then(|| "http://proxy:1".into());
     let url = Url::parse("ws://app.localhost:7880").unwrap();
     assert!(Proxy::named_in(environment, &url, true).unwrap().is_none());
@@ -53,7 +53,7 @@ fn a_name_below_localhost_that_leads_elsewhere_is_reached_through_the_proxy() {
 }
 
 #[test]
-fn a_visitors_header_is_no_variable() {
+fn cgi_header_is_not_used_as_a_variable() {
     let cgi = [("HTTP_PROXY", "http://evil:1"), ("REQUEST_METHOD", "GET")];
     assert_eq!(shown(&cgi, "ws://example.com"), "none");
     assert_eq!(shown(&cgi[..1], "ws://example.com"), "evil:1 (HTTP_PROXY)");
@@ -61,7 +61,7 @@ fn a_visitors_header_is_no_variable() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_text_is_told_and_nothing_goes_out_directly() {
+fn unreadable_variable_is_an_error_and_no_direct_connection_is_made() {
     use std::os::unix::ffi::OsStringExt as _;
 
     let bytes = || OsString::from_vec(b"http://proxy\xff:1".to_vec());
@@ -69,7 +69,7 @@ fn what_is_no_text_is_told_and_nothing_goes_out_directly() {
     for variable in ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"] {
         let lookup = |name: &str| (name == variable).then(bytes);
         let error = Proxy::named_in(lookup, &url("wss://example.com"), false).unwrap_err();
-        assert_eq!((&*error.proxy, &*error.reason), (variable, "it is no text in UTF-8"));
+        assert_eq!((&*error.proxy, &*error.reason), (variable, "its value is not UTF-8"));
         assert!(Proxy::named_in(lookup, &url("ws://localhost"), true).unwrap().is_none(), "nobody looks");
     }
     let lookup = |name: &str| match name {
@@ -79,7 +79,7 @@ fn what_is_no_text_is_told_and_nothing_goes_out_directly() {
     };
     let error = Proxy::named_in(lookup, &url("wss://example.com"), false).unwrap_err();
     assert_eq!(error.proxy, "NO_PROXY");
-    // What is not asked for does not matter.
+    // An unused variable does not matter.
     assert!(Proxy::named_in(lookup, &url("ws://example.com"), false).unwrap().is_none());
     let both = |name: &str| match name {
         "https_proxy" => Some("http://proxy:1".into()),
@@ -90,7 +90,7 @@ fn what_is_no_text_is_told_and_nothing_goes_out_directly() {
 }
 
 #[test]
-fn this_machine_is_never_behind_a_proxy() {
+fn this_machine_is_reached_without_a_proxy() {
     let all = [("ALL_PROXY", "http://p:1")];
     for here in [
         "ws://localhost:7880",
@@ -108,7 +108,7 @@ fn this_machine_is_never_behind_a_proxy() {
 }
 
 #[test]
-fn what_is_excepted_is_reached_without() {
+fn excluded_host_is_reached_without_a_proxy() {
     let proxied = [("ALL_PROXY", "http://p:1"), ("NO_PROXY", "intern.example, 10.0.0.0/8")];
     assert_eq!(shown(&proxied, "wss://sfu.intern.example"), "none");
     assert_eq!(shown(&proxied, "ws://10.1.2.3:7880"), "none");
@@ -118,7 +118,7 @@ fn what_is_excepted_is_reached_without() {
 }
 
 #[test]
-fn an_address_may_come_without_scheme_and_port() {
+fn proxy_address_may_lack_scheme_and_port() {
     for (value, address) in [
         ("proxy:3128", "proxy:3128"),
         ("http://proxy", "proxy:80"),
@@ -131,7 +131,7 @@ fn an_address_may_come_without_scheme_and_port() {
 }
 
 #[test]
-fn what_is_no_http_proxy_is_named_without_its_credentials() {
+fn unsupported_proxy_is_named_without_its_credentials() {
     for value in [
         "socks5://user:hunter2@proxy:1080",
         "http://user:hunter2@",
@@ -165,7 +165,7 @@ fn credentials_are_decoded_and_sent_as_basic() {
     }
 }
 
-/// What becomes of a proxy that gives this answer and then waits, or ends.
+/// The result of a proxy that sends this response and then waits, or closes.
 async fn answered(answer: &[u8], ends: bool) -> Result<(), ProxyError> {
     let url = "wss://sfu.example.com";
     let proxy = named(&[("ALL_PROXY", "http://user:hunter2@proxy:3128")], url).unwrap().unwrap();
@@ -183,7 +183,7 @@ async fn answered(answer: &[u8], ends: bool) -> Result<(), ProxyError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_success_opens_the_way() {
+async fn only_a_success_status_opens_the_tunnel() {
     for open in [
         "HTTP/1.1 200 Connection established\r\n\r\n",
         "HTTP/1.0 200\r\nVia: x\r\n\r\n",
@@ -198,16 +198,16 @@ async fn only_a_success_opens_the_way() {
         ),
         ("HTTP/1.1 502\r\n\r\n", "it refused: 502"),
         ("HTTP/1.1 403 200 \u{1b}[31mno\r\n\r\n", "it refused: 403 200 [31mno"),
-        ("SSH-2.0-OpenSSH\r\n\r\n", "it is no HTTP proxy"),
-        ("HTTP/1.1 x\r\n\r\n", "it is no HTTP proxy"),
-        ("HTTP/1.1 200 OK\r\n\r\nmore", "it speaks where the server was to be heard"),
+        ("SSH-2.0-OpenSSH\r\n\r\n", "it is not an HTTP proxy"),
+        ("HTTP/1.1 x\r\n\r\n", "it is not an HTTP proxy"),
+        ("HTTP/1.1 200 OK\r\n\r\nmore", "it sent data before the tunnel was used"),
     ] {
         assert_eq!(answered(answer.as_bytes(), false).await.unwrap_err().reason, reason, "{answer}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_has_an_end() {
+async fn proxy_response_is_bounded() {
     assert!(answered(b"", true).await.unwrap_err().reason.contains("closed the connection"));
     assert!(answered(b"HTTP/1.1 200 OK\r\n", true).await.unwrap_err().reason.contains("closed"));
     assert!(answered(b"HTTP/1.1 200 OK\r\n", false).await.unwrap_err().reason.contains("within 5s"));

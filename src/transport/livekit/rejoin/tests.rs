@@ -1,11 +1,11 @@
-//! Losses, attempts and their times, on a clock of the test's own.
+//! Losses, attempts and their times, on virtual time.
 
 use super::*;
 use crate::transport::livekit::TokenRefusal;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// The largest wait that chance can make of one; nought is the smallest.
+/// The largest random wait; zero is the smallest.
 const MOST: u32 = u32::MAX;
 
 fn policy() -> Policy {
@@ -29,7 +29,7 @@ fn unauthorized() -> ConnectError {
     ConnectError::Unauthorized { server: "sfu:443".into(), status: 401, reason: TokenRefusal::Unknown }
 }
 
-/// Lets the time come; how long that took, and the limit of the attempt.
+/// Advances to the next attempt; returns the wait and the limit of the attempt.
 fn next_attempt(rejoin: &mut Rejoin, now: &mut Instant) -> (Duration, Duration) {
     let before = *now;
     loop {
@@ -202,7 +202,7 @@ fn gateway_refusal_is_final_after_15_s() {
     rejoin.handle_failed(now, &refused(404), 0);
     rejoin.handle_failed(now + 14 * SECOND, &forbidden(), 0);
     assert_eq!(rejoin.is_over(now), None);
-    // Something else in between: it has moved on. A server that has no time refuses nothing.
+    // Another failure in between resets it. An unavailable server is not a refusal.
     rejoin.handle_failed(now + 15 * SECOND, &unreachable(), 0);
     rejoin.handle_failed(now + 16 * SECOND, &refused(503), 0);
     now += 36 * SECOND;
@@ -263,7 +263,7 @@ fn rejected_token_is_replaced_at_once() {
     assert!(matches!(rejoin.poll(now), Step::Join { fresh_token: false, .. }));
     rejoin.handle_failed(now, &Failure::TokenRefused, MOST);
     assert!(matches!(rejoin.poll(now), Step::Join { fresh_token: true, .. }));
-    // Nobody gave one: the old one is tried again, and refused again.
+    // No new token was available: the old one is tried again, and refused again.
     rejoin.handle_failed(now, &Failure::NoToken("away".into()), MOST);
     assert!(next_attempt(&mut rejoin, &mut now).0 > Duration::ZERO);
 }

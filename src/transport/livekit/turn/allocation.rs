@@ -1,5 +1,6 @@
-//! One relayed address as its client sees it ([RFC 8656](https://www.rfc-editor.org/rfc/rfc8656)): asked for, kept, and
-//! used. Without a socket, a clock or chance: bytes and the time go in, bytes and the next deadline come out.
+//! A relayed address as its client sees it ([RFC 8656](https://www.rfc-editor.org/rfc/rfc8656)): allocation, refresh
+//! and use. It has no socket, clock or random source: inputs are bytes and the time, outputs are bytes and the next
+//! deadline.
 
 use std::{
     collections::VecDeque,
@@ -22,27 +23,27 @@ mod request;
 pub(super) use ids::Ids;
 use request::{Purpose, Request, Retry};
 
-/// How many addresses of the room's server one relay is used for.
+/// The most addresses of the LiveKit server that one relay is used for.
 pub(super) const MAX_PEERS: usize = 64;
-/// A permission lasts 5 min (section 9), a channel 10 min: both are renewed before the first of them ends.
+/// A permission lasts 5 min (section 9), a channel 10 min: both are refreshed before the first of them expires.
 const RENEW_PEER: Duration = Duration::from_secs(4 * 60);
-/// The shortest time between two renewals, whatever the server says.
+/// The shortest time between two refreshes, whatever the relay requests.
 const MIN_RENEWAL: Duration = Duration::from_secs(1);
 
-/// What became of an allocation.
+/// An event of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// There it is: an address of each family that the relay has.
+    /// The allocation succeeded, with an address of each family that the relay has.
     Opened(Vec<SocketAddr>),
-    /// The relay will not reach this address.
+    /// The relay refuses to reach this address.
     Denied(SocketAddr, RelayError),
-    /// It is over, or never began.
+    /// The allocation has ended, or failed.
     Failed(RelayError),
 }
 
-/// An allocation, or the attempt to get one.
+/// An allocation, or the attempt to create one.
 pub(super) struct Allocation {
-    /// Whether the way to the relay loses nothing.
+    /// Whether the connection to the relay is reliable (a stream).
     reliable: bool,
     credentials: Credentials,
     ids: Ids,
@@ -54,11 +55,11 @@ pub(super) struct Allocation {
     peers: Vec<Peer>,
     out: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
-    /// What came and was of no use.
+    /// How many useless messages arrived.
     ignored: u64,
 }
 
-/// What the relay said when it first refused us.
+/// The relay's parameters from its first refusal.
 struct Session {
     realm: String,
     nonce: String,
@@ -72,12 +73,12 @@ enum Stage {
     Over,
 }
 
-/// An address of the room's server. Its place in the list is its channel.
+/// An address of the LiveKit server. Its index in the list determines its channel.
 struct Peer {
     address: SocketAddr,
-    /// Whether datagrams go by the channel; else each carries the address.
+    /// Whether datagrams use the channel; otherwise each contains the address.
     bound: bool,
-    /// The relay gives no channel: a permission must do.
+    /// Whether the relay refuses a channel, so that a permission must suffice.
     no_channel: bool,
     denied: bool,
     renew_at: Option<Instant>,
@@ -91,7 +92,7 @@ impl Peer {
 }
 
 impl Allocation {
-    /// Asks for one.
+    /// Starts an allocation.
     pub(super) fn new(now: Instant, reliable: bool, credentials: Credentials, ids: Ids) -> Self {
         let mut allocation = Self {
             reliable,
@@ -111,12 +112,12 @@ impl Allocation {
         allocation
     }
 
-    /// Sees to it that datagrams from and to this address pass.
+    /// Allows datagrams from and to this address.
     pub(super) fn permit(&mut self, now: Instant, address: SocketAddr) {
         self.peer(now, address);
     }
 
-    /// What has to be written so that a datagram reaches this address; none if it cannot.
+    /// Returns the bytes to write so that a datagram reaches this address; `None` if it cannot.
     pub(super) fn send(&mut self, now: Instant, to: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         if !matches!(self.stage, Stage::Open { .. }) {
             return None;
@@ -135,19 +136,19 @@ impl Allocation {
         }
     }
 
-    /// Takes what the relay sent; a datagram and its sender, if it was one.
+    /// Handles bytes from the relay; returns a datagram and its sender, if it contains one.
     pub(super) fn handle<'a>(&mut self, now: Instant, bytes: &'a [u8]) -> Option<(SocketAddr, &'a [u8])> {
         if let Some((number, datagram)) = frame::read_channel(bytes) {
             let peer = self.peers.get(usize::from(number - CHANNELS.start()));
-            // The word that the channel is bound may come behind the first datagram.
+            // The confirmation of the channel may arrive after the first datagram.
             if let Some(peer) = peer.filter(|peer| !peer.no_channel && !peer.denied) {
                 return Some((peer.address, datagram));
             }
-            self.ignore("a datagram on a channel that is none");
+            self.ignore("a datagram on an unknown channel");
             return None;
         }
         let Some(message) = Message::read(bytes) else {
-            self.ignore("what is no message");
+            self.ignore("an invalid message");
             return None;
         };
         match (message.class, message.method) {
@@ -159,15 +160,15 @@ impl Allocation {
                 {
                     return Some((from, datagram));
                 }
-                self.ignore("a datagram from somebody who has no permission");
+                self.ignore("a datagram from an address without a permission");
             }
             (Class::Success | Class::Error, _) => self.handle_answer(now, &message),
-            _ => self.ignore("a message that no client is sent"),
+            _ => self.ignore("a message that clients never receive"),
         }
         None
     }
 
-    /// Does what the time has brought.
+    /// Handles the deadlines that have passed.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if let Stage::Open { renew_at, ends_at } = self.stage {
             if now >= ends_at {
@@ -198,17 +199,17 @@ impl Allocation {
         }
     }
 
-    /// What must be written now, in this order.
+    /// Returns the next bytes to write, in order.
     pub(super) fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         self.out.pop_front()
     }
 
-    /// What became of it.
+    /// Returns the next event.
     pub(super) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When `handle_timeout` is due. None once it is over.
+    /// Returns when `handle_timeout` is due; `None` once the allocation has ended.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let requests = self.requests.iter().map(Request::due);
         match self.stage {
@@ -221,7 +222,8 @@ impl Allocation {
         }
     }
 
-    /// The goodbye, so that the relay need not keep the address until its time is over.
+    /// Returns the request that releases the allocation, so that the relay does not keep the address until it
+    /// expires.
     pub(super) fn release(&mut self) -> Option<Vec<u8>> {
         let was_open = matches!(self.stage, Stage::Open { .. });
         self.stage = Stage::Over;
@@ -233,13 +235,13 @@ impl Allocation {
         })
     }
 
-    /// How much came that was of no use.
+    /// Returns how many useless messages arrived.
     #[cfg(test)]
     pub(super) fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// The place of an address, which is made if there is room for it.
+    /// Returns the index of an address, adding it if there is room.
     fn peer(&mut self, now: Instant, address: SocketAddr) -> Option<usize> {
         if let Some(at) = self.peers.iter().position(|peer| peer.address == address) {
             return Some(at);
@@ -248,7 +250,7 @@ impl Allocation {
             self.peers.push(Peer::new(now, address, false));
             self.peers.len() - 1
         } else {
-            // The one that was used longest ago makes room. Its channel is its own for a while yet.
+            // The least recently used one is replaced. Its channel stays reserved for a while.
             let (at, _) = self.peers.iter().enumerate().min_by_key(|(_, peer)| peer.used)?;
             self.peers[at] = Peer::new(now, address, true);
             self.requests.retain(|it| ![Purpose::Bind(at), Purpose::Permit(at)].contains(&it.purpose));
@@ -260,7 +262,7 @@ impl Allocation {
         Some(at)
     }
 
-    /// Asks for a channel, which is a permission too, or for a permission alone.
+    /// Requests a channel, which includes a permission, or a permission alone.
     fn renew(&mut self, now: Instant, at: usize) {
         self.peers[at].renew_at = None;
         let is_v4 = self.peers[at].address.is_ipv4();
@@ -276,11 +278,11 @@ impl Allocation {
         let message = Writer::new(Class::Request, purpose.method(), id);
         let message = match purpose {
             Purpose::Allocate => {
-                /// UDP's number among the protocols of IP.
+                /// UDP's protocol number in IP.
                 const UDP: [u8; 4] = [17, 0, 0, 0];
                 const V6: [u8; 4] = [2, 0, 0, 0];
                 let message = message.put(attribute::REQUESTED_TRANSPORT, &UDP);
-                // A relay that knows nothing of the second address leaves it out.
+                // A relay that does not support a second address ignores the attribute.
                 let family = if self.only_v6 {
                     attribute::REQUESTED_ADDRESS_FAMILY
                 } else {
@@ -321,12 +323,12 @@ impl Allocation {
 
     fn ignore(&mut self, what: &'static str) {
         self.ignored += 1;
-        tracing::debug!(what, ignored = self.ignored, "a relay's message was skipped");
+        tracing::debug!(what, ignored = self.ignored, "a relay's message was ignored");
     }
 }
 
 fn channel(at: usize) -> u16 {
-    // At most `MAX_PEERS`, which is far less than there are channels.
+    // At most `MAX_PEERS`, far fewer than there are channels.
     CHANNELS.start() + u16::try_from(at).unwrap_or_default()
 }
 

@@ -1,11 +1,11 @@
-//! Who we are to a relay.
+//! The credentials for a relay.
 
 use std::fmt;
 
 /// The longest user name (14.3) and password, in bytes.
 const MAX_CREDENTIAL: usize = 512;
 
-/// Who we are to a relay.
+/// The user name and password for a relay.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(in crate::transport::livekit) struct Credentials {
     pub(super) username: String,
@@ -13,7 +13,7 @@ pub(in crate::transport::livekit) struct Credentials {
 }
 
 impl Credentials {
-    /// None if they are longer than TURN can carry.
+    /// Returns `None` if they are longer than TURN allows.
     pub(in crate::transport::livekit) fn new(username: &str, password: &str) -> Option<Self> {
         let fits = username.len() <= MAX_CREDENTIAL && password.len() <= MAX_CREDENTIAL;
         fits.then(|| Self { username: username.to_owned(), password: password.to_owned() })

@@ -1,27 +1,27 @@
-//! What travels between us and a relay: STUN messages, and datagrams behind the number of their channel
-//! ([RFC 8656](https://www.rfc-editor.org/rfc/rfc8656), section 12).
+//! Frames between client and relay: STUN messages, and datagrams after their channel number ([RFC
+//! 8656](https://www.rfc-editor.org/rfc/rfc8656), section 12).
 
 use bytes::{Buf, BytesMut};
 
 use super::stun::{self, MAX_MESSAGE, array, padded};
 
-/// The numbers that a channel may have (section 12).
+/// The valid channel numbers (section 12).
 pub(super) const CHANNELS: std::ops::RangeInclusive<u16> = 0x4000..=0x4FFF;
-/// A channel's number and the length.
+/// The size of a channel number and a length, in bytes.
 const HEAD: usize = 4;
 
-/// A stream that holds something else than frames. It cannot be read any further.
+/// The stream contains something other than frames. It cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// Takes the next whole frame off a stream's bytes; none if it has not come whole yet.
+/// Splits the next complete frame off a stream's bytes; `None` if it is incomplete.
 pub(super) fn split(buffer: &mut BytesMut) -> Result<Option<BytesMut>, Broken> {
     let (true, Some(first)) = (buffer.len() >= HEAD, array(buffer, 0).map(u16::from_be_bytes)) else {
         return Ok(None);
     };
     let (length, taken) = if CHANNELS.contains(&first) {
         let length = HEAD + usize::from(u16::from_be_bytes([buffer[2], buffer[3]]));
-        // On a stream the padding is a must, and not counted.
+        // On a stream padding is mandatory, and not included in the length.
         (length, padded(length))
     } else {
         if buffer.len() < stun::HEAD {
@@ -41,14 +41,14 @@ pub(super) fn split(buffer: &mut BytesMut) -> Result<Option<BytesMut>, Broken> {
     Ok(Some(frame))
 }
 
-/// The channel of a datagram and where it begins and ends; none if it is cut, or no such frame.
+/// Returns the channel of a datagram and its content; `None` if the frame is truncated or of another kind.
 pub(super) fn read_channel(frame: &[u8]) -> Option<(u16, &[u8])> {
     let number = array(frame, 0).map(u16::from_be_bytes).filter(|number| CHANNELS.contains(number))?;
     let length = usize::from(u16::from_be_bytes(array(frame, 2)?));
     Some((number, frame.get(HEAD..HEAD + length)?))
 }
 
-/// A datagram for a channel, padded as a stream needs it and a datagram does not mind.
+/// Writes a datagram for a channel, padded as a stream requires and UDP allows.
 pub(super) fn write_channel(number: u16, datagram: &[u8]) -> Option<Vec<u8>> {
     let length = u16::try_from(datagram.len()).ok()?;
     let mut frame = Vec::with_capacity(padded(HEAD + datagram.len()));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_in_pieces_of_any_size_gives_the_same_frames() {
+    fn stream_split_anywhere_gives_the_same_frames() {
         let frames = [
             write_channel(0x4000, b"one").unwrap(),
             message(),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_something_else_is_broken_at_once() {
+    fn foreign_stream_is_broken_at_once() {
         for bytes in [
             &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
             b"\x50\0\0\0",
@@ -104,7 +104,7 @@ mod tests {
             // A message and a datagram over the limit.
             b"\0\x01\xff\xf0\x21\x12\xa4\x42123456789012",
             b"\x40\0\xff\xff",
-            // No cookie; a length that is no multiple of four.
+            // No cookie; a length that is not a multiple of four.
             b"\x00\x01\x00\x00\x00\x00\x00\x00123456789012",
             b"\0\x01\0\x02\x21\x12\xa4\x42123456789012",
         ] {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_datagram_is_none() {
+    fn truncated_datagram_is_ignored() {
         let whole = write_channel(0x4000, b"datagram").unwrap();
         for length in 0..whole.len() {
             assert_eq!(read_channel(&whole[..length]), None, "{length}");

@@ -1,4 +1,4 @@
-//! One relay: a task that looks for it, gets an address of it, and carries datagrams until nobody wants it any more.
+//! One relay: a task that connects to it, allocates an address, and carries datagrams until it is no longer needed.
 
 use std::{
     future::{Future, pending},
@@ -18,14 +18,14 @@ use super::{
     url::IceUrl,
 };
 
-/// How long a goodbye may take on a stream that is full.
+/// The time limit of the release on a full stream.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// How long a relay may give us no address where another way to it is left: some families lead nowhere, and nobody says
-/// so. Two round trips are enough for a yes.
+/// How long to wait for an allocation while another address of the relay is left: some address families do not work,
+/// without any error. Two round trips suffice for a success.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Where a relay is and how it is reached.
+/// The URL of a relay and how to reach it.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) url: IceUrl,
@@ -34,28 +34,28 @@ pub(super) struct Place {
     pub(super) roots: Vec<CertificateDer<'static>>,
 }
 
-/// What a relay is asked for.
+/// A command to a relay's task.
 pub(super) enum Command {
-    /// To let pass what comes from and goes to this address.
+    /// Allow datagrams from and to this address.
     Permit(SocketAddr),
-    /// To pass this on.
+    /// Send a datagram to this address.
     Send(SocketAddr, Vec<u8>),
 }
 
-/// What a relay tells.
+/// An event of a relay's task.
 #[derive(Debug)]
 pub(super) enum RelayReport {
-    /// It gave us addresses. Ours towards it is the second.
+    /// The relay has allocated addresses; the second field is the local address of the connection to it.
     Opened(Vec<SocketAddr>, SocketAddr),
-    /// A datagram came through it from there.
+    /// A datagram from this address arrived through the relay.
     Datagram(SocketAddr, Vec<u8>),
-    /// It will not reach this address.
+    /// The relay refuses to reach this address.
     Denied(SocketAddr, RelayError),
-    /// It cannot be used, or not any more.
+    /// The relay cannot be used, or no longer.
     Failed(RelayError),
 }
 
-/// A report, and of which attempt at which relay it is.
+/// A report, with the relay and the attempt that it belongs to.
 #[derive(Debug)]
 pub(super) struct Reported {
     pub(super) number: usize,
@@ -63,7 +63,7 @@ pub(super) struct Reported {
     pub(super) report: RelayReport,
 }
 
-/// Where reports of a relay go: all of them share one queue.
+/// Sends the reports of a relay: all relays share one queue.
 pub(super) struct Reports {
     pub(super) number: usize,
     pub(super) attempt: u64,
@@ -76,7 +76,7 @@ impl Reports {
     }
 }
 
-/// Runs until the relay fails, or its commands end.
+/// Runs until the relay fails, or its command channel closes.
 pub(super) async fn run(place: Place, mut commands: mpsc::Receiver<Command>, reports: Reports) {
     let mut peers = Vec::new();
     let found = noting(connection::resolve(&place.url, place.from), &mut commands, &mut peers).await;
@@ -91,8 +91,8 @@ pub(super) async fn run(place: Place, mut commands: mpsc::Receiver<Command>, rep
     }
 }
 
-/// Uses the first address of the relay at which it gives us one. Why there is none, or not any more; nothing if nobody
-/// wants it any more.
+/// Uses the first address of the relay that allocates. Returns why none does, or no longer; `None` if the relay is no
+/// longer needed.
 pub(super) async fn try_each(
     addresses: &[SocketAddr],
     patience: Duration,
@@ -116,15 +116,15 @@ pub(super) async fn try_each(
             }
         };
         tracing::debug!(relay = %place.url, %remote, %error, "an address of a relay cannot be used");
-        // A family that we do not have at all says less than the other.
+        // An address family that this machine lacks is the less informative error.
         if why.is_none() || !matches!(error, RelayError::Unreachable(_)) {
             why = Some(error);
         }
     }
-    Some(why.unwrap_or_else(|| RelayError::NotFound("no address of a kind that we have".into())))
+    Some(why.unwrap_or_else(|| RelayError::NotFound("no address of a supported family".into())))
 }
 
-/// Does something, and notes meanwhile who is to be permitted. Nothing, if nobody waits for the relay any more.
+/// Runs a future and meanwhile collects the addresses to permit. Returns `None` if the relay is no longer needed.
 async fn noting<T>(
     work: impl Future<Output = T>,
     commands: &mut mpsc::Receiver<Command>,
@@ -147,18 +147,18 @@ fn note(command: &Command, peers: &mut Vec<SocketAddr>) {
     }
 }
 
-/// How it went with one address of a relay.
+/// The result of one address of a relay.
 enum Carried {
-    /// Nobody wants the relay any more.
+    /// The relay is no longer needed.
     Unwanted,
-    /// The relay said no, or is gone.
+    /// The relay refused, or its connection ended.
     Ended(RelayError),
-    /// Nothing was heard there, so another address may be better.
+    /// No response arrived, so another address may be better.
     Nothing(RelayError),
 }
 
-/// Carries datagrams both ways. With `patience` it waits only so long for an address of the relay's. The peers are to
-/// be permitted, and are kept for the next attempt.
+/// Carries datagrams in both directions. `patience` limits the wait for the allocation. `peers` are to be permitted,
+/// and are kept for the next attempt.
 async fn carry(
     connection: RelayConnection,
     place: &Place,
@@ -170,9 +170,7 @@ async fn carry(
     let RelayConnection { mut reader, mut writer, local, remote } = connection;
     let (now, mut seed) = (Instant::now(), [0; 32]);
     if let Err(error) = getrandom::fill(&mut seed) {
-        return Carried::Ended(RelayError::Unreachable(format!(
-            "this system gives no random numbers: {error}"
-        )));
+        return Carried::Ended(RelayError::Unreachable(format!("no random numbers available: {error}")));
     }
     let is_stream = reader.is_stream();
     let mut relay = Allocation::new(now, is_stream, place.credentials.clone(), Ids::new(seed));
@@ -187,10 +185,10 @@ async fn carry(
         patience.unwrap_or_default()
     });
     let (mut buffer, mut is_open) = (BytesMut::new(), false);
-    // The next thing to be told. Until there is room for it nothing more is read.
+    // The next report. Until there is room for it, nothing more is read.
     let mut report = None;
     loop {
-        // What was read is taken frame by frame, each when the one before was told.
+        // Handles the bytes frame by frame, each after the previous one was reported.
         while report.is_none() {
             let frame = match reader.take(&mut buffer) {
                 Ok(Some(frame)) => frame,
@@ -213,7 +211,7 @@ async fn carry(
                 Some(Event::Failed(error)) => return Carried::Ended(error),
                 Some(Event::Denied(peer, error)) => Some(RelayReport::Denied(peer, error)),
                 Some(Event::Opened(relayed)) => {
-                    tracing::debug!(relay = %place.url, %remote, ?relayed, "a relay gave an address");
+                    tracing::debug!(relay = %place.url, %remote, ?relayed, "a relay allocated an address");
                     is_open = true;
                     Some(RelayReport::Opened(relayed, local))
                 }
@@ -227,7 +225,7 @@ async fn carry(
             },
             read = reader.read(&mut buffer), if report.is_none() => match read {
                 Ok(()) => {}
-                // The answer to an earlier datagram: nobody listens there now. It may be there again.
+                // An ICMP error for an earlier datagram: the port is closed now. It may open again.
                 Err(_) if is_open && !is_stream => {}
                 Err(error) if is_open => return Carried::Ended(RelayError::Closed(error.to_string())),
                 Err(error) => return Carried::Nothing(RelayError::Unreachable(error.to_string())),
@@ -243,7 +241,7 @@ async fn carry(
                 }
                 Some(Command::Send(to, datagram)) => {
                     if let Some(frame) = relay.send(Instant::now(), to, &datagram) {
-                        // What it asked for goes before what needs it.
+                        // Requests are written before the datagrams that need them.
                         while let Some(request) = relay.poll_transmit() {
                             writer.push(&request);
                         }
@@ -254,7 +252,7 @@ async fn carry(
             },
             waited = &mut patience, if !is_open => return Carried::Nothing(RelayError::Silent(waited)),
             () = until(due) => relay.handle_timeout(Instant::now()),
-            // Also when the stream takes nothing, and so no commands are read.
+            // Also detected when the stream is blocked, so that no commands are read.
             () = reports.queue.closed() => break,
         }
     }

@@ -1,5 +1,5 @@
-//! STUN messages as TURN uses them ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489), section 5): read within
-//! their bounds, and written.
+//! STUN messages as TURN uses them ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489), section 5): bounds-checked
+//! reading, and writing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,18 +7,18 @@ use hmac::{Hmac, KeyInit, Mac};
 use md5::{Digest, Md5};
 use sha1::Sha1;
 
-/// The head: type, length, cookie, transaction.
+/// The size of the header: type, length, cookie, transaction id.
 pub(super) const HEAD: usize = 20;
-/// The longest message that is read, in bytes: a datagram in its wrapping.
+/// The longest message that is read, in bytes: a datagram with its wrapping.
 pub(super) const MAX_MESSAGE: usize = 4096;
-/// How many attributes of one message are looked at. What a server says has about ten.
+/// The most attributes of one message that are read. Servers send about ten.
 const MAX_ATTRIBUTES: usize = 64;
 
 const COOKIE: u32 = 0x2112_A442;
-/// An integrity with its head.
+/// The size of an integrity attribute with its header.
 const INTEGRITY: usize = 4 + 20;
 
-/// What a request asks for, or an indication brings.
+/// What a request asks for, or an indication contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Method {
@@ -40,10 +40,10 @@ impl Method {
     }
 }
 
-/// The two bits of a type that say what kind of message it is. All our methods lie below the first.
+/// The two bits of a type that encode the class. All supported methods are below the first.
 const CLASS: u16 = 0x0110;
 
-/// What kind of message it is.
+/// The class of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Class {
@@ -53,7 +53,7 @@ pub(super) enum Class {
     Error = 0x0110,
 }
 
-/// The names of attributes.
+/// The numbers of attributes.
 pub(super) mod attribute {
     pub(in super::super) const USERNAME: u16 = 0x0006;
     pub(in super::super) const MESSAGE_INTEGRITY: u16 = 0x0008;
@@ -71,10 +71,10 @@ pub(super) mod attribute {
     pub(in super::super) const ADDITIONAL_ADDRESS_FAMILY: u16 = 0x8000;
 }
 
-/// The number of a request, which its answer repeats.
+/// The id of a request, which its response repeats.
 pub(super) type Transaction = [u8; 12];
 
-/// A message that came, checked for its bounds and nothing else.
+/// A received message whose bounds were checked, and nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message<'a> {
     bytes: &'a [u8],
@@ -83,7 +83,7 @@ pub(super) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message of a method that we know; none if it is anything else.
+    /// Reads a message of a supported method; `None` for anything else.
     pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() > MAX_MESSAGE || length(bytes)? != bytes.len() {
             return None;
@@ -96,7 +96,7 @@ impl<'a> Message<'a> {
             _ => Class::Error,
         };
         let message = Self { bytes, class, method: Method::of(kind)? };
-        // What does not end where the message ends was cut or forged.
+        // A message whose attributes do not end at its end was truncated or forged.
         (message.attributes().map(|(_, start, value)| start + padded(value.len())).last())
             .is_none_or(|end| end == bytes.len())
             .then_some(message)
@@ -106,12 +106,12 @@ impl<'a> Message<'a> {
         array(self.bytes, 8).unwrap_or_default()
     }
 
-    /// The first attribute of this name that the integrity covers, if the message has one.
+    /// Returns the first attribute of this type that the integrity covers, if the message has one.
     pub(super) fn get(&self, name: u16) -> Option<&'a [u8]> {
         self.all(name).next()
     }
 
-    /// All attributes of this name before the integrity: what stands behind it says nothing.
+    /// Returns all attributes of this type before the integrity; later ones are ignored.
     pub(super) fn all(&self, name: u16) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.attributes()
             .take_while(|(name, ..)| *name != attribute::MESSAGE_INTEGRITY)
@@ -119,7 +119,7 @@ impl<'a> Message<'a> {
             .map(|(.., value)| value)
     }
 
-    /// Text of at most this many bytes.
+    /// Returns a text of at most this many bytes.
     pub(super) fn text(&self, name: u16, limit: usize) -> Option<&'a str> {
         let text = std::str::from_utf8(self.get(name)?).ok()?;
         (!text.is_empty() && text.len() <= limit).then_some(text)
@@ -139,9 +139,9 @@ impl<'a> Message<'a> {
         self.all(name).filter_map(move |value| read_address(value, transaction))
     }
 
-    /// The code of an error and what the server says of it.
+    /// Returns the error code and the reason phrase.
     pub(super) fn error(&self) -> Option<(u16, String)> {
-        /// How much of the server's words is kept, in characters.
+        /// How much of the reason phrase is kept, in characters.
         const WORDS: usize = 64;
         let value = self.get(attribute::ERROR_CODE)?;
         let [_, _, class, number] = array(value, 0)?;
@@ -154,7 +154,7 @@ impl<'a> Message<'a> {
         self.attributes().any(|(name, ..)| name == attribute::MESSAGE_INTEGRITY)
     }
 
-    /// Whether the message was made by somebody with this key.
+    /// Returns whether the message was signed with this key.
     pub(super) fn is_signed_with(&self, key: &Key) -> bool {
         let Some((_, start, value)) =
             self.attributes().find(|(name, ..)| *name == attribute::MESSAGE_INTEGRITY)
@@ -162,12 +162,12 @@ impl<'a> Message<'a> {
             return false;
         };
         let covered = start - 4;
-        // The length counts as if the message ended with its integrity.
+        // The length is computed as if the message ended with its integrity.
         let Some(mac) = key.mac(&self.bytes[..covered], covered - HEAD + INTEGRITY) else { return false };
         mac.verify_slice(value).is_ok()
     }
 
-    /// Name, where the value starts, and the value.
+    /// Type, position of the value, and the value.
     fn attributes(&self) -> impl Iterator<Item = (u16, usize, &'a [u8])> + use<'a> {
         let (bytes, mut at) = (self.bytes, HEAD);
         std::iter::from_fn(move || {
@@ -182,7 +182,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// How long the message is that begins like this; none if no message does.
+/// Returns the length of a message with this start; `None` if it is not a message.
 pub(super) fn length(bytes: &[u8]) -> Option<usize> {
     let length = usize::from(u16::from_be_bytes(array(bytes, 2)?));
     let is_stun = bytes[0] < 0x40 && array(bytes, 4) == Some(COOKIE.to_be_bytes()) && length % 4 == 0;
@@ -205,7 +205,7 @@ impl Writer {
         Self { bytes, transaction }
     }
 
-    /// An attribute. One too long for its length is left out; what we write is far below it.
+    /// Appends an attribute. One that is too long is omitted; all attributes written here are far shorter.
     pub(super) fn put(mut self, name: u16, value: &[u8]) -> Self {
         let Ok(length) = u16::try_from(value.len()) else { return self };
         self.bytes.extend_from_slice(&name.to_be_bytes());
@@ -220,7 +220,7 @@ impl Writer {
         self.put(name, &value)
     }
 
-    /// The message, signed with a key.
+    /// Returns the message, signed with a key.
     pub(super) fn sign(self, key: &Key) -> Vec<u8> {
         let covered = self.bytes.len();
         let mac = key.mac(&self.bytes, covered - HEAD + INTEGRITY);
@@ -228,7 +228,7 @@ impl Writer {
         self.put(attribute::MESSAGE_INTEGRITY, &mac).finish()
     }
 
-    /// The message.
+    /// Returns the message.
     pub(super) fn finish(mut self) -> Vec<u8> {
         let length = u16::try_from(self.bytes.len() - HEAD).unwrap_or(u16::MAX);
         self.bytes[2..4].copy_from_slice(&length.to_be_bytes());
@@ -236,7 +236,7 @@ impl Writer {
     }
 }
 
-/// The key of a user in a realm, as the long-term mechanism makes it (section 9.2.2).
+/// The key of a user in a realm, from the long-term credential mechanism (section 9.2.2).
 #[derive(Clone)]
 pub(super) struct Key([u8; 16]);
 
@@ -249,7 +249,7 @@ impl Key {
         Self(digest.finalize().into())
     }
 
-    /// The code over a message whose length is said to be this.
+    /// Returns the MAC of a message, computed with this length in its header.
     fn mac(&self, message: &[u8], length: usize) -> Option<Hmac<Sha1>> {
         let mut mac = Hmac::<Sha1>::new_from_slice(&self.0).ok()?;
         mac.update(message.get(..2)?);
@@ -259,7 +259,7 @@ impl Key {
     }
 }
 
-/// An address hidden from translators that rewrite what looks like one: [RFC 8489, 14.2].
+/// Reads an XOR-mapped address, which hides it from translators that rewrite addresses: [RFC 8489, 14.2].
 fn read_address(value: &[u8], transaction: Transaction) -> Option<SocketAddr> {
     let mask = mask(transaction);
     let port = u16::from_be_bytes(array(value, 2)?) ^ (COOKIE >> 16) as u16;
@@ -295,7 +295,7 @@ fn mask(transaction: Transaction) -> [u8; 16] {
     mask
 }
 
-/// Attributes, and frames on a stream, end on a multiple of four.
+/// Rounds up to a multiple of four, where attributes, and frames on a stream, end.
 pub(super) fn padded(length: usize) -> usize {
     length.next_multiple_of(4)
 }
@@ -319,7 +319,7 @@ mod tests {
         \x00\x08\x00\x14\xf6\x70\x24\x65\x6d\xd6\x4a\x3e\x02\xb8\xe0\x71\x2e\x85\xc9\xa2\x8c\xa8\x96\x66";
 
     #[test]
-    fn the_published_sample_is_read_and_its_integrity_holds() {
+    fn published_sample_is_read_and_its_integrity_holds() {
         let message = Message::read(RFC_5769).unwrap();
         assert_eq!((message.class, message.method), (Class::Request, Method::Binding));
         let user = message.text(USERNAME, 100).unwrap();
@@ -330,13 +330,13 @@ mod tests {
             let mut changed = RFC_5769.to_vec();
             changed[at] ^= 1;
             let key = Key::new("マトリックス", "example.org", "TheMatrIX");
-            // Padding says nothing, but is signed like everything else.
+            // Padding has no meaning, but is signed like everything else.
             assert!(!Message::read(&changed).is_some_and(|it| it.is_signed_with(&key)), "{at}");
         }
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_message_reads_back() {
         let key = Key::new("user", "realm", "pass");
         for address in ["192.0.2.1:4000", "[2001:db8::1]:65535"] {
             let address = address.parse().unwrap();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_the_integrity_says_nothing() {
+    fn attributes_after_the_integrity_are_ignored() {
         let key = Key::new("user", "realm", "pass");
         let mut bytes = Writer::new(Class::Success, Method::Refresh, ID).sign(&key);
         bytes.extend_from_slice(b"\0\x0d\0\x04\0\0\0\x01");

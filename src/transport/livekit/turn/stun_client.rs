@@ -1,9 +1,9 @@
-//! What our sockets look like from outside a translator of addresses, asked of STUN servers
-//! ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489)).
+//! Asks STUN servers for the reflexive addresses of local sockets, as seen from outside a NAT ([RFC
+//! 8489](https://www.rfc-editor.org/rfc/rfc8489)).
 //!
-//! The room's server learns our address by itself from the first packet that it hears. One that is guarded by a
-//! firewall of its own hears it only after it has sent to us: for it our address is told, if it comes in time.
-//! Nothing waits for it.
+//! The LiveKit server usually learns the client's address from the first packet. A server behind its own firewall
+//! receives that packet only after it has sent one itself: for such a server the reflexive address is sent as a
+//! candidate, if it is known in time. Nothing waits for it.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -20,14 +20,14 @@ use super::{
     url::{IceUrl, Kind},
 };
 
-/// How many servers are asked.
+/// The most servers that are asked.
 const MAX_SERVERS: usize = 2;
-/// How many sockets of ours are asked for.
+/// The most local sockets that are queried.
 const MAX_SOCKETS: usize = 8;
-/// When a question goes (again), each after the one before. A later answer would be of no use to a join.
+/// When a query is sent (again), each time relative to the one before. A later response would be useless to a join.
 const ASK_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_millis(500), Duration::from_millis(1000)];
 
-/// The questions of one peer connection. Dropping it ends them.
+/// The queries of one peer connection. Dropping it ends them.
 #[derive(Debug, Default)]
 pub(in crate::transport::livekit) struct StunClient {
     servers: Vec<IceUrl>,
@@ -36,7 +36,7 @@ pub(in crate::transport::livekit) struct StunClient {
     tasks: JoinSet<()>,
 }
 
-/// A socket of ours whose address is asked for.
+/// A local socket whose reflexive address is queried.
 #[derive(Debug)]
 struct Question {
     local: SocketAddr,
@@ -44,7 +44,7 @@ struct Question {
 }
 
 impl StunClient {
-    /// Asks these servers from now on. A relay over UDP answers such questions too.
+    /// Sets the servers to ask. A relay over UDP answers such queries too.
     pub(in crate::transport::livekit) fn use_servers(&mut self, servers: &[IceServer]) {
         let urls = servers.iter().flat_map(|server| &server.urls).take(MAX_URLS);
         let urls = urls.filter_map(|text| IceUrl::parse(text));
@@ -52,8 +52,8 @@ impl StunClient {
         self.servers = urls.take(MAX_SERVERS).collect();
     }
 
-    /// Asks for the address of a socket that is to reach this one, if it can have another than we see: on one
-    /// machine and in one private network it has not, and nobody else needs to know that we are here.
+    /// Queries the reflexive address of the socket that is to reach this address, if the two can differ: on one
+    /// machine and in one private network they do not, and no third party needs to learn about this client.
     pub(in crate::transport::livekit) fn ask(
         &mut self,
         socket: &Arc<UdpSocket>,
@@ -83,14 +83,14 @@ impl StunClient {
                 let question = Writer::new(Class::Request, Method::Binding, transaction).finish();
                 for wait in ASK_AFTER {
                     time::sleep(wait).await;
-                    // What is lost is asked again.
+                    // A lost query is repeated.
                     let _ = socket.try_send_to(&question, to);
                 }
             });
         }
     }
 
-    /// Looks at a datagram that came to a socket of ours: our address from outside, if it is the answer.
+    /// Inspects a datagram that arrived at a local socket; returns the reflexive address if it is the response.
     pub(in crate::transport::livekit) fn hear(
         &mut self,
         local: SocketAddr,
@@ -114,12 +114,12 @@ impl StunClient {
     }
 }
 
-/// Whether an address is one of the whole Internet's.
+/// Returns whether an address is a public one of the Internet.
 fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
             let [first, second, ..] = ip.octets();
-            // 100.64.0.0/10 lies behind the translator of a provider.
+            // 100.64.0.0/10 is behind a provider's NAT.
             let is_shared = first == 100 && second & 0xc0 == 64;
             !(is_shared || ip.is_private() || ip.is_loopback() || ip.is_link_local() || is_none(ip))
         }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_address_from_outside_is_asked_for_and_heard_once() {
+    async fn reflexive_address_is_queried_and_reported_once() {
         let stun = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let ours = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let local = ours.local_addr().unwrap();
@@ -164,7 +164,7 @@ mod tests {
         };
         let other = "127.0.0.1:1".parse().unwrap();
         let true_one = answer(question.transaction());
-        assert_eq!(stun_client.hear(local, &answer([1; 12])), None, "an answer to nothing");
+        assert_eq!(stun_client.hear(local, &answer([1; 12])), None, "a response without a request");
         assert_eq!(stun_client.hear(other, &true_one), None, "of another socket");
         assert_eq!(stun_client.hear(local, b"not even a message"), None);
         assert_eq!(stun_client.hear(local, &true_one), Some(mapped));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_asked_about_a_way_that_no_translator_is_on() {
+    async fn path_without_nat_is_not_queried() {
         let ours = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let mut stun_client = StunClient::default();
         stun_client

@@ -23,14 +23,14 @@ fn server(urls: &[String]) -> IceServer {
     IceServer { urls: urls.to_vec(), username: "user".into(), credential: "pass".into() }
 }
 
-/// Relays that ask the server at this address, over this.
+/// Relays at this address, over this transport.
 fn relays(at: SocketAddr, transport: &str) -> Relays {
     let mut relays = Relays::new(None);
     relays.use_servers(&[server(&[format!("turn:{at}?transport={transport}")])], true, &[]);
     relays
 }
 
-/// What a server that asks for no credentials answers.
+/// The response of a server that needs no credentials.
 fn answer(request: &[u8]) -> Option<Vec<u8>> {
     let message = Message::read(request)?;
     let answer = Writer::new(Class::Success, message.method, message.transaction());
@@ -58,7 +58,7 @@ async fn serve(stream: &mut TcpStream, last: Method) {
     }
 }
 
-/// A relay over TCP that has given an address.
+/// A relay over TCP that has allocated an address.
 async fn open() -> (Relays, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut relays = relays(listener.local_addr().unwrap(), "tcp");
@@ -74,13 +74,13 @@ fn error(relays: &Relays) -> RelayError {
 }
 
 #[tokio::test]
-async fn datagrams_pass_both_ways_as_if_by_a_socket_of_their_own() {
+async fn relayed_datagrams_pass_in_both_directions() {
     let (mut relays, mut stream) = open().await;
     relays.permit(address(PEER));
     serve(&mut stream, Method::ChannelBind).await;
     for datagram in [&b"one"[..], b"", b"fours"] {
         let frame = frame::write_channel(0x4000, datagram).unwrap();
-        // In two pieces, as a network may cut it.
+        // In two pieces, as a network may split it.
         stream.write_all(&frame[..3]).await.unwrap();
         stream.write_all(&frame[3..]).await.unwrap();
         let RelayEvent::Datagram { relayed, from, datagram: got } = relays.next().await else { panic!() };
@@ -94,7 +94,7 @@ async fn datagrams_pass_both_ways_as_if_by_a_socket_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_kind_is_told_as_that() {
+async fn server_of_another_kind_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut relays = relays(listener.local_addr().unwrap(), "tcp");
     let (mut stream, _) = listener.accept().await.unwrap();
@@ -105,7 +105,7 @@ async fn a_server_of_another_kind_is_told_as_that() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_is_opened_anew_a_few_times() {
+async fn ended_connection_is_reopened_a_few_times() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut relays = relays(listener.local_addr().unwrap(), "tcp");
     for again in 0..=MAX_AGAIN {
@@ -119,20 +119,20 @@ async fn a_connection_that_ends_is_opened_anew_a_few_times() {
         assert!(!relays.gave(address(RELAYED)));
         assert_eq!(relays.is_awaited(), again < MAX_AGAIN);
     }
-    // Then it is given up, until the server names it again.
+    // Then it is abandoned, until the server lists it again.
     assert!(!relays.is_hopeful());
     assert!(matches!(error(&relays), RelayError::Closed(_)), "{:?}", error(&relays));
     let url = relays.relays[0].place.url.to_string();
     relays.use_servers(&[server(&[url])], true, &[]);
     assert!(relays.is_hopeful() && relays.relays.len() == 1);
-    // One that gives nothing at all is given up at once.
+    // A relay that allocates nothing at all is abandoned at once.
     drop(listener.accept().await.unwrap());
     assert!(matches!(relays.next().await, RelayEvent::Failed(gone) if gone.is_empty()));
     assert!(!relays.is_hopeful());
 }
 
 #[tokio::test]
-async fn relays_that_are_asked_anew_let_go_of_what_they_had() {
+async fn relays_asked_again_release_their_addresses() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut relays = relays(listener.local_addr().unwrap(), "tcp");
     let (mut first, _) = listener.accept().await.unwrap();
@@ -142,7 +142,7 @@ async fn relays_that_are_asked_anew_let_go_of_what_they_had() {
     relays.ask_anew();
     let (mut second, _) = listener.accept().await.unwrap();
     serve(&mut second, Method::Allocate).await;
-    // The goodbye to the first, and nothing of it here.
+    // The release of the first, and no datagram here.
     let mut rest = Vec::new();
     first.read_to_end(&mut rest).await.unwrap();
     assert_eq!(Message::read(&rest).unwrap().number(attribute::LIFETIME), Some(0));
@@ -151,20 +151,20 @@ async fn relays_that_are_asked_anew_let_go_of_what_they_had() {
 }
 
 #[tokio::test]
-async fn a_relay_that_takes_nothing_costs_a_capped_queue() {
+async fn blocked_relay_has_a_bounded_queue() {
     let (mut relays, mut stream) = open().await;
     for _ in 0..100_000 {
         relays.send(address(RELAYED), address(PEER), vec![7; 1200]);
     }
     assert_eq!(relays.relays[0].commands.capacity(), 0, "what does not fit is dropped");
-    // What it says is heard all the same.
+    // Its messages are handled nevertheless.
     serve(&mut stream, Method::ChannelBind).await;
     stream.write_all(&frame::write_channel(0x4000, b"still here").unwrap()).await.unwrap();
     assert!(matches!(relays.next().await, RelayEvent::Datagram { .. }));
 }
 
 #[tokio::test]
-async fn who_needs_a_relay_no_more_gives_its_address_back() {
+async fn unneeded_relay_releases_its_address() {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut relays = relays(socket.local_addr().unwrap(), "udp");
     let mut buffer = [0; 2048];
@@ -178,7 +178,7 @@ async fn who_needs_a_relay_no_more_gives_its_address_back() {
 }
 
 #[tokio::test]
-async fn a_stalled_relay_that_nobody_needs_is_let_go() {
+async fn stalled_unneeded_relay_is_dropped() {
     let (relays, mut stream) = open().await;
     let relay = relays.relays[0].commands.clone();
     while relay.send(Command::Send(address(PEER), vec![7; 60_000])).await.is_ok() {
@@ -188,14 +188,14 @@ async fn a_stalled_relay_that_nobody_needs_is_let_go() {
         }
     }
     drop(relays);
-    // It says goodbye if it can, within a second, and ends.
+    // It releases the allocation if it can, within a second, and ends.
     relay.closed().await;
     let mut rest = Vec::new();
     let _end_or_reset = stream.read_to_end(&mut rest).await;
 }
 
 #[tokio::test]
-async fn only_the_relay_itself_is_heard() {
+async fn datagrams_of_others_than_the_relay_are_ignored() {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut relays = relays(socket.local_addr().unwrap(), "udp");
     let mut buffer = [0; 2048];
@@ -203,7 +203,7 @@ async fn only_the_relay_itself_is_heard() {
     let forged = answer(&buffer[..size]).unwrap();
     let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     stranger.send_to(&forged, from).await.unwrap();
-    // Its answer comes second, and is the one that is taken.
+    // Its response comes second, and is the one that counts.
     let message = Message::read(&buffer[..size]).unwrap();
     let refusal = Writer::new(Class::Error, message.method, message.transaction())
         .put(attribute::ERROR_CODE, b"\0\0\x04\x56Quota")
@@ -214,7 +214,7 @@ async fn only_the_relay_itself_is_heard() {
 }
 
 #[tokio::test]
-async fn a_relay_cannot_claim_the_address_of_another() {
+async fn relay_cannot_claim_the_address_of_another() {
     let (mut relays, _first) = open().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("turn:{}?transport=tcp", listener.local_addr().unwrap());
@@ -227,7 +227,7 @@ async fn a_relay_cannot_claim_the_address_of_another() {
 }
 
 #[tokio::test]
-async fn the_number_of_relays_has_a_cap_and_what_is_no_relay_is_skipped() {
+async fn relays_are_bounded_and_other_servers_ignored() {
     let mut relays = Relays::new(None);
     let url = |port: usize| format!("turn:127.0.0.1:{port}?transport=tcp");
     let odd = ["stun:127.0.0.1", "turn:", "http://127.0.0.1", "turns:127.0.0.1?transport=udp"];
@@ -270,18 +270,18 @@ fn places(relays: &Relays) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn relays_of_another_node_take_the_places_of_those_that_failed() {
+async fn relays_of_another_node_replace_failed_ones() {
     let (old, new) = (listeners(MAX_RELAYS).await, listeners(MAX_RELAYS).await);
     let mut relays = failed(&old).await;
     let (old_urls, new_urls) = (urls(&old), urls(&new));
-    // One of them is named again, and stays.
+    // One of them is listed again, and stays.
     relays.use_servers(&[server(&[&old_urls[..1], &new_urls[..2]].concat())], true, &[]);
     let expected = [&old_urls[0], &new_urls[0], &new_urls[1], &old_urls[3]];
     assert_eq!(places(&relays).iter().collect::<Vec<_>>(), expected);
     for listener in [&old[0], &new[0], &new[1]] {
         listener.accept().await.unwrap();
     }
-    // Those that have not answered and are named no more give way too.
+    // Relays that have not answered and are no longer listed are replaced too.
     relays.use_servers(&[server(&new_urls)], true, &[]);
     let mut there = places(&relays);
     there.sort();
@@ -294,7 +294,7 @@ async fn relays_of_another_node_take_the_places_of_those_that_failed() {
 }
 
 #[tokio::test]
-async fn a_relay_that_gave_an_address_keeps_its_place() {
+async fn relay_with_an_address_is_not_replaced() {
     let (mut relays, _stream) = open().await;
     let first = places(&relays);
     let (old, new) = (listeners(MAX_RELAYS - 1).await, listeners(MAX_RELAYS).await);
@@ -305,10 +305,10 @@ async fn a_relay_that_gave_an_address_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn an_address_that_says_nothing_is_followed_by_the_next() {
+async fn silent_address_is_followed_by_the_next() {
     let bound = || UdpSocket::bind("127.0.0.1:0");
     let (silent, good) = (bound().await.unwrap(), bound().await.unwrap());
-    // Nobody listens at the first, and the second never answers.
+    // The port of the first is closed, and the second never answers.
     let addresses = [address("127.0.0.1:1"), silent.local_addr().unwrap(), good.local_addr().unwrap()];
     let place = Place {
         url: IceUrl::parse("turn:relay.example?transport=udp").unwrap(),
@@ -320,7 +320,7 @@ async fn an_address_that_says_nothing_is_followed_by_the_next() {
     let (report, mut reports) = mpsc::channel(REPORTS);
     let reports_of_it = Reports { number: 0, attempt: 1, queue: report };
     commands.try_send(Command::Permit(address(PEER))).unwrap();
-    // However slow this machine is: the last one has all the time that it needs.
+    // However slow this machine is: the last one has as much time as it needs.
     let patience = Duration::from_millis(50);
     let trying = relay::try_each(&addresses, patience, &place, Vec::new(), &mut queue, &reports_of_it);
     let answering = async {
@@ -341,7 +341,7 @@ async fn an_address_that_says_nothing_is_followed_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_not_asked_for_again_elsewhere() {
+async fn refusal_is_not_retried_at_another_address() {
     let (first, second) =
         (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];

@@ -1,8 +1,8 @@
-//! The addresses of relays and of servers that say what we look like from outside, as the room's server gives them.
+//! The URLs of STUN and TURN servers, as the LiveKit server sends them.
 
 use std::{fmt, net::Ipv6Addr};
 
-/// The longest name of a host, in bytes, as DNS has it.
+/// The longest host name that DNS allows, in bytes.
 const MAX_HOST: usize = 253;
 
 /// A STUN or TURN server ([RFC 7064](https://www.rfc-editor.org/rfc/rfc7064),
@@ -15,21 +15,21 @@ pub(in crate::transport::livekit) struct IceUrl {
     pub(in crate::transport::livekit) port: u16,
 }
 
-/// What a server is, and how it is reached.
+/// The kind of a server, and how to reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::transport::livekit) enum Kind {
-    /// It says our address, over UDP.
+    /// A STUN server, over UDP.
     Stun,
-    /// A relay that is reached over UDP.
+    /// A relay over UDP.
     TurnUdp,
-    /// Over TCP.
+    /// A relay over TCP.
     TurnTcp,
-    /// Over TLS on TCP.
+    /// A relay over TLS.
     TurnTls,
 }
 
 impl IceUrl {
-    /// Reads an address. None if it is of no kind that we use, such as DTLS or STUN over TCP.
+    /// Parses a URL. Returns `None` if it is of an unsupported kind, such as DTLS or STUN over TCP.
     pub(in crate::transport::livekit) fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once(':')?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -73,7 +73,7 @@ fn host_and_port(place: &str) -> Option<(&str, Option<&str>)> {
     (is_name && (1..=MAX_HOST).contains(&host.len())).then_some((host, port))
 }
 
-/// What may be shown and logged: it names no user.
+/// The part that may be shown and logged: it contains no user.
 impl fmt::Display for IceUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, transport) = match self.kind {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_that_livekit_gives_is_read() {
+    fn url_forms_of_livekit_are_parsed() {
         for (text, shown) in [
             ("turn:192.0.2.1:3478?transport=udp", "turn:192.0.2.1:3478?transport=udp"),
             ("turn:[2001:db8::1]:3478?transport=udp", "turn:[2001:db8::1]:3478?transport=udp"),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_none() {
+    fn other_urls_are_rejected() {
         for text in [
             "",
             ":",

@@ -1,6 +1,6 @@
-//! The client's half of WebSocket framing ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455#section-5)).
+//! The client side of WebSocket framing ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455#section-5)).
 //!
-//! Nothing here logs: the server sends fresh tokens and passwords of relays in these frames.
+//! Nothing here logs, because the server sends refreshed tokens and relay passwords in these frames.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// The longest payload of a control frame, in bytes.
 const MAX_CONTROL: usize = 125;
-/// How much is asked for at once when a frame is incomplete, in bytes.
+/// The size of one read when a frame is incomplete, in bytes.
 const READ: usize = 16 * 1024;
 
 const CONTINUATION: u8 = 0x0;
@@ -23,30 +23,30 @@ const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
 const MASKED: u8 = 0x80;
 
-/// What the server sent.
+/// A message from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
-    /// A whole binary message.
+    /// A complete binary message.
     Binary(Vec<u8>),
-    /// The server wants these bytes back.
+    /// A ping, whose bytes must be returned.
     Ping(Vec<u8>),
     /// The server closes the connection, with this status if it gave one.
     Close(Option<u16>),
-    /// A text message or a pong, which mean nothing here.
+    /// A text message or a pong, which are ignored.
     Nothing,
 }
 
 /// Reads messages of at most `limit` bytes.
 pub(super) struct Reader<S> {
     stream: S,
-    /// What was read and belongs to no complete frame yet.
+    /// Bytes of an incomplete frame.
     buffer: BytesMut,
-    /// The parts of a fragmented message that have come, and whether it is a binary one.
+    /// The received parts of a fragmented message, and whether it is a binary one.
     message: Option<(bool, Vec<u8>)>,
     limit: usize,
 }
 
-/// A complete frame's header.
+/// A complete frame header.
 struct Header {
     is_last: bool,
     opcode: u8,
@@ -56,18 +56,19 @@ struct Header {
 }
 
 impl<S: AsyncRead + Unpin> Reader<S> {
-    /// A reader of what follows the upgrade. `early` came together with the server's answer to it.
+    /// Creates a reader for the bytes after the upgrade. `early` arrived together with the server's response.
     pub(super) fn new(stream: S, early: BytesMut, limit: usize) -> Self {
         Self { stream, buffer: early, message: None, limit }
     }
 
-    /// The next thing that the server sent.
+    /// Returns the next message from the server.
     ///
     /// # Errors
-    /// The connection failed or ended, or the server broke the protocol or the limit. Nothing can be read afterwards.
+    /// The connection failed or ended, or the server broke the protocol or the size limit. Nothing can be read
+    /// afterwards.
     ///
     /// # Cancel safety
-    /// A dropped future loses nothing.
+    /// Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> io::Result<Incoming> {
         loop {
             let missing = match self.header()? {
@@ -85,26 +86,26 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 }
                 None => 1,
             };
-            // Memory is taken as bytes come, and not for what a header announces.
+            // Memory is allocated as bytes arrive, not for the length that a header announces.
             self.buffer.reserve(missing.clamp(1, READ));
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
-                    "the connection ended without a goodbye",
+                    "the connection ended without a close frame",
                 ));
             }
         }
     }
 
-    /// The header of the frame at the beginning of the buffer, if all of it is there.
+    /// Returns the header of the frame at the start of the buffer, if it is complete.
     fn header(&self) -> io::Result<Option<Header>> {
         let &[first, second, ..] = &self.buffer[..] else { return Ok(None) };
         let (is_last, opcode) = (first & FIN != 0, first & 0x0f);
         if first & RESERVED != 0 {
-            return Err(broken("a frame uses an extension that was not agreed on"));
+            return Err(broken("a frame uses an extension that was not negotiated"));
         }
         if second & MASKED != 0 {
-            return Err(broken("a frame of the server is masked"));
+            return Err(broken("a frame from the server is masked"));
         }
         let (size, payload) = match second & 0x7f {
             126 => match self.buffer.get(2..4) {
@@ -119,10 +120,10 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         };
         let limit = match opcode {
             CONTINUATION if self.message.is_none() => {
-                return Err(broken("a continuation frame continues no message"));
+                return Err(broken("a continuation frame without a message"));
             }
             TEXT | BINARY if self.message.is_some() => {
-                return Err(broken("a message begins before the one under way has ended"));
+                return Err(broken("a message starts before the previous one has ended"));
             }
             CONTINUATION | TEXT | BINARY => self.limit - self.message.as_ref().map_or(0, |it| it.1.len()),
             CLOSE | PING | PONG if is_last => MAX_CONTROL,
@@ -135,7 +136,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         }
     }
 
-    /// Takes a frame; nothing if more of its message follows.
+    /// Handles a frame; returns `None` if more of its message follows.
     fn take(&mut self, header: &Header, payload: &[u8]) -> io::Result<Option<Incoming>> {
         match header.opcode {
             PING => return Ok(Some(Incoming::Ping(payload.to_vec()))),
@@ -161,10 +162,10 @@ impl<S: AsyncRead + Unpin> Reader<S> {
     }
 }
 
-/// Writes frames, each with a mask of its own as the protocol wants it from clients.
+/// Writes frames, each with its own mask, as the protocol requires from clients.
 pub(super) struct Writer<S> {
     stream: S,
-    /// Frames that were not written yet, or not wholly.
+    /// Frames that are not completely written yet.
     out: BytesMut,
     is_closed: bool,
 }
@@ -177,10 +178,10 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
     /// Sends a binary message.
     ///
     /// # Errors
-    /// The connection failed, or was closed before.
+    /// The connection failed, or is closed.
     ///
     /// # Cancel safety
-    /// What a dropped future has not written goes out before the next frame.
+    /// The bytes that a dropped future has not written are sent before the next frame.
     pub(super) async fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.write(BINARY, message).await
     }
@@ -196,7 +197,7 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
         self.write(PONG, payload).await
     }
 
-    /// Says goodbye, once. Nothing can be sent afterwards.
+    /// Sends a close frame, once. Nothing can be sent afterwards.
     ///
     /// # Errors
     /// The connection failed.
@@ -229,7 +230,7 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
     }
 }
 
-/// Appends a frame that is a whole message.
+/// Appends a frame that is a complete message.
 fn put(out: &mut BytesMut, opcode: u8, payload: &[u8], mask: [u8; 4]) {
     out.reserve(payload.len() + 14);
     out.put_u8(FIN | opcode);
@@ -264,7 +265,7 @@ mod tests {
 
     const LIMIT: usize = 200_000;
 
-    /// What a reader makes of these bytes, up to the first error.
+    /// Reads these bytes up to the first error.
     async fn read(bytes: &[u8]) -> (Vec<Incoming>, io::Error) {
         let mut reader = Reader::new(bytes, BytesMut::new(), LIMIT);
         let mut incoming = Vec::new();
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_of_every_length_pass_between_this_half_and_another_implementation() {
+    async fn messages_of_every_length_pass_to_another_implementation() {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
         let (reading, writing) = tokio::io::split(ours);
@@ -300,13 +301,13 @@ mod tests {
         writer.close(Some(1000)).await.unwrap();
         assert!(matches!(server.next().await, Some(Ok(Message::Close(Some(it)))) if it.code == 1000.into()));
         assert!(writer.send(b"late").await.is_err());
-        // The other half answers the goodbye when it is asked for more.
+        // The other end answers the close frame when it is read again.
         assert!(server.next().await.is_none());
         assert_eq!(reader.next().await.unwrap(), Incoming::Close(Some(1000)));
     }
 
     #[tokio::test]
-    async fn fragments_become_one_message_and_control_frames_may_come_between_them() {
+    async fn fragments_form_one_message_with_control_frames_in_between() {
         let bytes = [
             &[BINARY, 1, b'a', FIN | PING, 1, b'?', CONTINUATION, 1, b'b', FIN | CONTINUATION, 1, b'c'][..],
             &[FIN | TEXT, 1, b'x', FIN | PONG, 0, FIN | CLOSE, 0],
@@ -332,8 +333,8 @@ mod tests {
         for (bytes, why) in [
             (vec![FIN | 0x40 | BINARY, 0], "extension"),
             (vec![FIN | BINARY, MASKED], "masked"),
-            (vec![FIN | CONTINUATION, 0], "continues no message"),
-            (vec![BINARY, 0, FIN | BINARY, 0], "under way"),
+            (vec![FIN | CONTINUATION, 0], "without a message"),
+            (vec![BINARY, 0, FIN | BINARY, 0], "previous one"),
             (vec![PING, 0], "fragmented"),
             (vec![FIN | PING, 126, 0, 126], "too large"),
             (vec![FIN | 0x3, 0], "opcode"),
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_header_alone_takes_no_memory_for_what_it_announces() {
+    async fn header_alone_allocates_no_memory_for_its_announced_length() {
         let header = [&[FIN | BINARY, 127][..], &(LIMIT as u64).to_be_bytes()].concat();
         let mut reader = Reader::new(&header[..], BytesMut::new(), LIMIT);
         assert_eq!(reader.next().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cancelled_read_or_write_loses_nothing() {
+    async fn cancelled_read_or_write_loses_nothing() {
         let (ours, theirs) = tokio::io::duplex(3);
         let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
         let (reading, writing) = tokio::io::split(ours);
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn each_frame_is_masked_anew() {
+    fn every_frame_has_its_own_mask() {
         let mut out = BytesMut::new();
         put(&mut out, BINARY, b"Hello", [0x37, 0xfa, 0x21, 0x3d]);
         assert_eq!(out[..], [0x82, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58]);

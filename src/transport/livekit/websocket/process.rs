@@ -1,7 +1,7 @@
-//! The one WebSocket client of the process, which must be ours.
+//! Registers this crate's WebSocket client as the one of the process.
 //!
-//! `livekit-net` keeps whichever was registered first, and says nothing to the second. Without ours there would be no
-//! limits on what the server sends, no certificates of the user's, no proxy, and no end of a join that was given up.
+//! `livekit-net` keeps the client that is registered first, and reports nothing to the second. Another client would
+//! not limit the size of messages, not use the user's certificates or the proxy, and not end an aborted join.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,24 +10,24 @@ use rustls::crypto::{CryptoProvider, ring};
 
 use super::ScopedClient;
 
-/// Somebody else's client was registered first.
+/// Another client was registered first.
 #[derive(Debug)]
 pub(in crate::transport::livekit) struct Foreign;
 
-/// Registers ours, once.
+/// Registers the client, once.
 ///
 /// # Errors
-/// There is another one, which nobody can replace.
+/// Another client is registered, which cannot be replaced.
 pub(in crate::transport::livekit) fn register() -> Result<(), Foreign> {
     static OURS: OnceLock<Arc<dyn WsClient>> = OnceLock::new();
     let ours = OURS.get_or_init(|| {
         if CryptoProvider::get_default().is_none() {
-            // Lost races are fine: whoever was first has set one.
+            // A lost race is fine: the winner has installed a provider.
             let _ = ring::default_provider().install_default();
         }
         let ours: Arc<dyn WsClient> = Arc::new(ScopedClient);
         livekit_net::set_ws_client(ours.clone());
-        // Another one of these is no harm: it is asked only why a join failed, which we know.
+        // Another HTTP client is harmless: it is asked only why a join failed, which is already known.
         livekit_net::set_http_client(Arc::new(ScopedClient));
         ours
     });

@@ -1,4 +1,4 @@
-//! Proxies that take a connection and go no further, on a clock of the test's own.
+//! Proxies that accept a connection and then stall, on virtual time.
 
 use tokio::{io::AsyncReadExt, net::TcpListener};
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
@@ -7,7 +7,7 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// What becomes of a connection through this proxy, and after how long.
+/// The result of a connection through this proxy, and its duration.
 async fn gone_through(address: &str, roots: &[CertificateDer<'static>]) -> (ProxyError, Duration) {
     let url = Url::parse("wss://sfu.example.com").unwrap();
     let environment = |name: &str| (name == "all_proxy").then(|| address.into());
@@ -17,17 +17,17 @@ async fn gone_through(address: &str, roots: &[CertificateDer<'static>]) -> (Prox
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_swallows_the_question_is_named() {
+async fn proxy_that_does_not_respond_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (error, took) = gone_through(&format!("http://{address}"), &[]).await;
     assert_eq!(took, LIMIT * 4 / 5);
     assert_eq!(error.proxy, format!("{address} (all_proxy)"));
-    assert_eq!(error.reason, "it did not answer within 80s");
+    assert_eq!(error.reason, "no response within 80s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_reaching_a_proxy_took_is_not_left_for_its_answer() {
+async fn time_to_reach_a_proxy_counts_toward_its_limit() {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let (certificate, key) = (made.cert.der().clone(), made.signing_key.serialize_der().try_into().unwrap());
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -38,7 +38,7 @@ async fn what_reaching_a_proxy_took_is_not_left_for_its_answer() {
         .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    // It takes a minute for TLS, and then hears the question and says nothing.
+    // It takes a minute for TLS, and then receives the request and sends nothing.
     let serving = async {
         let (stream, _) = listener.accept().await.unwrap();
         time::sleep(Duration::from_secs(60)).await;
@@ -56,5 +56,5 @@ async fn what_reaching_a_proxy_took_is_not_left_for_its_answer() {
         gone = gone_through(&address, &roots) => gone,
         () = serving => unreachable!("it never ends"),
     };
-    assert_eq!((error.reason.as_str(), took), ("it did not answer within 80s", LIMIT * 4 / 5));
+    assert_eq!((error.reason.as_str(), took), ("no response within 80s", LIMIT * 4 / 5));
 }

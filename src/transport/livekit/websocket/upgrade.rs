@@ -1,6 +1,7 @@
-//! The HTTP request that becomes a WebSocket ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455#section-4.1)).
+//! The HTTP request that opens a WebSocket ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455#section-4.1)).
 //!
-//! The request carries the token. It is written here so that no other crate sees it: WebSocket libraries log requests.
+//! The request contains the token. It is written here so that no other crate sees it: WebSocket libraries log
+//! requests.
 
 use std::{fmt, time::Duration};
 
@@ -17,18 +18,18 @@ use url::Url;
 use super::DialFailure;
 use crate::transport::livekit::refusal::TokenRefusal;
 
-/// The longest head of the server's answer, in bytes.
+/// The longest head of the server's response, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
-/// How many headers an answer may have.
+/// The most headers of a response.
 const MAX_HEADERS: usize = 64;
-/// How much of a refusal's body is read, in bytes: it repeats the token and then gives the reason.
+/// How much of a refusal's body is read, in bytes: it repeats the token and then states the reason.
 const MAX_BODY: usize = 16 * 1024;
-/// How long a refusal's body may take.
+/// The time limit of reading a refusal's body.
 const BODY_LIMIT: Duration = Duration::from_secs(1);
-/// What a server appends to the key before it hashes it.
+/// The text that a server appends to the key before hashing it.
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Asks for a WebSocket over an open connection. Returns what came behind the server's answer.
+/// Requests a WebSocket over an open connection. Returns the bytes after the server's response.
 pub(super) async fn upgrade(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     url: &Url,
@@ -43,7 +44,7 @@ pub(super) async fn upgrade(
     let mut read = BytesMut::with_capacity(1024);
     loop {
         if stream.read_buf(&mut read).await.map_err(unreachable)? == 0 {
-            return Err(unreachable("the connection was closed without an answer"));
+            return Err(unreachable("the connection was closed without a response"));
         }
         match answered(&read, &key) {
             Ok(Some(size)) => return Ok(read.split_off(size)),
@@ -54,12 +55,14 @@ pub(super) async fn upgrade(
             Err(failure) => return Err(failure),
         }
         if read.len() > MAX_HEAD {
-            return Err(unreachable(format_args!("the head of the answer is longer than {MAX_HEAD} bytes")));
+            return Err(unreachable(format_args!(
+                "the head of the response is longer than {MAX_HEAD} bytes"
+            )));
         }
     }
 }
 
-/// Why the token was refused: the body of the answer says so, if it comes soon.
+/// Returns why the token was refused, from the body of the response, if it arrives soon.
 async fn reason(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> TokenRefusal {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut answer = httparse::Response::new(&mut headers);
@@ -69,12 +72,12 @@ async fn reason(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> To
     let limit = size + length.unwrap_or(MAX_BODY).min(MAX_BODY);
     let whole =
         async { while read.len() < limit && stream.read_buf(&mut read).await.is_ok_and(|it| it > 0) {} };
-    // What has come by then is read all the same.
+    // The part that has arrived by then is read.
     let _ = time::timeout(BODY_LIMIT, whole).await;
     TokenRefusal::read(&String::from_utf8_lossy(&read[size..]))
 }
 
-/// The request's head. No value can end its line and begin another.
+/// Returns the request's head. No value can contain a line break.
 fn request(url: &Url, headers: &[Header], key: &str) -> Result<String, DialFailure> {
     let host = url.host_str().unwrap_or_default();
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
@@ -96,19 +99,19 @@ fn request(url: &Url, headers: &[Header], key: &str) -> Result<String, DialFailu
     Ok(request)
 }
 
-/// The size of the answer's head, once all of it is there and it opens a WebSocket for this key.
+/// Returns the size of the response's head, once it is complete and accepts the WebSocket for this key.
 fn answered(read: &[u8], key: &str) -> Result<Option<usize>, DialFailure> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut answer = httparse::Response::new(&mut headers);
     let size = match answer.parse(read) {
         Ok(httparse::Status::Complete(size)) => size,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(error) => return Err(unreachable(format_args!("the answer is not HTTP: {error}"))),
+        Err(error) => return Err(unreachable(format_args!("the response is not HTTP: {error}"))),
     };
     match answer.code {
         Some(101) => {}
         Some(status) => return Err(DialFailure::Status(status)),
-        None => return Err(unreachable("the answer has no status")),
+        None => return Err(unreachable("the response has no status")),
     }
     let value = |name: &str| {
         let found = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
@@ -117,10 +120,14 @@ fn answered(read: &[u8], key: &str) -> Result<Option<usize>, DialFailure> {
     let upgrades = value("connection").split(',').any(|it| it.trim().eq_ignore_ascii_case("upgrade"))
         && value("upgrade").eq_ignore_ascii_case("websocket")
         && value("sec-websocket-accept") == accept_key(key);
-    if upgrades { Ok(Some(size)) } else { Err(unreachable("the server's answer opens no WebSocket")) }
+    if upgrades {
+        Ok(Some(size))
+    } else {
+        Err(unreachable("the server's response does not open a WebSocket"))
+    }
 }
 
-/// The proof that the server has read the key.
+/// Returns the proof that the server has read the key.
 fn accept_key(key: &str) -> String {
     STANDARD.encode(Sha1::digest(format!("{key}{MAGIC}")))
 }
@@ -142,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_path_query_host_and_port() {
+    fn request_contains_path_query_host_and_port() {
         let url = Url::parse("ws://[::1]:7880/lk/rtc/v1?join_request=CAES").unwrap();
         let text = request(&url, &[header("Authorization", "Bearer a.b.c")], KEY).unwrap();
         assert!(
@@ -155,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_would_begin_another_line_is_refused() {
+    fn header_with_a_line_break_is_refused() {
         let url = Url::parse("ws://127.0.0.1").unwrap();
         for (name, value) in [("a", "b\r\nc: d"), ("a\r\nb", "c"), ("", "c"), ("a b", "c"), ("a:", "c")] {
             assert!(request(&url, &[header(name, value)], KEY).is_err(), "{name:?}: {value:?}");
@@ -163,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_to_this_key_opens_a_websocket() {
+    fn only_a_response_to_this_key_opens_a_websocket() {
         let answer = |accept: &str| {
             format!(
                 "HTTP/1.1 101 Switching Protocols\r\nconnection: keep-alive, Upgrade\r\nUPGRADE: WebSocket\r\n\
@@ -189,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_body_of_a_401_says_why_and_nothing_of_it_is_kept() {
+    async fn body_of_a_401_gives_the_reason_and_is_not_kept() {
         let url = Url::parse("ws://127.0.0.1").unwrap();
         let token = "invalid token: eyJhb.c.d, error: ";
         for (answer, reason) in [
@@ -201,7 +208,7 @@ mod tests {
             (&*format!("\r\n{token}token is not valid yet (nbf)"), TokenRefusal::NotYet),
             ("\r\n<html>", TokenRefusal::Unknown),
         ] {
-            // The other end stays open and says no more.
+            // The server keeps the connection open and sends nothing more.
             let (mut ours, mut theirs) = tokio::io::duplex(1024);
             let head = "HTTP/1.1 401 Unauthorized\r\n";
             theirs.write_all(format!("{head}{answer}").as_bytes()).await.unwrap();
@@ -212,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_without_an_end_is_given_up() {
+    async fn endless_response_is_aborted() {
         let url = Url::parse("ws://127.0.0.1").unwrap();
         let (mut ours, mut theirs) = tokio::io::duplex(64 * 1024);
         let endless = async {

@@ -1,4 +1,4 @@
-//! What the relay answers to requests, and what follows from it.
+//! The relay's responses to requests, and their effects.
 
 use std::{
     net::SocketAddr,
@@ -10,30 +10,30 @@ use super::{
     Stage, attribute,
 };
 
-/// How long before its end an allocation is renewed, if it lasts twice as long.
+/// How long before its end an allocation is refreshed, if it lasts twice as long.
 const RENEW_BEFORE: Duration = Duration::from_secs(60);
-/// The longest life that is believed.
+/// The longest lifetime that is accepted.
 const MAX_LIFETIME: Duration = Duration::from_secs(3600);
-/// How often one request is written again because its nonce was too old.
+/// How often one request is repeated because its nonce was stale.
 pub(super) const MAX_STALE: u8 = 3;
 /// The longest nonce and realm, in bytes ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489), 14.9).
 const MAX_TEXT: usize = 763;
 
 impl Allocation {
-    /// Takes an answer, if it is one to a request of ours and the relay's own.
+    /// Handles a response, if it answers an open request and is authentic.
     pub(super) fn handle_answer(&mut self, now: Instant, message: &Message<'_>) {
         let is_asked = |it: &Request| it.id == message.transaction() && it.purpose.method() == message.method;
         let Some(at) = self.requests.iter().position(is_asked) else {
-            return self.ignore("an answer to nothing");
+            return self.ignore("a response without a request");
         };
         let is_signed = match &self.session {
             Some(session) if message.has_integrity() => message.is_signed_with(&session.key),
-            // Many servers do not sign their errors; only who sees our requests can make one up.
+            // Many servers do not sign their errors; only an attacker who sees the requests can forge one.
             Some(_) => message.class == Class::Error,
             None => true,
         };
         if !is_signed {
-            return self.ignore("an answer that the relay did not sign");
+            return self.ignore("an unsigned response");
         }
         let request = self.requests.swap_remove(at);
         match (message.class, message.error()) {
@@ -56,7 +56,7 @@ impl Allocation {
                     }
                 }
                 if relayed.is_empty() || lifetime.is_zero() {
-                    return self.fail(RelayError::Malformed("it gave no address"));
+                    return self.fail(RelayError::Malformed("no address in the response"));
                 }
                 self.keep(now, lifetime);
                 self.relayed.clone_from(&relayed);
@@ -66,7 +66,7 @@ impl Allocation {
                 }
             }
             Purpose::Refresh if lifetime.is_zero() => {
-                self.fail(RelayError::Closed("the allocation was taken back".into()));
+                self.fail(RelayError::Closed("the allocation was revoked".into()));
             }
             Purpose::Refresh => self.keep(now, lifetime),
             Purpose::Permit(at) | Purpose::Bind(at) => {
@@ -104,20 +104,20 @@ impl Allocation {
             return self.request(now, request.purpose, request.stale + u8::from(is_stale));
         }
         if code == 440 && request.purpose == Purpose::Allocate && !self.only_v6 {
-            // It has no address of the usual kind at all.
+            // The relay has no IPv4 address.
             self.only_v6 = true;
             return self.request(now, request.purpose, request.stale);
         }
         self.refuse(now, request.purpose, code, words);
     }
 
-    /// A request came to nothing.
+    /// Handles the failure of a request.
     fn refuse(&mut self, now: Instant, purpose: Purpose, code: u16, words: String) {
-        /// The allocation does not exist, or is somebody else's.
+        /// The allocation does not exist, or belongs to another client.
         const MISMATCH: u16 = 437;
-        /// The relay's own rules.
+        /// Forbidden by the relay's configuration.
         const FORBIDDEN: u16 = 403;
-        /// The other family of addresses.
+        /// The peer's address is of the other address family.
         const FAMILY: u16 = 443;
         match purpose {
             Purpose::Allocate => self.fail(RelayError::refused(code, words)),
@@ -136,13 +136,13 @@ impl Allocation {
         }
     }
 
-    /// Nothing came to a request in time.
+    /// Handles a request without a response in time.
     pub(super) fn handle_silence(&mut self, now: Instant, at: usize) {
         let request = self.requests.swap_remove(at);
         match request.purpose {
             Purpose::Allocate => self.fail(RelayError::Silent(Request::LIMIT)),
             Purpose::Refresh => self.retry_refresh(now),
-            // What it was to allow may come back with the network.
+            // The network may recover, so the permission or channel is requested again.
             Purpose::Permit(at) | Purpose::Bind(at) => self.peers[at].renew_at = Some(now),
         }
     }

@@ -1,10 +1,10 @@
-//! The numbers of requests: nobody who has not seen one can guess the next.
+//! Transaction ids of requests. They cannot be guessed without having seen one.
 
 use sha2::{Digest, Sha256};
 
 use super::Transaction;
 
-/// Numbers made of a seed.
+/// Derives transaction ids from a seed.
 pub(in super::super) struct Ids {
     seed: [u8; 32],
     count: u64,
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_comes_twice_and_a_seed_is_its_own() {
+    fn transaction_ids_are_unique_per_seed() {
         let (mut one, mut two) = (Ids::new([1; 32]), Ids::new([2; 32]));
         let ids: std::collections::HashSet<_> = (0..100).flat_map(|_| [one.next(), two.next()]).collect();
         assert_eq!(ids.len(), 200);

@@ -1,20 +1,20 @@
-//! A request on its way: when it goes again, and when it is given up.
+//! An open request: its retransmissions and its time limit.
 
 use std::time::{Duration, Instant};
 
 use super::{Method, Transaction};
 
-/// The first wait before a request goes again ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489), 6.2.1); it doubles.
+/// The first retransmission interval ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489), 6.2.1); it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Allocate,
     Refresh,
-    /// A permission for the peer at this place.
+    /// A permission for the peer with this index.
     Permit(usize),
-    /// A channel for it.
+    /// A channel for the peer with this index.
     Bind(usize),
 }
 
@@ -29,11 +29,11 @@ impl Purpose {
     }
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its response.
 pub(super) struct Request {
     pub(super) id: Transaction,
     pub(super) purpose: Purpose,
-    /// How often it was written anew because its nonce was too old.
+    /// How often it was repeated because its nonce was stale.
     pub(super) stale: u8,
     pub(super) bytes: Vec<u8>,
     ends_at: Instant,
@@ -41,7 +41,7 @@ pub(super) struct Request {
     wait: Duration,
 }
 
-/// What to do about a request.
+/// What to do with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
     Wait,
@@ -50,7 +50,7 @@ pub(super) enum Retry {
 }
 
 impl Request {
-    /// How long an answer is waited for: a join has 15 s, and another relay may do better.
+    /// How long to wait for a response: a join has 15 s, and another relay may respond.
     pub(super) const LIMIT: Duration = Duration::from_secs(8);
 
     pub(super) fn new(now: Instant, id: Transaction, purpose: Purpose, stale: u8, bytes: Vec<u8>) -> Self {
@@ -58,7 +58,7 @@ impl Request {
         Self { id, purpose, stale, bytes, ends_at, again_at, wait: FIRST_WAIT }
     }
 
-    /// What is due now. On a stream nothing is lost, and so nothing goes again.
+    /// Returns what is due now. On a stream nothing is lost, so nothing is retransmitted.
     pub(super) fn poll(&mut self, now: Instant, reliable: bool) -> Retry {
         if now >= self.ends_at {
             return Retry::GiveUp;
@@ -74,7 +74,7 @@ impl Request {
         Retry::Again
     }
 
-    /// When something is due.
+    /// Returns when something is due.
     pub(super) fn due(&self) -> Instant {
         self.again_at.min(self.ends_at)
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_goes_again_at_growing_distances_until_it_is_given_up() {
+    fn request_is_retransmitted_with_growing_waits_until_it_times_out() {
         let start = Instant::now();
         for (reliable, expected) in [(false, &[500, 1500, 3500, 7500][..]), (true, &[])] {
             let mut request = Request::new(start, [0; 12], Purpose::Refresh, 0, Vec::new());

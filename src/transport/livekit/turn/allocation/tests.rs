@@ -10,7 +10,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// The relay's half: it looks at requests and answers as it is told.
+/// The relay's side: it checks requests and answers as the test says.
 struct Relay {
     key: Key,
     nonce: &'static str,
@@ -30,7 +30,7 @@ impl Relay {
         Self { key: Key::new("user", "realm", "pass"), nonce: "nonce", now, allocation }
     }
 
-    /// One that has given an address for ten minutes.
+    /// A relay that has allocated an address for ten minutes.
     fn open() -> Self {
         let mut relay = Self::new();
         relay.challenge(401);
@@ -40,7 +40,7 @@ impl Relay {
         relay
     }
 
-    /// The next request, which must be of this method.
+    /// Returns the next request, which must be of this method.
     fn request(&mut self, method: Method) -> Vec<u8> {
         let bytes = self.allocation.poll_transmit().unwrap();
         let message = Message::read(&bytes).unwrap();
@@ -91,7 +91,7 @@ impl Relay {
         self.answer(to, Class::Error).put(attribute::ERROR_CODE, &digits)
     }
 
-    /// Refuses the next request because of its nonce or for the lack of one.
+    /// Refuses the next request because its nonce is stale or missing.
     fn challenge(&mut self, code: u16) {
         let asked = self.allocation.poll_transmit().unwrap();
         let answer = self
@@ -119,7 +119,7 @@ impl Relay {
 }
 
 #[test]
-fn an_address_is_asked_for_with_the_credentials_once_they_are_wanted() {
+fn credentials_are_sent_once_they_are_requested() {
     let mut relay = Relay::new();
     let first = relay.allocation.out[0].clone();
     let first = Message::read(&first).unwrap();
@@ -134,7 +134,7 @@ fn an_address_is_asked_for_with_the_credentials_once_they_are_wanted() {
 }
 
 #[test]
-fn a_relay_that_asks_nobody_who_he_is_will_do() {
+fn relay_without_authentication_is_usable() {
     let mut relay = Relay::new();
     let asked = relay.request(Method::Allocate);
     relay.grant(&asked, 600);
@@ -142,7 +142,7 @@ fn a_relay_that_asks_nobody_who_he_is_will_do() {
 }
 
 #[test]
-fn wrong_credentials_are_told_as_that_and_not_tried_again() {
+fn wrong_credentials_are_reported_and_not_retried() {
     let mut relay = Relay::with_password("wrong");
     relay.challenge(401);
     relay.challenge(401);
@@ -153,7 +153,7 @@ fn wrong_credentials_are_told_as_that_and_not_tried_again() {
 }
 
 #[test]
-fn a_refusal_and_another_server_are_told_with_their_code() {
+fn refusal_and_redirect_are_reported_with_their_code() {
     for code in [300, 403, 437, 442, 486, 508] {
         let mut relay = Relay::new();
         relay.challenge(401);
@@ -166,7 +166,7 @@ fn a_refusal_and_another_server_are_told_with_their_code() {
 }
 
 #[test]
-fn a_relay_without_addresses_of_the_usual_kind_is_asked_for_the_other() {
+fn relay_without_ipv4_is_asked_for_ipv6() {
     let mut relay = Relay::new();
     relay.challenge(401);
     let asked = relay.request(Method::Allocate);
@@ -179,7 +179,7 @@ fn a_relay_without_addresses_of_the_usual_kind_is_asked_for_the_other() {
 }
 
 #[test]
-fn a_relay_that_says_nothing_is_asked_again_and_then_given_up() {
+fn silent_relay_is_asked_again_and_then_times_out() {
     let mut relay = Relay::new();
     let first = relay.request(Method::Allocate);
     let mut again = 0;
@@ -196,7 +196,7 @@ fn a_relay_that_says_nothing_is_asked_again_and_then_given_up() {
 }
 
 #[test]
-fn datagrams_carry_the_address_until_there_is_a_channel() {
+fn datagrams_contain_the_address_until_a_channel_is_bound() {
     let (mut relay, peer) = (Relay::open(), address(PEER));
     let sent = relay.allocation.send(relay.now, peer, b"early").unwrap();
     let message = Message::read(&sent).unwrap();
@@ -216,7 +216,7 @@ fn datagrams_carry_the_address_until_there_is_a_channel() {
 }
 
 #[test]
-fn nothing_is_sent_before_there_is_an_address_and_after_it_is_gone() {
+fn no_datagram_is_sent_before_or_after_the_allocation() {
     let mut relay = Relay::new();
     assert_eq!(relay.allocation.send(relay.now, address(PEER), b"early"), None);
     let mut relay = Relay::open();
@@ -227,7 +227,7 @@ fn nothing_is_sent_before_there_is_an_address_and_after_it_is_gone() {
 }
 
 #[test]
-fn the_goodbye_gives_the_address_back() {
+fn release_frees_the_address() {
     let mut relay = Relay::open();
     let goodbye = relay.allocation.release().unwrap();
     assert!(relay.is_signed(&goodbye));
@@ -235,9 +235,9 @@ fn the_goodbye_gives_the_address_back() {
     assert_eq!((message.method, message.number(attribute::LIFETIME)), (Method::Refresh, Some(0)));
 }
 
-/// Three hours, of which the relay gives ten minutes at once.
+/// Three hours, of which the relay grants ten minutes at a time.
 #[test]
-fn an_allocation_and_its_channels_outlive_their_lifetime() {
+fn allocation_and_channels_are_refreshed_beyond_their_lifetime() {
     let mut relay = Relay::open();
     relay.bind(PEER);
     let (start, mut refreshed, mut bound) = (relay.now, Vec::new(), Vec::new());
@@ -268,7 +268,7 @@ fn an_allocation_and_its_channels_outlive_their_lifetime() {
 }
 
 #[test]
-fn a_nonce_that_is_too_old_is_replaced_in_every_request() {
+fn stale_nonce_is_replaced_in_every_request() {
     let mut relay = Relay::open();
     relay.nonce = "second";
     relay.allocation.permit(relay.now, address(PEER));
@@ -286,7 +286,7 @@ fn a_nonce_that_is_too_old_is_replaced_in_every_request() {
     while let Some(again) = relay.allocation.poll_transmit() {
         assert!(relay.is_signed(&again));
     }
-    // A relay that never has enough is not served for ever.
+    // A relay that always asks for a new nonce is abandoned.
     let mut relay = Relay::new();
     relay.challenge(401);
     for _ in 0..MAX_STALE {
@@ -301,7 +301,7 @@ fn a_nonce_that_is_too_old_is_replaced_in_every_request() {
 }
 
 #[test]
-fn a_renewal_that_is_lost_is_tried_until_the_time_is_over() {
+fn lost_refresh_is_retried_until_the_allocation_expires() {
     let mut relay = Relay::open();
     relay.after(540 * SECOND);
     relay.request(Method::Refresh);
@@ -309,7 +309,7 @@ fn a_renewal_that_is_lost_is_tried_until_the_time_is_over() {
     relay.after(MIN_RENEWAL);
     let again = relay.request(Method::Refresh);
     relay.grant(&again, 600);
-    // Nothing at all this time.
+    // No response at all this time.
     while let Some(due) = relay.allocation.poll_timeout() {
         relay.now = due;
         relay.after(Duration::ZERO);
@@ -319,7 +319,7 @@ fn a_renewal_that_is_lost_is_tried_until_the_time_is_over() {
 }
 
 #[test]
-fn an_allocation_that_the_relay_forgot_is_over() {
+fn allocation_unknown_to_the_relay_ends() {
     let mut relay = Relay::open();
     relay.after(540 * SECOND);
     let asked = relay.request(Method::Refresh);
@@ -331,7 +331,7 @@ fn an_allocation_that_the_relay_forgot_is_over() {
 }
 
 #[test]
-fn an_address_that_the_relay_will_not_reach_is_told_and_sent_nothing() {
+fn denied_address_is_reported_and_sent_nothing() {
     let (mut relay, peer) = (Relay::open(), address(PEER));
     relay.allocation.permit(relay.now, peer);
     let asked = relay.request(Method::ChannelBind);
@@ -343,7 +343,7 @@ fn an_address_that_the_relay_will_not_reach_is_told_and_sent_nothing() {
 }
 
 #[test]
-fn without_a_channel_a_permission_does() {
+fn permission_suffices_without_a_channel() {
     let (mut relay, peer) = (Relay::open(), address(PEER));
     relay.allocation.permit(relay.now, peer);
     let asked = relay.request(Method::ChannelBind);
@@ -360,14 +360,14 @@ fn without_a_channel_a_permission_does() {
 }
 
 #[test]
-fn addresses_of_a_kind_that_the_relay_has_not_cost_nothing() {
+fn addresses_of_an_unsupported_family_are_ignored() {
     let mut relay = Relay::open();
     relay.allocation.permit(relay.now, address("[2001:db8::9]:7882"));
     relay.nothing_more();
 }
 
 #[test]
-fn the_number_of_peers_has_a_cap_and_the_oldest_makes_room() {
+fn peers_are_bounded_and_the_oldest_is_replaced() {
     let mut relay = Relay::open();
     let peer = |port: usize| SocketAddr::new(address(PEER).ip(), port as u16);
     for port in 1..=MAX_PEERS {
@@ -377,7 +377,7 @@ fn the_number_of_peers_has_a_cap_and_the_oldest_makes_room() {
     assert_eq!((relay.allocation.peers.len(), relay.allocation.out.len()), (MAX_PEERS, MAX_PEERS));
     while relay.allocation.poll_transmit().is_some() {}
     relay.allocation.send(relay.now, peer(1), b"in use").unwrap();
-    // The second one makes room. Its channel cannot be another's at once, so a permission must do.
+    // The second one is replaced. Its channel cannot be reused at once, so a permission must suffice.
     let sent = relay.allocation.send(relay.now, peer(MAX_PEERS + 1), b"new").unwrap();
     assert_eq!(Message::read(&sent).unwrap().address(attribute::XOR_PEER_ADDRESS), Some(peer(MAX_PEERS + 1)));
     let asked = relay.request(Method::CreatePermission);
@@ -390,7 +390,7 @@ fn the_number_of_peers_has_a_cap_and_the_oldest_makes_room() {
 }
 
 #[test]
-fn answers_to_nothing_and_unsigned_ones_change_nothing() {
+fn unexpected_and_unsigned_responses_are_ignored() {
     let mut relay = Relay::open();
     relay.allocation.permit(relay.now, address(PEER));
     let asked = relay.request(Method::ChannelBind);
@@ -415,7 +415,7 @@ fn answers_to_nothing_and_unsigned_ones_change_nothing() {
 }
 
 #[test]
-fn datagrams_from_who_has_no_permission_are_dropped() {
+fn datagrams_without_a_permission_are_dropped() {
     let mut relay = Relay::open();
     relay.bind(PEER);
     let data = |from: &str| {
@@ -436,14 +436,14 @@ fn datagrams_from_who_has_no_permission_are_dropped() {
         relay.say(&bytes);
     }
     assert_eq!(relay.allocation.ignored(), 6);
-    // Another port of the same machine has the permission; ICE knows better.
+    // Another port of the same host has the permission; ICE rejects the datagram later.
     let other_port = data("192.0.2.9:1").finish();
     let from = relay.allocation.handle(relay.now, &other_port);
     assert_eq!(from, Some((address("192.0.2.9:1"), &b"forged"[..])));
 }
 
 #[test]
-fn an_answer_without_an_address_or_a_lifetime_is_no_address() {
+fn response_without_address_or_lifetime_fails() {
     for (relayed, seconds) in
         [(None, 600_u32), (Some("0.0.0.0:1"), 600), (Some("192.0.2.1:0"), 600), (Some(RELAYED), 0)]
     {
@@ -461,7 +461,7 @@ fn an_answer_without_an_address_or_a_lifetime_is_no_address() {
 }
 
 #[test]
-fn a_life_of_a_second_and_one_of_a_century_are_both_kept_within_reason() {
+fn extreme_lifetimes_are_clamped() {
     for (seconds, between) in [(1, 1..=2), (u32::MAX, 3000..=3600)] {
         let mut relay = Relay::new();
         let asked = relay.request(Method::Allocate);
@@ -471,9 +471,9 @@ fn a_life_of_a_second_and_one_of_a_century_are_both_kept_within_reason() {
     }
 }
 
-/// Whatever a relay says, it costs no panic and nothing that grows.
+/// Whatever a relay sends causes no panic and no growth.
 #[test]
-fn ten_thousand_changed_answers_do_no_harm() {
+fn ten_thousand_mutated_responses_do_no_harm() {
     let mut relay = Relay::open();
     relay.bind(PEER);
     relay.allocation.permit(relay.now, address("192.0.2.9:1"));

@@ -26,7 +26,7 @@ fn opened() -> FrameLimits {
 }
 
 #[test]
-fn nothing_is_passed_on_before_the_answer() {
+fn no_message_is_passed_on_before_the_join_response() {
     let mut limits = fresh();
     for early in
         [token("t"), frame(Message::Answer(Default::default())), frame(Message::Update(Default::default()))]
@@ -52,7 +52,7 @@ fn malformed_fresh_token_does_not_replace_the_last_one() {
 }
 
 #[test]
-fn an_incomplete_answer_does_not_reach_the_library() {
+fn incomplete_join_response_does_not_reach_the_library() {
     let nobody = ParticipantInfo::default();
     for broken in [
         JoinResponse { ping_interval: 0, ..join() },
@@ -73,7 +73,7 @@ fn an_incomplete_answer_does_not_reach_the_library() {
 }
 
 #[test]
-fn the_answer_is_to_our_question() {
+fn join_response_must_match_the_request() {
     let resumed = frame(Message::Reconnect(ReconnectResponse::default()));
     assert!(matches!(fresh().take(&resumed), Taken::Unfit(_)));
     let mut limits = FrameLimits::new(true, Arc::default());
@@ -84,7 +84,7 @@ fn the_answer_is_to_our_question() {
 }
 
 #[test]
-fn a_refusal_ends_it_and_a_leave_later_is_a_frame() {
+fn early_leave_is_a_refusal_and_a_later_one_a_message() {
     let leave = LeaveRequest { reason: DisconnectReason::RoomDeleted.into(), ..Default::default() };
     let bytes = frame(Message::Leave(leave.clone()));
     let mut limits = fresh();
@@ -94,7 +94,7 @@ fn a_refusal_ends_it_and_a_leave_later_is_a_frame() {
 }
 
 #[test]
-fn what_the_library_cannot_read_does_not_count() {
+fn undecodable_message_does_not_count() {
     let mut limits = opened();
     let broken = [&[0x82, 0x01, 0x02][..], &[0xff, 0xfe]].concat();
     assert_eq!(limits.take(&broken), Taken::Nothing, "a token that is no UTF-8");
@@ -103,7 +103,7 @@ fn what_the_library_cannot_read_does_not_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_has_a_limit_and_goes_on_when_read() {
+async fn unread_messages_are_bounded_and_continue_when_read() {
     let mut limits = opened();
     let unread = limits.unread.clone();
     let frame = token(&"t".repeat(60_000));

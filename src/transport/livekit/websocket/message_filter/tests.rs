@@ -46,7 +46,7 @@ fn join(others: usize) -> JoinResponse {
 }
 
 #[test]
-fn what_a_data_only_participant_reads_is_let_through_as_it_is() {
+fn messages_for_a_data_only_participant_pass_unchanged() {
     let answer =
         SessionDescription { r#type: "answer".into(), sdp: "v=0".into(), id: 3, ..Default::default() };
     let trickle = TrickleRequest { candidate_init: "{}".into(), target: 1, r#final: true };
@@ -63,7 +63,7 @@ fn what_a_data_only_participant_reads_is_let_through_as_it_is() {
 }
 
 #[test]
-fn tracks_and_metadata_stay_outside() {
+fn tracks_and_metadata_are_removed() {
     let busy =
         ParticipantInfo { tracks: vec![TrackInfo::default(); 9], metadata: "m".repeat(99), ..participant() };
     let update = Message::Update(ParticipantUpdate { participants: vec![busy] });
@@ -72,7 +72,7 @@ fn tracks_and_metadata_stay_outside() {
 }
 
 #[test]
-fn messages_that_are_of_no_concern_stay_outside() {
+fn irrelevant_messages_are_dropped() {
     for other in [
         Message::SpeakersChanged(Default::default()),
         Message::ConnectionQuality(Default::default()),
@@ -86,7 +86,7 @@ fn messages_that_are_of_no_concern_stay_outside() {
 }
 
 #[test]
-fn several_messages_in_one_frame_are_none() {
+fn several_messages_in_one_frame_are_dropped() {
     let token = frame(Message::RefreshToken("t".into()));
     assert_eq!(filter(&[&token[..], &token].concat()), None);
     assert_eq!(filter(&[&frame(Message::Join(join(0)))[..], &token].concat()), None);
@@ -102,7 +102,7 @@ fn eight_million() -> Vec<u8> {
 }
 
 #[test]
-fn a_frame_lists_no_more_than_8192() {
+fn participants_in_one_frame_are_limited_to_8192() {
     let filtered = filter(&eight_million()).unwrap();
     assert!(filtered.frame.len() < 20_000);
     let Some(Message::Join(joined)) = through(&frame(Message::Join(join(100_000)))) else { panic!() };
@@ -125,7 +125,7 @@ fn attributes_are_counted_over_all_participants() {
 }
 
 #[test]
-fn participants_of_a_large_room_are_all_listed_with_their_roles_whatever_attributes_they_have() {
+fn participants_of_a_large_room_keep_their_roles() {
     let role = || (ROLE_ATTRIBUTE.to_owned(), "client".to_owned());
     let attributes = || (0..ATTRIBUTES - 1).map(|n| (n.to_string(), "v".into())).chain([role()]).collect();
     let one = |n: usize| ParticipantInfo {
@@ -146,7 +146,7 @@ fn participants_of_a_large_room_are_all_listed_with_their_roles_whatever_attribu
 }
 
 #[test]
-fn a_role_that_is_repeated_counts_as_any_attribute() {
+fn repeated_role_counts_as_an_ordinary_attribute() {
     let attribute = [&[0x7a, 17, 0x0a, 15][..], ROLE_ATTRIBUTE.as_bytes()].concat();
     let one = attribute.repeat(ATTRIBUTES);
     let mut crowd = Vec::new();
@@ -164,7 +164,7 @@ fn a_role_that_is_repeated_counts_as_any_attribute() {
 }
 
 #[test]
-fn attributes_of_one_participant_have_a_size_together() {
+fn attributes_of_one_participant_share_a_size_limit() {
     let sent = |attributes: Vec<(String, String)>| {
         let one = ParticipantInfo { attributes: attributes.into_iter().collect(), ..participant() };
         match through(&frame(Message::Update(ParticipantUpdate { participants: vec![one; 2] }))) {
@@ -176,7 +176,7 @@ fn attributes_of_one_participant_have_a_size_together() {
         |one: &ParticipantInfo| one.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
     let of =
         |count: usize, value: usize| (0..count).map(|n| (format!("{n:04}"), "v".repeat(value))).collect();
-    // All that LiveKit allows, in one and in many.
+    // The maximum that LiveKit allows, in one and in many.
     for most in [of(1, 64 * 1024 - 4), of(ATTRIBUTES, 64 * 1024 / ATTRIBUTES - 4)] {
         let sizes: Vec<usize> = sent(most).iter().map(size).collect();
         assert_eq!(sizes, [64 * 1024; 2]);
@@ -190,7 +190,7 @@ fn attributes_of_one_participant_have_a_size_together() {
 }
 
 #[test]
-fn texts_beyond_their_length_are_left_out() {
+fn texts_above_their_limit_are_removed() {
     let update = |identity: usize| {
         let long = ParticipantInfo { identity: "i".repeat(identity), ..participant() };
         through(&frame(Message::Update(ParticipantUpdate { participants: vec![long] })))
@@ -203,13 +203,13 @@ fn texts_beyond_their_length_are_left_out() {
 }
 
 #[test]
-fn times_before_the_beginning_are_left_out() {
+fn negative_times_are_removed() {
     let pong = Pong { last_ping_timestamp: i64::MIN, timestamp: -1 };
     assert_eq!(through(&frame(Message::PongResp(pong))), Some(Message::PongResp(Pong::default())));
 }
 
 #[test]
-fn malformed_bytes_are_nothing_and_never_a_panic() {
+fn malformed_bytes_are_dropped_without_a_panic() {
     let whole = frame(Message::Join(join(3)));
     for end in 1..whole.len() {
         assert_eq!(filter(&whole[..end]), None, "{end}");
@@ -229,7 +229,7 @@ fn malformed_bytes_are_nothing_and_never_a_panic() {
         }
         if let Some(filtered) = filter(&bytes) {
             assert!(filtered.frame.len() <= bytes.len() + 16, "it only gets less");
-            // What is left may hold no UTF-8, and nothing else that cannot be decoded.
+            // The rest may contain invalid UTF-8 and other undecodable parts.
             if let Err(error) = SignalResponse::decode(&*filtered.frame) {
                 assert!(error.to_string().contains("UTF-8"), "{error}");
             }
