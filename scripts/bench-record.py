@@ -1,4 +1,4 @@
-"""Prints how long programs take to read one recording, and how much memory: the median of five runs, taken in turn."""
+"""Prints the time and the memory of programs that read one recording: the median of five runs, in turn."""
 
 import os
 import statistics
@@ -16,7 +16,7 @@ with open(sys.argv[1], "rb") as file:
 
 
 def run(command):
-    """Seconds, and the most memory that it held, in MB."""
+    """Returns the seconds and the peak memory in MB."""
     began = time.perf_counter()
     child = os.fork()
     if child == 0:

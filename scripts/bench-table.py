@@ -1,4 +1,4 @@
-"""Prints what divan measured and what Python's packages need for the same bytes: medians, in ns."""
+"""Prints divan's measurements and those of Python's packages for the same bytes: medians, in ns."""
 
 import pathlib
 import re

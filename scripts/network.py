@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""A network between two hosts on this machine that can be made bad, for programs that know nothing of it.
+"""A network between two hosts on this machine with controllable faults, transparent to programs.
 
-    scripts/network.py with COMMAND...    runs a command beside it, which ends with it; needs root and Linux
+    scripts/network.py with COMMAND...    runs a command with the network, which ends with it; needs root and Linux
 
 The far host is this machine itself, at 10.77.0.1 on `tb-far`; the near one is the network namespace `tb-near`, at
-10.77.0.2 (`ip netns exec tb-near ...`). NETWORK_NAME (default `tb`) and NETWORK (default 10.77.0) set others, for two
-networks at once. Every packet between them passes through this program. COMMAND finds in TOOLBRIDGE_NETWORK the path of a Unix socket that takes lines of JSON and answers each with `ok`:
+10.77.0.2 (`ip netns exec tb-near ...`). NETWORK_NAME (default `tb`) and NETWORK (default 10.77.0) change these, for two
+networks at once. Every packet between them passes through this program. TOOLBRIDGE_NETWORK tells COMMAND the path of a
+Unix socket that accepts lines of JSON and answers each with `ok`:
 
-    {"class": "signalling", "cut": true}       nothing of it passes
-    {"class": "udp", "loss": 0.02}             so many packets are lost, each way
-    {"class": "tcp", "delay": 0.02}            each packet takes so many seconds longer, each way
-    {"class": "all", "jitter": 0.005}          up to so many seconds more, by chance: packets pass each other
-    {"class": "all", "rate": 100000}           so many bytes a second, each way, with up to 0.2 s waiting
+    {"class": "signalling", "cut": true}       no packet of the class passes
+    {"class": "udp", "loss": 0.02}             this share of packets is lost in each direction
+    {"class": "tcp", "delay": 0.02}            each packet takes this many seconds longer in each direction
+    {"class": "all", "jitter": 0.005}          a random delay of up to this many seconds: packets overtake each other
+    {"class": "all", "rate": 100000}           this many bytes a second in each direction, with a queue of up to 0.2 s
 
-What is not named stays. `signalling` is TCP on the port SIGNALLING_PORT (default 7880), `tcp` all other TCP, `udp` the
-rest, `media` is `udp` and `tcp`, `all` is all three. {"near": false} takes the near host's address away, as when its
-interface goes down, and {"near": true} gives it another one, 10.77.0.3.
+Other settings stay unchanged. `signalling` is TCP on the port SIGNALLING_PORT (default 7880), `tcp` all other TCP, `udp` the
+rest, `media` is `udp` and `tcp`, `all` is all three. {"near": false} removes the near host's address, as when its
+interface goes down, and {"near": true} adds another one, 10.77.0.3.
 """
 
 import fcntl
@@ -51,14 +52,14 @@ def tunnel(name):
     return fd
 
 
-class Way:
-    """What becomes of one class of packets in one direction."""
+class Path:
+    """The treatment of one class of packets in one direction."""
 
     def __init__(self):
         self.cut, self.loss, self.delay, self.jitter, self.rate, self.free = False, 0.0, 0.0, 0.0, 0, 0.0
 
     def due(self, now, size):
-        """When a packet goes on, or None if it does not."""
+        """Returns when a packet is forwarded, or None if it is lost."""
         if self.cut or random.random() < self.loss:
             return None
         if self.rate:
@@ -82,7 +83,7 @@ class Network:
         ip("-n", NAMESPACE, "addr", "add", f"{NEAR}/24", "dev", NAMESPACE)
         ip("-n", NAMESPACE, "link", "set", NAMESPACE, "up")
         # [class][direction]
-        self.ways = {name: [Way(), Way()] for name in CLASSES["all"]}
+        self.ways = {name: [Path(), Path()] for name in CLASSES["all"]}
         self.waiting, self.order = [], 0
         self.control = socket.socket(socket.AF_UNIX)
         self.control.bind(path)
