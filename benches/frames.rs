@@ -1,4 +1,4 @@
-//! What decoding and encoding frames costs, beside the usual crates. `scripts/bench-decode` prints a table.
+//! The cost of decoding and encoding frames, compared with the usual crates. `scripts/bench-decode` prints a table.
 
 #![expect(clippy::unwrap_used, reason = "the samples are valid")]
 
@@ -66,7 +66,7 @@ fn decode_rmpv(bencher: Bencher<'_, '_>, name: &str) {
     bencher.bench(|| rmpv::decode::read_value(&mut black_box(bytes.as_ref())).unwrap());
 }
 
-/// A header and a copy of the finished body, into a buffer that is used again.
+/// A header and a copy of the finished body, into a reused buffer.
 #[divan::bench(args = SAMPLES, sample_size = 200)]
 fn encode_relay(bencher: Bencher<'_, '_>, name: &str) {
     let frame = Frame::decode(sample(name)).unwrap();
@@ -78,7 +78,7 @@ fn encode_relay(bencher: Bencher<'_, '_>, name: &str) {
     });
 }
 
-/// The live writer: a typed message, whose whole is held against the limits before it goes.
+/// The live writer: a typed message, checked against the limits before it is sent.
 #[divan::bench(args = SAMPLES, sample_size = 200)]
 fn encode_message(bencher: Bencher<'_, '_>, name: &str) {
     let message: Message = Frame::decode(sample(name)).unwrap().message().unwrap();

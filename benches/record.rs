@@ -1,6 +1,6 @@
-//! What recording costs: on the path of a call, and in the thread that writes.
+//! The cost of recording: on the path of a call, and in the writer thread.
 //!
-//! `scripts/bench-record` runs this and times the reading of a long recording, which this writes to the file named by
+//! `scripts/bench-record` runs this and measures reading a long recording, which this writes to the file named by
 //! `TOOLBRIDGE_HOUR`.
 
 #![allow(
@@ -31,17 +31,17 @@ use toolbridge::{
 #[allow(dead_code, reason = "other benchmarks use the rest")]
 mod samples;
 
-/// Frames in a batch, of which one time is taken: fewer than the queue holds.
+/// Frames in a batch, measured together: fewer than the queue holds.
 const BATCH: usize = 4_000;
 const BATCHES: usize = 60;
 
-/// Pauses between calls that follow slowly.
+/// The number of pauses between slow calls.
 const PAUSES: usize = 60;
 
 /// Frames that the thread writes.
 const WRITTEN: usize = 200_000;
 
-/// Calls in an hour, and how long it is.
+/// Calls in an hour, and its length.
 const CALLS: u64 = 18_000;
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -57,7 +57,7 @@ fn main() {
     }
 }
 
-/// A connection over which a packet costs next to nothing.
+/// A transport that sends at almost no cost.
 struct Wire {
     incoming: TransportEvent,
 }
@@ -104,7 +104,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// As many frames, half of them sent and half heard.
+/// Sends half of the frames and receives the other half.
 fn pass(transport: &mut impl Transport, frames: usize) -> Duration {
     let request = samples::request();
     let packets: Vec<_> = (0..frames / 2).map(|_| Packet::new(["phone".into()], request.clone())).collect();
@@ -154,14 +154,14 @@ fn after_pauses(folder: &Path) {
     show("    the same without a recorder", "ns", &mut without);
 }
 
-/// The first frame after a silence: everything has gone from the processor's caches.
+/// The first frame after a silence: the processor's caches are cold.
 fn first(transport: &mut impl Transport) -> f64 {
     let packet = Packet::new(["phone".into()], samples::request());
     thread::sleep(Duration::from_millis(150));
     let began = Instant::now();
     now(transport.send(packet)).unwrap();
     let took = began.elapsed();
-    black_box(now(transport.recv())); // the thread is woken here, where a real connection would wait
+    black_box(now(transport.recv())); // the thread wakes up here, where a real connection would wait
     took.as_nanos() as f64
 }
 
@@ -197,7 +197,7 @@ fn writing(folder: &Path) {
     }
 }
 
-/// Ten calls a second, four frames each: asked, acknowledged, answered, acknowledged.
+/// Ten calls a second with four frames each: request, acknowledgement, result, acknowledgement.
 fn an_hour(path: &Path) {
     let options = RecorderOptions::default().queue(usize::MAX, usize::MAX).force(true);
     let recorder = Recorder::create(path, options).unwrap();

@@ -96,7 +96,7 @@ async def main():
         await bridge.until(asyncio.wait_for(bridge.offered(TOOL).wait(), timeout=10))
         print((await bridge.call(TOOL, text="one two three"))["value"])
     except (asyncio.TimeoutError, ConnectionError, RuntimeError) as error:
-        print(str(error) or f"nobody offers {TOOL}", file=sys.stderr)
+        print(str(error) or f"no participant offers {TOOL}", file=sys.stderr)
         return 1
     except asyncio.CancelledError:
         return 130

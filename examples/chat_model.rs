@@ -25,7 +25,7 @@ async fn get_location() -> Result<String, ToolError> {
     Err("location is switched off")?
 }
 
-/// It takes its time, and goes on when the user interrupts.
+/// Takes a while, and continues when the user interrupts.
 async fn export_album() -> Result<String, ToolError> {
     tokio::time::sleep(Duration::from_millis(300)).await;
     Ok("3 photos".to_owned())

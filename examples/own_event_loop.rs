@@ -14,7 +14,7 @@ use toolbridge::{
     protocol::session::{Config, Output, Request, Session},
 };
 
-/// What a link tells its driver.
+/// An event of a link.
 enum Heard {
     Joined(Participant),
     Packet(Peer, Vec<u8>),
@@ -91,7 +91,7 @@ struct Link {
 
 impl Link {
     fn publish(&self, _to: &[Identity], payload: &[u8]) {
-        // A link whose other end is gone carries nothing; `wait_until` tells.
+        // A link whose other end is gone carries nothing; `wait_until` reports it.
         let _ = self.out.send(Heard::Packet(self.me.clone(), payload.to_vec()));
     }
 

@@ -1,5 +1,5 @@
-//! A recorded session as a test of one's own app: the sessions must say what they said, and the tools answer what
-//! they answered.
+//! A recorded session as a test of an app: the session must send the recorded frames, and the tools must return the
+//! recorded results.
 //!
 //! ```sh
 //! cargo run --example recorded
@@ -35,7 +35,7 @@ fn tools() -> Tools<()> {
 }
 
 /// What a test of an app looks like, once a session of it was recorded.
-fn the_session_says_the_same_again(file: &Path) -> anyhow::Result<()> {
+fn session_replays_without_differences(file: &Path) -> anyhow::Result<()> {
     let report = Replay::dry(Recording::open(file)?.entries())?;
     anyhow::ensure!(report.is_same(), "{report}");
     anyhow::ensure!(check(Recording::open(file)?.entries()).errors == 0);
@@ -46,7 +46,7 @@ fn the_session_says_the_same_again(file: &Path) -> anyhow::Result<()> {
 }
 
 /// The tools of today, asked what they were asked then.
-async fn the_tools_answer_the_same_again(file: &Path) -> anyhow::Result<()> {
+async fn tools_return_the_recorded_results(file: &Path) -> anyhow::Result<()> {
     let (mut asked, mut answers) = (Vec::new(), 0);
     for entry in Recording::open(file)?.entries() {
         let Happened::Packet(packet) = entry.what else { continue };
@@ -75,7 +75,7 @@ async fn main() -> anyhow::Result<()> {
     fs::create_dir_all(&folder)?;
     let file = folder.join("session.mcap");
 
-    // Once, with the app as it is: such a file lies beside the tests from then on.
+    // Recorded once, with the current app; the file is then kept next to the tests.
     let room = memory::MemoryRoom::new();
     let phone = Client::builder().tools(tools()).record(&file).join_over(room.client("phone")).await?;
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;
@@ -85,7 +85,7 @@ async fn main() -> anyhow::Result<()> {
     assistant.close().await;
     phone.close().await;
 
-    the_session_says_the_same_again(&file)?;
-    the_tools_answer_the_same_again(&file).await?;
+    session_replays_without_differences(&file)?;
+    tools_return_the_recorded_results(&file).await?;
     Ok(fs::remove_dir_all(&folder)?)
 }

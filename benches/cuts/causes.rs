@@ -6,26 +6,26 @@ use toolbridge::Config;
 
 use super::{PERIOD, WATCH};
 
-/// A client needs at most this long after a fault before its calls work again. A fault that begins sooner prolongs the
-/// absence that the one before it began.
+/// A client needs at most this long after a fault before its calls work again. A fault that begins sooner prolongs
+/// the previous absence.
 const RECOVERY: Duration = Duration::from_secs(3);
 
 /// A killed server is running again within this time.
 const SERVER_STARTS: Duration = Duration::from_secs(2);
 
-/// At most so many failures without a cause are printed.
+/// The most unexplained failures that are printed.
 const PRINTED: usize = 20;
 
-/// A time in which something was wrong, in seconds of the system's clock.
+/// The time of a fault, in seconds of the system's clock.
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) name: String,
     pub(super) began: f64,
-    /// None while it lasts.
+    /// `None` while it lasts.
     pub(super) ended: Option<f64>,
-    /// Data packets suffer from it. A fault of the signaling alone keeps nobody away.
+    /// Whether data packets are affected. A fault of the signaling alone causes no absence.
     pub(super) is_away: bool,
-    /// The process of all clients was killed: what it ran is lost at once.
+    /// Whether the process of all clients was killed: its calls are lost at once.
     pub(super) is_kill: bool,
 }
 
@@ -40,7 +40,7 @@ impl Fault {
     }
 }
 
-/// The faults of a soak, in order, and what each failed call is put down to.
+/// The faults of a soak, in order, and the cause of each failed call.
 #[derive(Debug, Default)]
 pub(super) struct Causes {
     pub(super) faults: Vec<Fault>,
@@ -50,7 +50,7 @@ pub(super) struct Causes {
 }
 
 impl Causes {
-    /// Counts a call that failed. A fault that is still going on is part of the list already.
+    /// Counts a failed call. A fault that is still going on is already in the list.
     pub(super) fn take(&mut self, outcome: &str, began: f64, ended: f64) {
         let cause = self.cause(outcome, began, ended);
         if cause.is_none() && self.unexplained.len() < PRINTED {
@@ -63,7 +63,7 @@ impl Causes {
         *self.counts.entry((outcome.to_owned(), cause)).or_default() += 1;
     }
 
-    /// How many failures have no cause.
+    /// Returns how many failures have no cause.
     pub(super) fn unexplained(&self) -> usize {
         let without = self.counts.iter().filter(|((_, cause), _)| cause == "no cause");
         without.map(|(_, count)| count).sum()
@@ -79,7 +79,7 @@ impl Causes {
         }
     }
 
-    /// The absence that explains this outcome, named by its faults.
+    /// Returns the absence that explains this outcome, named by its faults.
     fn cause(&self, outcome: &str, began: f64, ended: f64) -> Option<String> {
         if !matches!(outcome, "lost" | "nobody there") {
             return None; // an absence explains nothing else
@@ -114,7 +114,7 @@ impl Causes {
         })
     }
 
-    /// Faults that began before this time, those that follow each other without time to recover together.
+    /// Returns the faults that began before this time, grouped where they follow each other without time to recover.
     fn absences(&self, before: f64) -> Vec<Vec<&Fault>> {
         let mut absences: Vec<Vec<&Fault>> = Vec::new();
         for fault in self.faults.iter().filter(|it| it.is_away && it.began <= before) {

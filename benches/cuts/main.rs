@@ -1,10 +1,10 @@
-//! How soon calls work again after the network of a client was cut, with LiveKit's own RPC beside it.
+//! How soon calls work again after the network of a client was cut, compared with LiveKit's own RPC.
 //!
-//! `scripts/bench-cuts` makes the network (two hosts, with this machine's own TCP and UDP between them), starts the
-//! server and runs this. The clients are in a process of their own at the other end of the network. Both ends call all
-//! the time, and every cut is the same for all of them.
+//! `scripts/bench-cuts` creates the network (two hosts, with this machine's TCP and UDP between them), starts the
+//! server and runs this. The clients run in their own process at the other end of the network. Both ends call all the
+//! time, and every cut is the same for all of them.
 //!
-//! It fails if a call of ours ran twice, has no outcome, or was given up before the grace was over.
+//! The run fails if a toolbridge call ran twice, has no outcome, or was lost before the grace period was over.
 
 #![allow(
     clippy::disallowed_methods,
@@ -36,27 +36,27 @@ use toolbridge::{AccessKey, Assistant, CallError, Client, State, ToolError, Tool
 
 use table::{Cut, Row};
 
-/// Pairs of ours and of the official SDK's.
+/// Pairs of toolbridge and of the official SDK.
 const PAIRS: [usize; 2] = [8, 4];
 /// How long each cut lasts, in seconds; CUTS changes it.
 const LENGTHS: [f64; 5] = [0.5, 2.0, 5.0, 12.0, 30.0];
-/// What is cut.
+/// Which connections are cut.
 const CLASSES: [&str; 3] = ["media", "signalling", "all"];
 /// How often each is cut; TIMES changes it.
 const TIMES: usize = 3;
-/// Between the calls of one pair.
+/// The time between the calls of one pair.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long a call may take: longer than the longest cut and what follows.
+/// The timeout of a call: longer than the longest cut and its consequences.
 const LIMIT: Duration = Duration::from_secs(45);
 /// How long calls are watched after a cut.
 const WATCH: Duration = Duration::from_secs(12);
-/// So much is lost each way, of everything, in the rows behind the cuts; and for how long.
+/// The loss in each direction in the rows after the cuts.
 const LOSSES: [f64; 3] = [0.02, 0.05, 0.1];
 const LOSSY: Duration = Duration::from_secs(30);
-/// Each way, as between a phone and a server that is not far, in seconds.
+/// The delay in each direction, as between a phone and a nearby server, in seconds.
 const DELAY: f64 = 0.02;
 
-/// What became of a call, with the system's time in seconds.
+/// The outcome of a call, with the system's time in seconds.
 #[derive(Clone, Debug)]
 struct Call {
     pair: usize,
@@ -65,7 +65,7 @@ struct Call {
     error: Option<String>,
 }
 
-/// Whatever happened in this run: calls that ended, and how often each ran.
+/// Everything that happened in this run: calls that ended, and how often each ran.
 #[derive(Default)]
 struct Log {
     calls: Vec<Call>,
@@ -73,20 +73,20 @@ struct Log {
     /// By pair and number, the last of each pair.
     runs: HashMap<(usize, u64), usize>,
     twice: usize,
-    /// How many calls came to what.
+    /// The number of calls by outcome.
     outcomes: BTreeMap<String, usize>,
     /// Calls are not kept: there would be too many.
     counts_only: bool,
     /// Why calls failed, where they are only counted.
     causes: causes::Causes,
-    /// Nobody calls any more.
+    /// Whether calling has ended.
     over: bool,
 }
 
 type Shared = Arc<Mutex<Log>>;
 
 impl Log {
-    /// So many runs of a pair are remembered: what runs a second time does so within minutes.
+    /// How many runs of a pair are remembered: a second run would happen within minutes.
     const REMEMBERED: u64 = 5_000;
 
     fn ran(&mut self, pair: usize, number: u64) {
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let is_well = runtime.block_on(run());
-    // Whoever still waits for something is not waited for.
+    // Remaining tasks are not awaited.
     runtime.shutdown_background();
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -122,7 +122,7 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// The other end: a client a token. Says `ready`, and `ran PAIR NUMBER` for each call; ends with its input.
+/// The other end: one client per token. Prints `ready`, and `ran PAIR NUMBER` for each call; ends with its input.
 async fn clients() {
     let url = env::var("LIVEKIT_URL").unwrap();
     let mut here = Vec::new();
@@ -140,7 +140,7 @@ async fn clients() {
                     config.caps.calls_per_second = 1_000;
                 })
         };
-        // A server that was killed may be just starting.
+        // A killed server may be just starting.
         here.push(loop {
             match client().join(&url, token).await {
                 Ok(client) => break client,
@@ -156,7 +156,7 @@ async fn clients() {
     }
 }
 
-/// Whether all was well.
+/// Runs the benchmark. Returns whether it passed.
 async fn run() -> bool {
     let variable = |name| env::var(name).expect(name);
     let key = AccessKey::new(variable("LIVEKIT_API_KEY"), variable("LIVEKIT_API_SECRET"));
@@ -167,7 +167,7 @@ async fn run() -> bool {
     let rooms: Vec<_> = (0..PAIRS[0]).map(|pair| format!("cuts-{pair}")).collect();
     let phones = || {
         let log = ours.clone();
-        // Fresh ones each time: a token is good for 10 minutes.
+        // New tokens each time: a token is valid for 10 minutes.
         let tokens: Vec<_> = rooms.iter().map(|room| key.client(room, "phone").sign().unwrap()).collect();
         near(&[env::current_exe().unwrap().to_str().unwrap()], &tokens, move |line| {
             let mut words = line.split(' ').skip(1).map(|word| word.parse::<u64>().unwrap());
@@ -261,7 +261,7 @@ async fn run() -> bool {
     is_well
 }
 
-/// Ends a process that ends with its input.
+/// Ends a process by closing its input.
 fn end(mut child: Child) {
     drop(child.stdin.take());
     let _ = child.wait();
@@ -298,7 +298,7 @@ async fn call_all_the_time(pair: usize, assistant: Assistant, log: Shared) {
     }
 }
 
-/// A process at the near end of the network; it ends with its input, which is this value.
+/// Starts a process at the near end of the network; it ends when its input, this value, is dropped.
 fn near(command: &[&str], tokens: &[String], heard: impl Fn(&str) + Send + 'static) -> Child {
     let mut child = Command::new("ip")
         .args(["netns", "exec", "tb-near"])
@@ -312,7 +312,7 @@ fn near(command: &[&str], tokens: &[String], heard: impl Fn(&str) + Send + 'stat
     child
 }
 
-/// Waits until a child is ready, and hears what it says from then on.
+/// Waits until a child is ready, and handles its output from then on.
 fn listen(child: &mut Child, heard: impl Fn(&str) + Send + 'static) {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     for line in lines.by_ref() {
@@ -323,7 +323,7 @@ fn listen(child: &mut Child, heard: impl Fn(&str) + Send + 'static) {
     std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| heard(&line)));
 }
 
-/// The network's own program.
+/// The program that controls the network.
 struct Network(BufReader<UnixStream>);
 
 impl Network {

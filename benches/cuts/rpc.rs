@@ -1,4 +1,4 @@
-//! LiveKit's own RPC over its Python SDK, asking and answering at the same time.
+//! LiveKit's own RPC over its Python SDK, calling and answering at the same time.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -10,7 +10,7 @@ use toolbridge::AccessKey;
 
 use super::{Call, Shared, listen, near};
 
-/// Starts both ends, so many pairs; they end with what is returned. Without the SDK there are none.
+/// Starts both ends of this many pairs; they end when the return value is dropped. Without the SDK there are none.
 pub(super) fn start(key: &AccessKey, pairs: usize, limit: Duration, log: &Shared) -> Vec<Child> {
     let found = Command::new("scripts/peers").arg("find").output().expect("scripts/peers");
     let folder = String::from_utf8(found.stdout).unwrap().trim().to_owned();

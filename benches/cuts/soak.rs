@@ -1,4 +1,5 @@
-//! Calls for hours while chance cuts, delays, slows down, loses and kills: what they came to, and what both ends need.
+//! Calls for hours while random faults cut, delay, narrow, lose and kill: their outcomes, and the resources of both
+//! ends.
 
 use std::{
     collections::BTreeMap,
@@ -13,12 +14,12 @@ use tokio::time::sleep;
 
 use super::{Network, Shared, causes::Fault as Cause, now};
 
-/// Between two lines of the report.
+/// The time between two lines of the report.
 const REPORT: Duration = Duration::from_secs(300);
-/// At the end everything is well, and all that is open has an outcome within this time: longer than a call may take.
+/// At the end there are no faults, and every open call has an outcome within this time: longer than a call's timeout.
 const END: Duration = Duration::from_secs(60);
 
-/// A seeded chance: xorshift.
+/// A seeded generator: xorshift.
 struct Chance(u64);
 
 impl Chance {
@@ -38,17 +39,18 @@ impl Chance {
     }
 }
 
-/// What goes wrong.
+/// A fault.
 enum Fault {
-    /// The network: how it becomes, and how it ends.
+    /// The network: its faulty and its restored state.
     Network(Value, Value),
-    /// The server is killed, and started anew by whoever started it.
+    /// The server is killed, and its parent starts it again.
     Server,
     /// The process of all clients is killed, and another one started.
     Clients,
 }
 
-/// Runs for so many minutes. True if no call ran twice, each has an outcome, and each failure is explained by a fault.
+/// Runs for this many minutes. Returns true if no call ran twice, each has an outcome, and a fault explains each
+/// failure.
 pub(super) async fn run(
     minutes: f64,
     mut network: Network,
@@ -118,7 +120,7 @@ fn begins(log: &Shared, fault: Cause) {
     log.lock().unwrap_or_else(PoisonError::into_inner).causes.faults.push(fault);
 }
 
-/// The fault that began last is over.
+/// Records that the last fault is over.
 fn ends(log: &Shared) {
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(fault) = log.causes.faults.last_mut() {
@@ -126,7 +128,7 @@ fn ends(log: &Shared) {
     }
 }
 
-/// Something that goes wrong.
+/// Draws a fault.
 fn fault(chance: &mut Chance) -> (&'static str, Fault) {
     let class = chance.one_of(&["media", "signalling", "all"]);
     match chance.next() % 14 {

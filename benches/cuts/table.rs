@@ -1,4 +1,4 @@
-//! What is counted, and how it is shown.
+//! The figures, and how they are printed.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ pub(super) const HEAD: &str = "cut | seconds | | pairs x times | calls work agai
 
 pub(super) const LOSS_HEAD: &str = "loss | | calls | each took p50 / p99 / max (ms) | failed";
 
-/// What calls took that began while packets were lost.
+/// How long calls took that began while packets were lost.
 pub(super) fn lossy(log: &Log, loss: f64, name: &str, when: Range<f64>) -> String {
     let calls: Vec<_> = log.calls.iter().filter(|call| when.contains(&call.began)).collect();
     let well = calls.iter().filter(|call| call.error.is_none());
@@ -21,7 +21,7 @@ pub(super) fn lossy(log: &Log, loss: f64, name: &str, when: Range<f64>) -> Strin
     format!("{} % | {name} | {} | {p50:.0} / {p99:.0} / {max:.0} | {failed}", loss * 100.0, calls.len())
 }
 
-/// The value below which such a share lies.
+/// Returns the value below which this share lies.
 fn at(sorted: &[f64], share: f64) -> f64 {
     let index = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(index.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
@@ -31,22 +31,22 @@ fn at(sorted: &[f64], share: f64) -> f64 {
 pub(super) struct Cut {
     pub(super) began: f64,
     pub(super) back: f64,
-    /// Nobody is reached through it: else it is none for calls.
+    /// Whether it makes the client unreachable; otherwise it does not affect calls.
     pub(super) is_away: bool,
 }
 
 impl Cut {
-    /// Whether a call that ended then may have been given up: its owner was away for longer than the grace, and is not
-    /// back since long.
+    /// Returns whether a call that ended then may have been lost: its owner was away for longer than the grace
+    /// period, and has not been back for long.
     fn excuses(&self, ended: f64) -> bool {
         let grace = Config::default().times.grace.as_secs_f64();
-        // It counts from what was heard last, which may be a call's period before the cut.
+        // It counts from the last packet, which may be one call period before the cut.
         let over = self.began + grace - PERIOD.as_secs_f64();
         self.is_away && self.back >= over && (over..self.back + WATCH.as_secs_f64()).contains(&ended)
     }
 }
 
-/// How many calls were given up though their owner was not cut off for as long as the grace.
+/// Returns how many calls were lost although their owner was not away for as long as the grace period.
 pub(super) fn lost_early<'a>(calls: impl IntoIterator<Item = &'a Call>, cuts: &[Cut]) -> usize {
     let lost = |call: &&Call| matches!(call.error.as_deref(), Some("lost" | "nobody there"));
     let early = |call: &&Call| !cuts.iter().any(|cut| cut.excuses(call.ended));
@@ -66,7 +66,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Takes what happened since the last of these cuts began.
+    /// Evaluates what happened since the last of these cuts began.
     pub(super) fn take(&mut self, log: &Log, pairs: usize, cuts: &[Cut]) {
         let Some(&Cut { began, back, .. }) = cuts.last() else { return };
         for pair in 0..pairs {

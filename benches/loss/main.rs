@@ -1,8 +1,8 @@
-//! What a call of about 220 B takes over a real LiveKit server when the network loses packets, with and without
+//! The duration of a call of about 220 B over a real LiveKit server when the network loses packets, with and without
 //! the fast lane.
 //!
-//! `scripts/bench-loss` starts the server and runs this. All participants run in this process, each pair in a room
-//! of its own, behind a relay that delays and loses.
+//! `scripts/bench-loss` starts the server and runs this. All participants run in this process, each pair in its own
+//! room, behind a relay that delays and loses.
 
 #![allow(
     clippy::disallowed_methods,
@@ -29,19 +29,19 @@ use toolbridge::{
 
 use relay::Network;
 
-/// Each way over an impaired link.
+/// The delay in each direction over an impaired link.
 const DELAY: Duration = Duration::from_millis(20);
 
-/// Calls of a row in which each follows the last; and of one with 50 a second. `CALLS` changes both.
+/// Calls of a row in which each follows the last, and of one with 50 a second. `CALLS` changes both.
 const CALLS: [usize; 2] = [1_000, 3_000];
 
-/// Without the fast lane a row has so many times fewer, since a lost packet costs it a second or more.
+/// Without the fast lane a row has fewer calls by this factor, because a lost packet delays it by a second or more.
 const FEWER: usize = 3;
 
-/// Between the calls of a row with 50 a second.
+/// The time between the calls of a row with 50 a second.
 const BETWEEN: Duration = Duration::from_millis(20);
 
-/// Rows that run at once.
+/// How many rows run at once.
 const AT_ONCE: usize = 8;
 
 /// One row of the table.
@@ -54,13 +54,13 @@ struct Row {
     one_at_a_time: bool,
 }
 
-/// What it measured.
+/// The measurements of a row.
 struct Measured {
     times: Vec<Duration>,
     calls: usize,
     twice: usize,
     datagrams: u64,
-    /// Of both ends.
+    /// The counters of both ends.
     stats: [Stats; 2],
 }
 
@@ -163,7 +163,7 @@ async fn measure(row: Row, url: String, key: Arc<AccessKey>, network: Network) -
     if row.both_links {
         network.link(owner_from).impair(DELAY, row.loss_permille, !seed);
     }
-    // What was on its way while the network changed is not measured.
+    // Packets in flight while the network changed are not measured.
     for _ in 0..20 {
         let _ = assistant.call("echo", echo_of(usize::MAX)).to("phone").await;
     }
@@ -203,7 +203,7 @@ fn echo_of(number: usize) -> Echo {
     Echo { number, text: "x".repeat(24) }
 }
 
-/// How long one call took, unless it failed.
+/// Returns how long one call took, unless it failed.
 async fn timed(assistant: &Assistant, number: usize) -> Option<Duration> {
     let began = Instant::now();
     let result = assistant.call("echo", echo_of(number)).to("phone").await;

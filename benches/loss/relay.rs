@@ -1,6 +1,6 @@
-//! A network in front of a server's UDP port: it delays, and it loses by a seed, each participant's link for itself.
+//! A network in front of a server's UDP port: it delays, and it loses by a seed, separately for each participant.
 //!
-//! The server listens on 127.0.0.1 and announces 127.0.0.2, where this relay is, on the same port.
+//! The server listens on 127.0.0.1 and announces 127.0.0.2, where this relay listens on the same port.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -29,7 +29,7 @@ const DATAGRAM: usize = 2048;
 #[derive(Clone, Default)]
 pub(crate) struct Network(Arc<Mutex<HashMap<IpAddr, Arc<Link>>>>);
 
-/// One participant's way to the server and back.
+/// One participant's path to the server and back.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     delay_us: AtomicU64,
@@ -39,19 +39,20 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// From now on each way takes so long and loses so many of 1,000.
+    /// From now on each direction has this delay and this loss, in permille.
     pub(crate) fn impair(&self, delay: Duration, loss_permille: u32, seed: u64) {
         self.delay_us.store(delay.as_micros() as u64, Relaxed);
         self.loss_permille.store(loss_permille, Relaxed);
         self.random.store(seed, Relaxed);
     }
 
-    /// The datagrams with data (DTLS records, not the checks of the path) so far, both ways, lost ones included.
+    /// Returns the number of datagrams with data (DTLS records, not STUN checks) so far, in both directions,
+    /// including lost ones.
     pub(crate) fn datagrams(&self) -> u64 {
         self.datagrams.load(Relaxed)
     }
 
-    /// When a datagram arrives, if it does.
+    /// Returns when a datagram arrives, if it does.
     fn arrival(&self, datagram: &[u8]) -> Option<Instant> {
         /// The first bytes of DTLS records ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
         const DTLS: std::ops::RangeInclusive<u8> = 20..=63;
@@ -69,12 +70,12 @@ impl Link {
 }
 
 impl Network {
-    /// The link of the participant that sends from this address.
+    /// Returns the link of the participant that sends from this address.
     pub(crate) fn link(&self, from: IpAddr) -> Arc<Link> {
         self.0.lock().expect("no panic while locked").entry(from).or_default().clone()
     }
 
-    /// Begins to relay to the server's port.
+    /// Starts to relay to the server's port.
     pub(crate) async fn start(port: u16) -> io::Result<Self> {
         let network = Self::default();
         let outside = Arc::new(UdpSocket::bind((ANNOUNCED, port)).await?);
@@ -86,7 +87,7 @@ impl Network {
         let mut ways: HashMap<SocketAddr, (Arc<Link>, Way)> = HashMap::new();
         let mut buffer = [0; DATAGRAM];
         loop {
-            // An error is the answer to a datagram to somebody who is gone.
+            // An error is the ICMP reply to a datagram to a closed socket.
             let Ok((size, from)) = outside.recv_from(&mut buffer).await else { continue };
             let (link, way) = match ways.entry(from) {
                 Entry::Occupied(known) => known.into_mut(),
@@ -103,10 +104,10 @@ impl Network {
     }
 }
 
-/// Datagrams on their way in one direction.
+/// Datagrams in flight in one direction.
 type Way = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
 
-/// A socket of its own towards the server for one of a participant's, as a translator of addresses has it.
+/// Opens a socket towards the server for one socket of a participant, as a NAT does.
 async fn open(from: SocketAddr, port: u16, outside: &Arc<UdpSocket>, link: &Arc<Link>) -> io::Result<Way> {
     let inside = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?);
     inside.connect((Ipv4Addr::LOCALHOST, port)).await?;

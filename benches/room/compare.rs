@@ -1,6 +1,6 @@
 //! The same calls over toolbridge and over LiveKit's RPC (Node SDK), on one server, one after the other.
 //!
-//! Caller and owner are two processes each, so that their CPU time can be read from outside.
+//! Caller and owner run in two processes, so that their CPU time can be read from outside.
 
 use std::{
     env, fs,

@@ -1,8 +1,8 @@
-//! What a call costs over a real LiveKit server: from joining to the first result, the round trip after, and the same
-//! while a stranger sends as fast as it can.
+//! The cost of a call over a real LiveKit server: from joining to the first result, the round trip after that, and
+//! the same while a stranger sends as fast as it can.
 //!
-//! `scripts/bench-room` starts the server and runs this. Both participants run in this process, but in `compare` in one
-//! each. Names of parts (compare, memory, first, calls, many, flood) as arguments select those alone.
+//! `scripts/bench-room` starts the server and runs this. Both participants run in this process, except in `compare`,
+//! where each has its own. Arguments select parts by name (compare, memory, first, calls, many, flood).
 
 #![allow(
     clippy::disallowed_methods,
@@ -30,7 +30,7 @@ use toolbridge::{
     transport::livekit::access_token::AccessKey,
 };
 
-/// How often two fresh participants meet.
+/// How often two new participants connect.
 const JOINS: usize = 40;
 
 /// How many calls follow one another.
@@ -87,7 +87,7 @@ fn main() {
     });
 }
 
-/// Two fresh participants that name each other: both join at once, and the assistant calls at once.
+/// Two new participants that name each other: both join at once, and the assistant calls at once.
 async fn first_result(url: &str, key: &AccessKey) {
     let mut times = Vec::new();
     for n in 0..JOINS {
@@ -136,7 +136,7 @@ async fn after_many_calls(url: &str, key: &AccessKey) {
     client.close().await;
 }
 
-/// How long each of so many calls takes, several of them in flight at any time.
+/// Returns how long each call takes, with several of them in flight at any time.
 async fn calls_at_once(assistant: &Arc<Assistant>, count: usize) -> Vec<Duration> {
     let mut flights = tokio::task::JoinSet::new();
     for _ in 0..IN_FLIGHT {
@@ -146,7 +146,7 @@ async fn calls_at_once(assistant: &Arc<Assistant>, count: usize) -> Vec<Duration
     flights.join_all().await.into_iter().flatten().collect()
 }
 
-/// How long each of so many calls takes, one after the other.
+/// Returns how long each call takes, one after the other.
 async fn calls(assistant: &Assistant, count: usize) -> Vec<Duration> {
     let payload = Value::from(json!({"data": "x".repeat(40)}));
     let mut times = Vec::new();
@@ -158,8 +158,8 @@ async fn calls(assistant: &Assistant, count: usize) -> Vec<Duration> {
     times
 }
 
-/// Calls of a pair while somebody without a part in it sends both of them frames of every kind, so many a second, and
-/// at last as many as it can. The server, the pair and the stranger share the processors, so these are upper bounds.
+/// Calls of a pair while a stranger sends both of them frames of every kind, at a given rate and finally as fast as
+/// it can. The server, the pair and the stranger share the processors, so these are upper bounds.
 async fn under_a_flood(url: &str, key: &AccessKey) {
     const CALLS: usize = 1_000;
     const RATES: [Option<u64>; 3] = [Some(500), Some(2_000), None];
@@ -187,7 +187,7 @@ async fn under_a_flood(url: &str, key: &AccessKey) {
     client.close().await;
 }
 
-/// Sends frame after frame to both, for ever.
+/// Sends frame after frame to both, forever.
 async fn flood(
     stranger: Arc<LiveKitTransport>,
     frames: Vec<bytes::Bytes>,
@@ -207,7 +207,7 @@ async fn flood(
     }
 }
 
-/// A frame of each kind that has a meaning to somebody.
+/// A frame of each known type.
 fn frames(room: &str) -> Vec<bytes::Bytes> {
     let messages = [
         Message::ToolUseRequest(ToolUseRequest {
@@ -273,7 +273,7 @@ fn report(what: &str, times: &mut [Duration]) {
     );
 }
 
-/// The time that this share of them took at most, in milliseconds. They are in order.
+/// Returns the time within which this share of the calls ended, in milliseconds. The times are sorted.
 fn share(times: &[Duration], part: f64) -> f64 {
     times[((times.len() as f64 * part).ceil() as usize).clamp(1, times.len()) - 1].as_secs_f64() * 1e3
 }

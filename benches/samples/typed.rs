@@ -1,4 +1,4 @@
-//! The same two frames as types of serde, for the crates beside ours.
+//! The same two frames as serde types, for the other crates.
 
 use serde::{Deserialize, Serialize};
 

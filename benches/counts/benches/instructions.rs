@@ -1,4 +1,4 @@
-//! How many instructions decoding and encoding frames takes, beside the usual crates: the same number on each
+//! How many instructions decoding and encoding frames takes, compared with the usual crates: the same number on each
 //! run, however busy the machine is.
 
 #![expect(clippy::unwrap_used, reason = "the samples are valid")]
@@ -10,9 +10,9 @@ mod samples;
 #[path = "../../samples/typed.rs"]
 mod typed;
 
-/// Without its two tools there is nothing to measure with; that is no error.
+/// Without its two tools nothing can be measured; this is not an error.
 fn main() {
-    // Valgrind runs this very program again, to be measured.
+    // Valgrind runs this same program again, to measure it.
     let is_measured = std::env::args().any(|argument| argument == "--gungraun-run");
     if !is_measured {
         for tool in ["gungraun-runner", "valgrind"] {
@@ -47,7 +47,7 @@ mod counts {
         main();
     }
 
-    /// The bytes as they come from a room: shared already, so that a second handle costs nothing.
+    /// The bytes as a room delivers them: already shared, so that another handle costs nothing.
     fn shared(bytes: Bytes) -> Bytes {
         drop(bytes.clone());
         bytes
@@ -114,7 +114,7 @@ mod counts {
         (rmpv::decode::read_value(&mut black_box(bytes.as_ref())).unwrap(), bytes)
     }
 
-    // A header and a copy of the finished body, into a buffer that has room.
+    // A header and a copy of the finished body, into a buffer with enough capacity.
     #[library_benchmark]
     #[bench::request(relay(request()))]
     #[bench::result(relay(result()))]
@@ -125,7 +125,7 @@ mod counts {
         (out, meta, frame)
     }
 
-    // The live writer: a typed message, whose whole is held against the limits before it goes.
+    // The live writer: a typed message, checked against the limits before it is sent.
     #[library_benchmark]
     #[bench::request(message(request()))]
     #[bench::result(message(result()))]

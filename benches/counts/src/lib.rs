@@ -1,1 +1,1 @@
-//! Nothing: the benchmarks are the package.
+//! Empty: the package consists of its benchmarks.

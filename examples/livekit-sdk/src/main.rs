@@ -1,9 +1,9 @@
-//! Tools over a room that the official LiveKit SDK has joined, and that carries audio besides.
+//! Tools over a room that the official LiveKit SDK has joined, and that also carries audio.
 //!
 //! ```sh
 //! LIVEKIT_URL=wss://… LIVEKIT_TOKEN=… cargo run
 //! ```
-//! Its build downloads libwebrtc. `scripts/check-livekit-sdk` does without: it checks the types and runs nothing.
+//! Its build downloads libwebrtc. `scripts/check-livekit-sdk` does not: it only checks the types.
 
 use std::{env, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The app's own use of the room goes on as before.
+/// The app's own use of the room is not affected.
 async fn listen(mut events: UnboundedReceiver<RoomEvent>) {
     while let Some(event) = events.recv().await {
         if let RoomEvent::TrackSubscribed { participant, track, .. } = event {

@@ -12,14 +12,14 @@ use toolbridge::{
     TransportEvent,
 };
 
-/// A room that is somebody else's as well: its audio goes on, and `close` leaves it open.
+/// A room that the app also uses for audio: `close` leaves the room open.
 pub struct SdkRoom {
     events: UnboundedReceiver<RoomEvent>,
     room: Arc<Room>,
 }
 
 impl SdkRoom {
-    /// Listens from now on, so that nobody who joins is missed.
+    /// Subscribes at once, so that no participant that joins is missed.
     pub fn new(room: Arc<Room>) -> Self {
         Self { events: room.subscribe(), room }
     }
